@@ -1,0 +1,1 @@
+"""Federated learning at the speed of the hardware."""

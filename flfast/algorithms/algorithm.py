@@ -1,0 +1,126 @@
+"""The contract: an algorithm is a handful of pure functions, written for one client.
+
+Every field of `Algorithm` defaults to FedAvg, so a file states only its difference. No function
+knows devices, loggers, configs, or how many clients run at once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+from torch import Tensor
+
+from flfast.datamodules.batches import Batch
+from flfast.state.tree import Tree
+
+Task = Callable[[Tree, Batch], Tensor]
+"""(params, batch) -> mean task loss []; params by name, those of local training or any others."""
+
+Weighting = Literal["samples", "uniform"]
+
+
+class Context(NamedTuple):
+    """What a client's local training may read.
+
+    Attributes:
+        server: the broadcast.
+        client: this client's state.
+        start: the weights local training started from.
+        lr: local learning rate of this round.
+    """
+
+    server: Tree
+    client: Tree
+    start: Tree
+    lr: float
+
+
+class Finished(NamedTuple):
+    """A client's local training, done.
+
+    Attributes:
+        weights: what local training arrived at, `{"params": ..., "buffers": ...}`.
+        num_examples: distinct training examples used.
+        num_steps: local steps taken.
+        optimizer: state of the local optimizer by parameter name; read only for algorithms that
+            set `Algorithm.optimizer`.
+    """
+
+    weights: Tree
+    num_examples: int
+    num_steps: int
+    optimizer: Tree
+
+
+class Objective(Protocol):
+    """Local objective of one batch."""
+
+    def __call__(self, task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+        """Loss [], differentiable in params."""
+
+
+def _initial(weights: Tree) -> Tree:
+    return weights
+
+
+def _stateless(server: Tree) -> Tree:
+    return {}
+
+
+def _broadcast(server: Tree) -> Tree:
+    return {"params": server["params"], "buffers": server["buffers"]}
+
+
+def _start(broadcast: Tree, client: Tree) -> Tree:
+    return {"params": broadcast["params"], "buffers": broadcast["buffers"]}
+
+
+def _task_loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+    return task(params, batch)
+
+
+def _upload_weights(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+    return done.weights, ctx.client
+
+
+def _take_mean(server: Tree, mean: Tree) -> Tree:
+    return {**server, **mean}
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What server and clients compute. Server state, broadcast and uploads are trees.
+
+    Attributes:
+        name: for titles and messages.
+        weighting: weights of the mean of uploads: training examples used, or 1.
+        server_state: initial weights -> server state, with `params` and `buffers`.
+        client_state: broadcast -> state of a client that takes part for the first time.
+        broadcast: server state -> what every client of the cohort receives.
+        start: (broadcast, client state) -> weights local training starts from.
+        optimizer: (broadcast, client state) -> state the local optimizer starts with, by
+            parameter name; None is a fresh one every round.
+        loss: local objective.
+        correct: (gradients, params, context) -> gradients the optimizer sees; None leaves them.
+        finish: (`Finished`, context) -> (upload, new client state).
+        server_step: (server state, weighted mean of uploads) -> server state.
+        personal: (broadcast, client state) -> weights the client is evaluated with; None means
+            that clients have no models of their own.
+    """
+
+    name: str
+    weighting: Weighting = "samples"
+    server_state: Callable[[Tree], Tree] = _initial
+    client_state: Callable[[Tree], Tree] = _stateless
+    broadcast: Callable[[Tree], Tree] = _broadcast
+    start: Callable[[Tree, Tree], Tree] = _start
+    optimizer: Callable[[Tree, Tree], Tree] | None = None
+    loss: Objective = _task_loss
+    correct: Callable[[Tree, Tree, Context], Tree] | None = None
+    finish: Callable[[Finished, Context], tuple[Tree, Tree]] = _upload_weights
+    server_step: Callable[[Tree, Tree], Tree] = _take_mean
+    personal: Callable[[Tree, Tree], Tree] | None = None
+
+    def weight(self, num_examples: int) -> float:
+        """Weight of an upload in the mean."""
+        return float(num_examples) if self.weighting == "samples" else 1.0

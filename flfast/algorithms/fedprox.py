@@ -1,0 +1,29 @@
+"""FedProx: a proximal term holds local training near the server's model.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks.
+MLSys 2020, equation 2. https://arxiv.org/abs/1812.06127
+
+    h_k(w; w[t]) = F_k(w) + mu / 2 * |w - w[t]|^2
+"""
+
+from torch import Tensor
+
+from flfast.algorithms.algorithm import Algorithm, Context, Task, Weighting
+from flfast.datamodules.batches import Batch
+from flfast.options import NonNegative
+from flfast.state.tree import Tree, squared_norm, sub
+
+
+def fedprox(*, mu: NonNegative, weighting: Weighting) -> Algorithm:
+    """FedAvg with a proximal local objective; mu = 0 is FedAvg.
+
+    Args:
+        mu: strength of the proximal term, >= 0.
+        weighting: `samples` or `uniform`.
+    """
+
+    def proximal(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+        distance = squared_norm(sub(params, ctx.start["params"]))
+        return task(params, batch) + mu / 2 * distance
+
+    return Algorithm(name="fedprox", weighting=weighting, loss=proximal)

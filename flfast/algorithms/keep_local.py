@@ -1,0 +1,63 @@
+"""Keeping some of the model on the client: a wrapper that any algorithm can wear.
+
+With the names of the BatchNorm layers it is FedBN (Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated
+Learning on Non-IID Features via Local Batch Normalization. ICLR 2021, Algorithm 1).
+"""
+
+from dataclasses import replace
+
+from flfast.algorithms.algorithm import Algorithm, Context, Finished
+from flfast.state.tree import Tree, merge
+
+_KINDS = ("params", "buffers")
+
+
+def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
+    """The algorithm with some parameters and buffers never leaving the client.
+
+    They are neither broadcast nor uploaded; a client that never trained is evaluated with the
+    initial ones, and so is the server's model.
+
+    Args:
+        algorithm: trains the rest; must upload weights.
+        initial: the leaves to keep with their initial values, `{"params": ..., "buffers": ...}`.
+    """
+
+    def client_state(broadcast: Tree) -> Tree:
+        return {"inner": algorithm.client_state(broadcast), "own": initial}
+
+    def broadcast(server: Tree) -> Tree:
+        return _without(algorithm.broadcast(server), initial)
+
+    def start(broadcast: Tree, client: Tree) -> Tree:
+        return merge(algorithm.start(broadcast, client["inner"]), client["own"])
+
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        upload, inner = algorithm.finish(done, ctx._replace(client=ctx.client["inner"]))
+        return _without(upload, initial), {"inner": inner, "own": _only(done.weights, initial)}
+
+    def server_step(server: Tree, mean: Tree) -> Tree:
+        return merge(server, algorithm.server_step(_without(server, initial), mean))
+
+    return replace(
+        algorithm,
+        client_state=client_state,
+        broadcast=broadcast,
+        start=start,
+        finish=finish,
+        server_step=server_step,
+        personal=start,
+    )
+
+
+def _only(tree: Tree, names: Tree) -> Tree:
+    return {kind: {name: tree[kind][name] for name in names[kind]} for kind in _KINDS}
+
+
+def _without(tree: Tree, names: Tree) -> Tree:
+    kept = {
+        kind: {name: leaf for name, leaf in tree[kind].items() if name not in names[kind]}
+        for kind in _KINDS
+        if kind in tree
+    }
+    return {**tree, **kept}

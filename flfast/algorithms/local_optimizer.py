@@ -1,0 +1,57 @@
+"""What becomes of a local optimizer's state between rounds: wrappers that any algorithm can wear.
+
+`reset` needs none. `keep`: every client continues with its own state. `average`: states are
+averaged like weights, and every client starts from the mean (momentum that is federated, as in
+Yu, Jin, Yang: On the Linear Speedup Analysis of Communication Efficient Momentum SGD for
+Distributed Non-Convex Optimization. ICML 2019, Algorithm 1).
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+from flfast.algorithms.algorithm import Algorithm, Context, Finished
+from flfast.state.tree import Tree
+
+LocalOptimizerState = Literal["reset", "keep", "average"]
+
+
+def keep_optimizer(algorithm: Algorithm) -> Algorithm:
+    """The algorithm with local optimizer states kept by their clients."""
+
+    def client_state(broadcast: Tree) -> Tree:
+        return {"inner": algorithm.client_state(broadcast), "optimizer": {}}
+
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        upload, inner = algorithm.finish(done, ctx._replace(client=ctx.client["inner"]))
+        return upload, {"inner": inner, "optimizer": done.optimizer}
+
+    personal = algorithm.personal
+    return replace(
+        algorithm,
+        client_state=client_state,
+        start=lambda broadcast, client: algorithm.start(broadcast, client["inner"]),
+        optimizer=lambda broadcast, client: client["optimizer"],
+        finish=finish,
+        personal=personal and (lambda broadcast, client: personal(broadcast, client["inner"])),
+    )
+
+
+def average_optimizer(algorithm: Algorithm) -> Algorithm:
+    """The algorithm with local optimizer states averaged, broadcast and uploaded."""
+
+    def server_step(server: Tree, mean: Tree) -> Tree:
+        inner = {name: leaf for name, leaf in mean.items() if name != "optimizer"}
+        return {**algorithm.server_step(server, inner), "optimizer": mean["optimizer"]}
+
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        upload, client = algorithm.finish(done, ctx)
+        return {**upload, "optimizer": done.optimizer}, client
+
+    return replace(
+        algorithm,
+        server_state=lambda weights: {**algorithm.server_state(weights), "optimizer": {}},
+        broadcast=lambda server: {**algorithm.broadcast(server), "optimizer": server["optimizer"]},
+        optimizer=lambda broadcast, client: broadcast["optimizer"],
+        finish=finish,
+        server_step=server_step,
+    )

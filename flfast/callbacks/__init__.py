@@ -1,0 +1,1 @@
+"""Callbacks: what a run shows and leaves."""

@@ -1,0 +1,45 @@
+"""`clients.csv`: every client's numbers, one row a round and client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_only
+
+from flfast.loggers.columns import CLIENT_COLUMNS, CLIENT_EVALUATION
+from flfast.loggers.table import RoundTable
+
+if TYPE_CHECKING:
+    from flfast.federation.loop import Federation
+
+
+class ClientsTable(Callback):
+    """Keeps what happened to each client; a resumed run continues the file.
+
+    Args:
+        every_round: keep all rounds; false keeps the last evaluated one alone, for populations
+            whose whole history would not be read.
+    """
+
+    def __init__(self, *, every_round: bool) -> None:
+        super().__init__()
+        self._every_round = every_round
+        self._table: RoundTable | None = None
+
+    @rank_zero_only
+    def on_round_end(
+        self, federation: Federation, row: dict[str, Any], clients: dict[int, dict[str, Any]]
+    ) -> None:
+        """Write the round's clients in the order of their ids."""
+        if self._table is None:
+            self._table = RoundTable(federation.run_dir / "clients.csv", CLIENT_COLUMNS)
+        round_idx = int(row["round"])
+        rows = [
+            {"round": round_idx, "client_id": client_id, **clients[client_id]}
+            for client_id in sorted(clients)
+        ]
+        if self._every_round:
+            self._table.append(rows, round_idx=round_idx)
+        elif any(column in client for client in rows for column in CLIENT_EVALUATION):
+            self._table.replace(rows)

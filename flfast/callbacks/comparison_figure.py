@@ -1,0 +1,77 @@
+"""The picture of a sweep: accuracy over rounds, one line per combination. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flfast.callbacks.figures import figure, over_rounds
+from flfast.callbacks.history import series
+from flfast.callbacks.sweep import Job, combinations, mean_series, varying
+from flfast.loggers.columns import VIEWS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_DPI = 150
+
+
+def draw_comparison(jobs: Sequence[Job], path: Path) -> None:
+    """Write a PNG; lines are means over seeds, bands one standard deviation around them.
+
+    Shown is the first of global, local, personal and validation accuracy that was measured;
+    no picture where none was.
+    """
+    measured = (
+        column
+        for column in (f"{view}/accuracy" for view in VIEWS)
+        if any(series(job.history, column)[0] for job in jobs)
+    )
+    column = next(measured, None)
+    if column is None:
+        return
+    keys = [key for key in varying(jobs) if key != "seed"]
+    groups = combinations(jobs)
+    # The legend has a line for every key of every combination, 0.2 inches each.
+    height = max(4.8, 0.6 + 0.21 * len(groups) * len(keys))
+    with figure(path, size=(9, height), dpi=_DPI, title="") as picture:
+        axes = picture.subplots()
+        colors = _colors(len(groups))
+        for (values, members), color in zip(groups.items(), colors, strict=True):
+            done = [job for job in members if not job.failed]
+            _line(axes, done, column, label=_label(keys, values), color=color)
+        seeds = any(len(members) > 1 for members in groups.values())
+        title = f"{column}, mean ± std over seeds" if seeds else column
+        over_rounds(axes, title=title, percent=True)
+        if keys:
+            picture.legend(loc="outside right upper")
+
+
+def _line(axes: Axes, jobs: Sequence[Job], column: str, *, label: str, color: str) -> None:
+    rounds, values = mean_series(jobs, column)
+    marker = "o" if len(rounds) <= 12 else ""
+    axes.plot(
+        rounds, [v.mean for v in values], color=color, label=label, marker=marker, markersize=4
+    )
+    # Of one seed the deviation is NaN, and nothing is filled.
+    low, high = [v.mean - v.std for v in values], [v.mean + v.std for v in values]
+    axes.fill_between(rounds, low, high, color=color, alpha=0.15, linewidth=0)
+
+
+def _label(keys: Sequence[str], values: Sequence[str]) -> str:
+    short = [key.rpartition(".")[2] for key in keys]
+    names = [
+        last if short.count(last) == 1 else key for key, last in zip(keys, short, strict=True)
+    ]
+    return "\n".join(f"{name}={value or '-'}" for name, value in zip(names, values, strict=True))
+
+
+def _colors(num: int) -> list[str]:
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    if num <= 8:
+        okabe = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #6B6B6B #000000"
+        return okabe.split()[:num]
+    return [to_hex(colormaps["viridis"](0.95 * position / (num - 1))) for position in range(num)]

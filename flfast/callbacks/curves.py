@@ -1,0 +1,90 @@
+"""`curves.png`: how accuracy and loss went over the rounds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_only
+
+from flfast.callbacks.figures import COLOURS, figure, over_rounds
+from flfast.callbacks.history import number, series
+from flfast.loggers.columns import VIEWS
+from flfast.options import Count
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from flfast.federation.loop import Federation
+
+_LABELS = {
+    "global": "server model, central test",
+    "local": "server model, clients' test",
+    "personal": "personal models, clients' test",
+    "val": "validation",
+    "train": "local training",
+}
+
+
+class Curves(Callback):
+    """Draws accuracy and loss when the run ends.
+
+    Args:
+        dpi: pixels an inch; the picture is 11 x 4.8 inches.
+    """
+
+    def __init__(self, *, dpi: Count) -> None:
+        super().__init__()
+        self._dpi = dpi
+
+    @rank_zero_only
+    def on_run_end(self, federation: Federation) -> None:
+        """Write the picture; nothing where nothing was measured."""
+        history = federation.history
+        if not any(series(history, f"{view}/loss")[0] for view in _LABELS):
+            return
+        path = federation.run_dir / "curves.png"
+        with figure(path, size=(11, 4.8), dpi=self._dpi, title=federation.title) as picture:
+            accuracy, loss = picture.subplots(1, 2)
+            for view in VIEWS:
+                _line(accuracy, history, view, "accuracy")
+            _spread(accuracy, history)
+            for view in ("train", *VIEWS):
+                _line(loss, history, view, "loss")
+            over_rounds(accuracy, title="Accuracy", percent=True)
+            over_rounds(loss, title="Loss", percent=False)
+            # One legend for both panels, where it covers no line.
+            drawn = {
+                label: handle
+                for axes in (accuracy, loss)
+                for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+            }
+            picture.legend(drawn.values(), drawn.keys(), loc="outside lower center", ncols=4)
+
+
+def _line(axes: Axes, history: list[dict[str, Any]], view: str, metric: str) -> None:
+    rounds, values = series(history, f"{view}/{metric}")
+    if rounds:
+        # A single point has no line to be seen by.
+        marker = "o" if len(rounds) <= 12 else ""
+        axes.plot(
+            rounds, values, color=COLOURS[view], label=_LABELS[view], marker=marker, markersize=4
+        )
+
+
+def _spread(axes: Axes, history: list[dict[str, Any]]) -> None:
+    color = COLOURS["local"]
+    known = [row for row in history if series([row], "local/accuracy_std")[0]]
+    rounds, mean = (np.array(values) for values in series(known, "local/accuracy"))
+    if len(rounds):
+        deviation = np.array([number(row, "local/accuracy_std") for row in known])
+        band = np.clip([mean - deviation, mean + deviation], 0, 1)
+        axes.fill_between(
+            rounds, *band, color=color, alpha=0.13, linewidth=0, label="± std over clients"
+        )
+    rounds_worst, worst = series(history, "local/accuracy_worst10")
+    if rounds_worst:
+        axes.plot(
+            rounds_worst, worst, "--", color=color, linewidth=1.4, label="worst 10 % of clients"
+        )

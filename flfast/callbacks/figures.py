@@ -1,0 +1,81 @@
+"""The look of all pictures. Matplotlib takes a second to import, so it waits for the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
+COLOURS = {
+    "global": "#0072B2",
+    "local": "#D55E00",
+    "personal": "#009E73",
+    "val": "#CC79A7",
+    "train": "#6B6B6B",
+}
+INK = "#333333"
+
+_STYLE: dict[Any, Any] = {
+    "font.size": 11,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#888888",
+    "axes.labelcolor": INK,
+    "axes.axisbelow": True,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": "#E4E4E4",
+    "lines.linewidth": 2.0,
+    "lines.solid_capstyle": "round",
+    "legend.frameon": False,
+    "legend.fontsize": 10,
+}
+
+
+@contextmanager
+def figure(path: Path, *, size: tuple[float, float], dpi: int, title: str) -> Iterator[Figure]:
+    """An empty figure that is saved to `path` when the block ends.
+
+    Args:
+        path: of the PNG file.
+        size: width and height, inches.
+        dpi: pixels an inch.
+        title: above everything.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE):
+        # Without pyplot there is no global state, no display and nothing to close.
+        drawn = Figure(figsize=size, dpi=dpi, layout="constrained")
+        drawn.suptitle(title, fontsize=12, color=INK)
+        yield drawn
+        drawn.savefig(path)
+
+
+def over_rounds(axes: Axes, *, title: str, percent: bool) -> None:
+    """Dress axes whose x is rounds.
+
+    Args:
+        axes: to change in place.
+        title: what y is.
+        percent: whether y is a fraction to be read in percent.
+    """
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    axes.set_title(title)
+    axes.set_xlabel("round")
+    axes.grid(visible=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if percent:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))

@@ -1,0 +1,34 @@
+"""Reading the rows of `metrics.csv`, from memory or from disk. Torch-free."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+def number(row: Row, column: str) -> float:
+    """The cell as a number; NaN where it is absent or empty.
+
+    >>> number({"global/loss": "0.5"}, "global/loss"), number({}, "global/loss")
+    (0.5, nan)
+    """
+    cell = row.get(column)
+    return math.nan if cell is None or cell == "" else float(cell)
+
+
+def series(history: Sequence[Row], column: str) -> tuple[list[int], list[float]]:
+    """Rounds in which the column was measured and finite, and its values."""
+    points = [(int(row["round"]), number(row, column)) for row in history]
+    finite = [(round_idx, value) for round_idx, value in points if math.isfinite(value)]
+    return [round_idx for round_idx, _ in finite], [value for _, value in finite]
+
+
+def last(history: Sequence[Row], column: str) -> float:
+    """The column's last finite value; NaN where there is none."""
+    return next(reversed(series(history, column)[1]), math.nan)
+
+
+def total(history: Sequence[Row], *columns: str) -> float:
+    """Sum over all rounds of the columns that were measured."""
+    return math.fsum(value for column in columns for value in series(history, column)[1])

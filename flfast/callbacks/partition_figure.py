@@ -1,0 +1,100 @@
+"""The picture of a partition: a heat map of clients x classes beside bars of clients' sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flfast.callbacks.figures import COLOURS, INK, figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
+_SPLIT_COLOURS = {"train": COLOURS["global"], "val": COLOURS["val"], "test": COLOURS["local"]}
+
+
+def draw_partition(
+    path: Path,
+    *,
+    client_ids: np.ndarray,
+    counts: np.ndarray,
+    sizes: dict[str, np.ndarray],
+    title: str,
+    dpi: int,
+) -> None:
+    """Write a PNG. M clients, C classes.
+
+    Args:
+        path: of the PNG file.
+        client_ids: from top to bottom, int64 [M].
+        counts: examples of each class, int64 [M, C].
+        sizes: examples in each split, int64 [M] each.
+        title: above everything.
+        dpi: pixels an inch.
+    """
+    num_clients, num_classes = counts.shape
+    size = (9.5, float(np.clip(1.7 + 0.3 * num_clients, 3.2, 8)))
+    with figure(path, size=size, dpi=dpi, title=title) as picture:
+        heat, bars = picture.subplots(1, 2, sharey=True, width_ratios=(3, 1))
+        image = _heat_map(heat, counts)
+        if num_clients <= 20 and num_classes <= 15:
+            _annotate(heat, counts)
+        else:
+            picture.colorbar(image, ax=heat, label="examples", pad=0.02, aspect=40)
+        _size_bars(bars, sizes)
+        heat.set_title("Examples of each class")
+        heat.set_xlabel("class")
+        heat.set_ylabel("client")
+        ticks = _ticks(num_clients, most=25)
+        heat.set_yticks(ticks, labels=[f"{client_ids[tick]}" for tick in ticks])
+        heat.set_xticks(_ticks(num_classes, most=20))
+
+
+def _heat_map(axes: Axes, counts: np.ndarray) -> AxesImage:
+    from matplotlib.colors import PowerNorm
+
+    # The power lets ten examples be seen beside ten thousand; unlike a logarithm, it has a zero.
+    norm = PowerNorm(gamma=0.45, vmin=0, vmax=max(int(counts.max()), 1))
+    image = axes.imshow(counts, norm=norm, cmap="Blues", aspect="auto", interpolation="nearest")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return image
+
+
+def _annotate(axes: Axes, counts: np.ndarray) -> None:
+    dark = counts > 0.3 * counts.max()
+    for (client, label), count in np.ndenumerate(counts):
+        if count:
+            color = "white" if dark[client, label] else INK
+            axes.text(label, client, f"{count}", ha="center", va="center", color=color, fontsize=9)
+
+
+def _size_bars(axes: Axes, sizes: dict[str, np.ndarray]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    left = np.zeros(len(next(iter(sizes.values()))), dtype=np.int64)
+    for name, size in sizes.items():
+        if size.any():
+            axes.barh(
+                np.arange(len(size)),
+                size,
+                left=left,
+                height=0.8,
+                color=_SPLIT_COLOURS[name],
+                label=name,
+            )
+        left = left + size
+    axes.set_title("Size")
+    axes.set_xlabel("examples")
+    axes.grid(visible=True, axis="x")
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.tick_params(axis="y", length=0, labelleft=False)
+    axes.spines["left"].set_visible(False)
+    axes.figure.legend(loc="outside lower right", ncols=3, handlelength=1, columnspacing=1)
+
+
+def _ticks(num: int, *, most: int) -> np.ndarray:
+    return np.arange(0, num, -(-num // most))

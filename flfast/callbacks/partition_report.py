@@ -1,0 +1,119 @@
+"""`partition.json` and `partition.png`: who has which data."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_only
+
+from flfast.callbacks.partition_figure import draw_partition
+from flfast.options import Count
+
+if TYPE_CHECKING:
+    from flfast.datamodules.federated import FederatedDataModule
+    from flfast.federation.loop import Federation
+
+_MOST_LISTED = 1000
+
+
+class PartitionReport(Callback):
+    """Writes the numbers when the run starts and the picture when it ends.
+
+    Args:
+        max_clients: most clients in the picture; of more, evenly chosen ones are drawn.
+        dpi: pixels an inch.
+    """
+
+    def __init__(self, *, max_clients: Count, dpi: Count) -> None:
+        super().__init__()
+        self._max_clients = max_clients
+        self._dpi = dpi
+
+    @rank_zero_only
+    def on_run_start(self, federation: Federation) -> None:
+        """Write `partition.json`: a summary, and the first 1,000 clients one by one."""
+        data = federation.data
+        listed = np.arange(min(data.num_clients, _MOST_LISTED))
+        sizes = split_sizes(data)
+        counts = label_counts(data, listed)
+        clients = [
+            {
+                "client_id": client_id,
+                **{name: int(size[client_id]) for name, size in sizes.items()},
+                "labels": counts[client_id].tolist(),
+            }
+            for client_id in listed.tolist()
+        ]
+        path = federation.run_dir / "partition.json"
+        path.write_text(_json(_summary(data, sizes), clients), encoding="utf-8")
+
+    @rank_zero_only
+    def on_run_end(self, federation: Federation) -> None:
+        """Draw `partition.png`: clients x classes, and clients' sizes."""
+        data = federation.data
+        num_shown = min(data.num_clients, self._max_clients)
+        shown = np.linspace(0, data.num_clients - 1, num_shown).round().astype(np.int64)
+        counts = label_counts(data, shown)
+        title = federation.title
+        if num_shown < data.num_clients:
+            # Client numbers say nothing here; neighbours of one class do.
+            order = np.lexsort((-counts.max(axis=1), counts.argmax(axis=1)))
+            shown, counts = shown[order], counts[order]
+            title += f"\n{num_shown:,} of {data.num_clients:,} clients, sorted by main class"
+        draw_partition(
+            federation.run_dir / "partition.png",
+            client_ids=shown,
+            counts=counts,
+            sizes={name: size[shown] for name, size in split_sizes(data).items()},
+            title=title,
+            dpi=self._dpi,
+        )
+
+
+def split_sizes(data: FederatedDataModule) -> dict[str, np.ndarray]:
+    """Examples of every client in each split, int64 [K]."""
+    return {name: np.diff(data.splits[name].offsets) for name in ("train", "val", "test")}
+
+
+def label_counts(data: FederatedDataModule, client_ids: np.ndarray) -> np.ndarray:
+    """Examples of each class, over all splits, int64 [M, C], for M clients.
+
+    Cost grows with the examples of those clients, not with the population.
+    """
+    targets = data.examples.targets.numpy()
+    counts = np.zeros((len(client_ids), data.num_classes), dtype=np.int64)
+    for split in data.splits.values():
+        starts = split.offsets[client_ids]
+        lengths = split.offsets[client_ids + 1] - starts
+        row = np.repeat(np.arange(len(client_ids)), lengths)
+        within = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        labels = targets[split.indices[np.repeat(starts, lengths) + within]]
+        cells = np.bincount(row * data.num_classes + labels, minlength=counts.size)
+        counts += cells.reshape(counts.shape)
+    return counts
+
+
+def _summary(data: FederatedDataModule, sizes: dict[str, np.ndarray]) -> dict[str, Any]:
+    examples = np.sum(list(sizes.values()), axis=0)
+    return {
+        "num_clients": data.num_clients,
+        "num_classes": data.num_classes,
+        "num_examples": int(examples.sum()),
+        **{f"num_{name}": int(size.sum()) for name, size in sizes.items()},
+        "num_central_test": len(data.central_test),
+        "client_size": {
+            "min": int(examples.min()),
+            "median": float(np.median(examples)),
+            "max": int(examples.max()),
+        },
+    }
+
+
+def _json(summary: dict[str, Any], clients: list[dict[str, Any]]) -> str:
+    # One line a client: indenting label counts would give each number its own.
+    lines = ",\n".join(f"    {json.dumps(client)}" for client in clients)
+    head = json.dumps(summary, indent=2).removesuffix("\n}")
+    return f'{head},\n  "clients": [\n{lines}\n  ]\n}}\n'

@@ -1,0 +1,82 @@
+"""The table that a run ends with."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_only
+from rich import box
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from flfast.callbacks.history import number, series, total
+from flfast.loggers.columns import VIEWS
+
+if TYPE_CHECKING:
+    from flfast.federation.loop import Federation
+
+_PLAIN_WIDTH = 100
+_METRICS = tuple(f"{view}/{name}" for name in ("accuracy", "loss", "auc") for view in VIEWS)
+
+
+class FinalTable(Callback):
+    """Prints first, best and last metrics, time, bytes, and where everything lies."""
+
+    @rank_zero_only
+    def on_run_end(self, federation: Federation) -> None:
+        """Print; in plain text of 100 characters where there is no terminal."""
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=_PLAIN_WIDTH)
+        history = federation.history
+        rounds = _rounds(history)
+        console.print(Text(federation.title, style="italic"), soft_wrap=True)
+        if rounds:
+            console.print(_table(history, rounds))
+        console.print(Text(_costs(history)), soft_wrap=True)
+        # A path that is broken into lines cannot be copied.
+        console.print(Text(str(federation.run_dir), style="bold"), soft_wrap=True)
+
+
+def _rounds(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    evaluated = [row for row in history if any(series([row], name)[0] for name in _METRICS)]
+    if not evaluated:
+        return {}
+    validated = [row for row in evaluated if series([row], "val/accuracy")[0]]
+    best = max(validated, key=lambda row: number(row, "val/accuracy"), default=None)
+    chosen = {"first": evaluated[0], "best val": best, "last": evaluated[-1]}
+    return {name: row for name, row in chosen.items() if row is not None}
+
+
+def _table(history: list[dict[str, Any]], rounds: dict[str, dict[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    for name, row in rounds.items():
+        table.add_column(f"{name} (round {row['round']})", justify="right")
+    for metric in _METRICS:
+        if series(history, metric)[0]:
+            cells = (_cell(metric, number(row, metric)) for row in rounds.values())
+            table.add_row(metric, *cells)
+    return table
+
+
+def _cell(metric: str, value: float) -> str:
+    if not math.isfinite(value):
+        return "-"
+    return f"{100 * value:.2f} %" if metric.endswith("accuracy") else f"{value:.4f}"
+
+
+def _costs(history: list[dict[str, Any]]) -> str:
+    num_rounds = sum(int(row["round"]) > 0 for row in history)
+    train, evaluate = total(history, "time/train_s"), total(history, "time/eval_s")
+    seconds = train + evaluate
+    pace = f", {num_rounds / seconds:.2f} rounds/s" if seconds else ""
+    up, down = (decimal(int(total(history, f"comm/{way}_bytes"))) for way in ("up", "down"))
+    return (
+        f"{num_rounds} rounds in {seconds:.1f} s "
+        f"(training {train:.1f} s, evaluation {evaluate:.1f} s{pace}) · up {up} · down {down}"
+    )

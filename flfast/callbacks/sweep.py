@@ -1,0 +1,105 @@
+"""The jobs of a sweep, as they lie on the disk. Torch-free."""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from omegaconf import OmegaConf
+
+from flfast.callbacks.history import Row, last, number, series, total
+from flfast.loggers.table import read_rows
+
+FAILED_MARK = "failed"
+METRICS = ("global/accuracy", "local/accuracy", "personal/accuracy", "val/accuracy", "global/loss")
+
+
+class Job(NamedTuple):
+    """One run of a sweep.
+
+    Attributes:
+        num: Hydra's job number.
+        overrides: its own words on the command line, by key.
+        history: rows of `metrics.csv`, values as text.
+        failed: whether it raised, or left no numbers.
+    """
+
+    num: int
+    overrides: dict[str, str]
+    history: list[Row]
+    failed: bool
+
+
+class Spread(NamedTuple):
+    """Mean and sample standard deviation over seeds; NaN where there is nothing to take it of."""
+
+    mean: float
+    std: float
+
+
+def read_jobs(sweep_dir: Path) -> list[Job]:
+    """All jobs below a sweep folder, by job number."""
+    jobs = (_read_job(path.parent) for path in sweep_dir.rglob(".hydra/overrides.yaml"))
+    return sorted((job for job in jobs if job is not None), key=lambda job: job.num)
+
+
+def _read_job(hydra_dir: Path) -> Job | None:
+    num = OmegaConf.select(OmegaConf.load(hydra_dir / "hydra.yaml"), "hydra.job.num")
+    if num is None:
+        # A single run that somebody placed in here.
+        return None
+    words = (str(word) for word in OmegaConf.load(hydra_dir / "overrides.yaml"))
+    history: list[Row] = [*read_rows(hydra_dir.parent / "metrics.csv")]
+    return Job(
+        num=int(num),
+        overrides={key.lstrip("+"): value for key, _, value in (w.partition("=") for w in words)},
+        history=history,
+        failed=not history or (hydra_dir / FAILED_MARK).exists(),
+    )
+
+
+def varying(jobs: Sequence[Job]) -> list[str]:
+    """Keys of the overrides in which jobs differ, in the order of their first appearance."""
+    keys = dict.fromkeys(key for job in jobs for key in job.overrides)
+    return [key for key in keys if len({job.overrides.get(key) for job in jobs}) > 1]
+
+
+def combinations(jobs: Sequence[Job]) -> dict[tuple[str, ...], list[Job]]:
+    """Jobs that differ in nothing but the seed, by their values of the other varying keys."""
+    keys = [key for key in varying(jobs) if key != "seed"]
+    groups: dict[tuple[str, ...], list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(tuple(job.overrides.get(key, "") for key in keys), []).append(job)
+    return groups
+
+
+def results(job: Job) -> dict[str, float]:
+    """Last value of each of `METRICS`, rounds, and seconds of training and evaluation."""
+    found = {metric: last(job.history, metric) for metric in METRICS}
+    rounds = int(number(job.history[-1], "round")) if job.history else math.nan
+    seconds = total(job.history, "time/train_s", "time/eval_s") if job.history else math.nan
+    return {**found, "rounds": rounds, "seconds": seconds}
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """Over the finite values.
+
+    >>> spread([1.0, 3.0, float("nan")])
+    Spread(mean=2.0, std=1.4142135623730951)
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    return Spread(
+        mean=statistics.fmean(finite) if finite else math.nan,
+        std=statistics.stdev(finite) if len(finite) > 1 else math.nan,
+    )
+
+
+def mean_series(jobs: Sequence[Job], column: str) -> tuple[list[int], list[Spread]]:
+    """Rounds that any job has measured, and the spread over the jobs that have."""
+    by_round: dict[int, list[float]] = {}
+    for job in jobs:
+        for round_idx, value in zip(*series(job.history, column), strict=True):
+            by_round.setdefault(round_idx, []).append(value)
+    rounds = sorted(by_round)
+    return rounds, [spread(by_round[round_idx]) for round_idx in rounds]

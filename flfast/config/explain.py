@@ -1,0 +1,53 @@
+"""Errors as a user reads them."""
+
+import difflib
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+_UNKNOWN = re.compile(r"Could not (?:override|delete.*?|append.*?) '([^']+)'")
+
+
+def explain(error: Exception, *, conf: str) -> int:
+    """Print a message without a traceback.
+
+    Args:
+        error: of the config, whoever raised it.
+        conf: folder of the config.
+
+    Returns:
+        The exit code, 2.
+    """
+    message = str(error)
+    unknown = _UNKNOWN.match(message)
+    if unknown:
+        message = f"unknown key {unknown[1]}{_did_you_mean(unknown[1], conf)}"
+    elif error.__cause__ is not None and str(error.__cause__) not in message:
+        message = f"{message}\n{error.__cause__}"
+    lines = "\n".join(f"  {line}" for line in message.strip().splitlines())
+    sys.stderr.write(f"flfast: the configuration cannot be run\n{lines}\n")
+    sys.stderr.write("All keys: python -m flfast.train --cfg job. Traceback: HYDRA_FULL_ERROR=1.\n")
+    return 2
+
+
+def _did_you_mean(key: str, conf: str) -> str:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(version_base="1.3", config_dir=conf):
+        known = list(_keys(compose("config"), ""))
+    parent = key.rpartition(".")[0]
+    inside = [name for name in known if name.rpartition(".")[0] == parent]
+    close = difflib.get_close_matches(key, inside or known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; allowed: {', '.join(inside or known)}"
+
+
+def _keys(node: Any, prefix: str) -> Iterator[str]:
+    for name in node:
+        yield f"{prefix}{name}"
+        # Interpolations such as ${hydra:...} resolve in a job only; names need no values.
+        child = node._get_node(name)
+        if hasattr(child, "keys") and not child._is_none():
+            yield from _keys(child, f"{prefix}{name}.")

@@ -1,0 +1,104 @@
+"""What the top level of the config may hold. Torch-free."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flfast.options import BatchSize, Count, NonNegative, NonNegativeInt, Portion, Positive
+from flfast.plan import LastBatch
+
+Node = dict[str, Any]
+METRICS = ("loss", "accuracy", "auc")
+OPTIMIZED = tuple(
+    [f"{name}/{metric}" for name in ("val", "global", "local", "personal") for metric in METRICS]
+) + ("train/loss",)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SplitSettings(_Strict):
+    """Shares of every client's examples."""
+
+    val: Portion
+    test: Portion
+
+
+class LoaderSettings(_Strict):
+    """How batches reach the model."""
+
+    eval_batch_size: Count
+    num_workers: NonNegativeInt
+    pin_memory: bool
+    persistent_workers: bool
+
+
+class TrainerSettings(BaseModel):
+    """Options of lightning.Trainer with ranges that Lightning checks late or not at all."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "tpu"]
+    devices: int | Literal["auto"] | list[NonNegativeInt]
+    precision: Literal["32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true", "64-true"]
+    accumulate_grad_batches: Count
+    gradient_clip_val: NonNegative | None
+    gradient_clip_algorithm: Literal["norm", "value"]
+    limit_train_batches: float | int = Field(ge=0)
+    limit_val_batches: float | int = Field(ge=0)
+    limit_test_batches: float | int = Field(ge=0)
+    fast_dev_run: bool | NonNegativeInt
+    deterministic: bool | Literal["warn"] | None
+    profiler: Literal["simple", "advanced", "pytorch"] | None | dict[str, Any]
+
+
+class OptimizerSettings(BaseModel):
+    """Any torch optimizer."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    lr: Positive
+    momentum: NonNegative = 0.0
+    weight_decay: NonNegative = 0.0
+
+
+class ScheduleSettings(_Strict):
+    """The learning rate over rounds."""
+
+    scheduler: Node | None
+    warmup_rounds: NonNegativeInt
+
+
+class Settings(_Strict):
+    """The whole config."""
+
+    rounds: Count
+    seed: NonNegativeInt
+    mode: Literal["federated", "centralized", "local_only"]
+    batch_size: BatchSize
+    micro_batch: Count | None
+    last_batch: LastBatch
+    local_epochs: Count | None
+    local_steps: Count | None
+    bn: Literal["aggregate", "local", "frozen", "recalibrate"]
+    local_optimizer_state: Literal["reset", "keep", "average"]
+    eval_every: Count
+    optimized_metric: Literal[OPTIMIZED]  # type: ignore[valid-type]
+    init_from: str | None
+    threads: Count
+    split: SplitSettings
+    loader: LoaderSettings
+    algorithm: Node
+    data: Node
+    partition: Node
+    model: Node
+    optimizer: OptimizerSettings
+    lr_schedule: ScheduleSettings
+    schedule: Node
+    sampler: Node
+    engine: Node
+    strategy: Node
+    trainer: TrainerSettings
+    logger: Node | None
+    callbacks: Node | None

@@ -1,0 +1,177 @@
+"""Signatures read from source: what a `_target_` accepts, without importing it.
+
+Importing torch costs seconds; a misspelt option should not. Only syntax trees are read; of the
+annotations, those evaluate that are made of `flfast.options`, `typing` and builtins.
+"""
+
+import ast
+import builtins
+import importlib
+from functools import cache
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_LIGHT = {"typing", "collections.abc", "annotated_types", "pathlib", "flfast.options"}
+
+
+class Parameter(NamedTuple):
+    """One parameter of a target.
+
+    Attributes:
+        annotation: its type with ranges; None where source alone cannot tell.
+        required: whether it has no default.
+    """
+
+    annotation: Any
+    required: bool
+
+
+class Signature(NamedTuple):
+    """What a target accepts.
+
+    Attributes:
+        parameters: by name, `self` left out.
+        open_ended: whether any other keyword is accepted, too.
+    """
+
+    parameters: dict[str, Parameter]
+    open_ended: bool
+
+
+class _Unreadable(Exception):  # noqa: N818 - a signal, not an error
+    """Source that this reader does not understand."""
+
+
+def read_signature(target: str) -> Signature | None:
+    """Signature of a function or class by dotted path.
+
+    Args:
+        target: such as `torch.optim.SGD`; re-exports are followed.
+
+    Returns:
+        None where the source cannot be read (compiled code, dynamic definitions).
+
+    Raises:
+        LookupError: if there is no such module.
+    """
+    module, _, name = target.rpartition(".")
+    path = module_path(module) if module else None
+    if path is None:
+        raise LookupError(module or target)
+    try:
+        return _signature(module, name)
+    except _Unreadable:
+        return None
+
+
+@cache
+def module_path(module: str) -> Path | None:
+    """File of a module, found without importing its packages; None if there is none."""
+    first, *rest = module.split(".")
+    spec = PathFinder.find_spec(first)
+    for part in rest:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    path = module_path(module)
+    if path is None or path.suffix != ".py":
+        raise _Unreadable(module)
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _find(module: str, name: str) -> tuple[str, ast.stmt]:
+    """(module, statement) that defines a name, following `from x import y`."""
+    for node in reversed(_tree(module).body):
+        match node:
+            case ast.FunctionDef(name=found) | ast.ClassDef(name=found) if found == name:
+                return module, node
+            case ast.Assign(targets=[ast.Name(id=found)]) if found == name:
+                return module, node
+            case ast.ImportFrom(names=names):
+                for alias in names:
+                    if (alias.asname or alias.name) == name:
+                        return _find(_absolute(module, node), alias.name)
+    raise _Unreadable(f"{module}.{name}")
+
+
+def _absolute(module: str, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    path = module_path(module)
+    is_package = path is not None and path.name == "__init__.py"
+    parts = module.split(".")
+    parts = parts[: len(parts) - node.level + (1 if is_package else 0)]
+    return ".".join([*parts, node.module] if node.module else parts)
+
+
+def _signature(module: str, name: str) -> Signature:
+    module, node = _find(module, name)
+    if isinstance(node, ast.ClassDef):
+        return _class_signature(module, node)
+    if not isinstance(node, ast.FunctionDef):
+        raise _Unreadable(name)
+    return _arguments(module, node.args, skip=0)
+
+
+def _class_signature(module: str, node: ast.ClassDef) -> Signature:
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            return _arguments(module, item.args, skip=1)
+    if node.decorator_list or not node.bases or not isinstance(node.bases[0], ast.Name):
+        raise _Unreadable(node.name)
+    return _signature(module, node.bases[0].id)
+
+
+def _arguments(module: str, args: ast.arguments, *, skip: int) -> Signature:
+    positional = [*args.posonlyargs, *args.args][skip:]
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
+    pairs = list(zip(positional, [*defaults, *args.defaults][-len(positional) or None :], strict=False))
+    pairs += zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    parameters = {
+        arg.arg: Parameter(_evaluate(module, arg.annotation), required=default is None)
+        for arg, default in pairs
+    }
+    return Signature(parameters, open_ended=args.kwarg is not None)
+
+
+def _evaluate(module: str, annotation: ast.expr | None) -> Any:
+    if annotation is None:
+        return None
+    try:
+        code = compile(ast.Expression(annotation), module, "eval")
+        return eval(code, {}, _Names(module))  # installed code's own annotation
+    except Exception:  # noqa: BLE001 - whatever it is, source alone cannot tell
+        return None
+
+
+class _Names(dict[str, Any]):
+    """Names of a module, looked up in its source when an annotation asks for them."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__()
+        self._module = module
+
+    def __missing__(self, name: str) -> Any:
+        if hasattr(builtins, name):
+            return getattr(builtins, name)
+        for node in _tree(self._module).body:
+            if isinstance(node, ast.ImportFrom) and any(
+                (alias.asname or alias.name) == name for alias in node.names
+            ):
+                source = _absolute(self._module, node)
+                original = next(a.name for a in node.names if (a.asname or a.name) == name)
+                if source in _LIGHT:
+                    return getattr(importlib.import_module(source), original)
+                return _Names(source)[original]
+            if isinstance(node, ast.Assign) and any(
+                isinstance(t, ast.Name) and t.id == name for t in node.targets
+            ):
+                code = compile(ast.Expression(node.value), self._module, "eval")
+                return eval(code, {}, self)
+        raise KeyError(name)

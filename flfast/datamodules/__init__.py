@@ -1,0 +1,1 @@
+"""Federated data: examples loaded once, clients as index arrays."""

@@ -1,0 +1,145 @@
+"""From a client's examples to the batches of a local epoch."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from flfast.plan import Batching
+
+Fetch = Callable[[Sequence[np.ndarray]], Iterator[tuple[Tensor, Tensor]]]
+
+
+class Batch(NamedTuple):
+    """What a training or evaluation step reads. B batch.
+
+    Attributes:
+        inputs: [B, ...].
+        targets: int64 [B].
+        scale: factor of the mean loss that makes micro-batches add up to their local step.
+        client_id: whose personal model evaluates it; -1 is the server's.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    scale: float = 1.0
+    client_id: int = -1
+
+
+class LocalEpoch(NamedTuple):
+    """The batches of one pass over a client's examples. M examples after drop or pad.
+
+    Attributes:
+        num_examples: M; positions from the client's own number on repeat the beginning (pad).
+        bounds: [start, stop) of every batch among the M positions.
+        scales: `Batch.scale` of every batch.
+        accumulate: batches in a full local step, Lightning's `accumulate_grad_batches`.
+        num_steps: local steps.
+    """
+
+    num_examples: int
+    bounds: list[tuple[int, int]]
+    scales: list[float]
+    accumulate: int
+    num_steps: int
+
+
+def local_epoch(num_examples: int, batching: Batching) -> LocalEpoch:
+    """Batches of one local epoch of a client with `num_examples` >= 1 examples.
+
+    A local step of S = batch_size * accumulate examples is cut into the fewest batches of at
+    most `micro_batch` examples, equal to one. Lightning divides every loss by `accumulate`;
+    scale = b * accumulate / S undoes that, exactly, for ragged last steps too.
+
+    >>> local_epoch(5, Batching(batch_size=2)).bounds
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    step = num_examples
+    if batching.batch_size > 0:
+        step = batching.batch_size * batching.accumulate
+    micro = batching.batch_size if batching.batch_size > 0 else step
+    micro = min(micro, batching.micro_batch or micro)
+    accumulate = -(-step // micro)
+    kept = _kept(num_examples, step, micro, batching)
+    bounds, scales = [], []
+    starts = range(0, kept, step)
+    for start in starts:
+        size = min(step, kept - start)
+        num_batches = -(-size // micro)
+        cuts = [start + size * i // num_batches for i in range(num_batches + 1)]
+        for low, high in zip(cuts, cuts[1:], strict=False):
+            bounds.append((low, high))
+            scales.append((high - low) * accumulate / size)
+    return LocalEpoch(kept, bounds, scales, accumulate, len(starts))
+
+
+def _kept(num_examples: int, step: int, micro: int, batching: Batching) -> int:
+    rest = num_examples % step
+    if rest and batching.last_batch == "pad":
+        return num_examples - rest + step
+    # A client smaller than one step trains on what it has: zero steps would be silent.
+    if num_examples < step:
+        return num_examples
+    if batching.last_batch == "drop":
+        return num_examples - rest
+    return num_examples - 1 if batching.drop_single and rest % micro == 1 else num_examples
+
+
+class TrainLoader:
+    """One client's training batches; every iteration is the next local epoch, shuffled anew."""
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        indices: np.ndarray,
+        epoch: LocalEpoch,
+        shuffle: Callable[[int, int], np.ndarray],
+    ) -> None:
+        self.fetch = fetch
+        self.indices = indices
+        self.epoch = epoch
+        self.shuffle = shuffle
+        self.num_iterated = 0
+
+    def __len__(self) -> int:
+        return len(self.epoch.bounds)
+
+    def __iter__(self) -> Iterator[Batch]:
+        # A generator counts when its first batch is asked for, not when Lightning creates it.
+        order = self.indices[self.shuffle(self.num_iterated, len(self.indices))]
+        self.num_iterated += 1
+        order = np.resize(order, self.epoch.num_examples)
+        batches = [order[start:stop] for start, stop in self.epoch.bounds]
+        for (inputs, targets), scale in zip(self.fetch(batches), self.epoch.scales, strict=True):
+            yield Batch(inputs, targets, scale)
+
+
+class EvalLoader:
+    """Examples in their order, in batches of one model each."""
+
+    def __init__(
+        self, fetch: Fetch, indices: np.ndarray, *, batch_size: int, owner: np.ndarray | None = None
+    ) -> None:
+        self.fetch = fetch
+        self.indices = indices
+        cuts = np.arange(0, len(indices), batch_size)
+        if owner is not None:
+            starts = np.flatnonzero(np.diff(owner, prepend=-1))
+            sizes = np.diff(starts, append=len(owner))
+            cuts = np.concatenate(
+                [np.arange(s, s + n, batch_size) for s, n in zip(starts, sizes, strict=True)]
+                or [np.zeros(0, dtype=np.int64)]
+            )
+        self.starts = cuts
+        self.client_ids = [-1] * len(cuts) if owner is None else owner[cuts].tolist()
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches = np.split(self.indices, self.starts[1:])
+        for (inputs, targets), client_id in zip(
+            self.fetch(batches), self.client_ids, strict=True
+        ):
+            yield Batch(inputs, targets, client_id=client_id)

@@ -1,0 +1,242 @@
+"""The LightningDataModule of a federation: one dataset, many clients."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.trainer.states import RunningStage
+
+from flfast.datamodules.batches import Batch, EvalLoader, Fetch, TrainLoader, local_epoch
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.fetching import Loading, make_fetch
+from flfast.datamodules.splits import ClientIndices, group_by_client, split_clients
+from flfast.injection import call_with
+from flfast.plan import Batching
+from flfast.randomness import generator, torch_generator
+
+
+class Split(NamedTuple):
+    """Shares that every client holds out from its examples, in [0, 1).
+
+    Attributes:
+        val: for validation: model selection reads nothing else.
+        test: for the client's own test, where the data bring none of the client's own.
+    """
+
+    val: float
+    test: float
+
+
+class FederatedDataModule(L.LightningDataModule):
+    """Loads a dataset once, gives every example an owner, and serves clients by index.
+
+    `Trainer.fit(model, datamodule=module)` trains centrally on all clients' training examples;
+    `datamodule=module.client(3)` trains on one client's.
+
+    Args:
+        source: returns `Examples`; may ask for `seed`.
+        partition: (labels int64 [N], rng) -> owner int64 [N]; may ask for `owner`, the data's own.
+        seed: of partition and splits, >= 0.
+        split: shares that clients hold out.
+        loading: how batches reach the model.
+        pooled: train as one client that has everything: the centralised baseline.
+
+    Attributes:
+        examples: all N examples.
+        splits: `train`, `val`, `test` by client; together every example that is not central.
+        central_test: example numbers of the central test set: the data's own, or all clients'
+            test examples where there is none.
+        train_clients: the clients that train, `splits["train"]` unless pooled.
+        batching: of training outside a federation, where no plan says it.
+    """
+
+    examples: Examples
+    splits: dict[str, ClientIndices]
+    central_test: np.ndarray
+    train_clients: ClientIndices
+
+    def __init__(
+        self,
+        source: Callable[..., Examples],
+        partition: Callable[..., np.ndarray],
+        *,
+        seed: int,
+        split: Split,
+        loading: Loading,
+        pooled: bool = False,
+    ) -> None:
+        super().__init__()
+        self.source, self.partition = source, partition
+        self.seed, self.split, self.loading, self.pooled = seed, split, loading, pooled
+        self.batching = Batching(batch_size=32)
+        self._fetch: Fetch | None = None
+
+    def setup(self, stage: str | None = None) -> None:
+        """Load, partition and split, once.
+
+        Raises:
+            ValueError: if the data are missing or cannot be partitioned as asked.
+        """
+        if self._fetch is not None:
+            return
+        self.examples = call_with(self.source, seed=self.seed)
+        self._fetch = make_fetch(self.examples, self.loading)
+        self.splits, central = split_examples(
+            self.examples, self.partition, seed=self.seed, split=self.split
+        )
+        self.central_test = central if len(central) else self.splits["test"].indices
+        train = self.splits["train"]
+        self.train_clients = train.pooled() if self.pooled else train
+
+    @property
+    def num_clients(self) -> int:
+        """Clients in the population."""
+        return len(self.splits["train"].offsets) - 1
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of the dataset."""
+        return self.examples.num_classes
+
+    def client(
+        self, client_id: int, *, batching: Batching | None = None, round_idx: int = 1
+    ) -> "ClientDataModule":
+        """One client's data as a data module; shuffles depend on (seed, round, client) only."""
+        return ClientDataModule(
+            self, client_id, batching=batching or self.batching, round_idx=round_idx
+        )
+
+    def train_dataloader(self) -> TrainLoader:
+        """All clients' training examples, for a centralised Trainer."""
+        indices = self.splits["train"].indices
+        epoch = local_epoch(len(indices), self.batching)
+        return TrainLoader(
+            self.fetch, indices, epoch, lambda e, n: generator(self.seed, "pool", e).permutation(n)
+        )
+
+    def val_dataloader(self) -> EvalLoader:
+        """All clients' validation examples."""
+        return self.eval_loader(self.splits["val"].indices)
+
+    def test_dataloader(self) -> EvalLoader:
+        """The central test set."""
+        return self.eval_loader(self.central_test)
+
+    def eval_loader(self, indices: np.ndarray, owner: np.ndarray | None = None) -> EvalLoader:
+        """Given examples in their order; with `owner`, no batch spans two clients."""
+        return EvalLoader(
+            self.fetch, indices, batch_size=self.loading.eval_batch_size, owner=owner
+        )
+
+    @property
+    def fetch(self) -> Fetch:
+        """How examples are read."""
+        assert self._fetch is not None, "call setup() first"
+        return self._fetch
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Normalise on the device."""
+        return transform_batch(self, self.examples, batch)
+
+
+class ClientDataModule(L.LightningDataModule):
+    """One client's view of a federated data module."""
+
+    def __init__(
+        self, data: FederatedDataModule, client_id: int, *, batching: Batching, round_idx: int
+    ) -> None:
+        super().__init__()
+        self.data, self.client_id, self.round_idx = data, client_id, round_idx
+        self.indices = data.train_clients.of(client_id)
+        self.epoch = local_epoch(len(self.indices), batching)
+        self._augment_rng: torch.Generator | None = None
+        if data.examples.transform.augments:
+            self._augment_rng = torch_generator(data.seed, "augment", round_idx, client_id)
+
+    def train_dataloader(self) -> TrainLoader:
+        """The client's training batches."""
+        path = (self.round_idx, self.client_id)
+        return TrainLoader(
+            self.data.fetch,
+            self.indices,
+            self.epoch,
+            lambda e, n: generator(self.data.seed, "shuffle", *path, e).permutation(n),
+        )
+
+    def val_dataloader(self) -> EvalLoader:
+        """The client's validation examples."""
+        return self.data.eval_loader(self.data.splits["val"].of(self.client_id))
+
+    def test_dataloader(self) -> EvalLoader:
+        """The client's own test examples."""
+        return self.data.eval_loader(self.data.splits["test"].of(self.client_id))
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Normalise, and augment training batches, on the device."""
+        return transform_batch(self, self.data.examples, batch, rng=self._augment_rng)
+
+
+def transform_batch(
+    module: L.LightningDataModule,
+    examples: Examples,
+    batch: Batch,
+    *,
+    rng: torch.Generator | None = None,
+) -> Batch:
+    """Batch in the model's precision; `rng` augments, in training only."""
+    trainer = module.trainer
+    assert trainer is not None
+    training = trainer.state.stage == RunningStage.TRAINING
+    inputs = examples.transform(
+        batch.inputs,
+        dtype=torch.get_default_dtype() if trainer.model is None else _dtype(trainer),
+        rng=rng if training else None,
+    )
+    return batch._replace(inputs=inputs)
+
+
+def _dtype(trainer: L.Trainer) -> torch.dtype:
+    dtype = trainer.lightning_module.dtype
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def split_examples(
+    examples: Examples, partition: Callable[..., np.ndarray], *, seed: int, split: Split
+) -> tuple[dict[str, ClientIndices], np.ndarray]:
+    """Splits by client, and the central test set as example numbers.
+
+    Where the data's own test examples have owners and the partition keeps those owners, they are
+    their clients' test examples; otherwise they are the central test set.
+    """
+    labels = examples.targets.numpy()
+    is_test = np.zeros(len(labels), bool) if examples.is_test is None else examples.is_test
+    pool, held_out = np.flatnonzero(~is_test), np.flatnonzero(is_test)
+    own = None if examples.owner is None else examples.owner[pool]
+    owner = call_with(
+        partition, labels[pool], rng=generator(seed, "partition"), owner=own
+    ).astype(np.int64)
+    num_clients = int(owner.max()) + 1
+    sizes = np.bincount(owner, minlength=num_clients)
+    if not sizes.all():
+        raise ValueError(f"client {int(sizes.argmin())} of {num_clients} has no training example")
+    own_test = examples.owner is not None and np.array_equal(owner, own) and len(held_out) > 0
+    has_test = np.zeros(num_clients, bool)
+    if own_test:
+        has_test[examples.owner[held_out]] = True
+    splits = split_clients(
+        pool,
+        owner,
+        num_clients=num_clients,
+        fractions={"test": np.where(has_test, 0.0, split.test), "val": split.val},
+        rng=generator(seed, "split"),
+    )
+    if not own_test:
+        return splits, held_out
+    test = splits["test"]
+    merged = np.concatenate([test.indices, held_out])
+    merged_owner = np.concatenate([test.owner(), examples.owner[held_out]])
+    splits["test"] = group_by_client(merged, merged_owner, num_clients)
+    return splits, np.zeros(0, dtype=np.int64)

@@ -1,0 +1,87 @@
+"""Fetching: index arrays in, batches out; from memory or through worker processes."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from flfast.datamodules.batches import Fetch
+from flfast.datamodules.examples import Examples
+
+
+class Loading(NamedTuple):
+    """How batches reach the model.
+
+    Attributes:
+        eval_batch_size: examples per evaluation batch.
+        num_workers: processes that load samples; 0 selects from memory by index.
+        pin_memory: page-locked batches, for faster copies to a GPU.
+        persistent_workers: workers live as long as the run.
+    """
+
+    eval_batch_size: int
+    num_workers: int = 0
+    pin_memory: bool = False
+    persistent_workers: bool = False
+
+
+def make_fetch(examples: Examples, loading: Loading) -> Fetch:
+    """The way examples are read: index-select from memory unless workers are asked for."""
+    if isinstance(examples.inputs, Tensor) and not loading.num_workers:
+        return _from_memory(examples.inputs, examples.targets, pin_memory=loading.pin_memory)
+    return _Workers(examples, loading)
+
+
+def _from_memory(inputs: Tensor, targets: Tensor, *, pin_memory: bool) -> Fetch:
+    def fetch(batches: Sequence[np.ndarray]) -> Iterator[tuple[Tensor, Tensor]]:
+        for indices in batches:
+            index = torch.from_numpy(indices)
+            batch = inputs[index], targets[index]
+            yield (batch[0].pin_memory(), batch[1].pin_memory()) if pin_memory else batch
+
+    return fetch
+
+
+class _Workers:
+    """One DataLoader for the whole run, so that its workers can persist over clients."""
+
+    def __init__(self, examples: Examples, loading: Loading) -> None:
+        self._batches: list[list[int]] = []
+        self._loader: DataLoader[Any] = DataLoader(
+            _Items(examples),
+            batch_sampler=_Sampler(self._batches),
+            num_workers=loading.num_workers,
+            pin_memory=loading.pin_memory,
+            persistent_workers=loading.persistent_workers,
+        )
+
+    def __call__(self, batches: Sequence[np.ndarray]) -> Iterator[tuple[Tensor, Tensor]]:
+        self._batches[:] = [indices.tolist() for indices in batches]
+        for inputs, targets in self._loader:
+            yield inputs, targets
+
+
+class _Sampler:
+    """Batches of indices that change between iterations."""
+
+    def __init__(self, batches: list[list[int]]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(list(self._batches))
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+class _Items(Dataset[tuple[Tensor, Tensor]]):
+    """Examples one by one, as worker processes read them."""
+
+    def __init__(self, examples: Examples) -> None:
+        self._examples = examples
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self._examples.inputs[index], self._examples.targets[index]

@@ -1,0 +1,1 @@
+"""Partitions: functions that name the owner of every example."""

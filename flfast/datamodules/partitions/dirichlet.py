@@ -1,0 +1,74 @@
+"""Dirichlet label skew, per class or per client.
+
+Per class (`balanced=false`): Yurochkin, Agarwal, Ghosh, Greenewald, Hoang, Khazaeni, "Bayesian
+Nonparametric Federated Learning of Neural Networks", ICML 2019, section 4; Li, Diao, Chen, He,
+"Federated Learning on Non-IID Data Silos: An Experimental Study", ICDE 2022, p_k ~ Dir(beta).
+Theirs draws again until no client is too small; here the largest clients give to those instead.
+
+Per client (`balanced=true`): Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data
+Distribution for Federated Visual Classification", 2019, arXiv:1909.06335, q ~ Dir(alpha * p).
+Their alpha is C times ours, so that ours means the same in both cases.
+"""
+
+import numpy as np
+
+from flfast.datamodules.partitions.counts import (
+    assign,
+    check_enough,
+    class_ids,
+    even_counts,
+    largest_remainder,
+    raise_to_minimum,
+)
+from flfast.datamodules.partitions.simplex import dirichlet_logits, softmax
+from flfast.options import Count, Positive
+
+
+def dirichlet(
+    labels: np.ndarray,
+    *,
+    num_clients: Count,
+    alpha: Positive,
+    min_samples: Count,
+    balanced: bool,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Owner of every example, int64 [N]; smaller alpha, stronger label skew.
+
+    Args:
+        labels: class of each example, int64 [N].
+        num_clients: size of the population.
+        alpha: concentration; towards 0 a client (a class, if not balanced) has one class (client).
+        min_samples: examples every client gets at least.
+        balanced: client sizes differ by at most 1, instead of following from the classes' draws.
+        rng: the only source of randomness.
+    """
+    check_enough(len(labels), num_clients=num_clients, min_samples=min_samples)
+    classes = class_ids(labels)
+    class_sizes = np.bincount(classes)
+    if balanced:
+        return assign(classes, _per_client(class_sizes, num_clients, alpha, rng), rng)
+    shares = softmax(dirichlet_logits(np.full((len(class_sizes), num_clients), alpha), rng))
+    counts = largest_remainder(shares, class_sizes).T  # [K, C]
+    return assign(classes, raise_to_minimum(counts, min_samples), rng)
+
+
+def _per_client(
+    class_sizes: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Counts int64 [K, C] with equal row sums: each client draws from what is left in the pool.
+
+    A pass serves a client or uses up a class, so there are at most K + C passes.
+    """
+    pool = class_sizes.copy()
+    prior = class_sizes * (len(pool) / class_sizes.sum())  # [C], mean 1
+    logits = dirichlet_logits(np.tile(alpha * prior, (num_clients, 1)), rng)  # [K, C]
+    counts = np.zeros((num_clients, len(pool)), dtype=np.int64)
+    for client, size in enumerate(even_counts(class_sizes.sum(), num_clients)):
+        while missing := size - counts[client].sum():
+            shares = softmax(np.where(pool > 0, logits[client], -np.inf))
+            taken = np.minimum(largest_remainder(shares[None], np.array([missing]))[0], pool)
+            counts[client] += taken
+            pool -= taken
+    # The last served had least choice: no client id should mean that.
+    return rng.permutation(counts)

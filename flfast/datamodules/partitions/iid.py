@@ -1,0 +1,22 @@
+"""IID partition: every client is a random sample of the same size."""
+
+import numpy as np
+
+from flfast.datamodules.partitions.counts import check_enough, even_counts
+from flfast.options import Count
+
+
+def iid(
+    labels: np.ndarray, *, num_clients: Count, min_samples: Count, rng: np.random.Generator
+) -> np.ndarray:
+    """Owner of every example, int64 [N]; client sizes differ by at most 1.
+
+    Args:
+        labels: class of each example, int64 [N].
+        num_clients: size of the population.
+        min_samples: examples every client gets at least.
+        rng: the only source of randomness.
+    """
+    check_enough(len(labels), num_clients=num_clients, min_samples=min_samples)
+    owner = np.repeat(np.arange(num_clients), even_counts(len(labels), num_clients))
+    return rng.permutation(owner)

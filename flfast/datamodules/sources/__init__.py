@@ -1,0 +1,1 @@
+"""Datasets: functions that return `Examples`."""

@@ -1,0 +1,57 @@
+"""CIFAR-10 and CIFAR-100.
+
+Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.sources.held_out import Part, official_examples
+from flfast.datamodules.transforms import image_transform
+from flfast.options import NonNegativeInt, Positive
+
+
+def cifar(  # noqa: PLR0913 - one parameter an option
+    *,
+    name: Literal["CIFAR10", "CIFAR100"],
+    root: str,
+    download: bool,
+    mean: list[float],
+    std: list[Positive],
+    random_crop: NonNegativeInt,
+    random_flip: bool,
+) -> Examples:
+    """60,000 colour images [N, 3, 32, 32], the last 10,000 for testing.
+
+    Args:
+        name: which of the two, in torchvision's words: 10 classes, or 100 (the fine ones).
+        root: folder that holds `cifar-10-batches-py/` or `cifar-100-python/`.
+        download: fetch files that are missing.
+        mean: per channel, of pixels scaled to [0, 1].
+        std: same scale, > 0.
+        random_crop: pixels of padding before a random crop in training; 0 is off.
+        random_flip: mirror half of the training images.
+
+    Raises:
+        ValueError: if the files cannot be read.
+    """
+    from torchvision import datasets
+
+    dataset = getattr(datasets, name)
+
+    def read(part: Part) -> tuple[Tensor, Tensor]:
+        data = dataset(root, train=part == "train", download=download)
+        return torch.from_numpy(data.data).permute(0, 3, 1, 2), torch.tensor(data.targets)
+
+    return official_examples(
+        read,
+        files=dataset.base_folder,
+        root=root,
+        num_classes=10 if name == "CIFAR10" else 100,
+        transform=image_transform(
+            mean=mean, std=std, channels=3, random_crop=random_crop, random_flip=random_flip
+        ),
+    )

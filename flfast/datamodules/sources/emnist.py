@@ -1,0 +1,61 @@
+"""EMNIST: handwritten digits and letters.
+
+Cohen et al., EMNIST: an extension of MNIST to handwritten letters, 2017 (arXiv:1702.05373).
+"""
+
+from typing import Literal
+
+from torch import Tensor
+
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.sources.held_out import Part, official_examples
+from flfast.datamodules.transforms import image_transform
+from flfast.options import Positive
+
+_NUM_CLASSES = {
+    "byclass": 62,
+    "bymerge": 47,
+    "balanced": 47,
+    "letters": 26,
+    "digits": 10,
+    "mnist": 10,
+}
+
+
+def emnist(
+    *,
+    split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"],
+    root: str,
+    download: bool,
+    mean: list[float],
+    std: list[Positive],
+) -> Examples:
+    """Upright grey images [N, 1, 28, 28] with labels from 0, training then test set.
+
+    Args:
+        split: which selection of classes; 62, 47, 47, 26, 10 and 10 of them.
+        root: folder that holds `EMNIST/raw/`.
+        download: fetch files that are missing.
+        mean: of pixels scaled to [0, 1].
+        std: same scale, > 0.
+
+    Raises:
+        ValueError: if the files cannot be read.
+    """
+    from torchvision.datasets import EMNIST
+
+    # The files count letters from 1.
+    first_label = 1 if split == "letters" else 0
+
+    def read(part: Part) -> tuple[Tensor, Tensor]:
+        data = EMNIST(root, split=split, train=part == "train", download=download)
+        # The files hold every image with rows and columns exchanged.
+        return data.data.transpose(1, 2).unsqueeze(1), data.targets - first_label
+
+    return official_examples(
+        read,
+        files=f"EMNIST/raw/emnist-{split}-*-ubyte",
+        root=root,
+        num_classes=_NUM_CLASSES[split],
+        transform=image_transform(mean=mean, std=std, channels=1),
+    )

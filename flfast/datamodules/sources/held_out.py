@@ -1,0 +1,112 @@
+"""Central test sets: the official one of a published dataset, or one chosen by us."""
+
+import contextlib
+import http.client
+import socket
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.transforms import BatchTransform
+from flfast.randomness import generator
+
+Part = Literal["train", "test"]
+
+_TIMEOUT_S = 10.0
+# What torchvision raises for files that are missing, damaged or cannot be downloaded.
+_UNREADABLE = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    AssertionError,
+    http.client.HTTPException,
+)
+
+
+def official_examples(
+    read: Callable[[Part], tuple[Tensor, Tensor]],
+    *,
+    files: str,
+    root: str,
+    num_classes: int,
+    transform: BatchTransform,
+) -> Examples:
+    """Examples of a published dataset, its training set followed by its test set.
+
+    Args:
+        read: gives one part as uint8 images [N, channels, H, W] and integer labels [N].
+        files: which files are read, below `root`, for the message.
+        root: folder of the datasets.
+        num_classes: C.
+        transform: of the batches.
+
+    Raises:
+        ValueError: if the files are not there and were not downloaded, or are damaged.
+    """
+    try:
+        with _quiet_download():
+            (train, train_labels), (test, test_labels) = read("train"), read("test")
+    except _UNREADABLE as error:
+        raise ValueError(
+            f"data.root={root} has no readable {files}: put these files there, point data.root or "
+            "the environment variable FLFAST_DATA to them, or set data.download=true and have a "
+            f"network ({' '.join(str(error).split()) or type(error).__name__})"
+        ) from None
+    return Examples(
+        inputs=torch.cat([train, test]).contiguous(),
+        targets=torch.cat([train_labels, test_labels]).to(torch.int64),
+        num_classes=num_classes,
+        input_shape=tuple(train.shape[1:]),
+        transform=transform,
+        is_test=np.arange(len(train) + len(test)) >= len(train),
+    )
+
+
+def held_out_test(targets: np.ndarray, *, test_fraction: float, seed: int) -> np.ndarray | None:
+    """Stratified test set, bool [N]; None if `test_fraction` is 0.
+
+    Every class gives its share, rounded, and keeps at least one example for training.
+
+    Args:
+        targets: class of each example, int [N].
+        test_fraction: share of each class to hold out, in [0, 1).
+        seed: the run's seed.
+
+    Raises:
+        ValueError: if every class is too small to give an example.
+    """
+    if not test_fraction:
+        return None
+    counts = np.bincount(targets)  # [C]
+    num_test = np.minimum(np.floor(test_fraction * counts + 0.5), np.maximum(counts - 1, 0))
+    if not num_test.any():
+        raise ValueError(
+            f"data.test_fraction={test_fraction} holds out nothing, the largest class has "
+            f"{counts.max(initial=0)} examples; raise it, or set 0 for no test set"
+        )
+    order = np.lexsort((generator(seed, "test set").random(len(targets)), targets))
+    rank = np.arange(len(targets)) - np.repeat(np.cumsum(counts) - counts, counts)
+    is_test = np.empty(len(targets), dtype=bool)
+    is_test[order] = rank < np.repeat(num_test, counts)
+    return is_test
+
+
+@contextlib.contextmanager
+def _quiet_download() -> Iterator[None]:
+    """Keep stdout clean and give up on silent hosts."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_TIMEOUT_S)
+    try:
+        with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
+            # NumPy >= 2.4 warns about the flags in CIFAR's pickles, which are of Python 2.
+            warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
+            yield
+    finally:
+        socket.setdefaulttimeout(before)

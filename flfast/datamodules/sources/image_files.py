@@ -1,0 +1,74 @@
+"""Image files: decoded all at once into one tensor, or one by one on access."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+from torch.utils.data import Dataset
+
+_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+
+
+@dataclass(frozen=True)
+class ImageFiles(Dataset[Tensor]):
+    """Map-style dataset of uint8 images [channels, H, W], decoded on access.
+
+    Attributes:
+        paths: one file an example.
+        channels: 1 converts to grey, 3 to RGB.
+        image_size: H = W in pixels, of the centre, scaled; None keeps what the file has.
+    """
+
+    paths: Sequence[str]
+    channels: Literal[1, 3]
+    image_size: int | None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Tensor:
+        try:
+            with Image.open(self.paths[index]) as image:
+                pixels = image.convert("L" if self.channels == 1 else "RGB")
+        except _UNREADABLE as error:
+            raise ValueError(f"{self.paths[index]} is no readable image: {error}") from None
+        if self.image_size is not None:
+            size = (self.image_size, self.image_size)
+            pixels = ImageOps.fit(pixels, size, method=Image.Resampling.BILINEAR)
+        tensor = torch.from_numpy(np.array(pixels))
+        return tensor.unsqueeze(0) if self.channels == 1 else tensor.permute(2, 0, 1).contiguous()
+
+
+def decode_all(files: ImageFiles) -> Tensor:
+    """All images of one size, uint8 [N, channels, H, W]."""
+    inputs = torch.empty((len(files), *files[0].shape), dtype=torch.uint8)
+    for index in range(len(files)):
+        inputs[index] = files[index]
+    return inputs
+
+
+def check_one_size(paths: Sequence[str]) -> None:
+    """Read the sizes from the files' headers.
+
+    Raises:
+        ValueError: if two files differ, or one is no image.
+    """
+    first = _size(paths[0])
+    for path in paths:
+        if (size := _size(path)) != first:
+            raise ValueError(
+                f"images differ in size: {paths[0]} has {first[0]} x {first[1]} pixels, "
+                f"{path} {size[0]} x {size[1]}; set data.image_size to scale all to one size"
+            )
+
+
+def _size(path: str) -> tuple[int, int]:
+    try:
+        with Image.open(path) as image:
+            return image.size
+    except _UNREADABLE as error:
+        raise ValueError(f"{path} is no readable image: {error}") from None

@@ -1,0 +1,97 @@
+"""Images of your own: one folder a class."""
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.sources.image_files import ImageFiles, check_one_size, decode_all
+from flfast.datamodules.sources.held_out import held_out_test
+from flfast.datamodules.transforms import image_transform
+from flfast.options import Count, NonNegativeInt, Portion, Positive
+
+
+def image_folder(  # noqa: PLR0913 - one parameter an option
+    *,
+    root: str,
+    image_size: Count | None,
+    in_memory: bool,
+    channels: Literal[1, 3],
+    test_fraction: Portion,
+    mean: list[float],
+    std: list[Positive],
+    random_crop: NonNegativeInt,
+    random_flip: bool,
+    seed: int,
+) -> Examples:
+    """Images below `root/train/CLASS/` and `root/test/CLASS/`, or below `root/CLASS/`.
+
+    Classes are numbered in the order of their names, files sorted by name within a class.
+
+    Args:
+        root: folder of the images.
+        image_size: H = W in pixels: images are scaled to cover that square and cut to its
+            centre; None takes them as they are, all of one size.
+        in_memory: decode all into uint8 [N, channels, H, W] now, or each on access.
+        channels: 1 for grey, 3 for RGB.
+        test_fraction: share of every class held out where there is no folder `test/`; 0 is none.
+        mean: per channel, of pixels scaled to [0, 1].
+        std: same scale, > 0.
+        random_crop: pixels of padding before a random crop in training; 0 is off.
+        random_flip: mirror half of the training images.
+        seed: the run's seed, which chooses a held-out test set.
+
+    Raises:
+        ValueError: if there are no class folders, a file is no image, or sizes differ. With
+            `in_memory` off and a given `image_size`, a broken file is found on access only.
+    """
+    transform = image_transform(
+        mean=mean, std=std, channels=channels, random_crop=random_crop, random_flip=random_flip
+    )
+    paths, targets, classes, is_test = _list_files(Path(root).expanduser())
+    if is_test is None:
+        is_test = held_out_test(targets, test_fraction=test_fraction, seed=seed)
+    if image_size is None:
+        check_one_size(paths)
+    files = ImageFiles(paths, channels=channels, image_size=image_size)
+    inputs = decode_all(files) if in_memory else files
+    return Examples(
+        inputs=inputs,
+        targets=torch.from_numpy(targets),
+        num_classes=len(classes),
+        input_shape=tuple(files[0].shape),
+        transform=transform,
+        is_test=is_test,
+    )
+
+
+def _list_files(folder: Path) -> tuple[list[str], np.ndarray, list[str], np.ndarray | None]:
+    """Paths, classes as int64 [N], class names, and bool [N] where there is a folder test/."""
+    has_train, has_test = (folder / "train").is_dir(), (folder / "test").is_dir()
+    if has_test and not has_train:
+        raise ValueError(f"data.root={folder} has a folder test/ but no train/")
+    samples, classes = _list_part(folder / "train" if has_train else folder)
+    num_train = len(samples)
+    if has_test:
+        test_samples, test_classes = _list_part(folder / "test")
+        if not set(test_classes) <= set(classes):
+            unknown = sorted(set(test_classes) - set(classes))
+            raise ValueError(f"data.root={folder}: test/ has classes {unknown} that train/ lacks")
+        samples += [(path, classes.index(test_classes[label])) for path, label in test_samples]
+    targets = np.array([label for _, label in samples], dtype=np.int64)
+    is_test = np.arange(len(samples)) >= num_train if has_test else None
+    return [path for path, _ in samples], targets, classes, is_test
+
+
+def _list_part(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
+    from torchvision.datasets import ImageFolder
+
+    try:
+        listing = ImageFolder(str(folder))
+    except OSError as error:
+        raise ValueError(
+            f"data.root must hold images in train/CLASS/ and test/CLASS/, or in CLASS/: {error}"
+        ) from None
+    return listing.samples, listing.classes

@@ -1,0 +1,50 @@
+"""MNIST and the two datasets made in its image.
+
+LeCun et al., Gradient-based learning applied to document recognition, 1998; Xiao et al.,
+Fashion-MNIST, 2017 (arXiv:1708.07747); Clanuwat et al., Deep Learning for Classical Japanese
+Literature, 2018 (arXiv:1812.01718).
+"""
+
+from typing import Literal
+
+from torch import Tensor
+
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.sources.held_out import Part, official_examples
+from flfast.datamodules.transforms import image_transform
+from flfast.options import Positive
+
+
+def mnist(
+    *,
+    name: Literal["MNIST", "FashionMNIST", "KMNIST"],
+    root: str,
+    download: bool,
+    mean: list[float],
+    std: list[Positive],
+) -> Examples:
+    """70,000 grey images [N, 1, 28, 28] of 10 classes, the last 10,000 for testing.
+
+    Args:
+        name: which of the three, in torchvision's words.
+        root: folder that holds `NAME/raw/`.
+        download: fetch files that are missing.
+        mean: of pixels scaled to [0, 1].
+        std: same scale, > 0.
+
+    Raises:
+        ValueError: if the files cannot be read.
+    """
+    from torchvision import datasets
+
+    def read(part: Part) -> tuple[Tensor, Tensor]:
+        data = getattr(datasets, name)(root, train=part == "train", download=download)
+        return data.data.unsqueeze(1), data.targets
+
+    return official_examples(
+        read,
+        files=f"{name}/raw/*-ubyte",
+        root=root,
+        num_classes=10,
+        transform=image_transform(mean=mean, std=std, channels=1),
+    )

@@ -1,0 +1,134 @@
+"""Arrays of numbers from pickles of strangers, without running what the pickles ask for.
+
+Every global that a pickled array names is answered by a stand-in of this file, so that neither
+pickled code nor NumPy's own unpickling of types runs; any other global is refused.
+"""
+
+import pickle
+import re
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+_NUMERIC = re.compile(r"[iuf]\d{1,2}")
+_DAMAGED = (
+    OSError,
+    EOFError,
+    MemoryError,
+    KeyError,
+    IndexError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+    RuntimeError,
+    zlib.error,
+    zipfile.BadZipFile,
+    pickle.UnpicklingError,
+)
+
+
+class _Dtype:
+    def __init__(self, name: str, *_flags: object) -> None:
+        self.name = name
+        self.byte_order: Any = "="
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        self.byte_order = state[1]
+
+    def numpy(self) -> np.dtype:
+        if not _NUMERIC.fullmatch(self.name):
+            raise ValueError(f"holds data of type {self.name}, only numbers are read")
+        return np.dtype(self.name).newbyteorder(self.byte_order)
+
+
+class _Array:
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        _, self.shape, self.dtype, fortran, self.content = state
+        self.order: Literal["C", "F"] = "F" if fortran else "C"
+        self.axes: Sequence[int] = ()
+
+    def numpy(self) -> np.ndarray:
+        if not isinstance(self.content, bytes | bytearray):
+            raise ValueError(f"holds data of type {self.dtype.name}, only numbers are read")
+        flat = np.frombuffer(self.content, self.dtype.numpy())
+        array = flat.reshape(self.shape, order=self.order)
+        return array.transpose(self.axes) if self.axes else array
+
+
+def _array(content: Any, dtype: _Dtype, shape: Sequence[int], order: str, *axes: Any) -> _Array:
+    array = _Array()
+    array.__setstate__((1, shape, dtype, order == "F", content))
+    array.axes = axes[0] if order == "K" else ()
+    return array
+
+
+def _blank(*_: object) -> _Array:
+    return _Array()
+
+
+def _scalar(dtype: _Dtype, content: Any) -> _Array:
+    return _array(content, dtype, (), "C")
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":
+        raise ValueError(f"encodes bytes as {encoding}, only latin1 is read")
+    return text.encode("latin1")
+
+
+_STAND_INS: dict[tuple[str, str], Any] = {
+    ("numpy", "dtype"): _Dtype,
+    # Only ever handed to _reconstruct.
+    ("numpy", "ndarray"): "ndarray",
+    ("_codecs", "encode"): _latin1,
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _blank for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): _array for core in ("core", "_core")},
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _STAND_INS:
+            raise ValueError(f"asks for {module}.{name}, only arrays of numbers are read")
+        return _STAND_INS[module, name]
+
+
+def load_arrays(path: Path, *, entry: str, names: Sequence[str]) -> list[np.ndarray]:
+    """Read-only arrays of numbers out of one pickled dict in an npz file.
+
+    Args:
+        path: npz file as `numpy.savez(path, entry={...})` writes it.
+        entry: name of the 0-d object array that holds the dict.
+        names: keys of the wanted arrays.
+
+    Raises:
+        ValueError: if the file is damaged, holds anything else, or asks for any other global.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{entry}.npy") as stream:
+            version = np.lib.format.read_magic(stream)
+            if version != (1, 0):
+                raise ValueError(f"has an npy header of version {version}, (1, 0) is read")
+            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+            if shape or not dtype.hasobject:
+                raise ValueError(f"{entry} is {dtype} {list(shape)}, expected one pickled dict")
+            return _numbers(_Unpickler(stream).load(), names)
+    except _DAMAGED as error:
+        raise ValueError(f"{path} cannot be read: {str(error) or type(error).__name__}") from None
+
+
+def _numbers(loaded: Any, names: Sequence[str]) -> list[np.ndarray]:
+    content = loaded.content[0] if isinstance(loaded, _Array) else loaded
+    if not isinstance(content, dict) or not set(names) <= content.keys():
+        found = sorted(map(str, content)) if isinstance(content, dict) else type(content).__name__
+        raise ValueError(f"holds {found}, expected a dict with {list(names)}")
+    for name in names:
+        if not isinstance(content[name], _Array):
+            raise ValueError(f"{name} is a {type(content[name]).__name__}, expected an array")
+    return [content[name].numpy() for name in names]

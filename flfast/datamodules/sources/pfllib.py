@@ -1,0 +1,119 @@
+"""Datasets that PFLlib has already divided among clients: `{train,test}/{client}.npz`.
+
+Zhang et al., PFLlib: A Beginner-Friendly and Comprehensive Personalized Federated Learning
+Library and Benchmark, JMLR 2025 (arXiv:2312.04992).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.sources.numeric_pickle import load_arrays
+from flfast.datamodules.transforms import BatchTransform
+
+
+def pfllib(*, root: str) -> Examples:
+    """Examples with the owner and the training or test set that PFLlib gave them.
+
+    Inputs stay as they are stored, float32 [N, ...] for images: PFLlib has normalised them.
+    Training examples come first, by client, then the test examples, by client. `num_classes` is
+    what `config.json` says, else the largest label + 1.
+
+    Args:
+        root: folder with `train/`, `test/` and perhaps `config.json`; no pickled code in it runs.
+
+    Raises:
+        ValueError: if files are missing, or hold anything but arrays of numbers that fit together.
+    """
+    folder = Path(root).expanduser()
+    config = _read_config(folder)
+    paths = _client_files(folder, num_clients=config.get("num_clients", 0))
+    parts = [_read_client(path) for path in paths]
+    counts = np.array([len(labels) for _, labels in parts])
+    _check_alike(paths, [inputs for inputs, _ in parts])
+    first = next((inputs for inputs, _ in parts if len(inputs)), parts[0][0])
+    # Parts are let go as they are copied, last first, which lets the heap shrink meanwhile.
+    inputs = np.empty((counts.sum(), *first.shape[1:]), dtype=first.dtype)
+    targets = np.empty(counts.sum(), dtype=np.int64)
+    for end in reversed(np.cumsum(counts)):
+        part_inputs, part_targets = parts.pop()
+        own = slice(end - len(part_targets), end)
+        inputs[own], targets[own] = part_inputs, part_targets
+    num_clients = len(paths) // 2
+    return Examples(
+        inputs=torch.from_numpy(inputs),
+        targets=torch.from_numpy(targets),
+        num_classes=config.get("num_classes", int(targets.max(initial=0)) + 1),
+        input_shape=inputs.shape[1:],
+        transform=BatchTransform(),
+        is_test=np.repeat(np.arange(len(paths)) >= num_clients, counts),
+        owner=np.repeat(np.arange(len(paths)) % num_clients, counts),
+    )
+
+
+def _read_config(folder: Path) -> dict[str, int]:
+    path = folder / "config.json"
+    if not path.is_file():
+        return {}
+    try:
+        config: Any = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    known = {"num_clients", "num_classes"}
+    config = {key: value for key, value in config.items() if key in known}
+    for key, value in config.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{path} says {key}={value!r}, expected an integer >= 1")
+    return config
+
+
+def _client_files(folder: Path, *, num_clients: int) -> list[Path]:
+    """The training file of every client, in order, then the test files."""
+    parts = [folder / "train", folder / "test"]
+    for part in parts:
+        if not part.is_dir():
+            raise ValueError(
+                f"data.root={folder} has no folder {part.name}/; point it to a PFLlib dataset, "
+                "which has train/0.npz, test/0.npz, ..."
+            )
+    numbers = {int(f.stem) for part in parts for f in part.glob("*.npz") if f.stem.isdecimal()}
+    num_clients = max(num_clients, max(numbers, default=0) + 1)
+    for client_id in range(num_clients):
+        for part in parts:
+            if not (part / f"{client_id}.npz").is_file():
+                raise ValueError(
+                    f"data.root={folder} lacks {part.name}/{client_id}.npz; each of its "
+                    f"{num_clients} clients needs train/NUMBER.npz and test/NUMBER.npz, from 0"
+                )
+    return [part / f"{client_id}.npz" for part in parts for client_id in range(num_clients)]
+
+
+def _read_client(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    inputs, targets = load_arrays(path, entry="data", names=("x", "y"))
+    if targets.ndim != 1 or targets.dtype.kind not in "iu":
+        raise ValueError(
+            f"{path}: y is {targets.dtype} {list(targets.shape)}, expected integer [n]"
+        )
+    if inputs.ndim < 2 or len(inputs) != len(targets):
+        raise ValueError(
+            f"{path}: x has shape {list(inputs.shape)}, y {list(targets.shape)}; "
+            "expected [n, ...] and [n]"
+        )
+    # Floats as models read them; of the integers torch knows few more than these two.
+    integer = inputs.dtype if inputs.dtype == np.uint8 else np.int64
+    return inputs.astype(np.float32 if inputs.dtype.kind == "f" else integer, copy=False), targets
+
+
+def _check_alike(paths: list[Path], parts: list[np.ndarray]) -> None:
+    full = [(path, part) for path, part in zip(paths, parts, strict=True) if len(part)]
+    for path, part in full:
+        first_path, first = full[0]
+        if (part.shape[1:], part.dtype) != (first.shape[1:], first.dtype):
+            raise ValueError(
+                f"{path} holds inputs {part.dtype} {list(part.shape[1:])}, but {first_path} "
+                f"{first.dtype} {list(first.shape[1:])}; all clients must have the same"
+            )

@@ -1,0 +1,52 @@
+"""SVHN: house numbers from street views.
+
+Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, 2011.
+"""
+
+import torch
+from torch import Tensor
+
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.sources.held_out import Part, official_examples
+from flfast.datamodules.transforms import image_transform
+from flfast.options import NonNegativeInt, Positive
+
+
+def svhn(
+    *,
+    root: str,
+    download: bool,
+    mean: list[float],
+    std: list[Positive],
+    random_crop: NonNegativeInt,
+    random_flip: bool,
+) -> Examples:
+    """73,257 + 26,032 colour images [N, 3, 32, 32] of 10 digits, training then test set.
+
+    Args:
+        root: folder that holds `train_32x32.mat` and `test_32x32.mat`.
+        download: fetch files that are missing.
+        mean: per channel, of pixels scaled to [0, 1].
+        std: same scale, > 0.
+        random_crop: pixels of padding before a random crop in training; 0 is off.
+        random_flip: mirror half of the training images, which changes what digits look like.
+
+    Raises:
+        ValueError: if the files cannot be read.
+    """
+    from torchvision.datasets import SVHN
+
+    def read(part: Part) -> tuple[Tensor, Tensor]:
+        data = SVHN(root, split=part, download=download)
+        # From Fortran order, in which torch.cat would be slow.
+        return torch.from_numpy(data.data).contiguous(), torch.from_numpy(data.labels)
+
+    return official_examples(
+        read,
+        files="train_32x32.mat and test_32x32.mat",
+        root=root,
+        num_classes=10,
+        transform=image_transform(
+            mean=mean, std=std, channels=3, random_crop=random_crop, random_flip=random_flip
+        ),
+    )

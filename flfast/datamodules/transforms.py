@@ -1,0 +1,95 @@
+"""Batched transforms: one call for a whole batch, on whatever device it lies."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class BatchTransform:
+    """Turns a batch of stored inputs into a batch the model reads. B batch, H, W image size.
+
+    Attributes:
+        mean: per channel, of inputs scaled to [0, 1]; None leaves values as they are.
+        std: per channel, same scale.
+        random_crop: pixels of zero padding before a random crop back to H x W; 0 is off.
+        random_flip: mirror half of the images left to right.
+    """
+
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    random_crop: int = 0
+    random_flip: bool = False
+
+    @property
+    def augments(self) -> bool:
+        """Whether training batches are changed at random."""
+        return bool(self.random_crop or self.random_flip)
+
+    def __call__(
+        self, inputs: Tensor, *, dtype: torch.dtype, rng: torch.Generator | None = None
+    ) -> Tensor:
+        """Transform [B, ...] inputs.
+
+        Args:
+            inputs: uint8 images [B, channels, H, W], or anything else, passed through.
+            dtype: floating-point type of the model; integer inputs other than uint8 (tokens) stay.
+            rng: CPU generator for augmentation; None for evaluation.
+        """
+        if rng is not None and self.random_flip:
+            inputs = _flip(inputs, rng)
+        if rng is not None and self.random_crop:
+            inputs = _crop(inputs, self.random_crop, rng)
+        if inputs.dtype == torch.uint8:
+            inputs = inputs.to(dtype).div_(255)
+        elif inputs.is_floating_point():
+            inputs = inputs.to(dtype)
+        if self.mean is None or self.std is None:
+            return inputs
+        if len(self.mean) == len(self.std) == 1:
+            return (inputs - self.mean[0]) / self.std[0]
+        mean = torch.tensor(self.mean, dtype=dtype, device=inputs.device).view(-1, 1, 1)
+        std = torch.tensor(self.std, dtype=dtype, device=inputs.device).view(-1, 1, 1)
+        return (inputs - mean) / std
+
+
+def image_transform(
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    channels: int,
+    random_crop: int = 0,
+    random_flip: bool = False,
+) -> BatchTransform:
+    """Normalisation and augmentation for uint8 images.
+
+    Raises:
+        ValueError: if mean or std has another length than the images have channels.
+    """
+    for name, values in (("mean", mean), ("std", std)):
+        if len(values) not in {1, channels}:
+            raise ValueError(f"data.{name}={list(values)} must have {channels} values, one a channel")
+    if min(std) <= 0:
+        raise ValueError(f"data.std={list(std)} must be > 0")
+    return BatchTransform(
+        mean=tuple(mean), std=tuple(std), random_crop=random_crop, random_flip=random_flip
+    )
+
+
+def _flip(inputs: Tensor, rng: torch.Generator) -> Tensor:
+    flip = torch.rand(len(inputs), generator=rng) < 0.5
+    return torch.where(flip.to(inputs.device).view(-1, 1, 1, 1), inputs.flip(-1), inputs)
+
+
+def _crop(inputs: Tensor, padding: int, rng: torch.Generator) -> Tensor:
+    num, _, height, width = inputs.shape
+    padded = F.pad(inputs, [padding] * 4)
+    top, left = torch.randint(0, 2 * padding + 1, (2, num), generator=rng).to(inputs.device)
+    rows = top[:, None] + torch.arange(height, device=inputs.device)  # [B, H]
+    columns = left[:, None] + torch.arange(width, device=inputs.device)  # [B, W]
+    batch = torch.arange(num, device=inputs.device)[:, None, None]
+    # Advanced indices around a slice put the channel last: [B, H, W, channels].
+    return padded[batch, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)

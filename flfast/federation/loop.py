@@ -1,0 +1,173 @@
+"""The outer loop: plan, cohort, local training, server step, evaluation; one pass a round."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
+from torch import Tensor
+
+from flfast.algorithms.algorithm import Algorithm
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.federation.rows import (
+    client_columns,
+    client_rows,
+    evaluation_columns,
+    plan_columns,
+    training_columns,
+)
+from flfast.federation.samplers.cohort import Cohort
+from flfast.lit.engines.engine import Engine, Trained
+from flfast.lit.metrics import GroupMetrics
+from flfast.plan import RoundPlan
+from flfast.randomness import generator
+from flfast.state.tree import Tree, num_bytes
+from flfast.state.weights import flatten
+
+log = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+
+
+class DivergedError(RuntimeError):
+    """Every client of a round uploaded NaN or infinity."""
+
+
+@dataclass
+class Federation:
+    """A federated run.
+
+    Attributes:
+        algorithm: what server and clients compute.
+        engine: how a cohort is run.
+        data: the population.
+        sampler: (num_clients, rng) -> cohort.
+        plans: round -> plan.
+        initial: weights before round 1.
+        rounds: how many.
+        eval_every: rounds between evaluations; the last round is always evaluated.
+        seed: of the run.
+        recalibrate: measure BatchNorm statistics after every server step.
+        callbacks: Lightning's, and ours with the hooks of a round.
+        loggers: Lightning's; each gets one row a round.
+        run_dir: where the run leaves its files.
+        title: one line for pictures and tables.
+        server: server state.
+        history: rows so far; row r is the state after round r.
+    """
+
+    algorithm: Algorithm
+    engine: Engine
+    data: FederatedDataModule
+    sampler: Callable[..., Cohort]
+    plans: Callable[[int], RoundPlan]
+    initial: Tree
+    rounds: int
+    eval_every: int
+    seed: int
+    recalibrate: bool = False
+    callbacks: Sequence[Callback] = ()
+    loggers: Sequence[Logger] = ()
+    run_dir: Path = Path()
+    title: str = "flfast"
+    server: Tree = field(default_factory=dict)
+    history: list[Row] = field(default_factory=list)
+
+    def run(self) -> list[Row]:
+        """All rounds.
+
+        Returns:
+            One row per round, row 0 before training; columns as in `metrics.csv`.
+
+        Raises:
+            DivergedError: if a round leaves nothing to average.
+        """
+        status = "failed"
+        try:
+            self.server = self.algorithm.server_state(self.initial)
+            self._emit("on_run_start")
+            self._finish_round({"round": 0}, {}, evaluate=True)
+            for round_idx in range(1, self.rounds + 1):
+                self._round(round_idx)
+            self._emit("on_run_end")
+            status = "success"
+        finally:
+            for closable in (*self.callbacks, self.engine):
+                getattr(closable, "close", lambda: None)()
+            for logger in self.loggers:
+                logger.finalize(status)
+        return self.history
+
+    def weights(self) -> dict[str, Tensor]:
+        """Flat state dict of the server's model, on the CPU."""
+        return flatten(self.server)
+
+    def _round(self, round_idx: int) -> None:
+        start = time.perf_counter()
+        plan = self.plans(round_idx)
+        cohort = self._sample(round_idx)
+        self._emit("on_round_start", plan, cohort)
+        sent = num_bytes(self.algorithm.broadcast(self.server))
+        trained = self.engine.train(
+            self.server,
+            cohort.clients.tolist(),
+            plan,
+            on_client=lambda report: self._emit("on_client_end", report),
+        )
+        self._server_step(trained, cohort, plan)
+        seconds = time.perf_counter() - start
+        row = {
+            "round": round_idx,
+            **training_columns(trained, cohort, seconds=seconds, broadcast_bytes=sent),
+            **plan_columns(plan),
+        }
+        due = round_idx % self.eval_every == 0 or round_idx == self.rounds
+        self._finish_round(row, client_rows(trained, cohort), evaluate=due)
+
+    def _sample(self, round_idx: int) -> Cohort:
+        num_clients = len(self.data.train_clients.offsets) - 1
+        return self.sampler(num_clients, rng=generator(self.seed, "cohort", round_idx))
+
+    def _server_step(self, trained: Trained, cohort: Cohort, plan: RoundPlan) -> None:
+        rejected = [report.client_id for report in trained.reports if report.rejected]
+        if rejected:
+            log.warning("round %d: clients %s uploaded NaN or infinity", plan.round_idx, rejected)
+        if trained.mean is None:
+            if rejected:
+                raise DivergedError(
+                    f"round {plan.round_idx}: all {len(rejected)} clients diverged (NaN or "
+                    f"infinity) at lr={plan.lr:g}; lower optimizer.lr or set "
+                    f"trainer.gradient_clip_val"
+                )
+            log.warning("round %d: every client dropped out; the model stays", plan.round_idx)
+            return
+        self.server = self.algorithm.server_step(self.server, trained.mean)
+        if self.recalibrate:
+            self.server = self.engine.recalibrate(self.server, cohort.clients.tolist(), plan)
+
+    def _finish_round(self, row: Row, clients: dict[int, Row], *, evaluate: bool) -> None:
+        start = time.perf_counter()
+        results: dict[str, GroupMetrics] = self.engine.evaluate(self.server) if evaluate else {}
+        for name, metrics in results.items():
+            row.update(evaluation_columns(name, metrics))
+            for client_id, numbers in client_columns(name, metrics):
+                clients.setdefault(client_id, {}).update(numbers)
+        if evaluate:
+            row["time/eval_s"] = time.perf_counter() - start
+        self.history.append(row)
+        numbers = {name: value for name, value in row.items() if not isinstance(value, str)}
+        for logger in self.loggers:
+            # Lightning's loggers take numbers only; ours writes the plan's words, too.
+            text = getattr(logger, "accepts_text", False)
+            logger.log_metrics(row if text else numbers, step=row["round"])
+        self._emit("on_round_end", row, clients)
+
+    def _emit(self, hook: str, *args: object) -> None:
+        for callback in self.callbacks:
+            method = getattr(callback, hook, None)
+            if method is not None:
+                method(self, *args)

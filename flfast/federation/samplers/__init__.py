@@ -1,0 +1,1 @@
+"""Samplers: who trains in a round."""

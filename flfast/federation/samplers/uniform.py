@@ -1,0 +1,36 @@
+"""Uniform sampling without replacement, with dropout after selection."""
+
+import numpy as np
+
+from flfast.federation.samplers.cohort import Cohort
+from flfast.options import Count, Fraction, Share
+
+
+def uniform(
+    num_clients: int,
+    *,
+    fraction: Share,
+    count: Count | None,
+    dropout: Fraction,
+    rng: np.random.Generator,
+) -> Cohort:
+    """Cohort of a round; costs O(cohort), whatever the population.
+
+    Args:
+        num_clients: size of the population.
+        fraction: share of the population, rounded to the nearest number of clients, at least 1.
+        count: number of clients, instead of a fraction; None takes the fraction.
+        dropout: probability that a chosen client drops out, independently of the others.
+        rng: the round's own generator.
+
+    Raises:
+        ValueError: if count exceeds the population.
+    """
+    if count is not None and count > num_clients:
+        raise ValueError(
+            f"sampler.count={count} exceeds the population; allowed: 1 to {num_clients}"
+        )
+    size = count if count is not None else max(1, round(fraction * num_clients))
+    chosen = np.sort(rng.choice(num_clients, size, replace=False, shuffle=False))
+    dropped = rng.random(size) < dropout
+    return Cohort(clients=chosen[~dropped], dropped=chosen[dropped])

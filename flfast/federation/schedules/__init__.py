@@ -1,0 +1,1 @@
+"""Schedules: the plan of every round."""

@@ -1,0 +1,1 @@
+"""Lightning modules and the engines that run a cohort with them."""

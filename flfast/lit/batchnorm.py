@@ -1,0 +1,48 @@
+"""BatchNorm in a federation: found by type, at any depth.
+
+Policies: `aggregate` averages statistics and affine parameters like everything else; `local`
+keeps them on the client (FedBN); `frozen` neither trains nor updates them; `recalibrate` averages,
+then measures the server model's statistics anew on the cohort's training data.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.swa_utils import update_bn
+
+from flfast.state.tree import Tree
+
+BatchNormPolicy = Literal["aggregate", "local", "frozen", "recalibrate"]
+
+
+def batchnorm_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """(qualified name, layer) of every BatchNorm, SyncBatchNorm included."""
+    # The base class is private, but the only name that all variants share.
+    return ((name, m) for name, m in model.named_modules() if isinstance(m, _BatchNorm))
+
+
+def batchnorm_weights(model: nn.Module, weights: Tree) -> Tree:
+    """The leaves of `weights` that belong to BatchNorm layers."""
+    prefixes = {f"{name}." if name else "" for name, _ in batchnorm_layers(model)}
+    return {
+        kind: {
+            name: leaf
+            for name, leaf in weights[kind].items()
+            if name[: name.rfind(".") + 1] in prefixes
+        }
+        for kind in ("params", "buffers")
+    }
+
+
+def freeze(model: nn.Module) -> None:
+    """Make BatchNorm a fixed affine layer: running statistics, no gradients."""
+    for _, layer in batchnorm_layers(model):
+        layer.requires_grad_(requires_grad=False)
+        layer.eval()
+
+
+def recalibrate(model: nn.Module, inputs: Iterable[Tensor]) -> None:
+    """Set running statistics to the average over batches of transformed inputs [B, ...]."""
+    update_bn(inputs, model)

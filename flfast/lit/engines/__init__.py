@@ -1,0 +1,1 @@
+"""Engines: how a cohort is run."""

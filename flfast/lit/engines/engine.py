@@ -1,0 +1,67 @@
+"""The engine contract: how a cohort is run and a model evaluated."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from flfast.lit.metrics import GroupMetrics
+from flfast.plan import RoundPlan
+from flfast.state.tree import Tree
+
+
+class ClientReport(NamedTuple):
+    """What is known of one client's round.
+
+    Attributes:
+        client_id: in [0, num_clients).
+        num_examples: distinct training examples used.
+        num_seen: training examples processed, every pass counted.
+        num_steps: local steps taken.
+        loss: mean local training loss over the examples seen.
+        up_bytes: size of the upload.
+        rejected: the upload held NaN or infinity and was left out of the mean.
+    """
+
+    client_id: int
+    num_examples: int
+    num_seen: int
+    num_steps: int
+    loss: float
+    up_bytes: int
+    rejected: bool
+
+
+class Trained(NamedTuple):
+    """A cohort's round.
+
+    Attributes:
+        mean: weighted mean of the uploads; None if no client delivered one.
+        reports: one per client of the cohort, in its order.
+    """
+
+    mean: Tree | None
+    reports: list[ClientReport]
+
+
+class Engine(Protocol):
+    """Runs cohorts; every engine gives the same numbers."""
+
+    name: str
+
+    def train(
+        self,
+        server: Tree,
+        cohort: Sequence[int],
+        plan: RoundPlan,
+        *,
+        on_client: Callable[[ClientReport], None],
+    ) -> Trained:
+        """Local training of a cohort from the server's state, and the mean of its uploads."""
+
+    def evaluate(self, server: Tree) -> dict[str, GroupMetrics]:
+        """Metrics by evaluation set: `global`, `local`, `personal`, `val`, where there are such."""
+
+    def recalibrate(self, server: Tree, cohort: Sequence[int], plan: RoundPlan) -> Tree:
+        """Server state with BatchNorm statistics measured on the cohort's training data."""
+
+    def close(self) -> None:
+        """Say what the run's profiler found."""

@@ -1,0 +1,135 @@
+"""Metrics of one batched evaluation pass, for the whole and for every client.
+
+torchmetrics holds the predictions (and gathers them over ranks); the summaries group them. It has
+no micro-averaged multi-class AUC and no metric per group, so that part is ours, checked against it.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torchmetrics import Metric
+from torchmetrics.utilities.data import dim_zero_cat
+
+
+class Predictions(NamedTuple):
+    """What one pass leaves. M examples, C classes.
+
+    Attributes:
+        loss: cross-entropy of each example, float32 [M].
+        scores: probabilities, float32 [M, C].
+        targets: int64 [M].
+    """
+
+    loss: Tensor
+    scores: Tensor
+    targets: Tensor
+
+
+class PredictionStore(Metric):
+    """Collects predictions batch by batch."""
+
+    full_state_update = False
+    loss: list[Tensor]
+    scores: list[Tensor]
+    targets: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in Predictions._fields:
+            self.add_state(name, default=[], dist_reduce_fx="cat")
+
+    def update(self, logits: Tensor, targets: Tensor) -> None:
+        """Add logits [B, C] and targets [B]."""
+        log_scores = F.log_softmax(logits.float(), dim=1)
+        self.loss.append(F.nll_loss(log_scores, targets, reduction="none"))
+        self.scores.append(log_scores.exp())
+        self.targets.append(targets)
+
+    def compute(self) -> Predictions:
+        """All predictions, in the order they came."""
+        return Predictions(*(dim_zero_cat(getattr(self, name)) for name in Predictions._fields))
+
+
+class GroupMetrics(NamedTuple):
+    """Metrics per group. G groups, NaN where a group is empty.
+
+    Attributes:
+        num_examples: int64 [G].
+        loss: mean cross-entropy [G].
+        accuracy: share of examples whose largest score is the target's [G].
+        auc: micro-averaged area under the ROC curve [G].
+    """
+
+    num_examples: Tensor
+    loss: Tensor
+    accuracy: Tensor
+    auc: Tensor
+
+
+def group_metrics(predictions: Predictions, group: Tensor, num_groups: int) -> GroupMetrics:
+    """Metrics of M predictions by group.
+
+    Args:
+        predictions: of M examples.
+        group: int64 [M], in [0, num_groups).
+        num_groups: G.
+    """
+    count = torch.bincount(group, minlength=num_groups)
+    correct = predictions.scores.argmax(dim=1) == predictions.targets
+    total = torch.zeros(2, num_groups, dtype=torch.float64, device=group.device)
+    total[0].index_add_(0, group, predictions.loss.double())
+    total[1].index_add_(0, group, correct.double())
+    loss, accuracy = total / count
+    return GroupMetrics(count, loss, accuracy, _micro_auc(predictions, group, num_groups))
+
+
+def _micro_auc(predictions: Predictions, group: Tensor, num_groups: int) -> Tensor:
+    """AUC over all (example, class) pairs: the Mann-Whitney statistic of mid-ranks, [G]."""
+    num, num_classes = predictions.scores.shape
+    positive = F.one_hot(predictions.targets, num_classes).flatten().double()
+    pair_group = group.repeat_interleave(num_classes)
+    # Two stable sorts order the pairs by (group, score).
+    order = predictions.scores.flatten().argsort(stable=True)
+    order = order[pair_group[order].argsort(stable=True)]
+    scores, pair_group, positive = (
+        predictions.scores.flatten()[order],
+        pair_group[order],
+        positive[order],
+    )
+    rank = torch.arange(1, num * num_classes + 1, device=group.device, dtype=torch.float64)
+    new = torch.ones(num * num_classes, dtype=torch.bool, device=group.device)
+    new[1:] = (scores[1:] != scores[:-1]) | (pair_group[1:] != pair_group[:-1])
+    tie = new.cumsum(0) - 1
+    num_ties = torch.bincount(tie)
+    mean_rank = torch.zeros_like(num_ties, dtype=torch.float64).index_add_(0, tie, rank) / num_ties
+    pairs = torch.bincount(pair_group, minlength=num_groups).double()
+    before = pairs.cumsum(0) - pairs
+    num_positive = pairs / num_classes
+    rank_sum = torch.zeros(num_groups, dtype=torch.float64, device=group.device)
+    rank_sum.index_add_(0, pair_group, positive * (mean_rank[tie] - before[pair_group]))
+    statistic = rank_sum - num_positive * (num_positive + 1) / 2
+    return statistic / (num_positive * (pairs - num_positive))
+
+
+def summary(metrics: GroupMetrics) -> dict[str, float]:
+    """Means over examples, and the spread of accuracy over groups that have examples.
+
+    Returns:
+        `loss`, `accuracy`, `auc` weighted by examples; `accuracy_std` and `accuracy_worst10`, the
+        mean over the worst tenth of the groups (at least one), unweighted.
+    """
+    filled = metrics.num_examples > 0
+    weight = metrics.num_examples[filled] / metrics.num_examples[filled].sum()
+    means = {
+        name: float((getattr(metrics, name)[filled] * weight).sum())
+        for name in ("loss", "accuracy", "auc")
+    }
+    accuracy = metrics.accuracy[filled]
+    worst = accuracy.sort().values[: max(1, round(0.1 * len(accuracy)))]
+    return {
+        **means,
+        "accuracy_std": float(accuracy.std(correction=0)),
+        "accuracy_worst10": float(worst.mean()),
+    }

@@ -1,0 +1,148 @@
+"""The LightningModule: `training_step` is one local step of one client."""
+
+from collections.abc import Callable
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from flfast.algorithms.algorithm import Algorithm, Context
+from flfast.datamodules.batches import Batch
+from flfast.lit.batchnorm import freeze
+from flfast.lit.metrics import PredictionStore
+from flfast.state.tree import Tree
+from flfast.state.weights import write_weights
+
+MakeOptimizer = Callable[..., Optimizer]
+
+
+class LocalModule(L.LightningModule):
+    """A model in local training: automatic optimization, so that every Trainer option works.
+
+    Args:
+        model: [B, ...] -> logits [B, C].
+        algorithm: gives objective and gradient correction.
+        make_optimizer: (parameters, lr=...) -> any torch optimizer.
+        freeze_batchnorm: keep BatchNorm fixed during local training.
+    """
+
+    context: Context
+
+    def __init__(
+        self,
+        model: nn.Module,
+        algorithm: Algorithm,
+        make_optimizer: MakeOptimizer,
+        *,
+        freeze_batchnorm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.algorithm = algorithm
+        self.make_optimizer = make_optimizer
+        self.freeze_batchnorm = freeze_batchnorm
+        self.params = dict(model.named_parameters())
+        self.optimizer_state: Tree = {}
+        self.predictions = PredictionStore()
+        self.personal: Callable[[int], Tree] | None = None
+
+    def begin(self, context: Context, optimizer_state: Tree) -> None:
+        """Take up local training at `context.start`.
+
+        Args:
+            context: what this client may read.
+            optimizer_state: by parameter name; empty for a fresh optimizer.
+        """
+        self.context = context
+        self.optimizer_state = optimizer_state
+        write_weights(self.model, context.start)
+        self.num_steps = 0
+        self.num_examples = 0
+        self.loss_sum = torch.zeros(())
+        self.num_seen = 0
+
+    def configure_optimizers(self) -> Optimizer:
+        """A fresh local optimizer, with the state it should start from."""
+        trained = [p for p in self.params.values() if p.requires_grad]
+        self.optimizer = self.make_optimizer(trained, lr=self.context.lr)
+        if self.optimizer_state:
+            state_dict = self.optimizer.state_dict()
+            names = [name for name, p in self.params.items() if p.requires_grad]
+            state = enumerate(self.optimizer_state.get(name, {}) for name in names)
+            self.optimizer.load_state_dict({**state_dict, "state": dict(state)})
+        return self.optimizer
+
+    def on_train_epoch_start(self) -> None:
+        """Hold BatchNorm fixed if asked to: Lightning has just called `train()`."""
+        if self.freeze_batchnorm:
+            freeze(self.model)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Local objective of one batch, []."""
+        loss = self.algorithm.loss(self.task_loss, self.params, batch, self.context)
+        num = len(batch.targets)
+        self.loss_sum = self.loss_sum.to(loss.device) + loss.detach() * num
+        self.num_seen += num
+        if self.trainer.current_epoch == 0:
+            self.num_examples += num
+        return loss * batch.scale
+
+    def task_loss(self, params: Tree, batch: Batch) -> Tensor:
+        """Mean cross-entropy [] of the model with the given parameters."""
+        if params is self.params:
+            logits = self.model(batch.inputs)
+        else:
+            logits = functional_call(self.model, params, (batch.inputs,))
+        return F.cross_entropy(logits, batch.targets)
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Count the local step, and correct its gradient where the algorithm does."""
+        self.num_steps += 1
+        if self.algorithm.correct is None:
+            return
+        grads = {name: p.grad for name, p in self.params.items() if p.grad is not None}
+        corrected = self.algorithm.correct(grads, self.params, self.context)
+        for name, grad in corrected.items():
+            self.params[name].grad = grad
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Log `val/loss` within local training, for callbacks such as EarlyStopping."""
+        loss = F.cross_entropy(self.model(batch.inputs), batch.targets)
+        self.log("val/loss", loss, batch_size=len(batch.targets))
+
+    def on_test_start(self) -> None:
+        """Forget the last evaluation."""
+        self.predictions.reset()
+        self._evaluated = -1
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Predict one batch with the server's model, or with its client's own."""
+        if self.personal is not None and batch.client_id != self._evaluated:
+            write_weights(self.model, self.personal(batch.client_id))
+            self._evaluated = batch.client_id
+        self.predictions.update(self.model(batch.inputs), batch.targets)
+
+    def read_optimizer_state(self) -> Tree:
+        """State of the local optimizer by parameter name.
+
+        Raises:
+            ValueError: if the optimizer keeps something that is not a tensor.
+        """
+        names = {p: name for name, p in self.params.items()}
+        return {names[p]: _tensors(state) for p, state in self.optimizer.state.items()}
+
+
+def _tensors(state: dict[str, object]) -> Tree:
+    tensors = {}
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            tensors[name] = value.detach().cpu().clone()
+        elif value is not None:
+            raise ValueError(
+                f"local_optimizer_state=keep and average need an optimizer whose state is "
+                f"tensors; {name} is a {type(value).__name__}; use local_optimizer_state=reset"
+            )
+    return tensors

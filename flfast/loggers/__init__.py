@@ -1,0 +1,1 @@
+"""Loggers beside those of Lightning."""

@@ -1,0 +1,65 @@
+"""`metrics.csv`: one row a round, the same columns in every run."""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+from flfast.loggers.columns import COLUMNS
+from flfast.loggers.table import RoundTable
+
+
+class RoundCSVLogger(Logger):
+    """Writes `metrics.csv` into the run folder, flushed after every round.
+
+    Cells of what was not measured in a round are empty. A resumed run continues the file.
+
+    Args:
+        save_dir: the run folder.
+    """
+
+    def __init__(self, *, save_dir: str) -> None:
+        super().__init__()
+        self._save_dir = save_dir
+        self._table = RoundTable(Path(save_dir) / "metrics.csv", COLUMNS)
+
+    @property
+    def name(self) -> str:
+        """Empty: the run folder is the logger's folder."""
+        return ""
+
+    @property
+    def version(self) -> str:
+        """Empty, for the same reason."""
+        return ""
+
+    @property
+    def save_dir(self) -> str:
+        """The run folder."""
+        return self._save_dir
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Append one row.
+
+        Args:
+            metrics: column to number or str.
+            step: the round; None where metrics has `round`.
+
+        Raises:
+            ValueError: if neither says the round.
+        """
+        round_idx = metrics.get("round", step)
+        if round_idx is None:
+            raise ValueError(
+                "step=None: metrics.csv needs the round; pass step or a column `round`"
+            )
+        self._table.append([{**metrics, "round": round_idx}], round_idx=int(round_idx))
+
+    def log_hyperparams(
+        self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
+    ) -> None:
+        """Nothing, by contract: Hydra wrote the whole config to `.hydra/config.yaml` already."""

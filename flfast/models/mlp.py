@@ -1,0 +1,38 @@
+"""Multilayer perceptron.
+
+Two hidden layers of 200 are the 2NN of McMahan, Moore, Ramage, Hampson, Aguera y Arcas,
+"Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017: 199,210
+parameters on MNIST.
+"""
+
+import math
+from collections import OrderedDict
+
+from torch import nn
+
+from flfast.options import Count, Portion
+
+
+def mlp(
+    *, input_shape: tuple[int, ...], num_classes: int, hidden: list[Count], dropout: Portion
+) -> nn.Module:
+    """ReLU network from flattened inputs [B, ...] to logits [B, C].
+
+    Args:
+        input_shape: shape of one input.
+        num_classes: C.
+        hidden: units of each hidden layer; none at all is logistic regression.
+        dropout: share of hidden units left out at random in training.
+    """
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    layers["flatten"] = nn.Flatten()
+    width = math.prod(input_shape)
+    for number, units in enumerate(hidden, start=1):
+        layers[f"fc{number}"] = nn.Linear(width, units)
+        layers[f"relu{number}"] = nn.ReLU()
+        # Dropout of 0 would still draw random numbers for every batch.
+        if dropout:
+            layers[f"dropout{number}"] = nn.Dropout(dropout)
+        width = units
+    layers["fc"] = nn.Linear(width, num_classes)
+    return nn.Sequential(layers)

@@ -1,0 +1,49 @@
+"""The plan: what Hydra chose for one round. Torch-free."""
+
+from typing import Literal, NamedTuple
+
+LastBatch = Literal["keep", "drop", "pad"]
+
+
+class Batching(NamedTuple):
+    """How a client's examples become local steps.
+
+    Attributes:
+        batch_size: examples per batch; -1 is B = infinity, all of a client's examples.
+        accumulate: batches per local step.
+        micro_batch: most examples in memory at once; None means a whole batch.
+        last_batch: what becomes of the partial last step of a local epoch: `keep` trains on it,
+            `drop` leaves it out unless nothing would be left, `pad` repeats examples from the
+            epoch's beginning.
+        drop_single: leave out a last step of one example, on which BatchNorm has no variance.
+    """
+
+    batch_size: int
+    accumulate: int = 1
+    micro_batch: int | None = None
+    last_batch: LastBatch = "keep"
+    drop_single: bool = False
+
+
+class RoundPlan(NamedTuple):
+    """Everything about a round that may differ from the round before.
+
+    Attributes:
+        round_idx: from 1.
+        lr: local learning rate.
+        batching: how examples become local steps.
+        local_epochs: passes over a client's examples; None where local_steps is set.
+        local_steps: optimizer steps per client; None where local_epochs is set.
+        strategy: on which devices, in Lightning's word.
+        devices: what `trainer.devices` says.
+        precision: what `trainer.precision` says.
+    """
+
+    round_idx: int
+    lr: float
+    batching: Batching
+    local_epochs: int | None
+    local_steps: int | None
+    strategy: str
+    devices: str
+    precision: str

@@ -1,0 +1,1 @@
+"""Trees of tensors: the only form in which models and states travel."""

@@ -1,0 +1,25 @@
+"""Client states: what clients keep between rounds, in memory, for clients that took part."""
+
+from flfast.state.tree import Tree, tree_map
+
+
+class ClientStates:
+    """States by client; memory grows with the clients touched, not with the population.
+
+    Every state is `{"algorithm": tree, "optimizer": tree}`; stateless clients take no memory.
+    """
+
+    def __init__(self) -> None:
+        self._states: dict[int, Tree] = {}
+
+    def get(self, client_id: int) -> Tree | None:
+        """The client's state, or None before its first round."""
+        return self._states.get(client_id)
+
+    def put(self, client_id: int, state: Tree) -> None:
+        """Keep a state; empty ones are not stored."""
+        if any(state.values()):
+            self._states[client_id] = tree_map(lambda leaf: leaf.detach(), state)
+
+    def __len__(self) -> int:
+        return len(self._states)

@@ -1,0 +1,108 @@
+"""Trees: nested dicts whose leaves are tensors. Every function returns a new tree."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Any]
+
+
+def tree_map(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
+    """Apply `fn` to the leaves that stand in the same place.
+
+    >>> tree_map(torch.add, {"w": torch.ones(2)}, {"w": torch.ones(2)})
+    {'w': tensor([2., 2.])}
+    """
+    return {
+        name: tree_map(fn, leaf, *(other[name] for other in others))
+        if isinstance(leaf, dict)
+        else fn(leaf, *(other[name] for other in others))
+        for name, leaf in tree.items()
+    }
+
+
+def leaves(tree: Tree) -> Iterator[Tensor]:
+    """All tensors, in the order of the keys."""
+    for leaf in tree.values():
+        if isinstance(leaf, dict):
+            yield from leaves(leaf)
+        else:
+            yield leaf
+
+
+def sub(left: Tree, right: Tree) -> Tree:
+    """`left - right`, leaf by leaf."""
+    return tree_map(torch.sub, left, right)
+
+
+def squared_norm(tree: Tree) -> Tensor:
+    """Sum of squares over all leaves, shape []."""
+    return cast(Tensor, sum(leaf.square().sum() for leaf in leaves(tree)))
+
+
+def merge(left: Tree, right: Tree) -> Tree:
+    """`left` with every leaf that `right` has, too, replaced.
+
+    >>> merge({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
+    {'a': {'x': 1, 'y': 3}}
+    """
+    merged = dict(left)
+    for name, leaf in right.items():
+        both = isinstance(leaf, dict) and isinstance(left.get(name), dict)
+        merged[name] = merge(left[name], leaf) if both else leaf
+    return merged
+
+
+def num_bytes(tree: Tree) -> int:
+    """Bytes that sending the tree takes, uncompressed."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
+
+
+def all_finite(tree: Tree) -> bool:
+    """Whether no leaf holds NaN or infinity."""
+    # One reduction a leaf: a sum is finite only if every term is (or overflows, which is as bad).
+    sums = [leaf.sum(dtype=torch.float64) for leaf in leaves(tree) if leaf.is_floating_point()]
+    return not sums or bool(torch.stack(sums).isfinite().all())
+
+
+class WeightedMean:
+    """Streaming weighted mean of trees; holds one sum, never the list.
+
+    Floating-point leaves add up in at least float32, integer leaves (BatchNorm's step counter)
+    in float64, and come back rounded to their own type.
+    """
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self._total: Tree | None = None
+        self._like: Tree = {}
+
+    def add(self, tree: Tree, weight: float) -> None:
+        """Add `tree`; weights need not sum to one."""
+        if self._total is None:
+            self._like = tree
+            self._total = tree_map(lambda x: x.to(_sum_dtype(x)) * weight, tree)
+        else:
+            tree_map(lambda total, x: total.add_(x.to(total.dtype), alpha=weight), self._total, tree)
+        self.weight += weight
+
+    def result(self) -> Tree:
+        """The mean so far.
+
+        Raises:
+            ValueError: if nothing with a positive weight was added.
+        """
+        if self._total is None or not self.weight:
+            raise ValueError("no upload to average: the sum of weights is 0")
+        return tree_map(self._mean, self._total, self._like)
+
+    def _mean(self, total: Tensor, like: Tensor) -> Tensor:
+        mean = total / self.weight
+        # bfloat16 uploads leave as float32: the server keeps what averaging gained.
+        return mean if like.is_floating_point() else mean.round().to(like.dtype)
+
+
+def _sum_dtype(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32) if x.is_floating_point() else torch.float64

@@ -1,0 +1,62 @@
+"""Weights of a module as a tree, `{"params": {...}, "buffers": {...}}`, and back."""
+
+import torch
+from torch import nn
+
+from flfast.state.tree import Tree, merge, tree_map
+
+
+def read_weights(module: nn.Module) -> Tree:
+    """Copy of a module's parameters and persistent buffers, by qualified name."""
+    params = {name: p.detach().clone() for name, p in module.named_parameters()}
+    # state_dict lists a tied parameter under each of its names; named_parameters only once.
+    buffer_names = {name for name, _ in module.named_buffers()} & module.state_dict().keys()
+    buffers = {name: b.detach().clone() for name, b in module.named_buffers() if name in buffer_names}
+    return {"params": params, "buffers": buffers}
+
+
+@torch.no_grad()
+def write_weights(module: nn.Module, weights: Tree) -> None:
+    """Copy a tree into a module in place; dtype and device stay the module's."""
+    own = {"params": dict(module.named_parameters()), "buffers": dict(module.named_buffers())}
+    for kind in ("params", "buffers"):
+        for name, value in weights[kind].items():
+            own[kind][name].copy_(value)
+
+
+def load_weights(weights: Tree, state_dict: dict[str, torch.Tensor], *, source: str) -> Tree:
+    """Weights with every leaf taken from a state dict.
+
+    Args:
+        weights: names and shapes that are expected.
+        state_dict: flat, as `torch.save(model.state_dict(), ...)` writes it.
+        source: where it came from, for the message.
+
+    Raises:
+        ValueError: if names or shapes differ.
+    """
+    expected = {**weights["params"], **weights["buffers"]}
+    missing = sorted(expected.keys() - state_dict.keys())
+    unexpected = sorted(state_dict.keys() - expected.keys())
+    shapes = [
+        f"{name} {list(state_dict[name].shape)} instead of {list(value.shape)}"
+        for name, value in expected.items()
+        if name in state_dict and state_dict[name].shape != value.shape
+    ]
+    if missing or unexpected or shapes:
+        raise ValueError(
+            f"init_from={source} does not fit the model: "
+            f"missing {missing or 'nothing'}, unexpected {unexpected or 'nothing'}, "
+            f"shapes {shapes or 'fit'}"
+        )
+    loaded = {
+        kind: {name: state_dict[name].to(value.dtype) for name, value in weights[kind].items()}
+        for kind in ("params", "buffers")
+    }
+    return merge(weights, loaded)
+
+
+def flatten(weights: Tree) -> dict[str, torch.Tensor]:
+    """Flat state dict, ready for `torch.save` and `Module.load_state_dict`."""
+    flat = {**weights["params"], **weights["buffers"]}
+    return tree_map(lambda leaf: leaf.detach().cpu(), flat)

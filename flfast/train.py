@@ -1,0 +1,45 @@
+"""The command: `python -m flfast.train key=value ...`, also installed as `flfast`.
+
+Torch-free until the config is known to be good: importing torch and Lightning costs seconds.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from flfast.config.check import check
+from flfast.config.errors import ConfigError
+from flfast.config.explain import explain
+
+_INSTALLED = Path(__file__).parent / "conf"
+CONF = str(_INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "conf")
+
+
+@hydra.main(version_base="1.3", config_path=CONF, config_name="config")
+def _run(config: DictConfig) -> float | None:
+    check(config)
+    from flfast.experiment import run_experiment  # noqa: PLC0415 - imports torch
+
+    return run_experiment(config)
+
+
+def main() -> None:
+    """Run; a wrong setting ends in one clear error and exit code 2."""
+    full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    # Hydra would print a stripped traceback and exit; its errors should come here as they are.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        _run()
+    except (ConfigError, HydraException, OmegaConfBaseException) as error:
+        if full_error:
+            raise
+        sys.exit(explain(error, conf=CONF))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flfast
+from flfast.callbacks.comparison import report
+from flfast.callbacks.sweep import combinations, mean_series, read_jobs, varying
+from flfast.loggers.columns import COLUMNS
+from flfast.loggers.table import RoundTable
+
+REPOSITORY = Path(flfast.__file__).parents[1]
+
+APP = """
+import sys
+from pathlib import Path
+import hydra
+from flfast.loggers.columns import COLUMNS
+from flfast.loggers.table import RoundTable
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def main(cfg):
+    if cfg.alpha == 9 and cfg.seed == 2:
+        raise ValueError("diverged")
+    folder = hydra.core.hydra_config.HydraConfig.get().runtime.output_dir
+    table = RoundTable(Path(folder) / "metrics.csv", COLUMNS)
+    for r in range(3):
+        accuracy = r / 4 + cfg.seed / 100
+        table.append([{"round": r, "global/accuracy": accuracy}], round_idx=r)
+    assert not {"torch", "lightning"} & sys.modules.keys()
+
+if __name__ == "__main__":
+    main()
+"""
+
+CONFIG = """
+defaults:
+  - _self_
+  - hydra: default
+seed: 1
+alpha: 0.5
+"""
+
+
+def make_job(sweep, num, overrides, accuracies):
+    folder = sweep / str(num)
+    (folder / ".hydra").mkdir(parents=True)
+    words = "".join(f"- {word}\n" for word in overrides) or "[]\n"
+    (folder / ".hydra" / "overrides.yaml").write_text(words)
+    (folder / ".hydra" / "hydra.yaml").write_text(f"hydra:\n  job:\n    num: {num}\n")
+    table = RoundTable(folder / "metrics.csv", COLUMNS)
+    for round_idx, accuracy in enumerate(accuracies):
+        row = {"round": round_idx, "local/accuracy": accuracy, "time/train_s": 1.5}
+        table.append([row], round_idx=round_idx)
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    for num in range(11):
+        words = ["rounds=2", f"+partition.alpha={num // 2}", f"seed={num % 2}"]
+        accuracies = [] if num == 3 else [0.1, "", 0.5 + num / 100]
+        make_job(tmp_path, num, words, accuracies)
+    return tmp_path
+
+
+def test_jobs_come_in_the_order_of_their_numbers(sweep):
+    jobs = read_jobs(sweep)
+    assert [job.num for job in jobs] == list(range(11))
+    assert varying(jobs) == ["partition.alpha", "seed"]
+    assert [job.num for job in jobs if job.failed] == [3]
+
+
+def test_jobs_that_differ_in_the_seed_alone_are_averaged(sweep):
+    groups = combinations(read_jobs(sweep))
+    assert [job.num for job in groups["0",]] == [0, 1]
+    rounds, values = mean_series(groups["0",], "local/accuracy")
+    assert rounds == [0, 2]
+    assert values[1].mean == pytest.approx(0.505)
+    assert values[1].std == pytest.approx(0.01 / 2**0.5)
+
+
+def test_the_report_names_what_differs_and_what_failed(sweep, capsys):
+    report(sweep)
+    out = capsys.readouterr().out
+    lines = [line.split() for line in out.splitlines()]
+    assert ["job", "partition.alpha", "seed", "local/accuracy", "rounds", "time"] in lines
+    assert "rounds=2" not in out
+    assert ["3", "1", "1", "-", "-", "failed"] in lines
+    assert ["10", "5", "0", "60.00", "%", "2", "4.5", "s"] in lines
+    assert ["0", "50.50", "±", "0.71", "%", "2"] in lines
+    assert ["1", "52.00", "%", "1"] in lines
+    with (sweep / "comparison.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["status"] for row in rows].count("failed") == 1
+    assert rows[10]["partition.alpha"] == "5"
+    assert float(rows[10]["local/accuracy"]) == 0.6
+    assert rows[10]["global/accuracy"] == ""
+    assert (sweep / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_sweep_in_which_all_failed_or_nothing_began_is_reported_too(tmp_path, capsys):
+    report(tmp_path)
+    assert capsys.readouterr().out == ""
+    make_job(tmp_path, 0, [], [])
+    report(tmp_path)
+    assert "failed" in capsys.readouterr().out
+    assert not (tmp_path / "comparison.png").exists()
+
+
+def test_single_runs_inside_the_sweep_folder_are_no_jobs(sweep):
+    make_job(sweep, 77, [], [0.5])
+    (sweep / "77" / ".hydra" / "hydra.yaml").write_text("hydra:\n  job:\n    num: ???\n")
+    assert len(read_jobs(sweep)) == 11
+
+
+@pytest.fixture
+def app(tmp_path):
+    """A Hydra application that composes the real `conf/hydra/default.yaml`."""
+    (tmp_path / "conf" / "hydra").mkdir(parents=True)
+    source = REPOSITORY / "conf" / "hydra" / "default.yaml"
+    (tmp_path / "conf" / "hydra" / "default.yaml").write_text(source.read_text())
+    (tmp_path / "conf" / "config.yaml").write_text(CONFIG)
+    (tmp_path / "app.py").write_text(APP)
+
+    def run(*words):
+        return subprocess.run(
+            [sys.executable, "-W", "error::UserWarning", "app.py", *words],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    return run
+
+
+def test_a_sweep_ends_with_its_comparison_without_importing_torch(app, tmp_path):
+    done = app("-m", "alpha=0.1,0.5", "seed=1,2")
+    assert done.returncode == 0, done.stderr
+    assert "Mean ± std over seeds" in done.stdout
+    assert "51.50 ± 0.71 %" in done.stdout
+    (table,) = tmp_path.glob("multirun/*/*/comparison.csv")
+    assert len(table.read_text().splitlines()) == 5
+    assert done.stdout.count("Jobs") == 1
+    assert (table.parent / "comparison.png").exists()
+    assert (table.parent / "3" / "metrics.csv").exists()
+
+
+def test_a_sweep_with_a_failed_job_is_compared_all_the_same(app, tmp_path):
+    failed = app("-m", "alpha=9", "seed=1,2")
+    assert failed.returncode == 1
+    assert "ValueError: diverged" in failed.stderr
+    (table,) = tmp_path.glob("multirun/*/*/comparison.csv")
+    statuses = [line.split(",")[1] for line in table.read_text().splitlines()[1:]]
+    assert statuses == ["done", "failed"]
+    assert "failed" in failed.stdout
+
+
+def test_help_says_what_to_type_and_a_run_gets_its_own_folder(app, tmp_path):
+    shown = app("--help").stdout
+    assert shown.startswith("flfast: ")
+    for command in ("rounds=20", "partition.alpha=0.1", "-m algorithm=fedavg seed=1,2"):
+        assert f"python -m flfast.train {command}" in shown
+    assert "alpha: 0.5" in shown
+    assert app().returncode == 0
+    assert len(list(tmp_path.glob("outputs/*/*/metrics.csv"))) == 1
+    assert not list(tmp_path.rglob("comparison.csv"))

@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from flfast.datamodules.sources.image_folder import image_folder
+
+SETTINGS = {
+    "image_size": None,
+    "in_memory": True,
+    "channels": 3,
+    "test_fraction": 0.25,
+    "mean": [0.5],
+    "std": [0.5],
+    "random_crop": 0,
+    "random_flip": False,
+    "seed": 0,
+}
+
+
+@pytest.fixture
+def save(tmp_path, rng):
+    """Write random images of (width, height) pixels below tmp_path; returns the last [H, W, 3]."""
+
+    def images(folder, num=4, size=(6, 5), suffix="png"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for index in range(num):
+            pixels = rng.integers(256, size=(size[1], size[0], 3)).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / folder / f"{index}.{suffix}")
+        return pixels
+
+    return images
+
+
+@pytest.fixture
+def load(tmp_path):
+    return lambda **changes: image_folder(root=str(tmp_path), **SETTINGS | changes)
+
+
+def test_train_and_test_folders_are_kept_apart(save, load):
+    for folder, num in {"train/b": 2, "train/a": 3, "test/b": 1, "test/a": 2}.items():
+        last = save(folder, num)
+    examples = load()
+    assert examples.targets.tolist() == [0, 0, 0, 1, 1, 0, 0, 1]
+    assert examples.is_test.tolist() == [False] * 5 + [True] * 3
+    assert examples.num_classes == 2
+    assert examples.inputs.shape == (8, 3, 5, 6)
+    assert examples.inputs.dtype == torch.uint8
+    assert torch.equal(examples.inputs[6], torch.from_numpy(last).permute(2, 0, 1))
+
+
+def test_a_test_folder_may_lack_classes_and_keeps_the_numbers_of_train(save, load):
+    for folder in ("train/a", "train/b", "test/b"):
+        save(folder, 1)
+    assert load().targets.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("prefix", ["", "train/"])
+def test_without_a_test_folder_a_stratified_part_is_held_out(prefix, save, load):
+    save(f"{prefix}cat", 8)
+    save(f"{prefix}dog", 4)
+    examples = load()
+    assert np.bincount(examples.targets[examples.is_test]).tolist() == [2, 1]
+    assert load(test_fraction=0.0).is_test is None
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("image_size", [None, 4])
+def test_decoding_on_access_gives_what_decoding_at_once_gives(channels, image_size, save, load):
+    save("a", 3, suffix="jpg")
+    save("b", 2)
+    kept = load(channels=channels, image_size=image_size)
+    lazy = load(channels=channels, image_size=image_size, in_memory=False)
+    assert isinstance(lazy.inputs, torch.utils.data.Dataset)
+    assert len(lazy.inputs) == 5
+    assert torch.equal(torch.stack([lazy.inputs[i] for i in range(5)]), kept.inputs)
+    assert lazy.input_shape == kept.input_shape == tuple(kept.inputs.shape[1:])
+    assert kept.input_shape[0] == channels
+
+
+def test_an_image_size_scales_and_cuts_to_the_centre(tmp_path, load):
+    pixels = np.zeros((8, 24, 3), dtype=np.uint8)
+    pixels[:, 8:16] = 200
+    (tmp_path / "a").mkdir()
+    Image.fromarray(pixels).save(tmp_path / "a" / "0.png")
+    inputs = load(image_size=8, test_fraction=0.0).inputs
+    assert inputs.shape == (1, 3, 8, 8)
+    assert (inputs == 200).all()
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_images_of_two_sizes_are_an_error_that_names_both(in_memory, save, load, tmp_path):
+    save("a", 1)
+    save("b", 1, size=(7, 5))
+    with pytest.raises(ValueError, match="differ in size") as caught:
+        load(in_memory=in_memory)
+    for part in (tmp_path / "a/0.png", "6 x 5", tmp_path / "b/0.png", "7 x 5", "data.image_size"):
+        assert str(part) in str(caught.value)
+
+
+@pytest.mark.parametrize("image_size", [None, 4])
+@pytest.mark.parametrize("content", ["text", "cut"])
+def test_an_unreadable_file_is_named(content, image_size, save, load, tmp_path):
+    save("a")
+    path = tmp_path / "a" / "2.png"
+    path.write_bytes(b"no image" if content == "text" else path.read_bytes()[:60])
+    with pytest.raises(ValueError, match=r"2\.png is no readable image") as caught:
+        load(image_size=image_size)
+    assert caught.value.__suppress_context__
+
+
+def test_a_file_that_breaks_later_is_named_on_access(save, load, tmp_path):
+    save("a")
+    examples = load(in_memory=False)
+    (tmp_path / "a" / "3.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"3\.png is no readable image"):
+        examples.inputs[3]
+
+
+def test_augmentation_and_statistics_reach_the_transform(save, load):
+    save("a")
+    transform = load(random_crop=2, random_flip=True).transform
+    assert (transform.random_crop, transform.random_flip, transform.mean) == (2, True, (0.5,))
+
+
+def test_folders_without_classes_or_images_are_errors(load, tmp_path):
+    with pytest.raises(ValueError, match="data.root must hold images in train/CLASS/"):
+        load()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no valid file for the classes empty"):
+        load()
+    with pytest.raises(ValueError, match="data.root"):
+        image_folder(root=str(tmp_path / "nowhere"), **SETTINGS)
+
+
+def test_test_without_train_and_unknown_test_classes_are_errors(save, load):
+    save("test/c")
+    with pytest.raises(ValueError, match=r"test/ but no train/"):
+        load()
+    save("train/a")
+    with pytest.raises(ValueError, match=r"classes \['c'\] that train/ lacks"):
+        load()

@@ -1,0 +1,88 @@
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flfast.datamodules.sources.synthetic import synthetic
+
+SETTINGS = {
+    "num_examples": 600,
+    "num_test": 200,
+    "shape": [8],
+    "num_classes": 4,
+    "num_clients": 7,
+    "noise": 1.0,
+    "seed": 0,
+}
+
+
+@given(st.integers(1, 30), st.integers(0, 40), st.integers(0, 50))
+def test_every_client_gets_its_share(num_clients, extra, num_test):
+    examples = synthetic(
+        **SETTINGS
+        | {"num_clients": num_clients, "num_examples": num_clients + extra, "num_test": num_test}
+    )
+    assert examples.inputs.shape == (num_clients + extra + num_test, 8)
+    is_test = np.zeros(len(examples.targets), bool) if num_test == 0 else examples.is_test
+    assert is_test.sum() == num_test
+    train = np.bincount(examples.owner[~is_test], minlength=num_clients)
+    test = np.bincount(examples.owner[is_test], minlength=num_clients)
+    assert len(train) == len(test) == num_clients
+    assert train.min() >= 1
+    assert np.ptp(train) <= 1
+    assert np.ptp(test) <= 1
+
+
+def test_no_test_examples_is_no_test_set():
+    assert synthetic(**SETTINGS | {"num_test": 0}).is_test is None
+
+
+def test_the_numbers_depend_on_the_seed_alone():
+    first, again, other = (synthetic(**SETTINGS | {"seed": seed}) for seed in (1, 1, 2))
+    assert torch.equal(first.inputs, again.inputs)
+    assert torch.equal(first.targets, again.targets)
+    assert not torch.equal(first.inputs, other.inputs)
+
+
+def test_test_examples_are_classified_by_the_means_of_the_training_examples():
+    examples = synthetic(**SETTINGS)
+    assert examples.inputs.dtype == torch.float32
+    train, test = torch.from_numpy(~examples.is_test), torch.from_numpy(examples.is_test)
+    means = torch.stack(
+        [examples.inputs[train & (examples.targets == c)].mean(0) for c in range(4)]
+    )
+    nearest = torch.cdist(examples.inputs[test], means).argmin(1)
+    assert (nearest == examples.targets[test]).float().mean() > 0.8
+
+
+def test_noise_0_makes_all_examples_of_a_class_the_same():
+    examples = synthetic(**SETTINGS | {"noise": 0.0})
+    assert len(examples.inputs.unique(dim=0)) == 4
+
+
+def test_the_shape_is_that_of_one_input():
+    examples = synthetic(**SETTINGS | {"shape": [1, 4, 5]})
+    assert examples.inputs.shape == (800, 1, 4, 5)
+    assert examples.input_shape == (1, 4, 5)
+
+
+def test_a_million_clients_take_seconds():
+    start = time.perf_counter()
+    examples = synthetic(
+        **SETTINGS | {"num_examples": 10**6, "num_clients": 10**6, "shape": [32], "num_test": 0}
+    )
+    assert time.perf_counter() - start < 20
+    assert np.array_equal(examples.owner, np.arange(10**6))
+
+
+def test_more_clients_than_examples_are_refused():
+    with pytest.raises(ValueError, match=r"data.num_examples=5 .* data.num_clients=7 "):
+        synthetic(**SETTINGS | {"num_examples": 5})
+
+
+def test_an_empty_shape_is_refused():
+    with pytest.raises(ValueError, match=r"data.shape=\[\]"):
+        synthetic(**SETTINGS | {"shape": []})
