@@ -49,6 +49,7 @@ def run_experiment(config: DictConfig) -> float | None:
     """
     try:
         federation = build(config)
+        federation.cohort(1)  # a sampler that asks too much says so here
     except (ValueError, TypeError, OSError, MisconfigurationException) as error:
         raise ConfigError(str(error)) from error
     except InstantiationException as error:
@@ -92,7 +93,7 @@ def build(config: DictConfig) -> Federation:
         sampler=instantiate(config.sampler),
         plans=plans,
         initial=initial,
-        rounds=1 if trainer.fast_dev_run else config.rounds,
+        rounds=1 if config.trainer.fast_dev_run else config.rounds,
         eval_every=config.eval_every,
         seed=config.seed,
         recalibrate=config.bn == "recalibrate",
@@ -193,7 +194,7 @@ def build_plans(
 
 def describe(config: DictConfig, algorithm: Algorithm, data: FederatedDataModule) -> str:
     """One line that says what runs."""
-    choices = HydraConfig.get().runtime.choices
+    choices: Any = HydraConfig.get().runtime.choices
     name = algorithm.name if config.mode == "federated" else config.mode
     parts = [name, choices.data, choices.partition, choices.model, f"{data.num_clients} clients"]
     return " · ".join(str(part) for part in parts)

@@ -23,22 +23,24 @@ CONF = str(_INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "c
 @hydra.main(version_base="1.3", config_path=CONF, config_name="config")
 def _run(config: DictConfig) -> float | None:
     check(config)
-    from flfast.experiment import run_experiment  # noqa: PLC0415 - imports torch
+    from flfast.experiment import run_experiment  # imports torch
 
     return run_experiment(config)
 
 
 def main() -> None:
     """Run; a wrong setting ends in one clear error and exit code 2."""
-    full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    wanted = os.environ.get("HYDRA_FULL_ERROR")
     # Hydra would print a stripped traceback and exit; its errors should come here as they are.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         _run()
     except (ConfigError, HydraException, OmegaConfBaseException) as error:
-        if full_error:
+        if wanted == "1":
             raise
         sys.exit(explain(error, conf=CONF))
+    finally:
+        os.environ["HYDRA_FULL_ERROR"] = wanted or "0"
 
 
 if __name__ == "__main__":

@@ -40,15 +40,14 @@ def check(config: DictConfig) -> None:
         ConfigError: one line per problem: key, value, what is allowed.
     """
     try:
-        values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ConfigError(str(error).splitlines()[0]) from None
-    assert isinstance(values, dict)
-    problems = [*_schema(values)]  # type: ignore[arg-type]
+    problems = [*_schema(values)]
     if not problems:
-        problems = [*_targets("", values), *_trainer_names(values["trainer"])]  # type: ignore[arg-type]
+        problems = [*_targets("", values), *_trainer_names(values["trainer"])]
     if not problems:
-        problems = [problem for rule in RULES if (problem := rule(values))]  # type: ignore[arg-type]
+        problems = [problem for rule in RULES if (problem := rule(values))]
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
 
@@ -63,9 +62,13 @@ def _schema(values: Config) -> Iterator[str]:
 def _described(prefix: str, error: ValidationError, *, known: Iterable[str]) -> Iterator[str]:
     by_key: dict[str, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
-        location = [part for part in detail["loc"] if isinstance(part, str) and part.isidentifier()]
+        location = [
+            part for part in detail["loc"] if isinstance(part, str) and part.isidentifier()
+        ]
         # Members of a union name their type, too: trainer.devices.int.
-        named = [part for part in location if part not in {"int", "str", "float", "bool", "constrained"}]
+        named = [
+            part for part in location if part not in {"int", "str", "float", "bool", "constrained"}
+        ]
         by_key.setdefault(prefix + ".".join(named or location), []).append(detail)
     for key, details in by_key.items():
         if details[0]["type"] == "extra_forbidden":
@@ -108,7 +111,7 @@ def _target(prefix: str, node: Config) -> Iterator[str]:
     try:
         signature = read_signature(target)
     except LookupError as error:
-        yield f"{prefix}_target_={target}: there is no module {error.args[0]}"
+        yield f"{prefix}_target_={target}: there is no {error.args[0]}"
         return
     if signature is not None:
         yield from _call(prefix, node, signature)
@@ -146,7 +149,9 @@ def _trainer_names(trainer: Config) -> Iterator[str]:
             yield f"trainer.{name}={_shown(trainer[name])} is flfast's own; set {ours} instead"
     signature = read_signature(TRAINER)
     if signature is not None:
-        yield from _call("trainer.", {k: v for k, v in trainer.items() if k not in _OURS}, signature)
+        yield from _call(
+            "trainer.", {k: v for k, v in trainer.items() if k not in _OURS}, signature
+        )
 
 
 def _passes(config: Config) -> str | None:
@@ -199,9 +204,10 @@ def _optimized(config: Config) -> str | None:
     return None
 
 
-def _centralized(config: Config) -> str | None:
-    if config["mode"] == "centralized" and config["bn"] == "local":
-        return "bn=local with mode=centralized: there are no clients to keep anything; use bn=aggregate"
+def _baselines(config: Config) -> str | None:
+    mode = config["mode"]
+    if mode != "federated" and config["bn"] == "local":
+        return f"bn=local with mode={mode}: nothing is shared there; use bn=aggregate"
     return None
 
 
@@ -243,7 +249,7 @@ RULES: tuple[Rule, ...] = (
     _shares,
     _workers,
     _optimized,
-    _centralized,
+    _baselines,
     _init_from,
     _devices,
 )

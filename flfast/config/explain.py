@@ -8,6 +8,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import OverrideParseException
 
 _UNKNOWN = re.compile(r"Could not (?:override|delete.*?|append.*?) '([^']+)'")
 
@@ -26,11 +27,15 @@ def explain(error: Exception, *, conf: str) -> int:
     unknown = _UNKNOWN.match(message)
     if unknown:
         message = f"unknown key {unknown[1]}{_did_you_mean(unknown[1], conf)}"
+    elif isinstance(error, OverrideParseException):
+        message = f"{error.override}: {message.splitlines()[0]}"
     elif error.__cause__ is not None and str(error.__cause__) not in message:
         message = f"{message}\n{error.__cause__}"
     lines = "\n".join(f"  {line}" for line in message.strip().splitlines())
-    sys.stderr.write(f"flfast: the configuration cannot be run\n{lines}\n")
-    sys.stderr.write("All keys: python -m flfast.train --cfg job. Traceback: HYDRA_FULL_ERROR=1.\n")
+    sys.stderr.write(f"flfast stops here:\n{lines}\n")
+    sys.stderr.write(
+        "All keys: python -m flfast.train --cfg job. Whole error: HYDRA_FULL_ERROR=1.\n"
+    )
     return 2
 
 

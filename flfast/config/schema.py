@@ -50,7 +50,7 @@ class TrainerSettings(BaseModel):
     limit_test_batches: float | int = Field(ge=0)
     fast_dev_run: bool | NonNegativeInt
     deterministic: bool | Literal["warn"] | None
-    profiler: Literal["simple", "advanced", "pytorch"] | None | dict[str, Any]
+    profiler: Literal["simple", "advanced", "pytorch"] | dict[str, Any] | None
 
 
 class OptimizerSettings(BaseModel):

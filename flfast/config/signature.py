@@ -53,12 +53,12 @@ def read_signature(target: str) -> Signature | None:
         None where the source cannot be read (compiled code, dynamic definitions).
 
     Raises:
-        LookupError: if there is no such module.
+        LookupError: if there is no such module, or nothing of that name in it.
     """
     module, _, name = target.rpartition(".")
     path = module_path(module) if module else None
     if path is None:
-        raise LookupError(module or target)
+        raise LookupError(f"module {module or target}")
     try:
         return _signature(module, name)
     except _Unreadable:
@@ -97,7 +97,24 @@ def _find(module: str, name: str) -> tuple[str, ast.stmt]:
                 for alias in names:
                     if (alias.asname or alias.name) == name:
                         return _find(_absolute(module, node), alias.name)
+    if not _may_define(module, name):
+        raise LookupError(f"{name} in {module}")
     raise _Unreadable(f"{module}.{name}")
+
+
+def _may_define(module: str, name: str) -> bool:
+    """Whether a name that is no plain definition could still be there, made in some other way."""
+    for node in ast.walk(_tree(module)):
+        match node:
+            case ast.FunctionDef(name="__getattr__") | ast.alias(name="*"):
+                return True
+            case ast.FunctionDef(name=found) | ast.ClassDef(name=found) | ast.Name(id=found):
+                if found in {name, "globals", "exec"}:
+                    return True
+            case ast.alias(name=found, asname=renamed):
+                if name in {found, renamed}:
+                    return True
+    return module_path(f"{module}.{name}") is not None
 
 
 def _absolute(module: str, node: ast.ImportFrom) -> str:
@@ -123,7 +140,9 @@ def _class_signature(module: str, node: ast.ClassDef) -> Signature:
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
             return _arguments(module, item.args, skip=1)
-    if node.decorator_list or not node.bases or not isinstance(node.bases[0], ast.Name):
+    if not node.decorator_list and not node.bases:
+        return Signature({}, open_ended=False)
+    if node.decorator_list or not isinstance(node.bases[0], ast.Name):
         raise _Unreadable(node.name)
     return _signature(module, node.bases[0].id)
 
@@ -131,7 +150,9 @@ def _class_signature(module: str, node: ast.ClassDef) -> Signature:
 def _arguments(module: str, args: ast.arguments, *, skip: int) -> Signature:
     positional = [*args.posonlyargs, *args.args][skip:]
     defaults: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
-    pairs = list(zip(positional, [*defaults, *args.defaults][-len(positional) or None :], strict=False))
+    pairs = list(
+        zip(positional, [*defaults, *args.defaults][-len(positional) or None :], strict=False)
+    )
     pairs += zip(args.kwonlyargs, args.kw_defaults, strict=True)
     parameters = {
         arg.arg: Parameter(_evaluate(module, arg.annotation), required=default is None)

@@ -1,6 +1,7 @@
 """From a client's examples to the batches of a local epoch."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -68,7 +69,7 @@ def local_epoch(num_examples: int, batching: Batching) -> LocalEpoch:
         size = min(step, kept - start)
         num_batches = -(-size // micro)
         cuts = [start + size * i // num_batches for i in range(num_batches + 1)]
-        for low, high in zip(cuts, cuts[1:], strict=False):
+        for low, high in pairwise(cuts):
             bounds.append((low, high))
             scales.append((high - low) * accumulate / size)
     return LocalEpoch(kept, bounds, scales, accumulate, len(starts))
@@ -119,7 +120,12 @@ class EvalLoader:
     """Examples in their order, in batches of one model each."""
 
     def __init__(
-        self, fetch: Fetch, indices: np.ndarray, *, batch_size: int, owner: np.ndarray | None = None
+        self,
+        fetch: Fetch,
+        indices: np.ndarray,
+        *,
+        batch_size: int,
+        owner: np.ndarray | None = None,
     ) -> None:
         self.fetch = fetch
         self.indices = indices
@@ -138,8 +144,6 @@ class EvalLoader:
         return len(self.starts)
 
     def __iter__(self) -> Iterator[Batch]:
-        batches = np.split(self.indices, self.starts[1:])
-        for (inputs, targets), client_id in zip(
-            self.fetch(batches), self.client_ids, strict=True
-        ):
+        batches = np.split(self.indices, self.starts[1:]) if len(self.indices) else []
+        for (inputs, targets), client_id in zip(self.fetch(batches), self.client_ids, strict=True):
             yield Batch(inputs, targets, client_id=client_id)

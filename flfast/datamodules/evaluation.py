@@ -52,13 +52,11 @@ class EvaluationDataModule(L.LightningDataModule):
         else:
             # A client's test example may be central too; it is predicted once.
             self.indices, positions = np.unique(indices, return_inverse=True)
-        cuts = np.cumsum([len(part[0]) for part in parts.values()])[:-1]
-        self.sets = {
-            name: EvaluationSet(places, owners, 1 if name == "global" else data.num_clients)
-            for (name, (_, owners)), places in zip(
-                parts.items(), np.split(positions, cuts), strict=True
-            )
-        }
+        self.sets = {}
+        for name, (_, owners) in parts.items():
+            places, positions = np.split(positions, [len(owners)])
+            num_groups = 1 if name == "global" else data.num_clients
+            self.sets[name] = EvaluationSet(places, owners, num_groups)
         self.personal = personal
 
     def test_dataloader(self) -> EvalLoader:

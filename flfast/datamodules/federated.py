@@ -215,17 +215,16 @@ def split_examples(
     is_test = np.zeros(len(labels), bool) if examples.is_test is None else examples.is_test
     pool, held_out = np.flatnonzero(~is_test), np.flatnonzero(is_test)
     own = None if examples.owner is None else examples.owner[pool]
-    owner = call_with(
-        partition, labels[pool], rng=generator(seed, "partition"), owner=own
-    ).astype(np.int64)
+    rng = generator(seed, "partition")
+    owner = call_with(partition, labels[pool], rng=rng, owner=own).astype(np.int64)
     num_clients = int(owner.max()) + 1
     sizes = np.bincount(owner, minlength=num_clients)
     if not sizes.all():
         raise ValueError(f"client {int(sizes.argmin())} of {num_clients} has no training example")
-    own_test = examples.owner is not None and np.array_equal(owner, own) and len(held_out) > 0
-    has_test = np.zeros(num_clients, bool)
-    if own_test:
-        has_test[examples.owner[held_out]] = True
+    own_test = np.zeros(0, dtype=np.int64)
+    if examples.owner is not None and np.array_equal(owner, examples.owner[pool]):
+        own_test = examples.owner[held_out]
+    has_test = np.bincount(own_test, minlength=num_clients) > 0
     splits = split_clients(
         pool,
         owner,
@@ -233,10 +232,12 @@ def split_examples(
         fractions={"test": np.where(has_test, 0.0, split.test), "val": split.val},
         rng=generator(seed, "split"),
     )
-    if not own_test:
+    if not len(own_test):
         return splits, held_out
     test = splits["test"]
-    merged = np.concatenate([test.indices, held_out])
-    merged_owner = np.concatenate([test.owner(), examples.owner[held_out]])
-    splits["test"] = group_by_client(merged, merged_owner, num_clients)
+    splits["test"] = group_by_client(
+        np.concatenate([test.indices, held_out]),
+        np.concatenate([test.owner(), own_test]),
+        num_clients,
+    )
     return splits, np.zeros(0, dtype=np.int64)

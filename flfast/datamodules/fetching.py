@@ -60,8 +60,7 @@ class _Workers:
 
     def __call__(self, batches: Sequence[np.ndarray]) -> Iterator[tuple[Tensor, Tensor]]:
         self._batches[:] = [indices.tolist() for indices in batches]
-        for inputs, targets in self._loader:
-            yield inputs, targets
+        yield from self._loader
 
 
 class _Sampler:

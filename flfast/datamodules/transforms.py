@@ -71,7 +71,9 @@ def image_transform(
     """
     for name, values in (("mean", mean), ("std", std)):
         if len(values) not in {1, channels}:
-            raise ValueError(f"data.{name}={list(values)} must have {channels} values, one a channel")
+            raise ValueError(
+                f"data.{name}={list(values)} must have {channels} values, one a channel"
+            )
     if min(std) <= 0:
         raise ValueError(f"data.std={list(std)} must be > 0")
     return BatchTransform(

@@ -106,10 +106,19 @@ class Federation:
         """Flat state dict of the server's model, on the CPU."""
         return flatten(self.server)
 
+    def cohort(self, round_idx: int) -> Cohort:
+        """Who trains in a round; a function of seed and round.
+
+        Raises:
+            ValueError: if the population is too small for the sampler.
+        """
+        num_clients = len(self.data.train_clients.offsets) - 1
+        return self.sampler(num_clients, rng=generator(self.seed, "cohort", round_idx))
+
     def _round(self, round_idx: int) -> None:
         start = time.perf_counter()
         plan = self.plans(round_idx)
-        cohort = self._sample(round_idx)
+        cohort = self.cohort(round_idx)
         self._emit("on_round_start", plan, cohort)
         sent = num_bytes(self.algorithm.broadcast(self.server))
         trained = self.engine.train(
@@ -127,10 +136,6 @@ class Federation:
         }
         due = round_idx % self.eval_every == 0 or round_idx == self.rounds
         self._finish_round(row, client_rows(trained, cohort), evaluate=due)
-
-    def _sample(self, round_idx: int) -> Cohort:
-        num_clients = len(self.data.train_clients.offsets) - 1
-        return self.sampler(num_clients, rng=generator(self.seed, "cohort", round_idx))
 
     def _server_step(self, trained: Trained, cohort: Cohort, plan: RoundPlan) -> None:
         rejected = [report.client_id for report in trained.reports if report.rejected]

@@ -36,11 +36,11 @@ def batchnorm_weights(model: nn.Module, weights: Tree) -> Tree:
     }
 
 
-def freeze(model: nn.Module) -> None:
-    """Make BatchNorm a fixed affine layer: running statistics, no gradients."""
+def freeze(model: nn.Module, *, frozen: bool) -> None:
+    """Make BatchNorm a fixed affine layer, running statistics and no gradients; or undo that."""
     for _, layer in batchnorm_layers(model):
-        layer.requires_grad_(requires_grad=False)
-        layer.eval()
+        layer.requires_grad_(not frozen)
+        layer.train(not frozen)
 
 
 def recalibrate(model: nn.Module, inputs: Iterable[Tensor]) -> None:

@@ -1,7 +1,8 @@
 """Metrics of one batched evaluation pass, for the whole and for every client.
 
-torchmetrics holds the predictions (and gathers them over ranks); the summaries group them. It has
-no micro-averaged multi-class AUC and no metric per group, so that part is ours, checked against it.
+torchmetrics holds the predictions (and gathers them over ranks); the summaries group them. It
+has no micro-averaged multi-class AUC and no metric per group: that part is ours, checked
+against it.
 """
 
 from typing import NamedTuple
@@ -47,9 +48,13 @@ class PredictionStore(Metric):
         self.scores.append(log_scores.exp())
         self.targets.append(targets)
 
-    def compute(self) -> Predictions:
-        """All predictions, in the order they came."""
-        return Predictions(*(dim_zero_cat(getattr(self, name)) for name in Predictions._fields))
+    def compute(self) -> tuple[Tensor, ...]:
+        """All predictions, in the order they came, as torchmetrics hands them out."""
+        return tuple(dim_zero_cat(getattr(self, name)) for name in Predictions._fields)
+
+    def collect(self) -> Predictions:
+        """The same, with the dimension that torchmetrics takes from a single prediction."""
+        return Predictions(*(torch.atleast_1d(tensor) for tensor in self.compute()))
 
 
 class GroupMetrics(NamedTuple):

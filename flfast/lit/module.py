@@ -75,10 +75,15 @@ class LocalModule(L.LightningModule):
             self.optimizer.load_state_dict({**state_dict, "state": dict(state)})
         return self.optimizer
 
-    def on_train_epoch_start(self) -> None:
-        """Hold BatchNorm fixed if asked to: Lightning has just called `train()`."""
+    def on_train_start(self) -> None:
+        """Hold BatchNorm fixed if asked to."""
         if self.freeze_batchnorm:
-            freeze(self.model)
+            freeze(self.model, frozen=True)
+
+    def on_train_end(self) -> None:
+        """Let go of it: Lightning warns of layers that enter training in eval mode."""
+        if self.freeze_batchnorm:
+            freeze(self.model, frozen=False)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Local objective of one batch, []."""
@@ -131,7 +136,7 @@ class LocalModule(L.LightningModule):
         Raises:
             ValueError: if the optimizer keeps something that is not a tensor.
         """
-        names = {p: name for name, p in self.params.items()}
+        names: dict[Tensor, str] = {p: name for name, p in self.params.items()}
         return {names[p]: _tensors(state) for p, state in self.optimizer.state.items()}
 
 

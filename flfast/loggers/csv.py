@@ -21,6 +21,8 @@ class RoundCSVLogger(Logger):
         save_dir: the run folder.
     """
 
+    accepts_text = True
+
     def __init__(self, *, save_dir: str) -> None:
         super().__init__()
         self._save_dir = save_dir

@@ -85,7 +85,9 @@ class WeightedMean:
             self._like = tree
             self._total = tree_map(lambda x: x.to(_sum_dtype(x)) * weight, tree)
         else:
-            tree_map(lambda total, x: total.add_(x.to(total.dtype), alpha=weight), self._total, tree)
+            tree_map(
+                lambda total, x: total.add_(x.to(total.dtype), alpha=weight), self._total, tree
+            )
         self.weight += weight
 
     def result(self) -> Tree:

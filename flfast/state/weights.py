@@ -11,17 +11,19 @@ def read_weights(module: nn.Module) -> Tree:
     params = {name: p.detach().clone() for name, p in module.named_parameters()}
     # state_dict lists a tied parameter under each of its names; named_parameters only once.
     buffer_names = {name for name, _ in module.named_buffers()} & module.state_dict().keys()
-    buffers = {name: b.detach().clone() for name, b in module.named_buffers() if name in buffer_names}
+    buffers = {
+        name: b.detach().clone() for name, b in module.named_buffers() if name in buffer_names
+    }
     return {"params": params, "buffers": buffers}
 
 
 @torch.no_grad()
 def write_weights(module: nn.Module, weights: Tree) -> None:
     """Copy a tree into a module in place; dtype and device stay the module's."""
-    own = {"params": dict(module.named_parameters()), "buffers": dict(module.named_buffers())}
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for kind in ("params", "buffers"):
         for name, value in weights[kind].items():
-            own[kind][name].copy_(value)
+            own[name].copy_(value)
 
 
 def load_weights(weights: Tree, state_dict: dict[str, torch.Tensor], *, source: str) -> Tree:

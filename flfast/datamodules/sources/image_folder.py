@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.sources.image_files import ImageFiles, check_one_size, decode_all
 from flfast.datamodules.sources.held_out import held_out_test
+from flfast.datamodules.sources.image_files import ImageFiles, check_one_size, decode_all
 from flfast.datamodules.transforms import image_transform
 from flfast.options import Count, NonNegativeInt, Portion, Positive
 

@@ -81,11 +81,17 @@ def _latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
+def _no_bytes() -> bytes:
+    return b""
+
+
 _STAND_INS: dict[tuple[str, str], Any] = {
     ("numpy", "dtype"): _Dtype,
     # Only ever handed to _reconstruct.
     ("numpy", "ndarray"): "ndarray",
+    # How protocol 2 spells bytes, and none of them.
     ("_codecs", "encode"): _latin1,
+    ("__builtin__", "bytes"): _no_bytes,
     **{(f"numpy.{core}.multiarray", "_reconstruct"): _blank for core in ("core", "_core")},
     **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
     **{(f"numpy.{core}.numeric", "_frombuffer"): _array for core in ("core", "_core")},

@@ -6,7 +6,6 @@ Library and Benchmark, JMLR 2025 (arXiv:2312.04992).
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from flfast.datamodules.transforms import BatchTransform
 def pfllib(*, root: str) -> Examples:
     """Examples with the owner and the training or test set that PFLlib gave them.
 
-    Inputs stay as they are stored, float32 [N, ...] for images: PFLlib has normalised them.
+    Inputs [N, ...] are not normalised, PFLlib has done that; floating-point ones are float32.
     Training examples come first, by client, then the test examples, by client. `num_classes` is
     what `config.json` says, else the largest label + 1.
 
@@ -60,11 +59,12 @@ def _read_config(folder: Path) -> dict[str, int]:
     if not path.is_file():
         return {}
     try:
-        config: Any = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
-    known = {"num_clients", "num_classes"}
-    config = {key: value for key, value in config.items() if key in known}
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is no JSON object, got {type(content).__name__}")
+    config = {key: content[key] for key in ("num_clients", "num_classes") if key in content}
     for key, value in config.items():
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{path} says {key}={value!r}, expected an integer >= 1")

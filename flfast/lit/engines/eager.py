@@ -42,10 +42,10 @@ class EagerEngine:
         states: ClientStates,
     ) -> None:
         self.module, self.data, self.states = module, data, states
-        self.trainer = make_trainer()
+        self.trainer: Any = make_trainer()  # Lightning sets half of its attributes dynamically
         # Lightning's profiler reports at the end of every fit; one report a run is meant.
         self._describe = self.trainer.profiler.describe
-        self.trainer.profiler.describe = lambda: None  # type: ignore[method-assign]
+        self.trainer.profiler.describe = lambda: None
         personal = self.algorithm.personal is not None
         self._passes = [EvaluationDataModule(data, personal=False, with_val=not personal)]
         if personal:
@@ -94,10 +94,12 @@ class EagerEngine:
         return Trained(mean.result() if mean.weight else None, reports)
 
     def _context(self, client_id: int, broadcast: Tree, lr: float) -> Context:
-        client = self.states.get(client_id)
-        if client is None:
-            client = self.algorithm.client_state(broadcast)
+        client = self._client(client_id, broadcast)
         return Context(broadcast, client, self.algorithm.start(broadcast, client), lr)
+
+    def _client(self, client_id: int, broadcast: Tree) -> Tree:
+        state = self.states.get(client_id)
+        return self.algorithm.client_state(broadcast) if state is None else state
 
     def _fit(self, client_id: int, context: Context, plan: RoundPlan) -> Finished:
         data = self.data.client(client_id, batching=plan.batching, round_idx=plan.round_idx)
@@ -134,16 +136,16 @@ class EagerEngine:
             if not len(data.indices):
                 continue
             write_weights(self.model, server)
-            self.module.personal = None
-            if data.personal and self.algorithm.personal:
-                personal = self.algorithm.personal
-                self.module.personal = lambda k: personal(
-                    broadcast, self._context(k, broadcast, 0.0).client
-                )
+            self.module.personal = self._personal(broadcast) if data.personal else None
             self.trainer.test(self.module, datamodule=data, verbose=False)
-            predictions = _on_host_if_needed(self.module.predictions.compute())
+            predictions = _on_host_if_needed(self.module.predictions.collect())
             results.update(_grouped(predictions, data))
         return results
+
+    def _personal(self, broadcast: Tree) -> Callable[[int], Tree]:
+        personal = self.algorithm.personal
+        assert personal is not None
+        return lambda client_id: personal(broadcast, self._client(client_id, broadcast))
 
     def recalibrate(self, server: Tree, cohort: Sequence[int], plan: RoundPlan) -> Tree:
         """Measure BatchNorm statistics in batches mixed over the cohort; see `Engine`."""

@@ -19,7 +19,7 @@ def rng():
 def no_network(monkeypatch):
     """Any attempt to fetch something fails at once."""
 
-    def refuse(*args, **kwargs):
+    def refuse(*_args, **_kwargs):
         raise AssertionError("the network was asked")
 
     monkeypatch.setattr(urllib.request, "urlopen", refuse)

@@ -45,11 +45,10 @@ def write(tmp_path, rng, monkeypatch, md5):
     return files
 
 
+@pytest.mark.usefixtures("no_network")
 @pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize("download", [False, True])
-def test_all_batches_arrive_in_order_as_channels_first(
-    name, download, write, tmp_path, no_network
-):
+def test_all_batches_arrive_in_order_as_channels_first(name, download, write, tmp_path):
     images, labels = write(name)
     examples = cifar(name=name, root=str(tmp_path), download=download, **SETTINGS)
     assert torch.equal(examples.inputs, images)
@@ -84,5 +83,5 @@ def test_a_damaged_batch_is_not_read(write, tmp_path):
 
 
 def test_a_mean_for_the_wrong_number_of_channels_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="data.mean"):
+    with pytest.raises(ValueError, match=r"data\.mean"):
         cifar(name="CIFAR10", root=str(tmp_path), download=False, **SETTINGS | {"mean": [0, 0]})

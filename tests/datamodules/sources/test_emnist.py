@@ -7,6 +7,8 @@ from flfast.datamodules.sources.emnist import emnist
 SPLITS = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
 STATS = {"mean": [0.1751], "std": [0.3332]}
 
+pytestmark = pytest.mark.usefixtures("no_network")
+
 
 @pytest.fixture
 def write(tmp_path, write_idx, rng):
@@ -27,7 +29,7 @@ def write(tmp_path, write_idx, rng):
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("download", [False, True])
-def test_images_stand_upright_and_labels_start_at_0(split, download, write, tmp_path, no_network):
+def test_images_stand_upright_and_labels_start_at_0(split, download, write, tmp_path):
     upright = write(split)
     examples = emnist(split=split, root=str(tmp_path), download=download, **STATS)
     assert torch.equal(examples.inputs, upright)
@@ -37,6 +39,6 @@ def test_images_stand_upright_and_labels_start_at_0(split, download, write, tmp_
     assert examples.is_test.tolist() == [False] * SPLITS[split] + [True] * SPLITS[split]
 
 
-def test_missing_files_are_said_with_the_split(tmp_path, no_network):
+def test_missing_files_are_said_with_the_split(tmp_path):
     with pytest.raises(ValueError, match="no readable EMNIST/raw/emnist-letters"):
         emnist(split="letters", root=str(tmp_path), download=False, **STATS)

@@ -26,11 +26,10 @@ def write(tmp_path, write_idx, rng):
     return files
 
 
+@pytest.mark.usefixtures("no_network")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("download", [False, True])
-def test_the_training_set_comes_first_and_the_test_set_is_marked(
-    name, download, write, tmp_path, no_network
-):
+def test_the_training_set_comes_first_and_the_test_set_is_marked(name, download, write, tmp_path):
     parts = write(name)
     examples = mnist(name=name, root=str(tmp_path), download=download, **STATS)
     images, labels = (torch.cat(pair) for pair in zip(*parts.values(), strict=True))
@@ -44,9 +43,8 @@ def test_the_training_set_comes_first_and_the_test_set_is_marked(
     assert examples.transform.mean == (0.1307,)
 
 
-def test_compressed_files_are_unpacked_without_a_network(
-    write, tmp_path, no_network, monkeypatch, md5
-):
+@pytest.mark.usefixtures("no_network")
+def test_compressed_files_are_unpacked_without_a_network(write, tmp_path, monkeypatch, md5):
     parts = write("MNIST", suffix=".gz")
     raw = tmp_path / "MNIST" / "raw"
     resources = [(name, md5(raw / name)) for name, _ in datasets.MNIST.resources]
@@ -55,8 +53,9 @@ def test_compressed_files_are_unpacked_without_a_network(
     assert torch.equal(examples.targets[12:], parts["t10k"][1])
 
 
-def test_missing_files_are_said_with_the_folder_and_the_remedy(tmp_path, no_network):
-    with pytest.raises(ValueError, match="FLFAST_DATA.*data.download=true") as caught:
+@pytest.mark.usefixtures("no_network")
+def test_missing_files_are_said_with_the_folder_and_the_remedy(tmp_path):
+    with pytest.raises(ValueError, match=r"FLFAST_DATA.*data\.download=true") as caught:
         mnist(name="KMNIST", root=str(tmp_path), download=False, **STATS)
     assert f"data.root={tmp_path} has no readable KMNIST/raw/*-ubyte" in str(caught.value)
     assert caught.value.__suppress_context__
@@ -66,7 +65,7 @@ def test_a_download_that_fails_says_why_and_nothing_to_stdout(
     tmp_path, unreachable, monkeypatch, capsys
 ):
     monkeypatch.setattr(datasets.MNIST, "mirrors", [unreachable])
-    with pytest.raises(ValueError, match="nowhere/train-images-idx3-ubyte.gz") as caught:
+    with pytest.raises(ValueError, match=r"nowhere/train-images-idx3-ubyte\.gz") as caught:
         mnist(name="MNIST", root=str(tmp_path / "data"), download=True, **STATS)
     assert "\n" not in str(caught.value)
     assert caught.value.__suppress_context__

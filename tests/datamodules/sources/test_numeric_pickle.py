@@ -92,8 +92,7 @@ def test_pickled_code_is_refused_by_name_and_never_runs(tmp_path, function, name
         load(tmp_path / "0.npz")
     assert caught.value.__suppress_context__
     assert not mark.exists()
-    with pytest.raises(Exception), io.BytesIO(pickled) as stream:  # noqa: B017, PT011
-        pickle.load(stream).no_such_attribute  # noqa: B018
+    pickle.loads(pickled)
     assert mark.exists(), "the attack would not have worked anyway"
 
 

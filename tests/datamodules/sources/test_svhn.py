@@ -8,6 +8,8 @@ from flfast.datamodules.sources.svhn import svhn
 
 SETTINGS = {"mean": [0.4, 0.4, 0.4], "std": [0.2], "random_crop": 0, "random_flip": False}
 
+pytestmark = pytest.mark.usefixtures("no_network")
+
 
 @pytest.fixture
 def write(tmp_path, rng, monkeypatch, md5):
@@ -26,7 +28,7 @@ def write(tmp_path, rng, monkeypatch, md5):
 
 
 @pytest.mark.parametrize("download", [False, True])
-def test_images_are_channels_first_and_ten_means_0(write, download, tmp_path, no_network, capsys):
+def test_images_are_channels_first_and_ten_means_0(write, download, tmp_path, capsys):
     images, digits = write
     examples = svhn(root=str(tmp_path), download=download, **SETTINGS)
     assert torch.equal(examples.inputs, images)
@@ -38,6 +40,6 @@ def test_images_are_channels_first_and_ten_means_0(write, download, tmp_path, no
     assert capsys.readouterr().out == ""
 
 
-def test_missing_files_are_said(tmp_path, no_network):
-    with pytest.raises(ValueError, match="no readable train_32x32.mat and test_32x32.mat"):
+def test_missing_files_are_said(tmp_path):
+    with pytest.raises(ValueError, match=r"no readable train_32x32\.mat and test_32x32\.mat"):
         svhn(root=str(tmp_path), download=False, **SETTINGS)

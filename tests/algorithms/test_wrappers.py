@@ -1,0 +1,118 @@
+"""keep_local, keep_optimizer, average_optimizer: what is sent, kept and averaged."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from flfast.algorithms.fedavg import fedavg
+from flfast.algorithms.keep_local import keep_local
+from flfast.algorithms.local import local
+from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
+from flfast.lit.batchnorm import batchnorm_weights
+from flfast.state.tree import leaves, num_bytes
+from flfast.state.weights import read_weights
+
+momentum = partial(torch.optim.SGD, momentum=0.9)
+
+
+def model():
+    torch.manual_seed(2)  # noqa: TID251 - a test's own model
+    return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+
+@pytest.fixture
+def run(make_data, make_federation):
+    def run(algorithm, *, sizes=(6, 8), rounds=2, **options):
+        federation = make_federation(
+            make_data(sizes, split=(0.0, 0.25)),
+            model(),
+            algorithm=algorithm,
+            rounds=rounds,
+            **options,
+        )
+        federation.run()
+        return federation
+
+    return run
+
+
+def fedbn():
+    net = model()
+    return keep_local(fedavg(weighting="samples"), batchnorm_weights(net, read_weights(net)))
+
+
+def test_fedbn_neither_sends_nor_receives_batchnorm(run):
+    federation = run(fedbn())
+    own = batchnorm_weights(model(), federation.initial)
+    sent = num_bytes(federation.initial) - num_bytes(own)
+    assert federation.history[-1]["comm/up_bytes"] == 2 * sent
+    assert federation.history[-1]["comm/down_bytes"] == 2 * sent
+
+
+def test_fedbn_leaves_the_servers_batchnorm_alone_and_gives_each_client_its_own(run):
+    federation = run(fedbn())
+    before = model().state_dict()
+    for name, value in federation.weights().items():
+        assert torch.equal(value, before[name]) == name.startswith("1."), name
+    means = [federation.engine.states.get(k)["own"]["buffers"]["1.running_mean"] for k in (0, 1)]
+    assert not torch.equal(*means)
+    assert "personal/accuracy" in federation.history[0], "also before anyone trained"
+
+
+def test_fedbn_without_batchnorm_is_fedavg(run):
+    nothing = {"params": {}, "buffers": {}}
+    kept = run(keep_local(fedavg(weighting="samples"), nothing))
+    torch.testing.assert_close(kept.weights(), run(fedavg(weighting="samples")).weights())
+
+
+def test_kept_optimizer_state_continues_where_the_client_left(make_data, make_federation):
+    """One client, one full batch a round: rounds are then steps of one optimizer."""
+    from flfast.plan import Batching
+
+    def final(algorithm, *, rounds, epochs):
+        torch.manual_seed(0)  # noqa: TID251 - a test's own model
+        federation = make_federation(
+            make_data([8]),
+            nn.Linear(5, 3),
+            algorithm=algorithm,
+            optimizer=momentum,
+            rounds=rounds,
+            local_epochs=epochs,
+            batching=Batching(-1),
+        )
+        federation.run()
+        return federation.weights()
+
+    plain = fedavg(weighting="samples")
+    one_run = final(plain, rounds=1, epochs=4)
+    for wrapper in (keep_optimizer, average_optimizer):
+        torch.testing.assert_close(final(wrapper(plain), rounds=4, epochs=1), one_run)
+    reset = final(plain, rounds=4, epochs=1)
+    assert not torch.allclose(reset["weight"], one_run["weight"], atol=1e-4)
+
+
+def test_average_sends_the_optimizer_state_and_averages_it(run):
+    federation = run(average_optimizer(fedavg(weighting="samples")), optimizer=momentum)
+    params = num_bytes(federation.initial["params"])
+    assert federation.history[1]["comm/down_bytes"] == 2 * num_bytes(federation.initial)
+    assert federation.history[2]["comm/down_bytes"] == 2 * (num_bytes(federation.initial) + params)
+    assert len(list(leaves(federation.server["optimizer"]))) == 6
+
+
+@pytest.mark.parametrize("wrapper", [keep_optimizer, average_optimizer])
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
+def test_adaptive_optimizers_can_be_kept_and_averaged(run, wrapper, optimizer):
+    federation = run(wrapper(fedavg(weighting="samples")), optimizer=optimizer, rounds=3)
+    assert federation.history[-1]["train/loss"] < federation.history[1]["train/loss"]
+
+
+def test_wrappers_compose_with_personal_models(run):
+    federation = run(keep_optimizer(local()), optimizer=momentum)
+    assert "personal/accuracy" in federation.history[-1]
+
+
+def test_an_optimizer_without_tensors_is_refused(run):
+    with pytest.raises(ValueError, match="local_optimizer_state=reset"):
+        run(keep_optimizer(fedavg(weighting="samples")), optimizer=torch.optim.LBFGS)

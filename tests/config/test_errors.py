@@ -1,0 +1,145 @@
+"""Bad input: one clear error, exit code 2, no traceback; before torch wherever that can be."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+# What the message must name: key, value, what is allowed.
+BEFORE_TORCH = {
+    ("batch_size=0",): "batch_size=0: must be >= 1, or -1",
+    ("partition.alpha=-1",): "partition.alpha=-1: must be greater than 0",
+    ("rounds=-3",): "rounds=-3: must be greater than or equal to 1",
+    ("rounds=2.5",): "rounds=2.5: must be an integer",
+    ("ruonds=3",): "unknown key ruonds; did you mean rounds?",
+    ("+ruonds=3",): "unknown key ruonds=3; did you mean rounds?",
+    ("partition.alhpa=3",): "unknown key partition.alhpa; did you mean partition.alpha?",
+    ("+partition.alhpa=3",): "unknown key partition.alhpa=3; did you mean alpha?",
+    ("+trainer.precison=3",): "unknown key trainer.precison=3; did you mean precision?",
+    ("+optimizer.momentun=3",): "unknown key optimizer.momentun=3; did you mean momentum?",
+    ("+trainer.max_epochs=3",): "trainer.max_epochs=3 is flfast's own; set local_epochs",
+    ("trainer.precision=8",): "trainer.precision=8: must be '32-true', '16-mixed'",
+    ("trainer.devices=0",): "trainer.devices=0: must be a count >= 1",
+    ("last_batch=kep",): "last_batch=kep: must be 'keep', 'drop' or 'pad'",
+    ("strategy=dpp",): "Could not find 'strategy/dpp'",
+    ("local_steps=4",): "local_epochs=5 local_steps=4: exactly one must be set",
+    ("split.val=0.5", "split.test=0.5"): "together they must be < 1",
+    ("split.val=0",): "optimized_metric=val/accuracy needs validation data; set split.val > 0",
+    ("optimized_metric=personal/loss",): "needs an algorithm with personal models",
+    ("loader.persistent_workers=true",): "needs loader.num_workers >= 1, got 0",
+    ("batch_size=-1", "trainer.accumulate_grad_batches=2"): "use micro_batch to bound memory",
+    ("init_from=nowhere.pt",): "init_from=nowhere.pt: there is no such file",
+    ("model._target_=nowhere.net",): "model._target_=nowhere.net: there is no module nowhere",
+    ("model._target_=flfast.models.cnn.cmm",): "there is no cmm in flfast.models.cnn",
+    ("model.hidden=[0]",): "model.hidden=[0]: must be greater than or equal to 1",
+    ("rounds=[",): "rounds=[: no viable alternative",
+    ("mode=local_only", "bn=local"): "mode=local_only",
+}
+
+
+PLATEAU = "{_target_: torch.optim.lr_scheduler.ReduceLROnPlateau, _partial_: true}"
+
+
+def answers(cases):
+    """One process for all cases: (exit code, stderr, was torch imported) each."""
+    script = f"""
+        import contextlib, io, sys
+        from flfast.train import main
+        for overrides in {list(cases)!r}:
+            sys.argv = ["flfast", *overrides, "hydra.run.dir=run"]
+            error = io.StringIO()
+            code = 0
+            with contextlib.redirect_stderr(error):
+                try:
+                    main()
+                except SystemExit as stop:
+                    code = stop.code
+            print(repr((code, error.getvalue(), "torch" in sys.modules)))
+    """
+    return textwrap.dedent(script)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    process = subprocess.run(
+        [sys.executable, "-c", answers(BEFORE_TORCH)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path_factory.mktemp("errors"),
+    )
+    lines = process.stdout.strip().splitlines()
+    return dict(zip(BEFORE_TORCH, map(eval, lines), strict=True))
+
+
+@pytest.mark.parametrize("overrides", BEFORE_TORCH, ids=" ".join)
+def test_one_clear_error_before_torch_is_imported(found, overrides):
+    code, message, torch_imported = found[overrides]
+    assert code == 2
+    assert BEFORE_TORCH[overrides] in message
+    assert "Traceback" not in message
+    assert not torch_imported
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("model=cnn",), "needs images of at least 16x16"),
+        (("data=mnist", "data.root={tmp}/nothing", "data.download=false"), "data.root"),
+        (("data=pfllib", "data.root={tmp}/nothing", "partition=natural"), "nothing"),
+        (("partition=natural",), "partition=natural needs data that names its clients"),
+        (("partition.num_clients=500",), "min_samples"),
+        (("sampler.count=11",), "sampler.count=11 exceeds the population"),
+        (("optimizer.nesterov=true",), "Nesterov momentum requires a momentum"),
+        (("bn=local", "optimizer.lr=1e30"), "diverged"),
+        (
+            (
+                "lr_schedule.scheduler={_target_: torch.optim.lr_scheduler.ReduceLROnPlateau, _partial_: true}",
+            ),
+            "needs a metric",
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_one_clear_error_before_training_starts(flfast_run, capsys, tmp_path, overrides, message):
+    filled = [override.replace("{tmp}", str(tmp_path)) for override in overrides]
+    with pytest.raises(SystemExit) as stop:
+        flfast_run(*filled, "callbacks=none")
+    found = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert message in found
+    assert "Traceback" not in found
+
+
+def test_the_full_error_is_there_for_who_asks(tmp_path):
+    process = subprocess.run(
+        [sys.executable, "-m", "flfast.train", "rounds=-3", f"hydra.run.dir={tmp_path}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "HYDRA_FULL_ERROR": "1"},
+    )
+    assert process.returncode == 1
+    assert "Traceback" in process.stderr
+
+
+def test_help_and_config_are_readable_and_torch_free(tmp_path):
+    for flags, expected in (
+        (["--help"], "== Everyday commands =="),
+        (["--cfg", "job"], "batch_size: 10"),
+    ):
+        script = (
+            f"import sys; sys.argv = ['flfast', *{flags}]\nfrom flfast.train import main\n"
+            "try: main()\nexcept SystemExit: pass\nprint('torch' in sys.modules)"
+        )
+        process = subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=tmp_path,
+        )
+        assert expected in process.stdout
+        assert process.stdout.rstrip().endswith("False")

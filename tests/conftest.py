@@ -1,0 +1,148 @@
+"""Small federations, built by hand, and the command line, run in this process."""
+
+import sys
+import warnings
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+from torch import nn
+
+from flfast import train
+from flfast.algorithms.fedavg import fedavg
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.federated import FederatedDataModule, Split
+from flfast.datamodules.fetching import Loading
+from flfast.datamodules.transforms import BatchTransform
+from flfast.experiment import quiet_lightning
+from flfast.federation.loop import Federation
+from flfast.federation.samplers.uniform import uniform
+from flfast.lit.engines.eager import EagerEngine
+from flfast.lit.module import LocalModule
+from flfast.plan import Batching, RoundPlan
+from flfast.state.store import ClientStates
+from flfast.state.weights import read_weights
+
+settings.register_profile("flfast", deadline=None, derandomize=True)
+settings.load_profile("flfast")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+    quiet_lightning()
+
+
+@pytest.fixture
+def make_data():
+    """Data module over random examples with given client sizes."""
+
+    def make(
+        sizes, *, features=(5,), num_classes=3, seed=0, split=(0.0, 0.0), loading=None, **kwargs
+    ):
+        rng = torch.Generator().manual_seed(seed)
+        num = sum(sizes)
+        num_test = kwargs.pop("num_test", 0)
+        targets = torch.arange(num + num_test) % num_classes
+        centres = torch.randn(num_classes, *features, generator=rng)
+        inputs = centres[targets] + torch.randn(num + num_test, *features, generator=rng)
+        examples = Examples(
+            inputs=kwargs.pop("inputs", inputs),
+            targets=targets,
+            num_classes=num_classes,
+            input_shape=tuple(features),
+            transform=kwargs.pop("transform", BatchTransform()),
+            is_test=np.arange(num + num_test) >= num if num_test else None,
+        )
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        data = FederatedDataModule(
+            lambda: examples,
+            lambda labels: owner,
+            seed=seed,
+            split=Split(*split),
+            loading=loading or Loading(eval_batch_size=7),
+            **kwargs,
+        )
+        data.setup()
+        return data
+
+    return make
+
+
+@pytest.fixture
+def make_federation(tmp_path):
+    """Federation over a data module; everything else has a plain default."""
+
+    def make(
+        data, model=None, *, algorithm=None, rounds=1, lr=0.1, optimizer=torch.optim.SGD, **options
+    ):
+        if model is None:
+            torch.manual_seed(1)  # noqa: TID251 - a test's own model
+            model = nn.Linear(data.examples.input_shape[0], data.num_classes)
+        plan = RoundPlan(
+            round_idx=1,
+            lr=lr,
+            batching=options.pop("batching", Batching(batch_size=2)),
+            local_epochs=options.pop("local_epochs", 1),
+            local_steps=options.pop("local_steps", None),
+            strategy="single",
+            devices="cpu",
+            precision="32-true",
+        )
+        algorithm = algorithm or fedavg(weighting="samples")
+        module = LocalModule(
+            model, algorithm, optimizer, freeze_batchnorm=options.pop("freeze_batchnorm", False)
+        )
+        trainer = {
+            "accelerator": "cpu",
+            "devices": 1,
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "limit_val_batches": 0,
+            "max_epochs": 1,
+            "default_root_dir": tmp_path,
+            **options.pop("trainer", {}),
+        }
+        sampling = {"fraction": 1.0, "count": None, "dropout": 0.0, **options.pop("sampling", {})}
+        engine = EagerEngine(module, data, lambda: L.Trainer(**trainer), ClientStates())
+        return Federation(
+            algorithm=algorithm,
+            engine=engine,
+            data=data,
+            sampler=lambda num, rng: uniform(num, rng=rng, **sampling),
+            plans=lambda round_idx: plan._replace(round_idx=round_idx),
+            initial=read_weights(model),
+            rounds=rounds,
+            eval_every=options.pop("eval_every", 1),
+            seed=data.seed,
+            run_dir=tmp_path,
+            **options,
+        )
+
+    return make
+
+
+@pytest.fixture
+def flfast_run(tmp_path, monkeypatch):
+    """Run the command in this process; returns the run folder."""
+
+    def run(*overrides, run_dir="run"):
+        folder = tmp_path / run_dir
+        where = "hydra.sweep.dir" if "-m" in overrides else "hydra.run.dir"
+        monkeypatch.setattr(sys, "argv", ["flfast", *overrides, f"{where}={folder}"])
+        with warnings.catch_warnings():
+            train.main()
+        return folder
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def root():
+    """Root of the checkout."""
+    return Path(__file__).parents[1]

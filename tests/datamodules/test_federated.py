@@ -1,0 +1,253 @@
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from flfast.algorithms.algorithm import Context
+from flfast.algorithms.fedavg import fedavg
+from flfast.datamodules.evaluation import EvaluationDataModule
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.federated import FederatedDataModule, Split
+from flfast.datamodules.fetching import Loading
+from flfast.datamodules.partitions.iid import iid
+from flfast.datamodules.partitions.natural import natural
+from flfast.datamodules.transforms import BatchTransform, image_transform
+from flfast.lit.module import LocalModule
+from flfast.plan import Batching
+from flfast.state.weights import read_weights
+
+
+def federated(examples, partition, *, split=(0.0, 0.25), **options):
+    data = FederatedDataModule(
+        lambda: examples,
+        partition,
+        seed=0,
+        split=Split(*split),
+        loading=Loading(eval_batch_size=4),
+        **options,
+    )
+    data.setup()
+    return data
+
+
+def examples(num=40, *, is_test=None, owner=None):
+    return Examples(
+        inputs=torch.arange(num * 2.0).view(num, 2),
+        targets=torch.arange(num) % 4,
+        num_classes=4,
+        input_shape=(2,),
+        transform=BatchTransform(),
+        is_test=is_test,
+        owner=owner,
+    )
+
+
+def test_the_datas_own_test_set_is_central_and_no_client_holds_it():
+    is_test = np.arange(40) >= 30
+    data = federated(
+        examples(is_test=is_test), lambda y, rng: iid(y, num_clients=3, min_samples=1, rng=rng)
+    )
+    assert set(data.central_test) == set(range(30, 40))
+    held = np.concatenate([split.indices for split in data.splits.values()])
+    assert np.array_equal(np.sort(held), np.arange(30))
+
+
+def test_without_one_the_central_test_set_is_everything_that_clients_test_on():
+    data = federated(examples(), lambda y, rng: iid(y, num_clients=4, min_samples=1, rng=rng))
+    assert len(data.central_test) == 12  # 2.5 of every client are 3
+
+
+def test_test_examples_with_owners_are_their_clients_own():
+    owner = np.arange(40) % 4
+    is_test = np.arange(40) >= 32
+    data = federated(examples(is_test=is_test, owner=owner), natural)
+    for client in range(4):
+        assert set(data.splits["test"].of(client)) == {32 + client, 36 + client}
+        assert len(data.splits["train"].of(client)) == 8
+    assert set(data.central_test) == set(range(32, 40))
+
+
+def test_partition_and_splits_depend_on_the_seed_alone():
+    def owners(seed):
+        data = FederatedDataModule(
+            examples,
+            lambda y, rng: iid(y, num_clients=3, min_samples=1, rng=rng),
+            seed=seed,
+            split=Split(0.1, 0.1),
+            loading=Loading(4),
+        )
+        data.setup()
+        return [data.splits[s].indices.tolist() for s in ("train", "val", "test")]
+
+    assert owners(1) == owners(1) != owners(2)
+
+
+def test_pooled_data_train_one_client_and_evaluate_all():
+    data = federated(examples(), natural_of(4), pooled=True)
+    assert len(data.train_clients.offsets) == 2
+    assert len(data.train_clients.of(0)) == sum(len(data.splits["train"].of(k)) for k in range(4))
+    assert data.num_clients == 4
+
+
+def natural_of(num_clients):
+    return lambda labels: np.arange(len(labels)) % num_clients
+
+
+def test_a_client_without_training_examples_is_named():
+    with pytest.raises(ValueError, match="client 1 of 3 has no training example"):
+        federated(examples(), lambda labels: (np.arange(len(labels)) % 2) * 2)
+
+
+def module(model=None):
+    torch.manual_seed(0)  # noqa: TID251 - a test's own model
+    made = LocalModule(model or nn.Linear(2, 4), fedavg(weighting="samples"), torch.optim.SGD)
+    weights = read_weights(made.model)
+    made.begin(Context(weights, {}, weights, lr=0.001), {})
+    return made
+
+
+def trainer(tmp_path, **options):
+    return L.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        default_root_dir=tmp_path,
+        **options,
+    )
+
+
+def test_a_plain_trainer_runs_on_the_whole_and_on_one_client(tmp_path):
+    """The data modules are Lightning's: no federation is needed."""
+    data = federated(examples(), natural_of(4), split=(0.2, 0.2))
+    whole, alone = module(), module()
+    trainer(tmp_path).fit(whole, datamodule=data)
+    assert whole.num_seen == sum(len(data.splits["train"].of(k)) for k in range(4))
+    trainer(tmp_path).fit(alone, datamodule=data.client(2))
+    assert alone.num_seen == len(data.splits["train"].of(2))
+    trainer(tmp_path).test(whole, datamodule=data, verbose=False)
+    assert len(whole.predictions.collect().targets) == len(data.central_test)
+    trainer(tmp_path).test(whole, datamodule=data.client(1), verbose=False)
+    assert len(whole.predictions.collect().targets) == len(data.splits["test"].of(1))
+
+
+def test_one_pass_covers_every_set_and_predicts_no_example_twice(tmp_path):
+    data = federated(examples(), natural_of(4), split=(0.2, 0.2))
+    evaluation = EvaluationDataModule(data, personal=False, with_val=True)
+    assert set(evaluation.sets) == {"global", "local", "val"}
+    assert len(evaluation.indices) == len(set(evaluation.indices)) == 16
+    made = module()
+    trainer(tmp_path).test(made, datamodule=evaluation, verbose=False)
+    targets = made.predictions.collect().targets.numpy()
+    labels = data.examples.targets.numpy()
+    for name, split in (("local", "test"), ("val", "val")):
+        part = evaluation.sets[name]
+        assert np.array_equal(targets[part.positions], labels[data.splits[split].indices])
+        assert np.array_equal(part.group, data.splits[split].owner())
+
+
+def test_personal_passes_keep_positions_and_owners_together():
+    data = federated(examples(), natural_of(4), split=(0.2, 0.2))
+    evaluation = EvaluationDataModule(data, personal=True, with_val=True)
+    for name, split in (("personal", "test"), ("val", "val")):
+        part = evaluation.sets[name]
+        assert np.array_equal(evaluation.indices[part.positions], data.splits[split].indices)
+        assert np.array_equal(evaluation.owner[part.positions], part.group)
+
+
+class Lazy(Dataset):
+    """Inputs that are made on access."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return torch.tensor([2.0 * index, 2.0 * index + 1])
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_serve_the_batches_that_memory_does(persistent):
+    def batches(inputs, loading):
+        made = Examples(
+            inputs=inputs,
+            targets=torch.arange(40) % 4,
+            num_classes=4,
+            input_shape=(2,),
+            transform=BatchTransform(),
+        )
+        data = FederatedDataModule(
+            lambda: made, natural_of(2), seed=0, split=Split(0, 0), loading=loading
+        )
+        data.setup()
+        loaders = [data.client(k, batching=Batching(8)).train_dataloader() for k in (0, 1)]
+        return [batch for _ in range(2) for loader in loaders for batch in loader]
+
+    memory = batches(torch.arange(80.0).view(40, 2), Loading(4))
+    workers = batches(Lazy(), Loading(4, num_workers=2, persistent_workers=persistent))
+    assert len(memory) == len(workers) == 12
+    for left, right in zip(memory, workers, strict=True):
+        assert torch.equal(left.inputs, right.inputs)
+        assert torch.equal(left.targets, right.targets)
+
+
+def test_broken_examples_are_refused():
+    with pytest.raises(ValueError, match="the dataset is empty"):
+        examples(0)
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 2\), got 0 to 3"):
+        Examples(torch.zeros(4, 1), torch.arange(4), 2, (1,), BatchTransform())
+    with pytest.raises(ValueError, match="owner has 3 entries, targets have 4"):
+        Examples(
+            torch.zeros(4, 1),
+            torch.zeros(4, dtype=torch.long),
+            2,
+            (1,),
+            BatchTransform(),
+            owner=np.zeros(3),
+        )
+
+
+def test_images_are_normalised_on_the_batch():
+    transform = image_transform(mean=[0.5], std=[0.25], channels=1)
+    images = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)
+    assert transform(images, dtype=torch.float64).flatten().tolist() == [-2.0, 2.0]
+    colour = image_transform(mean=[0.0, 0.5, 1.0], std=[1.0, 1.0, 2.0], channels=3)
+    found = colour(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8), dtype=torch.float32)
+    assert found[0, :, 0, 0].tolist() == [1.0, 0.5, 0.0]
+    assert torch.equal(BatchTransform()(torch.arange(3), dtype=torch.float32), torch.arange(3))
+
+
+def test_augmentation_is_per_image_reproducible_and_off_in_evaluation():
+    transform = BatchTransform(mean=(0.0,), std=(1.0,), random_crop=1, random_flip=True)
+    images = torch.arange(9, dtype=torch.uint8).view(1, 1, 3, 3).repeat(64, 1, 1, 1)
+
+    def augmented(seed):
+        rng = torch.Generator().manual_seed(seed)
+        return transform(images, dtype=torch.float32, rng=rng)
+
+    assert torch.equal(augmented(0), augmented(0))
+    assert len({tuple(image.flatten().tolist()) for image in augmented(0)}) > 8
+    plain = transform(images, dtype=torch.float32)
+    assert torch.equal(plain, images.float() / 255)
+    flip = BatchTransform(mean=(0.0,), std=(1.0,), random_flip=True)
+    kinds = {
+        tuple(image.flatten().tolist())
+        for image in flip(images, dtype=torch.float32, rng=torch.Generator().manual_seed(0))
+    }
+    assert kinds == {
+        tuple(plain[0].flatten().tolist()),
+        tuple(plain[0].flip(-1).flatten().tolist()),
+    }
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "message"),
+    [([0.5, 0.5], [1.0], "data.mean"), ([0.5], [0.0], "data.std.*> 0")],
+)
+def test_impossible_normalisation_is_refused(mean, std, message):
+    with pytest.raises(ValueError, match=message):
+        image_transform(mean=mean, std=std, channels=3)

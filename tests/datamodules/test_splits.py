@@ -1,0 +1,46 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flfast.datamodules.splits import group_by_client, split_clients
+
+owners = st.lists(st.integers(0, 4), min_size=1, max_size=60)
+
+
+@given(owners, st.floats(0, 0.6), st.floats(0, 0.39), st.integers(0, 9))
+def test_splits_hold_every_example_once_and_leave_one_to_train(owner, val, test, seed):
+    owner = np.array(owner)
+    indices = np.arange(len(owner)) * 3
+    splits = split_clients(
+        indices,
+        owner,
+        num_clients=5,
+        fractions={"test": test, "val": val},
+        rng=np.random.default_rng(seed),
+    )
+    together = np.concatenate([split.indices for split in splits.values()])
+    assert np.array_equal(np.sort(together), indices)
+    sizes = np.bincount(owner, minlength=5)
+    for client in range(5):
+        for split in splits.values():
+            assert (owner[split.of(client) // 3] == client).all()
+        assert len(splits["train"].of(client)) >= min(1, sizes[client])
+        assert abs(len(splits["test"].of(client)) - test * sizes[client]) <= 1
+
+
+def test_a_fraction_per_client():
+    splits = split_clients(
+        np.arange(20),
+        np.repeat([0, 1], 10),
+        num_clients=2,
+        fractions={"test": np.array([0.0, 0.5])},
+        rng=np.random.default_rng(0),
+    )
+    assert [len(splits["test"].of(k)) for k in (0, 1)] == [0, 5]
+
+
+def test_grouping_keeps_the_order_within_a_client():
+    grouped = group_by_client(np.array([9, 8, 7, 6]), np.array([1, 0, 1, 0]), 3)
+    assert [grouped.of(k).tolist() for k in range(3)] == [[8, 6], [9, 7], []]
+    assert grouped.owner().tolist() == [0, 0, 1, 1]
+    assert grouped.pooled().of(0).tolist() == [8, 6, 9, 7]

@@ -1,0 +1,28 @@
+import torch
+
+from flfast.randomness import generator, seed_torch, torch_generator
+
+
+def test_every_part_of_the_path_matters():
+    draws = {
+        float(generator(*path).random())
+        for path in [
+            (0, "shuffle", 1, 2),
+            (1, "shuffle", 1, 2),
+            (0, "cohort", 1, 2),
+            (0, "shuffle", 2, 1),
+            (0, "shuffle", 1, 2, 0),
+        ]
+    }
+    assert len(draws) == 5
+
+
+def test_torch_draws_the_same_again():
+    assert torch.equal(
+        torch.rand(3, generator=torch_generator(3, "augment", 1)),
+        torch.rand(3, generator=torch_generator(3, "augment", 1)),
+    )
+    seed_torch(0, "x", 1)
+    first = torch.rand(2)
+    seed_torch(0, "x", 1)
+    assert torch.equal(first, torch.rand(2))

@@ -1,0 +1,179 @@
+"""The command itself, on real data, in this process."""
+
+import csv
+import json
+import struct
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+QUICK = ("experiment=quick", "rounds=2", "callbacks=quiet")
+
+
+def rows(folder):
+    with (folder / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def timeless(folder):
+    slow = ("time/", "train/samples_per_s")
+    return [{k: v for k, v in row.items() if not k.startswith(slow)} for row in rows(folder)]
+
+
+def test_a_run_leaves_its_numbers_its_pictures_and_its_weights(flfast_run):
+    folder = flfast_run("experiment=quick", "callbacks=default", "logger=tensorboard")
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {
+        "metrics.csv",
+        "clients.csv",
+        "partition.json",
+        "partition.png",
+        "curves.png",
+        "model.pt",
+        "train.log",
+    }
+    assert [row["round"] for row in rows(folder)] == ["0", "1", "2", "3"]
+    last = rows(folder)[-1]
+    assert last["plan/strategy"] == "single"
+    assert last["plan/precision"] == "32-true"
+    assert float(last["comm/up_bytes"]) == 5 * 4 * sum(p.numel() for p in weights(folder).values())
+    assert json.loads((folder / "partition.json").read_text())["num_clients"] == 10
+    assert yaml.safe_load((folder / ".hydra" / "config.yaml").read_text())["rounds"] == 3
+    assert list(folder.rglob("events.out.tfevents*"))
+
+
+def weights(folder):
+    return torch.load(folder / "model.pt", weights_only=True)
+
+
+def test_the_same_run_twice_is_the_same_to_the_last_digit(flfast_run):
+    first, second = (flfast_run(*QUICK, run_dir=name) for name in "ab")
+    assert timeless(first) == timeless(second)
+    other = flfast_run(*QUICK, "seed=1", run_dir="c")
+    assert timeless(first) != timeless(other)
+
+
+def test_a_run_starts_from_given_weights(flfast_run):
+    first = flfast_run(*QUICK, run_dir="a")
+    second = flfast_run(*QUICK, f"init_from={first / 'model.pt'}", run_dir="b")
+    assert float(rows(second)[0]["global/loss"]) == pytest.approx(
+        float(rows(first)[-1]["global/loss"])
+    )
+
+
+def test_weights_of_another_model_are_refused(flfast_run, capsys):
+    first = flfast_run(*QUICK, run_dir="a")
+    with pytest.raises(SystemExit):
+        flfast_run(*QUICK, "model=logistic", f"init_from={first / 'model.pt'}", run_dir="b")
+    assert "shapes ['fc.weight [10, 200] instead of [10, 64]']" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["centralized", "local_only"])
+def test_baselines_come_from_the_same_config(flfast_run, mode):
+    folder = flfast_run(*QUICK, f"mode={mode}")
+    first, last = rows(folder)[0], rows(folder)[-1]
+    clients = 1 if mode == "centralized" else 5
+    assert int(last["cohort/clients"]) == clients
+    column = "global/accuracy" if mode == "centralized" else "personal/accuracy"
+    assert float(last[column]) > float(first[column]) + 0.1
+
+
+def test_federation_lies_between_its_baselines(flfast_run):
+    """On skewed clients the whole data beat the federation, and the federation being alone."""
+
+    def final(mode, column):
+        folder = flfast_run(
+            f"mode={mode}", "rounds=12", "callbacks=quiet", "eval_every=12", run_dir=mode
+        )
+        return float(rows(folder)[-1][column])
+
+    federated = final("federated", "global/accuracy")
+    assert federated > 0.93
+    assert final("centralized", "global/accuracy") > federated - 0.02
+    # A client's own model is good at its own few classes; the server's knows them all.
+    local = flfast_run(
+        "mode=local_only", "rounds=12", "callbacks=quiet", "eval_every=12", run_dir="alone"
+    )
+    federated_local = rows(local.parent / "federated")[-1]["local/accuracy"]
+    assert float(federated_local) > float(rows(local)[-1]["personal/accuracy"])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("model=resnet18", "bn=local", "model.small_images=true"),
+        ("model=resnet18", "bn=recalibrate"),
+        ("model=resnet18", "bn=frozen"),
+        ("model=resnet18", "model.norm=group"),
+        ("local_optimizer_state=keep", "optimizer=adam"),
+        ("local_optimizer_state=average", "optimizer.momentum=0.9"),
+        ("batch_size=-1", "micro_batch=16"),
+        ("local_epochs=null", "local_steps=5", "last_batch=pad"),
+        ("lr_schedule=cosine", "lr_schedule.warmup_rounds=1", "rounds=2"),
+        ("partition=pathological", "sampler.dropout=0.3"),
+        ("loader.num_workers=1", "loader.persistent_workers=true"),
+        ("trainer.precision=bf16-mixed", "trainer.gradient_clip_val=1.0"),
+        ("trainer.fast_dev_run=true", "rounds=40"),
+        ("algorithm=fedprox", "data=synthetic", "partition=natural", "split.test=0.0"),
+    ],
+    ids=lambda overrides: overrides[0] + "," + overrides[1],
+)
+def test_options_work_together(flfast_run, overrides):
+    limits = ("trainer.limit_train_batches=2",) if "local_steps" not in str(overrides) else ()
+    small = ("data.num_examples=400", "data.num_test=40") if "synthetic" in str(overrides) else ()
+    folder = flfast_run(
+        *("sampler.fraction=0.3", "rounds=1", "local_epochs=1", "callbacks=quiet"),
+        *limits,
+        *small,
+        *overrides,
+    )
+    assert np.isfinite(float(rows(folder)[-1]["train/loss"]))
+
+
+def test_a_sweep_ends_with_a_comparison(flfast_run, capsys):
+    folder = flfast_run("-m", "seed=1,2", "partition.alpha=0.1,1.0", *QUICK)
+    assert len(list(folder.glob("*/metrics.csv"))) == 4
+    with (folder / "comparison.csv").open() as file:
+        jobs = list(csv.DictReader(file))
+    assert [(job["seed"], job["partition.alpha"]) for job in jobs] == [
+        ("1", "0.1"),
+        ("1", "1.0"),
+        ("2", "0.1"),
+        ("2", "1.0"),
+    ]
+    assert "Mean ± std over seeds" in capsys.readouterr().out
+    assert (folder / "comparison.png").exists()
+
+
+def write_idx(path, array):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+    path.write_bytes(header + array.astype(np.uint8).tobytes())
+
+
+@pytest.fixture
+def mnist(tmp_path):
+    """A small MNIST in the true format."""
+    rng = np.random.default_rng(0)
+    for name, num in (("train", 1200), ("t10k", 100)):
+        raw = tmp_path / "data" / "MNIST" / "raw"
+        write_idx(raw / f"{name}-images-idx3-ubyte", rng.integers(0, 256, (num, 28, 28)))
+        write_idx(raw / f"{name}-labels-idx1-ubyte", np.arange(num) % 10)
+    return tmp_path / "data"
+
+
+def test_every_recipe_runs_a_round(flfast_run, mnist, root):
+    pfllib = root.parent / "shared" / "data" / "pfllib-mnist"
+    for recipe in sorted(path.stem for path in (root / "conf" / "experiment").glob("*.yaml")):
+        overrides = [f"experiment={recipe}", "rounds=1", "callbacks=none", "local_epochs=1"]
+        if recipe.startswith("mcmahan"):
+            overrides += [f"data.root={mnist}", "sampler.fraction=0.02"]
+        if recipe.startswith("pfllib"):
+            if not pfllib.exists():
+                continue
+            overrides += [f"data.root={pfllib}", "sampler.fraction=0.05"]
+            overrides += ["trainer.limit_train_batches=2", "trainer.limit_test_batches=1"]
+        folder = flfast_run(*overrides, run_dir=recipe)
+        assert rows(folder)[-1]["round"] == "1" or recipe == "quick"
