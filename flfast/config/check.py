@@ -1,4 +1,4 @@
-"""Checks the composed config before torch is imported: types, ranges, unknown keys, combinations."""
+"""Checks the composed config before torch is imported: types, ranges, keys, combinations."""
 
 import difflib
 import os
@@ -221,14 +221,14 @@ def _init_from(config: Config) -> str | None:
 def _devices(config: Config) -> str | None:
     devices = config["trainer"]["devices"]
     accelerator = config["trainer"]["accelerator"]
-    if devices == 0 or devices == [] or (isinstance(devices, int) and devices < -1):
+    if not devices or (isinstance(devices, int) and devices < -1):
         return f"trainer.devices={devices}: must be a count >= 1, -1, auto, or a list of indices"
     wants_gpu = accelerator in {"gpu", "cuda"} or isinstance(devices, list)
     if accelerator == "cpu" and isinstance(devices, list):
         return f"trainer.devices={devices} with trainer.accelerator=cpu: must be a count"
     if wants_gpu and not _may_have_gpu():
         return (
-            f"trainer.accelerator={accelerator} trainer.devices={devices}: this machine has no GPU; "
+            f"trainer.accelerator={accelerator} trainer.devices={devices}: there is no GPU here; "
             f"allowed: trainer.accelerator=cpu with a count of devices"
         )
     return None

@@ -9,6 +9,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import OverrideParseException
+from omegaconf import OmegaConf
 
 _UNKNOWN = re.compile(r"Could not (?:override|delete.*?|append.*?) '([^']+)'")
 
@@ -42,7 +43,8 @@ def explain(error: Exception, *, conf: str) -> int:
 def _did_you_mean(key: str, conf: str) -> str:
     GlobalHydra.instance().clear()
     with initialize_config_dir(version_base="1.3", config_dir=conf):
-        known = list(_keys(compose("config"), ""))
+        # Interpolations such as ${hydra:...} resolve in a job only; names need no values.
+        known = list(_keys(OmegaConf.to_container(compose("config"), resolve=False), ""))
     parent = key.rpartition(".")[0]
     inside = [name for name in known if name.rpartition(".")[0] == parent]
     close = difflib.get_close_matches(key, inside or known, n=1)
@@ -50,9 +52,7 @@ def _did_you_mean(key: str, conf: str) -> str:
 
 
 def _keys(node: Any, prefix: str) -> Iterator[str]:
-    for name in node:
+    for name, child in node.items():
         yield f"{prefix}{name}"
-        # Interpolations such as ${hydra:...} resolve in a job only; names need no values.
-        child = node._get_node(name)
-        if hasattr(child, "keys") and not child._is_none():
+        if isinstance(child, dict):
             yield from _keys(child, f"{prefix}{name}.")

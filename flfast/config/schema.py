@@ -9,9 +9,8 @@ from flfast.plan import LastBatch
 
 Node = dict[str, Any]
 METRICS = ("loss", "accuracy", "auc")
-OPTIMIZED = tuple(
-    [f"{name}/{metric}" for name in ("val", "global", "local", "personal") for metric in METRICS]
-) + ("train/loss",)
+VIEWS = ("val", "global", "local", "personal")
+OPTIMIZED = (*(f"{view}/{metric}" for view in VIEWS for metric in METRICS), "train/loss")
 
 
 class _Strict(BaseModel):

@@ -95,9 +95,7 @@ def test_one_clear_error_before_torch_is_imported(found, overrides):
         (("optimizer.nesterov=true",), "Nesterov momentum requires a momentum"),
         (("bn=local", "optimizer.lr=1e30"), "diverged"),
         (
-            (
-                "lr_schedule.scheduler={_target_: torch.optim.lr_scheduler.ReduceLROnPlateau, _partial_: true}",
-            ),
+            (f"lr_schedule.scheduler={PLATEAU}",),
             "needs a metric",
         ),
     ],

@@ -1,7 +1,7 @@
 """The eager engine: client by client, the plain Lightning way. The reference for every other."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 import numpy as np
@@ -42,7 +42,7 @@ class EagerEngine:
         states: ClientStates,
     ) -> None:
         self.module, self.data, self.states = module, data, states
-        self.trainer: Any = make_trainer()  # Lightning sets half of its attributes dynamically
+        self.trainer = cast(Any, make_trainer())  # its attributes are set dynamically
         # Lightning's profiler reports at the end of every fit; one report a run is meant.
         self._describe = self.trainer.profiler.describe
         self.trainer.profiler.describe = lambda: None

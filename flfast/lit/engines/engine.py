@@ -58,7 +58,7 @@ class Engine(Protocol):
         """Local training of a cohort from the server's state, and the mean of its uploads."""
 
     def evaluate(self, server: Tree) -> dict[str, GroupMetrics]:
-        """Metrics by evaluation set: `global`, `local`, `personal`, `val`, as far as they exist."""
+        """Metrics by evaluation set: `global`, `local`, `personal`, `val` where they exist."""
 
     def recalibrate(self, server: Tree, cohort: Sequence[int], plan: RoundPlan) -> Tree:
         """Server state with BatchNorm statistics measured on the cohort's training data."""

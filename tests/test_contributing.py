@@ -1,0 +1,91 @@
+"""The recipes of CONTRIBUTING.md: complete, clean, and running outside of the repository."""
+
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+# A block names its file after the language: ```python flfast/models/mlp.py
+BLOCKS = dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL))
+PYTHON = sorted(path for path in BLOCKS if path.endswith(".py"))
+CHOICES = [f"{Path(path).parent.name}={Path(path).stem}" for path in BLOCKS if "conf/" in path]
+
+
+def module(path):
+    return ".".join(PurePosixPath(path).with_suffix("").parts)
+
+
+def test_a_recipe_is_one_python_file_and_one_yaml():
+    groups = [choice.partition("=")[0] for choice in CHOICES]
+    assert sorted(groups) == ["algorithm", "data", "model", "partition"]
+    names = sorted(Path(path).stem for path in PYTHON)
+    assert names == sorted(choice.partition("=")[2] for choice in CHOICES)
+    assert len(BLOCKS) == 8
+
+
+@pytest.mark.parametrize("path", BLOCKS)
+def test_a_recipe_is_shorter_than_eighty_lines(path):
+    assert BLOCKS[path].count("\n") < 80
+
+
+def test_a_yaml_names_the_function_of_its_recipe():
+    targets = {yaml.safe_load(BLOCKS[p])["_target_"] for p in BLOCKS if p.endswith(".yaml")}
+    assert targets == {f"{module(path)}.{Path(path).stem}" for path in PYTHON}
+
+
+@pytest.mark.parametrize("path", PYTHON)
+@pytest.mark.parametrize("command", [("check", "--no-cache"), ("format", "--check")], ids=" ".join)
+def test_a_recipe_passes_its_own_checklist(path, command):
+    ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", path, "-"]
+    found = subprocess.run(
+        ruff, input=BLOCKS[path], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """A user's own folder, laid out as the page says."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    for path, text in BLOCKS.items():
+        place = folder / (path if path.startswith("conf/") else f"mine/{Path(path).name}")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        own = re.sub(r"(?m)^_target_: flfast\.[\w.]+(\.\w+\.\w+)", r"_target_: mine\1", text)
+        place.write_text(own, encoding="utf-8")
+    return folder
+
+
+def run(folder, *overrides):
+    command = [sys.executable, "-m", "flfast.train", "--config-dir", "conf", *CHOICES]
+    return subprocess.run(
+        [*command, "rounds=2", "callbacks=quiet", "hydra.run.dir=run", *overrides],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
+
+
+@pytest.mark.slow
+def test_the_recipes_run_together_from_a_package_of_ones_own(elsewhere):
+    process = run(elsewhere)
+    assert process.returncode == 0, process.stderr
+    with (elsewhere / "run" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["round"] for row in rows] == ["0", "1", "2"]
+    assert float(rows[-1]["global/accuracy"]) > 0.75
+    assert "slow_server · two_moons · zipf · residual_mlp · 10 clients" in process.stdout
+
+
+@pytest.mark.slow
+def test_options_of_ones_own_package_are_checked_like_ours(elsewhere):
+    process = run(elsewhere, "algorithm.server_lr=-1", "+model.widthh=3")
+    assert process.returncode == 2
+    assert "algorithm.server_lr=-1: must be greater than 0" in process.stderr
+    assert "unknown key model.widthh=3; did you mean width?" in process.stderr
