@@ -1,0 +1,51 @@
+"""The keys that users type, frozen: a change of this list is a change of the interface."""
+
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from flfast.train import CONF
+
+SURFACE = """
+algorithm batch_size bn callbacks data engine eval_every init_from
+loader.eval_batch_size loader.num_workers loader.persistent_workers loader.pin_memory
+local_epochs local_optimizer_state local_steps logger lr_schedule.scheduler
+lr_schedule.warmup_rounds last_batch micro_batch mode model optimized_metric optimizer.lr
+partition rounds sampler.count sampler.dropout sampler.fraction schedule seed split.test
+split.val strategy threads trainer.accelerator trainer.accumulate_grad_batches
+trainer.devices trainer.precision trainer.gradient_clip_val
+"""
+
+
+def test_keys_that_users_type_stay():
+    with initialize_config_dir(version_base="1.3", config_dir=CONF):
+        config = OmegaConf.to_container(compose("config"), resolve=False)
+    for key in SURFACE.split():
+        node = config
+        for part in key.split("."):
+            assert part in node, key
+            node = node[part]
+    listed = {key.partition(".")[0] for key in SURFACE.split()}
+    assert listed | {"trainer"} == set(config), "a new top-level key belongs into this list"
+
+
+def test_every_option_of_every_group_composes(root):
+    with initialize_config_dir(version_base="1.3", config_dir=CONF):
+        for path in sorted((root / "conf").glob("*/*.yaml")):
+            group, option = path.parent.name, path.stem
+            if group != "hydra":
+                compose("config", overrides=[f"{group}={option}"])
+
+
+def test_every_file_of_a_mirrored_package_has_its_config(root):
+    """conf/algorithm/fedprox.yaml is flfast/algorithms/fedprox.py; adding one edits nothing."""
+    mirrored = {
+        "algorithm": "algorithms",
+        "model": "models",
+        "partition": "datamodules/partitions",
+        "sampler": "federation/samplers",
+        "schedule": "federation/schedules",
+    }
+    for group, package in mirrored.items():
+        for path in (root / "conf" / group).glob("*.yaml"):
+            target = OmegaConf.load(path)["_target_"]
+            assert target == f"flfast.{package.replace('/', '.')}.{path.stem}.{path.stem}"
