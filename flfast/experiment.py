@@ -70,6 +70,11 @@ def build(config: DictConfig) -> Federation:
     model = build_model(config, data)
     initial = initial_weights(config, model)
     algorithm = build_algorithm(config, initial, model)
+    if config.optimized_metric.startswith("personal/") and algorithm.personal is None:
+        raise ValueError(
+            f"optimized_metric={config.optimized_metric}: clients of algorithm={algorithm.name} "
+            f"have no personal models; allowed: val/, global/, local/ metrics and train/loss"
+        )
     callbacks = list((instantiate(config.callbacks) or {}).values())
     trainer = build_trainer(config, callbacks)
     plans = build_plans(config, model, trainer)

@@ -4,11 +4,13 @@ import difflib
 import re
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 
 _UNKNOWN = re.compile(r"Could not (?:override|delete.*?|append.*?) '([^']+)'")
@@ -41,14 +43,28 @@ def explain(error: Exception, *, conf: str) -> int:
 
 
 def _did_you_mean(key: str, conf: str) -> str:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(version_base="1.3", config_dir=conf):
-        # Interpolations such as ${hydra:...} resolve in a job only; names need no values.
-        known = list(_keys(OmegaConf.to_container(compose("config"), resolve=False), ""))
+    known = [name for name in _known_keys(conf) if not name.rpartition(".")[2].startswith("_")]
     parent = key.rpartition(".")[0]
     inside = [name for name in known if name.rpartition(".")[0] == parent]
     close = difflib.get_close_matches(key, inside or known, n=1)
     return f"; did you mean {close[0]}?" if close else f"; allowed: {', '.join(inside or known)}"
+
+
+def _known_keys(conf: str) -> list[str]:
+    """Keys of the config with the groups that the command line chose."""
+    words = sys.argv[1:]
+    groups = {path.name for path in Path(conf).iterdir() if path.is_dir()}
+    chosen = [w for w in words if w.partition("=")[0] in groups and "," not in w]
+    folders = [b for a, b in pairwise(words) if a in {"--config-dir", "-cd"}]
+    search = [f"hydra.searchpath=[{','.join(f'file://{Path(f).absolute()}' for f in folders)}]"]
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(version_base="1.3", config_dir=conf):
+        try:
+            config = compose("config", overrides=[*chosen, *search])
+        except HydraException:
+            config = compose("config")
+    # Interpolations such as ${hydra:...} resolve in a job only; names need no values.
+    return list(_keys(OmegaConf.to_container(config, resolve=False), ""))
 
 
 def _keys(node: Any, prefix: str) -> Iterator[str]:
