@@ -111,7 +111,8 @@ def _target(prefix: str, node: Config) -> Iterator[str]:
     try:
         signature = read_signature(target)
     except LookupError as error:
-        yield f"{prefix}_target_={target}: there is no {error.args[0]}; install it or set PYTHONPATH"
+        missing = error.args[0]
+        yield f"{prefix}_target_={target}: there is no {missing}; install it or set PYTHONPATH"
         return
     if signature is not None:
         yield from _call(prefix, node, signature)
