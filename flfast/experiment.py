@@ -1,9 +1,9 @@
 """From a checked config to a run: the only place that knows both Hydra and torch."""
 
 import logging
+import pickle
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import StochasticWeightAveraging
+from lightning.pytorch.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
@@ -25,10 +27,12 @@ from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
 from flfast.federation.learning_rate import learning_rates
 from flfast.federation.loop import DivergedError, Federation
+from flfast.federation.samplers.uniform import uniform
 from flfast.injection import call_with
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
 from flfast.lit.devices import single_device
-from flfast.lit.module import LocalModule
+from flfast.lit.engines.engine import Engine
+from flfast.lit.module import LocalModule, check_optimizer_state
 from flfast.plan import Batching, RoundPlan
 from flfast.randomness import seed_torch
 from flfast.state.store import ClientStates
@@ -37,15 +41,17 @@ from flfast.state.weights import load_weights, read_weights
 
 log = logging.getLogger(__name__)
 
+PROFILERS = {"simple": SimpleProfiler, "advanced": AdvancedProfiler, "pytorch": PyTorchProfiler}
+
 
 def run_experiment(config: DictConfig) -> float | None:
     """Build a federation from a checked config and run it.
 
     Returns:
-        `optimized_metric` after the last round; None if it was not measured.
+        `optimized_metric` after the last round.
 
     Raises:
-        ConfigError: if data, model or devices refuse the settings.
+        ConfigError: if data, model or devices refuse the settings, or every client diverges.
     """
     try:
         federation = build(config)
@@ -56,7 +62,7 @@ def run_experiment(config: DictConfig) -> float | None:
         raise ConfigError(str(error.__cause__ or error)) from error
     try:
         history = federation.run()
-    except DivergedError as error:
+    except (DivergedError, MisconfigurationException) as error:
         raise ConfigError(str(error)) from error
     value = history[-1].get(config.optimized_metric)
     return None if value is None else float(value)
@@ -70,32 +76,26 @@ def build(config: DictConfig) -> Federation:
     model = build_model(config, data)
     initial = initial_weights(config, model)
     algorithm = build_algorithm(config, initial, model)
-    if config.optimized_metric.startswith("personal/") and algorithm.personal is None:
-        raise ValueError(
-            f"optimized_metric={config.optimized_metric}: clients of algorithm={algorithm.name} "
-            f"have no personal models; allowed: val/, global/, local/ metrics and train/loss"
-        )
-    callbacks = list((instantiate(config.callbacks) or {}).values())
+    callbacks = build_callbacks(config)
     trainer = build_trainer(config, callbacks)
     plans = build_plans(config, model, trainer)
-    module = LocalModule(
-        model,
-        algorithm,
-        instantiate(config.optimizer),
-        freeze_batchnorm=config.bn == "frozen",
-    )
-    module.make_optimizer([torch.nn.Parameter(torch.zeros(1))], lr=config.optimizer.lr)
+    make_optimizer = instantiate(config.optimizer)
+    if algorithm.optimizer is not None:
+        check_optimizer_state(make_optimizer, lr=config.optimizer.lr)
+    module = LocalModule(model, algorithm, make_optimizer, freeze_batchnorm=config.bn == "frozen")
+    make_optimizer(module.parameters(), lr=config.optimizer.lr)  # its own checks, before training
     loggers = list((instantiate(config.logger) or {}).values())
     for logger in loggers:
         logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
     engine = instantiate(config.engine)(module, data, lambda: trainer, ClientStates())
+    check_metric(config, engine)
     title = describe(config, algorithm, data)
     log.info("%s | engine %s, %s, %s", title, engine.name, plans(1).devices, plans(1).precision)
     return Federation(
         algorithm=algorithm,
         engine=engine,
         data=data,
-        sampler=instantiate(config.sampler),
+        sampler=everyone if data.pooled else instantiate(config.sampler),
         plans=plans,
         initial=initial,
         rounds=1 if config.trainer.fast_dev_run else config.rounds,
@@ -104,13 +104,15 @@ def build(config: DictConfig) -> Federation:
         recalibrate=config.bn == "recalibrate",
         callbacks=callbacks,
         loggers=loggers,
-        run_dir=Path(HydraConfig.get().runtime.output_dir),
+        run_dir=run_dir(),
         title=title,
     )
 
 
 def build_data(config: DictConfig) -> FederatedDataModule:
     """The population, loaded, partitioned and split."""
+    if config.loader.pin_memory and not torch.cuda.is_available():
+        raise ValueError("loader.pin_memory=True needs a GPU, and there is none; use false")
     data = FederatedDataModule(
         instantiate(config.data),
         instantiate(config.partition),
@@ -124,49 +126,103 @@ def build_data(config: DictConfig) -> FederatedDataModule:
 
 
 def build_model(config: DictConfig, data: FederatedDataModule) -> nn.Module:
-    """The model for the data's shape and classes, initialised from the seed."""
+    """The model for the data's shape and classes, initialised from the seed.
+
+    Raises:
+        ValueError: if it does not turn the data into logits.
+    """
     seed_torch(config.seed, "initial weights")
     make = instantiate(config.model)
-    if isinstance(make, nn.Module):
-        return make
-    shape = data.examples.input_shape
-    return call_with(make, input_shape=shape, num_classes=data.num_classes)
+    shape, num_classes = data.examples.input_shape, data.num_classes
+    model: nn.Module = make
+    if not isinstance(make, nn.Module):
+        model = call_with(make, input_shape=shape, num_classes=num_classes)
+    batch = next(iter(data.eval_loader(data.train_clients.of(0)[:2])))
+    inputs = data.examples.transform(batch.inputs, dtype=torch.get_default_dtype())
+    try:
+        with torch.no_grad():
+            logits = model.eval()(inputs)
+    except RuntimeError as error:
+        raise ValueError(f"the model cannot read inputs of shape {list(shape)}: {error}") from None
+    if logits.shape != (len(inputs), num_classes):
+        raise ValueError(
+            f"the model gives {list(logits.shape)} for {len(inputs)} examples; "
+            f"it must give logits [B, {num_classes}]"
+        )
+    return model.train()
 
 
 def initial_weights(config: DictConfig, model: nn.Module) -> Tree:
-    """Weights before round 1: the model's own, or those of `init_from`."""
+    """Weights before round 1: the model's own, or those of `init_from`.
+
+    Raises:
+        ValueError: if the file holds no weights, or others.
+    """
     weights = read_weights(model)
     if config.init_from is None:
         return weights
-    state_dict = torch.load(config.init_from, map_location="cpu", weights_only=True)
-    return load_weights(weights, state_dict, source=config.init_from)
+    try:
+        found = torch.load(config.init_from, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, EOFError, RuntimeError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(v, torch.Tensor) for v in found.values()):
+        raise ValueError(
+            f"init_from={config.init_from} holds no weights; allowed: a state dict, as "
+            f"torch.save(model.state_dict(), FILE) or another run's model.pt"
+        )
+    return load_weights(weights, found, source=config.init_from)
 
 
 def build_algorithm(config: DictConfig, initial: Tree, model: nn.Module) -> Algorithm:
-    """The algorithm in the clothes of mode, BatchNorm policy and optimizer state."""
-    algorithm = local() if config.mode == "local_only" else instantiate(config.algorithm)
-    if config.bn == "local":
+    """The algorithm in the clothes of mode, BatchNorm policy and optimizer state.
+
+    Raises:
+        ValueError: if mode or metric need something it does not have.
+    """
+    make = instantiate(config.algorithm)
+    algorithm = make if isinstance(make, Algorithm) else call_with(make, initial=initial)
+    if config.mode != "federated" and algorithm.name != "fedavg":
+        log.warning("mode=%s does not use algorithm=%s", config.mode, algorithm.name)
+    if config.mode == "local_only":
+        algorithm = local(initial=initial)
+    elif config.mode == "centralized":
+        algorithm = Algorithm(name="centralized")
+    has_batchnorm = any(True for _ in batchnorm_layers(model))
+    if config.bn != "aggregate" and not has_batchnorm:
+        log.warning("bn=%s changes nothing: the model has no BatchNorm", config.bn)
+    elif config.bn == "local":
         algorithm = keep_local(algorithm, batchnorm_weights(model, initial))
-    wrappers: dict[str, Callable[[Algorithm], Algorithm]] = {
-        "reset": lambda same: same,
-        "keep": keep_optimizer,
-        "average": average_optimizer,
-    }
-    return wrappers[config.local_optimizer_state](algorithm)
+    if config.local_optimizer_state == "keep":
+        return keep_optimizer(algorithm)
+    return average_optimizer(algorithm) if config.local_optimizer_state == "average" else algorithm
+
+
+def build_callbacks(config: DictConfig) -> list[L.Callback]:
+    """Callbacks of rounds and of local training.
+
+    Raises:
+        ValueError: if one would carry weights from client to client.
+    """
+    callbacks = list((instantiate(config.callbacks) or {}).values())
+    if any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks):
+        raise ValueError("callbacks: StochasticWeightAveraging would average over clients")
+    return callbacks
 
 
 def build_trainer(config: DictConfig, callbacks: list[L.Callback]) -> L.Trainer:
     """Lightning's Trainer with every option of `trainer`."""
-    options: dict[str, Any] = OmegaConf.to_container(config.trainer, resolve=True)  # type: ignore[assignment]
+    options: dict[str, Any] = instantiate(config.trainer, _convert_="all")
     options["devices"] = single_device(options["accelerator"], options["devices"])
+    if options["profiler"] in PROFILERS:
+        profiler = PROFILERS[options["profiler"]]
+        options["profiler"] = profiler(dirpath=run_dir(), filename="profile")
     return L.Trainer(
         **options,
-        strategy=config.strategy.trainer,
         logger=False,
         callbacks=callbacks,
         enable_checkpointing=False,
         num_sanity_val_steps=0,
-        default_root_dir=HydraConfig.get().runtime.output_dir,
+        default_root_dir=run_dir(),
         max_epochs=1,
     )
 
@@ -175,6 +231,9 @@ def build_plans(
     config: DictConfig, model: nn.Module, trainer: L.Trainer
 ) -> Callable[[int], RoundPlan]:
     """The plan of every round."""
+    has_batchnorm = any(True for _ in batchnorm_layers(model))
+    if has_batchnorm and config.batch_size in {1, 2} and config.bn != "frozen":
+        log.warning("batch_size=%d with BatchNorm: its statistics are noise", config.batch_size)
     base = RoundPlan(
         round_idx=1,
         lr=config.optimizer.lr,
@@ -183,7 +242,7 @@ def build_plans(
             accumulate=config.trainer.accumulate_grad_batches,
             micro_batch=config.micro_batch,
             last_batch=config.last_batch,
-            drop_single=any(True for _ in batchnorm_layers(model)),
+            drop_single=has_batchnorm,
         ),
         local_epochs=config.local_epochs,
         local_steps=config.local_steps,
@@ -193,8 +252,23 @@ def build_plans(
     )
     schedule = instantiate(config.lr_schedule)
     rates = learning_rates(lr=config.optimizer.lr, rounds=config.rounds, **schedule)
-    make: Callable[..., Callable[[int], RoundPlan]] = instantiate(config.schedule)
-    return partial(make, base=base, learning_rates=rates)()
+    return instantiate(config.schedule)(base=base, learning_rates=rates)
+
+
+def check_metric(config: DictConfig, engine: Engine) -> None:
+    """Make sure that `optimized_metric` will be measured."""
+    view = config.optimized_metric.partition("/")[0]
+    if view not in {"train", *engine.evaluation_sets}:
+        raise ValueError(
+            f"optimized_metric={config.optimized_metric} will not be measured: there is no such "
+            f"model or no such data; allowed: {', '.join(sorted(engine.evaluation_sets))} metrics "
+            f"and train/loss"
+        )
+
+
+def everyone(num_clients: int, *, rng: Any) -> Any:
+    """The whole population, every round: the pooled client of the centralised baseline."""
+    return uniform(num_clients, fraction=1.0, count=None, dropout=0.0, rng=rng)
 
 
 def describe(config: DictConfig, algorithm: Algorithm, data: FederatedDataModule) -> str:
@@ -203,6 +277,11 @@ def describe(config: DictConfig, algorithm: Algorithm, data: FederatedDataModule
     name = algorithm.name if config.mode == "federated" else config.mode
     parts = [name, choices.data, choices.partition, choices.model, f"{data.num_clients} clients"]
     return " · ".join(str(part) for part in parts)
+
+
+def run_dir() -> Path:
+    """Hydra's folder for this run."""
+    return Path(HydraConfig.get().runtime.output_dir)
 
 
 def quiet_lightning() -> None:

@@ -15,7 +15,9 @@ class Batching(NamedTuple):
         last_batch: what becomes of the partial last step of a local epoch: `keep` trains on it,
             `drop` leaves it out unless nothing would be left, `pad` repeats examples from the
             epoch's beginning.
-        drop_single: leave out a last step of one example, on which BatchNorm has no variance.
+        drop_single: leave out an example rather than have a batch of one in the last step, on
+            which BatchNorm has no variance.
+        limit: batches of a local epoch, as `trainer.limit_train_batches`: a share or a number.
     """
 
     batch_size: int
@@ -23,6 +25,7 @@ class Batching(NamedTuple):
     micro_batch: int | None = None
     last_batch: LastBatch = "keep"
     drop_single: bool = False
+    limit: float | int = 1.0
 
 
 class RoundPlan(NamedTuple):

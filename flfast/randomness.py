@@ -27,16 +27,8 @@ def generator(seed: int, purpose: str, *path: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(_sequence(seed, purpose, path)))
 
 
-def torch_generator(seed: int, purpose: str, *path: int) -> torch.Generator:
-    """The same for draws that torch makes on the CPU."""
-    return torch.Generator().manual_seed(_torch_seed(seed, purpose, path))
-
-
 def seed_torch(seed: int, purpose: str, *path: int) -> None:
     """Seed torch's global generators, which dropout and initialisers read."""
-    torch.manual_seed(_torch_seed(seed, purpose, path))  # noqa: TID251 - the one place
-
-
-def _torch_seed(seed: int, purpose: str, path: tuple[int, ...]) -> int:
+    state = _sequence(seed, purpose, path).generate_state(1, np.uint64)[0]
     # 63 bits: torch refuses what does not fit a signed 64-bit integer.
-    return int(_sequence(seed, purpose, path).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    torch.manual_seed(int(state >> np.uint64(1)))  # noqa: TID251 - the one place

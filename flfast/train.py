@@ -35,7 +35,7 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         _run()
-    except (ConfigError, HydraException, OmegaConfBaseException) as error:
+    except (ConfigError, HydraException, OmegaConfBaseException, OSError) as error:
         if wanted == "1":
             raise
         sys.exit(explain(error, conf=CONF))

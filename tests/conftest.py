@@ -93,6 +93,8 @@ def make_federation(tmp_path):
             precision="32-true",
         )
         algorithm = algorithm or fedavg(weighting="samples")
+        if callable(algorithm):
+            algorithm = algorithm(read_weights(model))
         module = LocalModule(
             model, algorithm, optimizer, freeze_batchnorm=options.pop("freeze_batchnorm", False)
         )

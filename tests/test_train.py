@@ -116,7 +116,14 @@ def test_federation_lies_between_its_baselines(flfast_run):
         ("loader.num_workers=1", "loader.persistent_workers=true"),
         ("trainer.precision=bf16-mixed", "trainer.gradient_clip_val=1.0"),
         ("trainer.fast_dev_run=true", "rounds=40"),
-        ("algorithm=fedprox", "data=synthetic", "partition=natural", "split.test=0.0"),
+        ("optimizer=custom", "optimizer._target_=torch.optim.RMSprop", "+optimizer.alpha=0.9"),
+        ("mode=centralized", "sampler.count=5", "sampler.dropout=0.5"),
+        (
+            "algorithm=fedprox",
+            "data=synthetic",
+            "partition=natural",
+            "optimized_metric=train/loss",
+        ),
     ],
     ids=lambda overrides: overrides[0] + "," + overrides[1],
 )

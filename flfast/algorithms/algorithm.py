@@ -94,6 +94,7 @@ class Algorithm:
     Attributes:
         name: for titles and messages.
         weighting: weights of the mean of uploads: training examples used, or 1.
+        evaluate_server: whether the server's model is worth evaluating; not if nobody shares.
         server_state: initial weights -> server state, with `params` and `buffers`.
         client_state: broadcast -> state of a client that takes part for the first time.
         broadcast: server state -> what every client of the cohort receives.
@@ -110,6 +111,7 @@ class Algorithm:
 
     name: str
     weighting: Weighting = "samples"
+    evaluate_server: bool = True
     server_state: Callable[[Tree], Tree] = _initial
     client_state: Callable[[Tree], Tree] = _stateless
     broadcast: Callable[[Tree], Tree] = _broadcast

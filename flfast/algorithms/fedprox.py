@@ -6,12 +6,16 @@ MLSys 2020, equation 2. https://arxiv.org/abs/1812.06127
     h_k(w; w[t]) = F_k(w) + mu / 2 * |w - w[t]|^2
 """
 
+import logging
+
 from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm, Context, Task, Weighting
 from flfast.datamodules.batches import Batch
 from flfast.options import NonNegative
 from flfast.state.tree import Tree, squared_norm, sub
+
+log = logging.getLogger(__name__)
 
 
 def fedprox(*, mu: NonNegative, weighting: Weighting) -> Algorithm:
@@ -21,6 +25,8 @@ def fedprox(*, mu: NonNegative, weighting: Weighting) -> Algorithm:
         mu: strength of the proximal term, >= 0.
         weighting: `samples` or `uniform`.
     """
+    if mu == 0:
+        log.warning("algorithm.mu=0 makes FedProx FedAvg")
 
     def proximal(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         distance = squared_norm(sub(params, ctx.start["params"]))

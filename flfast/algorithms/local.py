@@ -1,29 +1,19 @@
-"""Local training without federation: every client keeps its own model, nothing is averaged.
+"""Local training without federation: every client keeps its own model, nothing is sent.
 
 The floor of every comparison: what a client reaches alone.
 """
 
-from flfast.algorithms.algorithm import Algorithm, Context, Finished
+from dataclasses import replace
+
+from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.keep_local import keep_local
 from flfast.state.tree import Tree
 
 
-def local() -> Algorithm:
-    """Clients that train their own models from common initial weights and upload nothing."""
+def local(*, initial: Tree) -> Algorithm:
+    """Clients that train their own models from common initial weights.
 
-    def first(broadcast: Tree) -> Tree:
-        return {"params": broadcast["params"], "buffers": broadcast["buffers"]}
-
-    def own(broadcast: Tree, client: Tree) -> Tree:
-        return client
-
-    def keep(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return {}, done.weights
-
-    return Algorithm(
-        name="local",
-        client_state=first,
-        start=own,
-        finish=keep,
-        server_step=lambda server, mean: server,
-        personal=own,
-    )
+    Args:
+        initial: weights before round 1; all of them stay with the client.
+    """
+    return replace(keep_local(Algorithm(name="local"), initial), evaluate_server=False)

@@ -20,15 +20,13 @@ _DPI = 150
 def draw_comparison(jobs: Sequence[Job], path: Path) -> None:
     """Write a PNG; lines are means over seeds, bands one standard deviation around them.
 
-    Shown is the first of global, local, personal and validation accuracy that was measured;
-    no picture where none was.
+    Shown is the first of global, local, personal and validation accuracy that every job
+    measured, or else that any did; no picture where none was.
     """
-    measured = (
-        column
-        for column in (f"{view}/accuracy" for view in VIEWS)
-        if any(series(job.history, column)[0] for job in jobs)
-    )
-    column = next(measured, None)
+    columns = [f"{view}/accuracy" for view in VIEWS]
+    done = [job for job in jobs if not job.failed]
+    column = next((c for c in columns if done and all(_has(job, c) for job in done)), None)
+    column = column or next((c for c in columns if any(_has(job, c) for job in jobs)), None)
     if column is None:
         return
     keys = [key for key in varying(jobs) if key != "seed"]
@@ -46,6 +44,10 @@ def draw_comparison(jobs: Sequence[Job], path: Path) -> None:
         over_rounds(axes, title=title, percent=True)
         if keys:
             picture.legend(loc="outside right upper")
+
+
+def _has(job: Job, column: str) -> bool:
+    return bool(series(job.history, column)[0])
 
 
 def _line(axes: Axes, jobs: Sequence[Job], column: str, *, label: str, color: str) -> None:

@@ -27,6 +27,8 @@ _OURS = {
     "logger": "logger",
     "callbacks": "callbacks",
     "default_root_dir": "hydra.run.dir",
+    "enable_checkpointing": "callbacks",
+    "num_sanity_val_steps": "trainer.limit_val_batches",
 }
 
 Config = dict[str, Any]
@@ -39,6 +41,9 @@ def check(config: DictConfig) -> None:
     Raises:
         ConfigError: one line per problem: key, value, what is allowed.
     """
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise ConfigError("\n".join(f"{key} is missing; set it" for key in missing))
     try:
         values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
@@ -204,8 +209,10 @@ def _optimized(config: Config) -> str | None:
 
 def _baselines(config: Config) -> str | None:
     mode = config["mode"]
-    if mode != "federated" and config["bn"] == "local":
-        return f"bn=local with mode={mode}: nothing is shared there; use bn=aggregate"
+    if mode != "federated" and config["bn"] in {"local", "recalibrate"}:
+        return f"bn={config['bn']} with mode={mode}: nothing is shared there; use bn=aggregate"
+    if mode == "local_only" and config["local_optimizer_state"] == "average":
+        return "local_optimizer_state=average with mode=local_only: use keep or reset"
     return None
 
 

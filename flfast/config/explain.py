@@ -43,6 +43,9 @@ def explain(error: Exception, *, conf: str) -> int:
 
 
 def _did_you_mean(key: str, conf: str) -> str:
+    options = sorted(path.stem for path in (Path(conf) / key).glob("*.yaml"))
+    if options:
+        return f" as a value: it is a config group; allowed: {', '.join(options)}"
     known = [name for name in _known_keys(conf) if not name.rpartition(".")[2].startswith("_")]
     parent = key.rpartition(".")[0]
     inside = [name for name in known if name.rpartition(".")[0] == parent]

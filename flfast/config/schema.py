@@ -44,9 +44,9 @@ class TrainerSettings(BaseModel):
     accumulate_grad_batches: Count
     gradient_clip_val: NonNegative | None
     gradient_clip_algorithm: Literal["norm", "value"]
-    limit_train_batches: float | int = Field(ge=0)
+    limit_train_batches: float | int = Field(gt=0)
     limit_val_batches: float | int = Field(ge=0)
-    limit_test_batches: float | int = Field(ge=0)
+    limit_test_batches: float | int = Field(gt=0)
     fast_dev_run: bool | NonNegativeInt
     deterministic: bool | Literal["warn"] | None
     profiler: Literal["simple", "advanced", "pytorch"] | dict[str, Any] | None
@@ -60,6 +60,13 @@ class OptimizerSettings(BaseModel):
     lr: Positive
     momentum: NonNegative = 0.0
     weight_decay: NonNegative = 0.0
+    betas: list[Portion] = Field(default=[0.9, 0.999], min_length=2, max_length=2)
+
+
+class StrategySettings(_Strict):
+    """On which devices."""
+
+    name: Literal["single"]
 
 
 class ScheduleSettings(_Strict):
@@ -97,7 +104,7 @@ class Settings(_Strict):
     schedule: Node
     sampler: Node
     engine: Node
-    strategy: Node
+    strategy: StrategySettings
     trainer: TrainerSettings
     logger: Node | None
     callbacks: Node | None

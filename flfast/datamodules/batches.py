@@ -56,35 +56,47 @@ def local_epoch(num_examples: int, batching: Batching) -> LocalEpoch:
     >>> local_epoch(5, Batching(batch_size=2)).bounds
     [(0, 2), (2, 4), (4, 5)]
     """
-    step = num_examples
-    if batching.batch_size > 0:
-        step = batching.batch_size * batching.accumulate
-    micro = batching.batch_size if batching.batch_size > 0 else step
-    micro = min(micro, batching.micro_batch or micro)
+    batch = batching.batch_size if batching.batch_size > 0 else num_examples
+    step = batch * batching.accumulate if batching.batch_size > 0 else batch
+    micro = min(batch, batching.micro_batch or batch)
     accumulate = -(-step // micro)
-    kept = _kept(num_examples, step, micro, batching)
+    kept = min(_kept(num_examples, step, micro, batching), _limit(num_examples, batch, batching))
     bounds, scales = [], []
     starts = range(0, kept, step)
     for start in starts:
         size = min(step, kept - start)
-        num_batches = -(-size // micro)
-        cuts = [start + size * i // num_batches for i in range(num_batches + 1)]
+        cuts = _cuts(size, micro)
         for low, high in pairwise(cuts):
-            bounds.append((low, high))
+            bounds.append((start + low, start + high))
             scales.append((high - low) * accumulate / size)
     return LocalEpoch(kept, bounds, scales, accumulate, len(starts))
+
+
+def _cuts(size: int, micro: int) -> list[int]:
+    num_batches = -(-size // micro)
+    return [size * i // num_batches for i in range(num_batches + 1)]
 
 
 def _kept(num_examples: int, step: int, micro: int, batching: Batching) -> int:
     rest = num_examples % step
     if rest and batching.last_batch == "pad":
         return num_examples - rest + step
-    # A client smaller than one step trains on what it has: zero steps would be silent.
-    if num_examples < step:
-        return num_examples
-    if batching.last_batch == "drop":
+    if rest and num_examples > step and batching.last_batch == "drop":
         return num_examples - rest
-    return num_examples - 1 if batching.drop_single and rest % micro == 1 else num_examples
+    # A client smaller than one step trains on what it has: zero steps would be silent.
+    single = batching.drop_single and rest and num_examples > 1
+    has_single = single and min(b - a for a, b in pairwise(_cuts(rest, micro))) == 1
+    return num_examples - 1 if has_single else num_examples
+
+
+def _limit(num_examples: int, batch: int, batching: Batching) -> int:
+    num_batches = batching.limit
+    if isinstance(num_batches, float):
+        # A share of the batches, at least one: Lightning would refuse an epoch without any.
+        num_batches = max(1, int(num_batches * -(-num_examples // batch)))
+        if batching.limit == 1.0:
+            num_batches += 1  # a padded last batch
+    return num_batches * batch
 
 
 class TrainLoader:

@@ -7,6 +7,7 @@ import numpy as np
 
 from flfast.datamodules.batches import Batch, EvalLoader
 from flfast.datamodules.federated import FederatedDataModule, transform_batch
+from flfast.randomness import generator
 
 
 class EvaluationSet(NamedTuple):
@@ -51,7 +52,10 @@ class EvaluationDataModule(L.LightningDataModule):
             positions = np.argsort(order, kind="stable")
         else:
             # A client's test example may be central too; it is predicted once.
-            self.indices, positions = np.unique(indices, return_inverse=True)
+            unique, inverse = np.unique(indices, return_inverse=True)
+            # Mixed, so that a limited pass is a fair sample.
+            order = generator(data.seed, "evaluation").permutation(len(unique))
+            self.indices, positions = unique[order], np.argsort(order)[inverse]
         self.sets = {}
         for name, (_, owners) in parts.items():
             places, positions = np.split(positions, [len(owners)])

@@ -14,7 +14,7 @@ from flfast.datamodules.fetching import Loading, make_fetch
 from flfast.datamodules.splits import ClientIndices, group_by_client, split_clients
 from flfast.injection import call_with
 from flfast.plan import Batching
-from flfast.randomness import generator, torch_generator
+from flfast.randomness import generator
 
 
 class Split(NamedTuple):
@@ -83,6 +83,8 @@ class FederatedDataModule(L.LightningDataModule):
             return
         self.examples = call_with(self.source, seed=self.seed)
         self._fetch = make_fetch(self.examples, self.loading)
+        # Workers of their own: a validation pass may come in the middle of a local epoch.
+        self._fetch_eval = make_fetch(self.examples, self.loading)
         self.splits, central = split_examples(
             self.examples, self.partition, seed=self.seed, split=self.split
         )
@@ -127,7 +129,7 @@ class FederatedDataModule(L.LightningDataModule):
     def eval_loader(self, indices: np.ndarray, owner: np.ndarray | None = None) -> EvalLoader:
         """Given examples in their order; with `owner`, no batch spans two clients."""
         return EvalLoader(
-            self.fetch, indices, batch_size=self.loading.eval_batch_size, owner=owner
+            self._fetch_eval, indices, batch_size=self.loading.eval_batch_size, owner=owner
         )
 
     @property
@@ -148,25 +150,27 @@ class ClientDataModule(L.LightningDataModule):
         self, data: FederatedDataModule, client_id: int, *, batching: Batching, round_idx: int
     ) -> None:
         super().__init__()
-        self.data, self.client_id, self.round_idx = data, client_id, round_idx
+        self.data, self.client_id = data, client_id
         self.indices = data.train_clients.of(client_id)
         self.epoch = local_epoch(len(self.indices), batching)
-        self._augment_rng: torch.Generator | None = None
-        if data.examples.transform.augments:
-            self._augment_rng = torch_generator(data.seed, "augment", round_idx, client_id)
+        path = (round_idx, client_id)
+        self._augment_rng = generator(data.seed, "augment", *path)
+        # One loader, however often Lightning asks: it counts the epochs.
+        self._loader = TrainLoader(
+            data.fetch,
+            self.indices,
+            self.epoch,
+            lambda e, n: generator(data.seed, "shuffle", *path, e).permutation(n),
+        )
 
     def train_dataloader(self) -> TrainLoader:
         """The client's training batches."""
-        path = (self.round_idx, self.client_id)
-        return TrainLoader(
-            self.data.fetch,
-            self.indices,
-            self.epoch,
-            lambda e, n: generator(self.data.seed, "shuffle", *path, e).permutation(n),
-        )
+        return self._loader
 
     def val_dataloader(self) -> EvalLoader:
         """The client's validation examples."""
+        if self.data.pooled:
+            return self.data.val_dataloader()
         return self.data.eval_loader(self.data.splits["val"].of(self.client_id))
 
     def test_dataloader(self) -> EvalLoader:
@@ -183,7 +187,7 @@ def transform_batch(
     examples: Examples,
     batch: Batch,
     *,
-    rng: torch.Generator | None = None,
+    rng: np.random.Generator | None = None,
 ) -> Batch:
     """Batch in the model's precision; `rng` augments, in training only."""
     trainer = module.trainer

@@ -56,6 +56,8 @@ class _Workers:
             num_workers=loading.num_workers,
             pin_memory=loading.pin_memory,
             persistent_workers=loading.persistent_workers,
+            # Of its own: by default it draws from the generator that dropout reads.
+            generator=torch.Generator(),
         )
 
     def __call__(self, batches: Sequence[np.ndarray]) -> Iterator[tuple[Tensor, Tensor]]:

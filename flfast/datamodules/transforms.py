@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -30,19 +31,23 @@ class BatchTransform:
         return bool(self.random_crop or self.random_flip)
 
     def __call__(
-        self, inputs: Tensor, *, dtype: torch.dtype, rng: torch.Generator | None = None
+        self, inputs: Tensor, *, dtype: torch.dtype, rng: np.random.Generator | None = None
     ) -> Tensor:
         """Transform [B, ...] inputs.
 
         Args:
             inputs: uint8 images [B, channels, H, W], or anything else, passed through.
             dtype: floating-point type of the model; integer inputs other than uint8 (tokens) stay.
-            rng: CPU generator for augmentation; None for evaluation.
+            rng: for augmentation; None for evaluation.
         """
-        if rng is not None and self.random_flip:
-            inputs = _flip(inputs, rng)
-        if rng is not None and self.random_crop:
-            inputs = _crop(inputs, self.random_crop, rng)
+        if rng is not None and self.augments:
+            # A row per image: however an epoch is cut into batches, an image's draws stay its own.
+            draws = torch.from_numpy(rng.random((len(inputs), 3))).to(inputs.device)
+            if self.random_flip:
+                flip = draws[:, 0].view(-1, 1, 1, 1) < 0.5
+                inputs = torch.where(flip, inputs.flip(-1), inputs)
+            if self.random_crop:
+                inputs = _crop(inputs, self.random_crop, draws[:, 1:])
         if inputs.dtype == torch.uint8:
             inputs = inputs.to(dtype).div_(255)
         elif inputs.is_floating_point():
@@ -81,17 +86,12 @@ def image_transform(
     )
 
 
-def _flip(inputs: Tensor, rng: torch.Generator) -> Tensor:
-    flip = torch.rand(len(inputs), generator=rng) < 0.5
-    return torch.where(flip.to(inputs.device).view(-1, 1, 1, 1), inputs.flip(-1), inputs)
-
-
-def _crop(inputs: Tensor, padding: int, rng: torch.Generator) -> Tensor:
-    num, _, height, width = inputs.shape
+def _crop(inputs: Tensor, padding: int, draws: Tensor) -> Tensor:
+    _, _, height, width = inputs.shape
+    top, left = (draws * (2 * padding + 1)).long().unbind(dim=1)
     padded = F.pad(inputs, [padding] * 4)
-    top, left = torch.randint(0, 2 * padding + 1, (2, num), generator=rng).to(inputs.device)
     rows = top[:, None] + torch.arange(height, device=inputs.device)  # [B, H]
     columns = left[:, None] + torch.arange(width, device=inputs.device)  # [B, W]
-    batch = torch.arange(num, device=inputs.device)[:, None, None]
+    batch = torch.arange(len(inputs), device=inputs.device)[:, None, None]
     # Advanced indices around a slice put the channel last: [B, H, W, channels].
     return padded[batch, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)

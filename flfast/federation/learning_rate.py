@@ -27,7 +27,7 @@ def learning_rates(
             multiplied with what the scheduler says.
 
     Raises:
-        ValueError: if the scheduler needs a metric, such as ReduceLROnPlateau.
+        ValueError: if the scheduler needs a metric, such as ReduceLROnPlateau, or goes below 0.
     """
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=lr)
     schedule = scheduler(optimizer) if scheduler else None
@@ -36,7 +36,7 @@ def learning_rates(
             "lr_schedule.scheduler=ReduceLROnPlateau needs a metric; allowed: schedulers that "
             "depend on the round alone"
         )
-    rates = []
+    rates: list[float] = []
     for round_idx in range(1, rounds + 1):
         warmup = min(1.0, round_idx / (warmup_rounds + 1))
         rates.append(float(optimizer.param_groups[0]["lr"]) * warmup)
@@ -45,4 +45,9 @@ def learning_rates(
                 # torch expects optimizer.step() before; here only the rates are of interest.
                 warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step.*")
                 schedule.step()
+    if min(rates) < 0:
+        raise ValueError(
+            f"lr_schedule: round {rates.index(min(rates)) + 1} would have learning rate "
+            f"{min(rates):g}; allowed: >= 0"
+        )
     return rates

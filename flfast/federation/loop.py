@@ -93,9 +93,13 @@ class Federation:
             self._finish_round({"round": 0}, {}, evaluate=True)
             for round_idx in range(1, self.rounds + 1):
                 self._round(round_idx)
-            self._emit("on_run_end")
             status = "success"
         finally:
+            # A run that is stopped leaves what it has, too.
+            if self.history:
+                self._emit("on_run_end")
+            if status == "failed" and self.history:
+                log.warning("stopped after round %d: %s", self.history[-1]["round"], self.run_dir)
             for closable in (*self.callbacks, self.engine):
                 getattr(closable, "close", lambda: None)()
             for logger in self.loggers:
@@ -135,7 +139,9 @@ class Federation:
             **plan_columns(plan),
         }
         due = round_idx % self.eval_every == 0 or round_idx == self.rounds
-        self._finish_round(row, client_rows(trained, cohort), evaluate=due)
+        # The pooled client of the centralised baseline is none of the population.
+        clients = {} if self.data.pooled else client_rows(trained, cohort)
+        self._finish_round(row, clients, evaluate=due)
 
     def _server_step(self, trained: Trained, cohort: Cohort, plan: RoundPlan) -> None:
         rejected = [report.client_id for report in trained.reports if report.rejected]

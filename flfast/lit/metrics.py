@@ -126,9 +126,9 @@ def summary(metrics: GroupMetrics) -> dict[str, float]:
         mean over the worst tenth of the groups (at least one), unweighted.
     """
     filled = metrics.num_examples > 0
-    weight = metrics.num_examples[filled] / metrics.num_examples[filled].sum()
+    num = metrics.num_examples[filled].double()
     means = {
-        name: float((getattr(metrics, name)[filled] * weight).sum())
+        name: float((getattr(metrics, name)[filled] * num).sum() / num.sum())
         for name in ("loss", "accuracy", "auc")
     }
     accuracy = metrics.accuracy[filled]

@@ -1,6 +1,7 @@
 """The LightningModule: `training_step` is one local step of one client."""
 
 from collections.abc import Callable
+from typing import Any
 
 import lightning as L
 import torch
@@ -13,7 +14,7 @@ from flfast.algorithms.algorithm import Algorithm, Context
 from flfast.datamodules.batches import Batch
 from flfast.lit.batchnorm import freeze
 from flfast.lit.metrics import PredictionStore
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import write_weights
 
 MakeOptimizer = Callable[..., Optimizer]
@@ -59,7 +60,6 @@ class LocalModule(L.LightningModule):
         self.context = context
         self.optimizer_state = optimizer_state
         write_weights(self.model, context.start)
-        self.num_steps = 0
         self.num_examples = 0
         self.loss_sum = torch.zeros(())
         self.num_seen = 0
@@ -71,12 +71,21 @@ class LocalModule(L.LightningModule):
         if self.optimizer_state:
             state_dict = self.optimizer.state_dict()
             names = [name for name, p in self.params.items() if p.requires_grad]
-            state = enumerate(self.optimizer_state.get(name, {}) for name in names)
+            # Copies: load_state_dict keeps the tensors it gets, and steps change them in place.
+            copies = tree_map(torch.clone, self.optimizer_state)
+            state = enumerate(copies.get(name, {}) for name in names)
             self.optimizer.load_state_dict({**state_dict, "state": dict(state)})
         return self.optimizer
 
     def on_train_start(self) -> None:
-        """Hold BatchNorm fixed if asked to."""
+        """Take the context to the model's device, and hold BatchNorm fixed if asked to."""
+        context = self.context
+        self.context = Context(
+            server=tree_map(self._to_device, context.server),
+            client=tree_map(self._to_device, context.client),
+            start=tree_map(self._to_device, context.start),
+            lr=context.lr,
+        )
         if self.freeze_batchnorm:
             freeze(self.model, frozen=True)
 
@@ -95,6 +104,9 @@ class LocalModule(L.LightningModule):
             self.num_examples += num
         return loss * batch.scale
 
+    def _to_device(self, leaf: Tensor) -> Tensor:
+        return leaf.to(self.device)
+
     def task_loss(self, params: Tree, batch: Batch) -> Tensor:
         """Mean cross-entropy [] of the model with the given parameters."""
         if params is self.params:
@@ -104,8 +116,7 @@ class LocalModule(L.LightningModule):
         return F.cross_entropy(logits, batch.targets)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Count the local step, and correct its gradient where the algorithm does."""
-        self.num_steps += 1
+        """Correct the gradient of the local step where the algorithm does."""
         if self.algorithm.correct is None:
             return
         grads = {name: p.grad for name, p in self.params.items() if p.grad is not None}
@@ -138,6 +149,25 @@ class LocalModule(L.LightningModule):
         """
         names: dict[Tensor, str] = {p: name for name, p in self.params.items()}
         return {names[p]: _tensors(state) for p, state in self.optimizer.state.items()}
+
+
+def check_optimizer_state(make_optimizer: MakeOptimizer, *, lr: float) -> None:
+    """Take one step on a parameter of its own, to see what the optimizer keeps.
+
+    Raises:
+        ValueError: if that is not tensors alone, which cannot be averaged or sent.
+    """
+    parameter = nn.Parameter(torch.zeros(2))
+    optimizer = make_optimizer([parameter], lr=lr)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = parameter.sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    _tensors(optimizer.state[parameter])
 
 
 def _tensors(state: dict[str, object]) -> Tree:

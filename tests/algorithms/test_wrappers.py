@@ -11,6 +11,7 @@ from flfast.algorithms.keep_local import keep_local
 from flfast.algorithms.local import local
 from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
 from flfast.lit.batchnorm import batchnorm_weights
+from flfast.lit.module import check_optimizer_state
 from flfast.state.tree import leaves, num_bytes
 from flfast.state.weights import read_weights
 
@@ -109,10 +110,12 @@ def test_adaptive_optimizers_can_be_kept_and_averaged(run, wrapper, optimizer):
 
 
 def test_wrappers_compose_with_personal_models(run):
-    federation = run(keep_optimizer(local()), optimizer=momentum)
+    federation = run(lambda w: keep_optimizer(local(initial=w)), optimizer=momentum)
     assert "personal/accuracy" in federation.history[-1]
 
 
-def test_an_optimizer_without_tensors_is_refused(run):
+def test_an_optimizer_whose_state_is_not_tensors_is_refused():
     with pytest.raises(ValueError, match="local_optimizer_state=reset"):
-        run(keep_optimizer(fedavg(weighting="samples")), optimizer=torch.optim.LBFGS)
+        check_optimizer_state(torch.optim.LBFGS, lr=0.1)
+    for optimizer in (torch.optim.SGD, torch.optim.Adam, torch.optim.NAdam, torch.optim.Rprop):
+        check_optimizer_state(optimizer, lr=0.1)

@@ -38,10 +38,18 @@ BEFORE_TORCH = {
     ("model._target_=flfast.models.cnn.cmm",): "there is no cmm in flfast.models.cnn",
     ("model.hidden=[0]",): "model.hidden=[0]: must be greater than or equal to 1",
     ("rounds=[",): "rounds=[: no viable alternative",
-    ("mode=local_only", "bn=local"): "mode=local_only",
+    ("mode=local_only", "bn=local"): "bn=local with mode=local_only: nothing is shared",
+    ("mode=local_only", "local_optimizer_state=average"): "use keep or reset",
+    ("trainer.limit_train_batches=0",): "trainer.limit_train_batches=0: must be greater than 0",
+    ("strategy.name=ddp",): "strategy.name=ddp: must be 'single'",
+    ("optimizer=adam", "optimizer.betas=[0.5]"): "at least 2 items",
+    ("+trainer.enable_checkpointing=true",): "is flfast's own",
+    ("model={_target_: a.b, width: 3}",): "it is a config group; allowed: cnn, custom",
+    ("model=custom",): "model._target_ is missing; set it",
 }
 
 
+SWA = "{_target_: lightning.pytorch.callbacks.StochasticWeightAveraging, swa_lrs: 0.1}"
 PLATEAU = "{_target_: torch.optim.lr_scheduler.ReduceLROnPlateau, _partial_: true}"
 
 
@@ -92,10 +100,38 @@ def test_one_clear_error_before_torch_is_imported(found, overrides):
         (("model=cnn",), "needs images of at least 16x16"),
         (("data=mnist", "data.root={tmp}/nothing", "data.download=false"), "data.root"),
         (("data=pfllib", "data.root={tmp}/nothing", "partition=natural"), "nothing"),
-        (("optimized_metric=personal/loss",), "clients of algorithm=fedavg have no personal"),
+        (
+            ("optimized_metric=personal/loss",),
+            "optimized_metric=personal/loss will not be measured",
+        ),
         (("partition=natural",), "partition=natural needs data that names its clients"),
         (("partition.num_clients=500",), "min_samples"),
         (("sampler.count=11",), "sampler.count=11 exceeds the population"),
+        (("loader.pin_memory=true",), "loader.pin_memory=True needs a GPU"),
+        (("optimized_metric=local/accuracy", "split.test=0"), "will not be measured"),
+        (("lr_schedule=cosine", "lr_schedule.scheduler.eta_min=-1"), "allowed: >= 0"),
+        (("init_from={tmp}/text.pt",), "text.pt holds no weights"),
+        (
+            (
+                "model=custom",
+                "model._target_=torch.nn.Linear",
+                "+model.in_features=3",
+                "+model.out_features=2",
+            ),
+            "cannot read inputs of shape [1, 8, 8]",
+        ),
+        (
+            (
+                "local_optimizer_state=keep",
+                "optimizer=custom",
+                "optimizer._target_=torch.optim.LBFGS",
+            ),
+            "use local_optimizer_state=reset",
+        ),
+        (
+            (f"+callbacks.swa={SWA}",),
+            "would average over clients",
+        ),
         (("optimizer.nesterov=true",), "Nesterov momentum requires a momentum"),
         (("bn=local", "optimizer.lr=1e30"), "diverged"),
         (
@@ -106,9 +142,10 @@ def test_one_clear_error_before_torch_is_imported(found, overrides):
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_one_clear_error_before_training_starts(flfast_run, capsys, tmp_path, overrides, message):
+    (tmp_path / "text.pt").write_text("no weights")
     filled = [override.replace("{tmp}", str(tmp_path)) for override in overrides]
     with pytest.raises(SystemExit) as stop:
-        flfast_run(*filled, "callbacks=none")
+        flfast_run("callbacks=none", *filled)
     found = capsys.readouterr().err
     assert stop.value.code == 2
     assert message in found

@@ -26,7 +26,7 @@ def test_source_says_what_import_says(root):
     """For every target of ours and torch's: the same parameters as inspect sees."""
     seen = 0
     for target in sorted({*targets(root), "lightning.pytorch.trainer.trainer.Trainer"}):
-        if "wandb" in target.lower() or "mlflow" in target.lower():
+        if "?" in target or "wandb" in target.lower() or "mlflow" in target.lower():
             continue
         module, _, name = target.rpartition(".")
         actual = inspect.signature(getattr(import_module(module), name)).parameters

@@ -13,6 +13,7 @@ batchings = st.builds(
     micro_batch=st.one_of(st.none(), st.integers(1, 12)),
     last_batch=st.sampled_from(["keep", "drop", "pad"]),
     drop_single=st.booleans(),
+    limit=st.one_of(st.just(1.0), st.floats(0.01, 1.0), st.integers(1, 5)),
 )
 
 
@@ -66,12 +67,27 @@ def test_last_batch_policies():
     assert sizes == {"keep": [10, 10, 5], "drop": [10, 10], "pad": [10, 10, 10]}
 
 
+def test_limits_are_a_number_or_a_share_of_batches():
+    def sizes(limit, **options):
+        batching = Batching(10, limit=limit, **options)
+        return [b - a for a, b in local_epoch(35, batching).bounds]
+
+    assert sizes(2) == [10, 10]
+    assert sizes(0.5) == [10, 10]
+    assert sizes(0.01) == [10]
+    assert sizes(99) == sizes(1.0) == [10, 10, 10, 5]
+    assert sizes(1.0, last_batch="pad") == [10, 10, 10, 10]
+    assert sizes(1, micro_batch=4) == [3, 3, 4]
+
+
 def test_a_client_smaller_than_a_batch_trains_on_what_it_has():
     assert local_epoch(3, Batching(10, last_batch="drop")).bounds == [(0, 3)]
 
 
 def test_batchnorm_never_sees_a_last_step_of_one_example():
     assert local_epoch(21, Batching(10, drop_single=True)).num_examples == 20
+    assert local_epoch(31, Batching(10, accumulate=2, drop_single=True)).num_examples == 31
+    assert local_epoch(3, Batching(9, micro_batch=2, drop_single=True)).bounds == [(0, 2)]
     assert local_epoch(1, Batching(10, drop_single=True)).num_examples == 1
 
 

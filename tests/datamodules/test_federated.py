@@ -140,6 +140,7 @@ def test_one_pass_covers_every_set_and_predicts_no_example_twice(tmp_path):
     data = federated(examples(), natural_of(4), split=(0.2, 0.2))
     evaluation = EvaluationDataModule(data, personal=False, with_val=True)
     assert set(evaluation.sets) == {"global", "local", "val"}
+    assert list(evaluation.indices) != sorted(evaluation.indices), "a limited pass is a sample"
     assert len(evaluation.indices) == len(set(evaluation.indices)) == 16
     made = module()
     trainer(tmp_path).test(made, datamodule=evaluation, verbose=False)
@@ -226,17 +227,19 @@ def test_augmentation_is_per_image_reproducible_and_off_in_evaluation():
     images = torch.arange(9, dtype=torch.uint8).view(1, 1, 3, 3).repeat(64, 1, 1, 1)
 
     def augmented(seed):
-        rng = torch.Generator().manual_seed(seed)
-        return transform(images, dtype=torch.float32, rng=rng)
+        return transform(images, dtype=torch.float32, rng=np.random.default_rng(seed))
 
     assert torch.equal(augmented(0), augmented(0))
     assert len({tuple(image.flatten().tolist()) for image in augmented(0)}) > 8
     plain = transform(images, dtype=torch.float32)
     assert torch.equal(plain, images.float() / 255)
+    halves = np.random.default_rng(0)
+    cut = [transform(part, dtype=torch.float32, rng=halves) for part in images.split(5)]
+    assert torch.equal(torch.cat(cut), augmented(0)), "micro-batches draw what the batch would"
     flip = BatchTransform(mean=(0.0,), std=(1.0,), random_flip=True)
     kinds = {
         tuple(image.flatten().tolist())
-        for image in flip(images, dtype=torch.float32, rng=torch.Generator().manual_seed(0))
+        for image in flip(images, dtype=torch.float32, rng=np.random.default_rng(0))
     }
     assert kinds == {
         tuple(plain[0].flatten().tolist()),

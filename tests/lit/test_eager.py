@@ -37,6 +37,10 @@ def with_batchnorm():
     )
 
 
+def alone(initial):
+    return local(initial=initial)
+
+
 def assert_same(left, right, tol=1e-5):
     torch.testing.assert_close(left.weights(), right.weights(), rtol=tol, atol=tol)
 
@@ -217,23 +221,24 @@ def test_gradient_correction_reaches_the_optimizer(make_data, make_federation):
 
 def test_local_models_stay_with_their_clients(make_data, make_federation):
     data = make_data([8, 8], split=(0.25, 0.25))
-    federation = ran(make_federation(data, mlp(), algorithm=local(), rounds=3, local_epochs=3))
+    federation = ran(make_federation(data, mlp(), algorithm=alone, rounds=3, local_epochs=3))
     torch.testing.assert_close(federation.weights(), mlp().state_dict())
-    states = [federation.engine.states.get(k) for k in (0, 1)]
+    states = [federation.engine.states.get(k)["own"] for k in (0, 1)]
     assert squared_norm(sub(states[0]["params"], states[1]["params"])) > 0
     last = federation.history[-1]
     assert last["personal/loss"] < federation.history[0]["personal/loss"]
-    assert last["comm/up_bytes"] == 0
+    assert last["comm/up_bytes"] == last["comm/down_bytes"] == 0
+    assert "local/loss" not in last, "a server model that nobody trains is not evaluated"
     assert last["val/loss"] != federation.history[0]["val/loss"], "validated with personal models"
 
 
 def test_personal_evaluation_uses_each_clients_own_model(make_data, make_federation):
     data = make_data([8, 12], split=(0.0, 0.5))
-    federation = ran(make_federation(data, mlp(), algorithm=local(), local_epochs=2))
+    federation = ran(make_federation(data, mlp(), algorithm=alone, local_epochs=2))
     found = federation.engine.evaluate(federation.server)["personal"]
     for client in (0, 1):
         model = mlp()
-        model.load_state_dict(federation.engine.states.get(client)["params"])
+        model.load_state_dict(federation.engine.states.get(client)["own"]["params"])
         indices = data.splits["test"].of(client)
         expected = F.cross_entropy(
             model(data.examples.inputs[indices]), data.examples.targets[indices]
@@ -282,3 +287,71 @@ def test_uniform_weighting_ignores_sizes(make_data, make_federation):
         parts.append({n: p.detach() - 0.1 * p.grad for n, p in model.named_parameters()})
     mean = {name: (parts[0][name] + parts[1][name]) / 2 for name in parts[0]}
     torch.testing.assert_close(ran(engine).weights(), mean)
+
+
+def test_the_order_of_a_cohort_does_not_matter(make_data, make_federation):
+    """Whatever local training changes in place must not reach the next client."""
+    from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
+
+    momentum = partial(torch.optim.SGD, momentum=0.9)
+    for wrapper in (keep_optimizer, average_optimizer):
+        found = []
+        for order in (1, -1):
+            federation = make_federation(
+                make_data([6, 5, 9]),
+                mlp(),
+                algorithm=wrapper(fedavg(weighting="samples")),
+                optimizer=momentum,
+            )
+            server = federation.algorithm.server_state(federation.initial)
+            for round_idx in (1, 2, 3):
+                trained = federation.engine.train(
+                    server,
+                    [0, 1, 2][::order],
+                    federation.plans(round_idx),
+                    on_client=lambda report: None,
+                )
+                server = federation.algorithm.server_step(server, trained.mean)
+            found.append(server["params"])
+        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
+def test_a_rejected_client_keeps_the_state_it_had(make_data, make_federation):
+    from flfast.algorithms.local_optimizer import keep_optimizer
+
+    data = make_data([6, 6])
+    federation = make_federation(
+        data,
+        mlp(),
+        algorithm=keep_optimizer(fedavg(weighting="samples")),
+        optimizer=partial(torch.optim.SGD, momentum=0.9),
+    )
+    train = partial(federation.engine.train, federation.initial, [0, 1])
+    train(federation.plans(1), on_client=lambda report: None)
+    clean = data.examples.inputs.clone()
+    data.examples.inputs[data.train_clients.of(1)] = float("nan")
+    reports = train(federation.plans(2), on_client=lambda report: None).reports
+    assert [report.rejected for report in reports] == [False, True]
+    data.examples.inputs[:] = clean
+    reports = train(federation.plans(3), on_client=lambda report: None).reports
+    assert not any(report.rejected for report in reports)
+
+
+def test_a_stopped_run_leaves_what_it_has(make_data, make_federation):
+    from lightning.pytorch.callbacks import Callback
+
+    class Stop(Callback):
+        ended = False
+
+        def on_round_end(self, federation, row, clients):
+            if row["round"] == 2:
+                raise KeyboardInterrupt
+
+        def on_run_end(self, federation):
+            self.ended = len(federation.history) == 3
+
+    stop = Stop()
+    federation = make_federation(make_data([4, 4]), rounds=9, callbacks=[stop])
+    with pytest.raises(KeyboardInterrupt):
+        federation.run()
+    assert stop.ended

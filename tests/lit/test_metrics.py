@@ -61,3 +61,11 @@ def test_predictions_in_half_precision_are_summarised_in_full():
     store = PredictionStore()
     store.update(torch.randn(5, 3).bfloat16(), torch.zeros(5, dtype=torch.int64))
     assert store.collect().loss.dtype == torch.float32
+
+
+def test_all_correct_is_exactly_one():
+    store = PredictionStore()
+    targets = torch.arange(97) % 3
+    store.update(torch.nn.functional.one_hot(targets).float() * 9, targets)
+    found = summary(group_metrics(store.collect(), torch.arange(97) % 7, 7))
+    assert found["accuracy"] == 1.0

@@ -73,6 +73,19 @@ def test_limit_train_batches(make_data, make_federation):
     assert steps(make_federation(make_data([20]), trainer={"limit_train_batches": 0.5})) == 5
 
 
+def test_limits_count_batches_whatever_their_cut(make_data, make_federation):
+    def final(**batching):
+        federation = make_federation(
+            make_data([20]),
+            trainer={"limit_train_batches": 2},
+            batching=Batching(6, **batching),
+        )
+        federation.run()
+        return federation.weights()
+
+    torch.testing.assert_close(final(), final(micro_batch=4))
+
+
 def test_limit_test_batches(make_data, make_federation):
     federation = make_federation(make_data([20], num_test=20), trainer={"limit_test_batches": 1})
     assert federation.engine.evaluate(federation.initial)["global"].num_examples == 7
@@ -136,6 +149,27 @@ def test_early_stopping_works_within_local_training(make_data, make_federation):
         data, trainer=options, local_epochs=50, batching=Batching(-1), lr=0.5
     )
     assert 1 < steps(federation) < 50
+
+
+def test_early_stopping_starts_afresh_for_every_client(make_data, make_federation):
+    stop = EarlyStopping("val/loss", patience=1, mode="max", check_on_train_epoch_end=False)
+    options = {"callbacks": [stop], "limit_val_batches": 1.0, "num_sanity_val_steps": 0}
+    data = make_data([20], split=(0.3, 0.0))
+    federation = make_federation(
+        data, trainer=options, local_epochs=50, batching=Batching(-1), lr=0.5
+    )
+    assert steps(federation) == steps(federation)
+
+
+def test_reloading_the_loader_every_epoch_changes_nothing(make_data, make_federation):
+    found = []
+    for every in (0, 1):
+        federation = make_federation(
+            make_data([9]), trainer={"reload_dataloaders_every_n_epochs": every}, local_epochs=3
+        )
+        federation.run()
+        found.append(federation.weights())
+    torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
 def test_devices_that_are_not_there_are_refused():

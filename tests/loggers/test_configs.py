@@ -7,7 +7,7 @@ from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf, open_dict
 
 CONF = Path(__file__).parents[2] / "conf"
-OPTIONS = sorted(path.stem for path in (CONF / "logger").glob("*.yaml"))
+OPTIONS = sorted(path.stem for path in (CONF / "logger").glob("*.yaml") if path.stem != "none")
 
 
 @pytest.fixture

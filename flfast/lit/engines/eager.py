@@ -1,6 +1,7 @@
 """The eager engine: client by client, the plain Lightning way. The reference for every other."""
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from typing import Any, cast
 
 import lightning as L
@@ -45,11 +46,19 @@ class EagerEngine:
         self.trainer = cast(Any, make_trainer())  # its attributes are set dynamically
         # Lightning's profiler reports at the end of every fit; one report a run is meant.
         self._describe = self.trainer.profiler.describe
+        self._limit = self.trainer.limit_train_batches
+        # What Lightning calls a callback's state belongs to one fit: EarlyStopping's patience.
+        self._callback_states = [
+            (callback, deepcopy(callback.state_dict())) for callback in self.trainer.callbacks
+        ]
         self.trainer.profiler.describe = lambda: None
         personal = self.algorithm.personal is not None
-        self._passes = [EvaluationDataModule(data, personal=False, with_val=not personal)]
+        self._passes = []
+        if self.algorithm.evaluate_server:
+            self._passes.append(EvaluationDataModule(data, personal=False, with_val=not personal))
         if personal:
             self._passes.append(EvaluationDataModule(data, personal=True, with_val=True))
+        self.evaluation_sets = {name for evaluation in self._passes for name in evaluation.sets}
 
     @property
     def algorithm(self) -> Algorithm:
@@ -102,7 +111,8 @@ class EagerEngine:
         return self.algorithm.client_state(broadcast) if state is None else state
 
     def _fit(self, client_id: int, context: Context, plan: RoundPlan) -> Finished:
-        data = self.data.client(client_id, batching=plan.batching, round_idx=plan.round_idx)
+        batching = plan.batching._replace(limit=self._limit)
+        data = self.data.client(client_id, batching=batching, round_idx=plan.round_idx)
         stateful = self.algorithm.optimizer
         optimizer = stateful(context.server, context.client) if stateful else {}
         self.module.begin(context, optimizer)
@@ -112,7 +122,7 @@ class EagerEngine:
         return Finished(
             weights=read_weights(self.model),
             num_examples=min(self.module.num_examples, len(data.indices)),
-            num_steps=self.module.num_steps,
+            num_steps=self.trainer.global_step,
             optimizer=self.module.read_optimizer_state() if stateful else {},
         )
 
@@ -123,6 +133,11 @@ class EagerEngine:
         loop.epoch_loop.automatic_optimization.optim_progress.reset()
         loop.epoch_loop.batch_progress.reset()
         self.trainer.accumulate_grad_batches = data.epoch.accumulate
+        # The loader's batches are cut already, to whole local steps.
+        self.trainer.limit_train_batches = 1.0
+        for callback, state in self._callback_states:
+            if state:
+                callback.load_state_dict(deepcopy(state))
         if self.trainer.fast_dev_run:
             return  # Lightning has set its own limits
         loop.max_epochs = plan.local_epochs or -1

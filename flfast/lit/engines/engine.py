@@ -43,9 +43,15 @@ class Trained(NamedTuple):
 
 
 class Engine(Protocol):
-    """Runs cohorts; every engine gives the same numbers."""
+    """Runs cohorts; every engine gives the same numbers.
+
+    Attributes:
+        name: as in `engine=`.
+        evaluation_sets: what `evaluate` will measure.
+    """
 
     name: str
+    evaluation_sets: set[str]
 
     def train(
         self,
