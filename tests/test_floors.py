@@ -18,6 +18,7 @@ FLOORS = (
     {"federation"},
     {"callbacks", "loggers"},
     {"config"},
+    {"building"},
     {"experiment"},
     {"train"},
 )
@@ -26,6 +27,7 @@ SHARED = {"flfast.loggers.columns", "flfast.loggers.table"}
 HYDRA = {
     "flfast.train",
     "flfast.experiment",
+    "flfast.building",
     "flfast.config.*",
     "flfast.callbacks.comparison",
     "flfast.callbacks.sweep",

@@ -1,0 +1,196 @@
+"""From config nodes to objects: data, model, weights, algorithm, callbacks, Trainer, plans."""
+
+import logging
+import pickle
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from lightning.pytorch.callbacks import StochasticWeightAveraging
+from lightning.pytorch.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
+from omegaconf import DictConfig
+from torch import nn
+
+from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.keep_local import keep_local
+from flfast.algorithms.local import local
+from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
+from flfast.datamodules.federated import FederatedDataModule, Split
+from flfast.datamodules.fetching import Loading
+from flfast.federation.learning_rate import learning_rates
+from flfast.federation.samplers.cohort import Cohort
+from flfast.federation.samplers.uniform import uniform
+from flfast.injection import call_with
+from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
+from flfast.lit.devices import single_device
+from flfast.plan import Batching, RoundPlan
+from flfast.randomness import seed_torch
+from flfast.state.tree import Tree
+from flfast.state.weights import load_weights, read_weights
+
+log = logging.getLogger(__name__)
+
+PROFILERS = {"simple": SimpleProfiler, "advanced": AdvancedProfiler, "pytorch": PyTorchProfiler}
+
+
+def build_data(config: DictConfig) -> FederatedDataModule:
+    """The population, loaded, partitioned and split."""
+    if config.loader.pin_memory and not torch.cuda.is_available():
+        raise ValueError("loader.pin_memory=True needs a GPU, and there is none; use false")
+    data = FederatedDataModule(
+        instantiate(config.data),
+        instantiate(config.partition),
+        seed=config.seed,
+        split=Split(**config.split),
+        loading=Loading(**config.loader),
+        pooled=config.mode == "centralized",
+    )
+    data.setup()
+    return data
+
+
+def build_model(config: DictConfig, data: FederatedDataModule) -> nn.Module:
+    """The model for the data's shape and classes, initialised from the seed.
+
+    Raises:
+        ValueError: if it does not turn the data into logits.
+    """
+    seed_torch(config.seed, "initial weights")
+    make = instantiate(config.model)
+    shape, num_classes = data.examples.input_shape, data.num_classes
+    model: nn.Module = make
+    if not isinstance(make, nn.Module):
+        model = call_with(make, input_shape=shape, num_classes=num_classes)
+    batch = next(iter(data.eval_loader(data.train_clients.of(0)[:2])))
+    inputs = data.examples.transform(batch.inputs, dtype=torch.get_default_dtype())
+    try:
+        with torch.no_grad():
+            logits = model.eval()(inputs)
+    except RuntimeError as error:
+        raise ValueError(f"the model cannot read inputs of shape {list(shape)}: {error}") from None
+    if logits.shape != (len(inputs), num_classes):
+        raise ValueError(
+            f"the model gives {list(logits.shape)} for {len(inputs)} examples; "
+            f"it must give logits [B, {num_classes}]"
+        )
+    return model.train()
+
+
+def initial_weights(config: DictConfig, model: nn.Module) -> Tree:
+    """Weights before round 1: the model's own, or those of `init_from`.
+
+    Raises:
+        ValueError: if the file holds no weights, or others.
+    """
+    weights = read_weights(model)
+    if config.init_from is None:
+        return weights
+    try:
+        found = torch.load(config.init_from, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, EOFError, RuntimeError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(v, torch.Tensor) for v in found.values()):
+        raise ValueError(
+            f"init_from={config.init_from} holds no weights; allowed: a state dict, as "
+            f"torch.save(model.state_dict(), FILE) or another run's model.pt"
+        )
+    return load_weights(weights, found, source=config.init_from)
+
+
+def build_algorithm(config: DictConfig, initial: Tree, model: nn.Module) -> Algorithm:
+    """The algorithm in the clothes of mode, BatchNorm policy and optimizer state.
+
+    Raises:
+        ValueError: if mode or metric need something it does not have.
+    """
+    make = instantiate(config.algorithm)
+    algorithm = make if isinstance(make, Algorithm) else call_with(make, initial=initial)
+    if config.mode != "federated" and algorithm.name != "fedavg":
+        log.warning("mode=%s does not use algorithm=%s", config.mode, algorithm.name)
+    if config.mode == "local_only":
+        algorithm = local(initial=initial)
+    elif config.mode == "centralized":
+        algorithm = Algorithm(name="centralized")
+    has_batchnorm = any(True for _ in batchnorm_layers(model))
+    if config.bn != "aggregate" and not has_batchnorm:
+        log.warning("bn=%s changes nothing: the model has no BatchNorm", config.bn)
+    elif config.bn == "local":
+        algorithm = keep_local(algorithm, batchnorm_weights(model, initial))
+    if config.local_optimizer_state == "keep":
+        return keep_optimizer(algorithm)
+    return average_optimizer(algorithm) if config.local_optimizer_state == "average" else algorithm
+
+
+def build_callbacks(config: DictConfig) -> list[L.Callback]:
+    """Callbacks of rounds and of local training.
+
+    Raises:
+        ValueError: if one would carry weights from client to client.
+    """
+    callbacks = list((instantiate(config.callbacks) or {}).values())
+    if any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks):
+        raise ValueError("callbacks: StochasticWeightAveraging would average over clients")
+    return callbacks
+
+
+def build_trainer(config: DictConfig, callbacks: list[L.Callback]) -> L.Trainer:
+    """Lightning's Trainer with every option of `trainer`."""
+    options: dict[str, Any] = instantiate(config.trainer, _convert_="all")
+    options["devices"] = single_device(options["accelerator"], options["devices"])
+    if options["profiler"] in PROFILERS:
+        profiler = PROFILERS[options["profiler"]]
+        options["profiler"] = profiler(dirpath=run_dir(), filename="profile")
+    return L.Trainer(
+        **options,
+        logger=False,
+        callbacks=callbacks,
+        enable_checkpointing=False,
+        num_sanity_val_steps=0,
+        default_root_dir=run_dir(),
+        max_epochs=1,
+    )
+
+
+def build_plans(
+    config: DictConfig, model: nn.Module, trainer: L.Trainer
+) -> Callable[[int], RoundPlan]:
+    """The plan of every round."""
+    has_batchnorm = any(True for _ in batchnorm_layers(model))
+    if has_batchnorm and config.batch_size in {1, 2} and config.bn != "frozen":
+        log.warning("batch_size=%d with BatchNorm: its statistics are noise", config.batch_size)
+    base = RoundPlan(
+        round_idx=1,
+        lr=config.optimizer.lr,
+        batching=Batching(
+            batch_size=config.batch_size,
+            accumulate=config.trainer.accumulate_grad_batches,
+            micro_batch=config.micro_batch,
+            last_batch=config.last_batch,
+            drop_single=has_batchnorm,
+        ),
+        local_epochs=config.local_epochs,
+        local_steps=config.local_steps,
+        strategy=config.strategy.name,
+        devices=str(trainer.strategy.root_device),
+        precision=str(trainer.precision),
+    )
+    schedule = instantiate(config.lr_schedule)
+    rates = learning_rates(lr=config.optimizer.lr, rounds=config.rounds, **schedule)
+    return instantiate(config.schedule)(base=base, learning_rates=rates)
+
+
+def build_sampler(config: DictConfig) -> Callable[..., Cohort]:
+    """Who trains; the pooled client of the centralised baseline always does."""
+    if config.mode == "centralized":
+        return partial(uniform, fraction=1.0, count=None, dropout=0.0)
+    return instantiate(config.sampler)
+
+
+def run_dir() -> Path:
+    """Hydra's folder for this run."""
+    return Path(HydraConfig.get().runtime.output_dir)
