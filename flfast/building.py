@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from flfast.algorithms.algorithm import Algorithm
@@ -27,7 +27,8 @@ from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
 from flfast.injection import call_with
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
-from flfast.lit.devices import single_device
+from flfast.lit.devices import choose_devices, num_devices, single_device
+from flfast.lit.world import World
 from flfast.plan import Batching, RoundPlan
 from flfast.randomness import seed_torch
 from flfast.state.tree import Tree
@@ -138,15 +139,27 @@ def build_callbacks(config: DictConfig) -> list[L.Callback]:
     return callbacks
 
 
-def build_trainer(config: DictConfig, callbacks: list[L.Callback]) -> L.Trainer:
-    """Lightning's Trainer with every option of `trainer`."""
+def build_trainer(
+    config: DictConfig, callbacks: list[L.Callback], world: World, plan: RoundPlan
+) -> L.Trainer:
+    """Lightning's Trainer with every option of `trainer`, on this rank's devices.
+
+    With `shard=batch` all ranks are one Trainer's; otherwise each has one of its own.
+    """
     options: dict[str, Any] = instantiate(config.trainer, _convert_="all")
-    options["devices"] = single_device(options["accelerator"], options["devices"])
+    chosen = choose_devices(options["accelerator"], options["devices"])
+    options["devices"] = single_device(chosen, world.local_rank)
+    strategy = "auto"
+    if plan.strategy == "ddp" and plan.shard == "batch" and world.size > 1:
+        strategy = "ddp"
+        options["devices"] = world.local_size if isinstance(chosen, int) else chosen
+        options["num_nodes"] = world.size // world.local_size
     if options["profiler"] in PROFILERS:
         profiler = PROFILERS[options["profiler"]]
-        options["profiler"] = profiler(dirpath=run_dir(), filename="profile")
+        options["profiler"] = profiler(dirpath=run_dir(), filename=f"profile-{plan.strategy}")
     return L.Trainer(
         **options,
+        strategy=strategy,
         logger=False,
         callbacks=callbacks,
         enable_checkpointing=False,
@@ -156,10 +169,14 @@ def build_trainer(config: DictConfig, callbacks: list[L.Callback]) -> L.Trainer:
     )
 
 
-def build_plans(
-    config: DictConfig, model: nn.Module, trainer: L.Trainer
-) -> Callable[[int], RoundPlan]:
+def build_plans(config: DictConfig, model: nn.Module) -> Callable[[int], RoundPlan]:
     """The plan of every round."""
+    options = OmegaConf.to_container(config.trainer, resolve=True)
+    chosen = choose_devices(options["accelerator"], options["devices"])  # type: ignore[index,call-overload]
+    asked = num_devices(chosen)
+    if config.strategy.name == "single" and asked > 1:
+        log.warning("strategy=single uses one of the %d devices asked for", asked)
+        chosen = single_device(chosen, 0)
     has_batchnorm = any(True for _ in batchnorm_layers(model))
     if has_batchnorm and config.batch_size in {1, 2} and config.bn != "frozen":
         log.warning("batch_size=%d with BatchNorm: its statistics are noise", config.batch_size)
@@ -176,8 +193,9 @@ def build_plans(
         local_epochs=config.local_epochs,
         local_steps=config.local_steps,
         strategy=config.strategy.name,
-        devices=str(trainer.strategy.root_device),
-        precision=str(trainer.precision),
+        shard=config.strategy.get("shard", "clients"),
+        devices=f"cpu:{chosen}" if isinstance(chosen, int) else f"gpu:{chosen}",
+        precision=config.trainer.precision,
     )
     schedule = instantiate(config.lr_schedule)
     rates = learning_rates(lr=config.optimizer.lr, rounds=config.rounds, **schedule)

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,13 +29,15 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.engines.engine import Engine
 from flfast.lit.module import LocalModule, check_optimizer_state
+from flfast.lit.world import World
+from flfast.plan import RoundPlan
 from flfast.state.store import ClientStates
 
 log = logging.getLogger(__name__)
 
 
-def run_experiment(config: DictConfig) -> float | None:
-    """Build a federation from a checked config and run it.
+def run_experiment(config: DictConfig, world: World) -> float | None:
+    """Build a federation from a checked config and run it, as one rank of a world.
 
     Returns:
         `optimized_metric` after the last round.
@@ -43,7 +46,7 @@ def run_experiment(config: DictConfig) -> float | None:
         ConfigError: if data, model or devices refuse the settings, or every client diverges.
     """
     try:
-        federation = build(config)
+        federation = build(config, world)
         federation.cohort(1)  # a sampler that asks too much says so here
     except (ValueError, TypeError, OSError, MisconfigurationException) as error:
         raise ConfigError(str(error)) from error
@@ -64,7 +67,7 @@ def run_experiment(config: DictConfig) -> float | None:
     return None if value is None else float(value)
 
 
-def build(config: DictConfig) -> Federation:
+def build(config: DictConfig, world: World) -> Federation:
     """Everything a run needs, from data to loggers, in the order it is needed."""
     quiet_lightning()
     torch.set_num_threads(config.threads)
@@ -73,8 +76,8 @@ def build(config: DictConfig) -> Federation:
     initial = initial_weights(config, model)
     algorithm = build_algorithm(config, initial, model)
     callbacks = build_callbacks(config)
-    trainer = build_trainer(config, callbacks)
-    plans = build_plans(config, model, trainer)
+    make_trainer = partial(build_trainer, config, callbacks, world)
+    plans = build_plans(config, model)
     make_optimizer = instantiate(config.optimizer)
     if algorithm.optimizer is not None:
         check_optimizer_state(make_optimizer, lr=config.optimizer.lr)
@@ -83,10 +86,10 @@ def build(config: DictConfig) -> Federation:
     loggers = list((instantiate(config.logger) or {}).values())
     for logger in loggers:
         logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
-    engine = instantiate(config.engine)(module, data, lambda: trainer, ClientStates())
+    engine = instantiate(config.engine)(module, data, make_trainer, ClientStates(), world)
     check_metric(config, engine)
     title = describe(config, algorithm, data)
-    log.info("%s | engine %s, %s, %s", title, engine.name, plans(1).devices, plans(1).precision)
+    log.info("%s | engine %s, %s", title, engine.name, describe_plan(plans(1), world))
     return Federation(
         algorithm=algorithm,
         engine=engine,
@@ -122,6 +125,12 @@ def describe(config: DictConfig, algorithm: Algorithm, data: FederatedDataModule
     name = algorithm.name if config.mode == "federated" else config.mode
     parts = [name, choices.data, choices.partition, choices.model, f"{data.num_clients} clients"]
     return " · ".join(str(part) for part in parts)
+
+
+def describe_plan(plan: RoundPlan, world: World) -> str:
+    """Strategy, devices and precision in a line."""
+    ranks = f" on {world.size} ranks, shard={plan.shard}" if plan.strategy == "ddp" else ""
+    return f"{plan.strategy}{ranks}, {plan.devices}, {plan.precision}"
 
 
 def quiet_lightning() -> None:

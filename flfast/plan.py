@@ -3,6 +3,7 @@
 from typing import Literal, NamedTuple
 
 LastBatch = Literal["keep", "drop", "pad"]
+Shard = Literal["clients", "batch"]
 
 
 class Batching(NamedTuple):
@@ -37,7 +38,8 @@ class RoundPlan(NamedTuple):
         batching: how examples become local steps.
         local_epochs: passes over a client's examples; None where local_steps is set.
         local_steps: optimizer steps per client; None where local_epochs is set.
-        strategy: on which devices, in Lightning's word.
+        strategy: on which devices, in Lightning's word: `single` or `ddp`.
+        shard: what `ddp` divides over the ranks: whole `clients`, or every `batch`.
         devices: what `trainer.devices` says.
         precision: what `trainer.precision` says.
     """
@@ -48,5 +50,6 @@ class RoundPlan(NamedTuple):
     local_epochs: int | None
     local_steps: int | None
     strategy: str
+    shard: Shard
     devices: str
     precision: str

@@ -23,9 +23,9 @@ CONF = str(_INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "c
 @hydra.main(version_base="1.3", config_path=CONF, config_name="config")
 def _run(config: DictConfig) -> float | None:
     check(config)
-    from flfast.experiment import run_experiment  # imports torch
+    from flfast.launch import run  # imports torch
 
-    return run_experiment(config)
+    return run(config)
 
 
 def main() -> None:

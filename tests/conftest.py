@@ -22,6 +22,7 @@ from flfast.federation.loop import Federation
 from flfast.federation.samplers.uniform import uniform
 from flfast.lit.engines.eager import EagerEngine
 from flfast.lit.module import LocalModule
+from flfast.lit.world import ALONE
 from flfast.plan import Batching, RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.weights import read_weights
@@ -88,7 +89,8 @@ def make_federation(tmp_path):
             batching=options.pop("batching", Batching(batch_size=2)),
             local_epochs=options.pop("local_epochs", 1),
             local_steps=options.pop("local_steps", None),
-            strategy="single",
+            strategy=options.pop("strategy", "single"),
+            shard=options.pop("shard", "clients"),
             devices="cpu",
             precision="32-true",
         )
@@ -111,7 +113,14 @@ def make_federation(tmp_path):
             **options.pop("trainer", {}),
         }
         sampling = {"fraction": 1.0, "count": None, "dropout": 0.0, **options.pop("sampling", {})}
-        engine = EagerEngine(module, data, lambda: L.Trainer(**trainer), ClientStates())
+        world = options.pop("world", ALONE)
+
+        def make_trainer(plan):
+            if plan.strategy == "ddp" and plan.shard == "batch" and world.size > 1:
+                return L.Trainer(**{**trainer, "strategy": "ddp", "devices": world.size})
+            return L.Trainer(**trainer)
+
+        engine = EagerEngine(module, data, make_trainer, ClientStates(), world)
         return Federation(
             algorithm=algorithm,
             engine=engine,

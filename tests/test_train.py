@@ -2,7 +2,10 @@
 
 import csv
 import json
+import socket
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -184,3 +187,52 @@ def test_every_recipe_runs_a_round(flfast_run, mnist, root):
             overrides += ["trainer.limit_train_batches=2", "trainer.limit_test_batches=1"]
         folder = flfast_run(*overrides, run_dir=recipe)
         assert rows(folder)[-1]["round"] == "1" or recipe == "quick"
+
+
+def test_two_ranks_give_the_numbers_of_one_process(flfast_run, capfd):
+    """Also inside of a sweep, after a job that trained in this process."""
+    folder = flfast_run("-m", "strategy=single,ddp", "trainer.devices=2", "seed=1,2", *QUICK)
+    runs = [timeless(folder / str(num)) for num in range(4)]
+    assert "strategy=single uses one of the 2 devices" in capfd.readouterr().out
+    for single, both in zip(runs[:2], runs[2:], strict=True):
+        assert [row["plan/strategy"] for row in both] == ["", "ddp", "ddp"]
+        for left, right in zip(single, both, strict=True):
+            assert left["global/accuracy"] == right["global/accuracy"]
+            assert float(left["global/loss"]) == pytest.approx(
+                float(right["global/loss"]), rel=1e-5
+            )
+
+
+def test_an_error_in_a_rank_is_one_clear_error(flfast_run, capfd):
+    with pytest.raises(SystemExit):
+        flfast_run("strategy=ddp", "trainer.devices=2", "optimizer.lr=1e30", *QUICK)
+    assert "round 1: all 5 clients diverged" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_torchrun_on_two_nodes_gives_the_numbers_of_one_process(flfast_run, tmp_path):
+    alone = timeless(flfast_run(*QUICK))
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    agents = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2"),
+                *("--nproc-per-node=1", f"--node-rank={node}", "--master-addr=localhost"),
+                *(f"--master-port={port}", "-m", "flfast.train", "strategy=ddp", *QUICK),
+                f"hydra.run.dir={tmp_path / f'node{node}'}",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for node in (0, 1)
+    ]
+    errors = [agent.communicate(timeout=240)[1] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], errors
+    together = timeless(tmp_path / "node0")
+    assert not (tmp_path / "node1" / "metrics.csv").exists()
+    for left, right in zip(alone, together, strict=True):
+        assert left["global/accuracy"] == right["global/accuracy"]
+        assert left["local/accuracy"] == right["local/accuracy"]

@@ -94,6 +94,7 @@ class Algorithm:
     Attributes:
         name: for titles and messages.
         weighting: weights of the mean of uploads: training examples used, or 1.
+        stateful: whether clients keep a state between rounds.
         evaluate_server: whether the server's model is worth evaluating; not if nobody shares.
         server_state: initial weights -> server state, with `params` and `buffers`.
         client_state: broadcast -> state of a client that takes part for the first time.
@@ -111,6 +112,7 @@ class Algorithm:
 
     name: str
     weighting: Weighting = "samples"
+    stateful: bool = False
     evaluate_server: bool = True
     server_state: Callable[[Tree], Tree] = _initial
     client_state: Callable[[Tree], Tree] = _stateless

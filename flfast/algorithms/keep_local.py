@@ -41,6 +41,7 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
 
     return replace(
         algorithm,
+        stateful=True,
         client_state=client_state,
         broadcast=broadcast,
         start=start,

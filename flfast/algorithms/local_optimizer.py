@@ -28,6 +28,7 @@ def keep_optimizer(algorithm: Algorithm) -> Algorithm:
     personal = algorithm.personal
     return replace(
         algorithm,
+        stateful=True,
         client_state=client_state,
         start=lambda broadcast, client: algorithm.start(broadcast, client["inner"]),
         optimizer=lambda broadcast, client: client["optimizer"],

@@ -66,7 +66,9 @@ class OptimizerSettings(BaseModel):
 class StrategySettings(_Strict):
     """On which devices."""
 
-    name: Literal["single"]
+    name: Literal["single", "ddp"]
+    shard: Literal["clients", "batch"] = "clients"
+    timeout_s: Count = 1800
 
 
 class ScheduleSettings(_Strict):

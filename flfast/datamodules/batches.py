@@ -60,7 +60,9 @@ def local_epoch(num_examples: int, batching: Batching) -> LocalEpoch:
     step = batch * batching.accumulate if batching.batch_size > 0 else batch
     micro = min(batch, batching.micro_batch or batch)
     accumulate = -(-step // micro)
-    kept = min(_kept(num_examples, step, micro, batching), _limit(num_examples, batch, batching))
+    kept = _kept(num_examples, step, micro, batching)
+    if batching.limit != 1.0 or isinstance(batching.limit, int):
+        kept = min(kept, num_limited(num_examples, batch, batching.limit))
     bounds, scales = [], []
     starts = range(0, kept, step)
     for start in starts:
@@ -89,14 +91,52 @@ def _kept(num_examples: int, step: int, micro: int, batching: Batching) -> int:
     return num_examples - 1 if has_single else num_examples
 
 
-def _limit(num_examples: int, batch: int, batching: Batching) -> int:
-    num_batches = batching.limit
-    if isinstance(num_batches, float):
-        # A share of the batches, at least one: Lightning would refuse an epoch without any.
-        num_batches = max(1, int(num_batches * -(-num_examples // batch)))
-        if batching.limit == 1.0:
-            num_batches += 1  # a padded last batch
-    return num_batches * batch
+def num_limited(num_examples: int, batch_size: int, limit: float | int) -> int:
+    """Examples in the batches that a limit admits, as Lightning's `limit_train_batches` counts.
+
+    Args:
+        num_examples: without the limit.
+        batch_size: >= 1.
+        limit: a share of the batches, rounded down but at least one, or a number of batches.
+    """
+    num_batches = limit
+    if isinstance(limit, float):
+        num_batches = max(1, int(limit * -(-num_examples // batch_size)))
+    return int(num_batches) * batch_size
+
+
+class RankShare(NamedTuple):
+    """Which part of every batch, or of a pass, is this rank's; by default all of it.
+
+    Attributes:
+        rank: of this process.
+        size: ranks that share the work.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def slice(self, num: int) -> slice:
+        """This rank's part of `num` things in a row; sizes differ by at most one."""
+        return slice(num * self.rank // self.size, num * (self.rank + 1) // self.size)
+
+    def of(self, bounds: tuple[int, int]) -> tuple[int, int, float]:
+        """(start, stop, factor) of this rank's part of a batch.
+
+        Ranks average their gradients; the factor makes that the mean over the batch, however
+        unevenly it was cut. A rank left without examples computes one at factor 0, since every
+        rank must join every gradient exchange.
+        """
+        start, stop = bounds
+        size = stop - start
+        mine = self.slice(size)
+        num = mine.stop - mine.start
+        if not num:
+            return start, start + 1, 0.0
+        return start + mine.start, start + mine.stop, num * self.size / size
+
+
+WHOLE = RankShare()
 
 
 class TrainLoader:
@@ -108,11 +148,13 @@ class TrainLoader:
         indices: np.ndarray,
         epoch: LocalEpoch,
         shuffle: Callable[[int, int], np.ndarray],
+        share: RankShare = WHOLE,
     ) -> None:
         self.fetch = fetch
         self.indices = indices
         self.epoch = epoch
         self.shuffle = shuffle
+        self.share = share
         self.num_iterated = 0
 
     def __len__(self) -> int:
@@ -123,9 +165,11 @@ class TrainLoader:
         order = self.indices[self.shuffle(self.num_iterated, len(self.indices))]
         self.num_iterated += 1
         order = np.resize(order, self.epoch.num_examples)
-        batches = [order[start:stop] for start, stop in self.epoch.bounds]
-        for (inputs, targets), scale in zip(self.fetch(batches), self.epoch.scales, strict=True):
-            yield Batch(inputs, targets, scale)
+        parts = [self.share.of(bounds) for bounds in self.epoch.bounds]
+        batches = [order[start:stop] for start, stop, _ in parts]
+        fetched = zip(self.fetch(batches), parts, self.epoch.scales, strict=True)
+        for (inputs, targets), (_, _, factor), scale in fetched:
+            yield Batch(inputs, targets, scale * factor)
 
 
 class EvalLoader:

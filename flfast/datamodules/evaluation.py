@@ -1,11 +1,12 @@
 """Evaluation sets: every example that any set reads, predicted once."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import lightning as L
 import numpy as np
 
-from flfast.datamodules.batches import Batch, EvalLoader
+from flfast.datamodules.batches import WHOLE, Batch, EvalLoader, RankShare, num_limited
 from flfast.datamodules.federated import FederatedDataModule, transform_batch
 from flfast.randomness import generator
 
@@ -29,44 +30,67 @@ class EvaluationDataModule(L.LightningDataModule):
 
     Args:
         data: set up.
-        personal: predict every client's own examples, each with its client's model, instead of
-            the central test set and all clients' own with the server's.
-        with_val: whether this pass covers the validation examples.
+        names: of the sets: `global` and `local`, with the server's model, or `personal`, each
+            client with its own; `val` with either.
+        limit: batches of the pass, as `trainer.limit_test_batches`: a share or a number.
+        share: which part of the pass this rank predicts.
+
+    Attributes:
+        personal: whether each client is predicted with its own model.
+        sets: by name; positions count over the parts of all ranks, in the ranks' order.
+        indices: example numbers that this rank predicts.
     """
 
-    def __init__(self, data: FederatedDataModule, *, personal: bool, with_val: bool) -> None:
+    def __init__(
+        self,
+        data: FederatedDataModule,
+        names: Sequence[str],
+        *,
+        limit: float | int = 1.0,
+        share: RankShare = WHOLE,
+    ) -> None:
         super().__init__()
-        self.data = data
-        parts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        if not personal:
-            parts["global"] = data.central_test, np.zeros_like(data.central_test)
-        for name, split in (("personal" if personal else "local", "test"), ("val", "val")):
-            if split == "test" or with_val:
-                parts[name] = data.splits[split].indices, data.splits[split].owner()
-        parts = {name: part for name, part in parts.items() if len(part[0])}
+        self.data, self.personal = data, "personal" in names
+        parts = {name: part for name in names if len((part := _members(data, name))[0])}
         indices = np.concatenate([part[0] for part in parts.values()] or [np.zeros(0, np.int64)])
         owner = np.concatenate([part[1] for part in parts.values()] or [np.zeros(0, np.int64)])
-        if personal:
-            order = np.argsort(owner, kind="stable")
-            self.indices, self.owner = indices[order], owner[order]
-            positions = np.argsort(order, kind="stable")
+        if self.personal:
+            # A client's state lives on one rank; no batch spans two clients.
+            order = np.lexsort((owner, owner % share.size))
+            indices, owner, positions = indices[order], owner[order], np.argsort(order)
+            self.owner: np.ndarray | None = owner
         else:
-            # A client's test example may be central too; it is predicted once.
+            # A client's test example may be central too; it is predicted once. Mixed, so that a
+            # limited pass is a fair sample.
             unique, inverse = np.unique(indices, return_inverse=True)
-            # Mixed, so that a limited pass is a fair sample.
             order = generator(data.seed, "evaluation").permutation(len(unique))
-            self.indices, positions = unique[order], np.argsort(order)[inverse]
+            indices, positions = unique[order], np.argsort(order)[inverse]
+            self.owner = None
+        num = min(len(indices), num_limited(len(indices), data.loading.eval_batch_size, limit))
         self.sets = {}
-        for name, (_, owners) in parts.items():
-            places, positions = np.split(positions, [len(owners)])
+        for name, (_, groups) in parts.items():
+            places, positions = np.split(positions, [len(groups)])
+            kept = places < num
             num_groups = 1 if name == "global" else data.num_clients
-            self.sets[name] = EvaluationSet(places, owners, num_groups)
-        self.personal = personal
+            self.sets[name] = EvaluationSet(places[kept], groups[kept], num_groups)
+        mine = share.slice(num)
+        if self.owner is not None:
+            rank_of = self.owner[:num] % share.size
+            mine = slice(*np.searchsorted(rank_of, [share.rank, share.rank + 1]))
+            self.owner = self.owner[mine]
+        self.indices = indices[mine]
 
     def test_dataloader(self) -> EvalLoader:
-        """All examples of the pass."""
-        return self.data.eval_loader(self.indices, self.owner if self.personal else None)
+        """This rank's examples of the pass."""
+        return self.data.eval_loader(self.indices, self.owner)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Normalise on the device."""
         return transform_batch(self, self.data.examples, batch)
+
+
+def _members(data: FederatedDataModule, name: str) -> tuple[np.ndarray, np.ndarray]:
+    if name == "global":
+        return data.central_test, np.zeros_like(data.central_test)
+    split = data.splits["val" if name == "val" else "test"]
+    return split.indices, split.owner()

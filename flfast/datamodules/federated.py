@@ -8,7 +8,15 @@ import numpy as np
 import torch
 from lightning.pytorch.trainer.states import RunningStage
 
-from flfast.datamodules.batches import Batch, EvalLoader, Fetch, TrainLoader, local_epoch
+from flfast.datamodules.batches import (
+    WHOLE,
+    Batch,
+    EvalLoader,
+    Fetch,
+    RankShare,
+    TrainLoader,
+    local_epoch,
+)
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.fetching import Loading, make_fetch
 from flfast.datamodules.splits import ClientIndices, group_by_client, split_clients
@@ -103,11 +111,16 @@ class FederatedDataModule(L.LightningDataModule):
         return self.examples.num_classes
 
     def client(
-        self, client_id: int, *, batching: Batching | None = None, round_idx: int = 1
+        self,
+        client_id: int,
+        *,
+        batching: Batching | None = None,
+        round_idx: int = 1,
+        share: RankShare = WHOLE,
     ) -> "ClientDataModule":
         """One client's data as a data module; shuffles depend on (seed, round, client) only."""
         return ClientDataModule(
-            self, client_id, batching=batching or self.batching, round_idx=round_idx
+            self, client_id, batching=batching or self.batching, round_idx=round_idx, share=share
         )
 
     def train_dataloader(self) -> TrainLoader:
@@ -147,7 +160,13 @@ class ClientDataModule(L.LightningDataModule):
     """One client's view of a federated data module."""
 
     def __init__(
-        self, data: FederatedDataModule, client_id: int, *, batching: Batching, round_idx: int
+        self,
+        data: FederatedDataModule,
+        client_id: int,
+        *,
+        batching: Batching,
+        round_idx: int,
+        share: RankShare = WHOLE,
     ) -> None:
         super().__init__()
         self.data, self.client_id = data, client_id
@@ -161,6 +180,7 @@ class ClientDataModule(L.LightningDataModule):
             self.indices,
             self.epoch,
             lambda e, n: generator(data.seed, "shuffle", *path, e).permutation(n),
+            share,
         )
 
     def train_dataloader(self) -> TrainLoader:

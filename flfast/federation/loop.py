@@ -90,7 +90,7 @@ class Federation:
         try:
             self.server = self.algorithm.server_state(self.initial)
             self._emit("on_run_start")
-            self._finish_round({"round": 0}, {}, evaluate=True)
+            self._finish_round({"round": 0}, {}, evaluate=self.plans(1))
             for round_idx in range(1, self.rounds + 1):
                 self._round(round_idx)
             status = "success"
@@ -141,7 +141,7 @@ class Federation:
         due = round_idx % self.eval_every == 0 or round_idx == self.rounds
         # The pooled client of the centralised baseline is none of the population.
         clients = {} if self.data.pooled else client_rows(trained, cohort)
-        self._finish_round(row, clients, evaluate=due)
+        self._finish_round(row, clients, evaluate=plan if due else None)
 
     def _server_step(self, trained: Trained, cohort: Cohort, plan: RoundPlan) -> None:
         rejected = [report.client_id for report in trained.reports if report.rejected]
@@ -160,9 +160,13 @@ class Federation:
         if self.recalibrate:
             self.server = self.engine.recalibrate(self.server, cohort.clients.tolist(), plan)
 
-    def _finish_round(self, row: Row, clients: dict[int, Row], *, evaluate: bool) -> None:
+    def _finish_round(
+        self, row: Row, clients: dict[int, Row], *, evaluate: RoundPlan | None
+    ) -> None:
         start = time.perf_counter()
-        results: dict[str, GroupMetrics] = self.engine.evaluate(self.server) if evaluate else {}
+        results: dict[str, GroupMetrics] = {}
+        if evaluate:
+            results = self.engine.evaluate(self.server, evaluate)
         for name, metrics in results.items():
             row.update(evaluation_columns(name, metrics))
             for client_id, numbers in client_columns(name, metrics):

@@ -6,13 +6,15 @@ import torch
 
 log = logging.getLogger(__name__)
 
+Devices = int | str | list[int]
 
-def single_device(accelerator: str, devices: int | str | list[int]) -> int | list[int]:
-    """What Lightning should get for a run on one device.
+
+def choose_devices(accelerator: str, devices: Devices) -> list[int] | int:
+    """What `trainer.devices` means on this machine: indices of GPUs, or a count of CPU ranks.
 
     Args:
         accelerator: `trainer.accelerator`.
-        devices: `trainer.devices`: a count, -1, `auto`, or a list of indices.
+        devices: `trainer.devices`: a count, -1 or `auto` for all, or a list of indices.
 
     Raises:
         ValueError: if a device is not there.
@@ -23,13 +25,22 @@ def single_device(accelerator: str, devices: int | str | list[int]) -> int | lis
         if missing:
             there = f"GPUs {gpus}" if gpus else "no GPU, only the CPU"
             raise ValueError(f"trainer.devices={devices}: there is no {missing}; there is {there}")
-    elif isinstance(devices, int) and gpus and devices > len(gpus):
+        return devices
+    if devices in ("auto", -1):
+        return gpus or 1
+    assert isinstance(devices, int)
+    if not gpus:
+        return devices
+    if devices > len(gpus):
         raise ValueError(f"trainer.devices={devices}: there are GPUs {gpus}")
-    asked = devices if isinstance(devices, int) else len(devices)
-    if isinstance(devices, list):
-        chosen: int | list[int] = devices[:1]
-    else:
-        chosen = 1
-    if devices not in ("auto", -1) and asked > 1:
-        log.warning("strategy=single uses one of the %d devices asked for", asked)
-    return chosen
+    return gpus[:devices]
+
+
+def num_devices(chosen: list[int] | int) -> int:
+    """How many devices were chosen."""
+    return chosen if isinstance(chosen, int) else len(chosen)
+
+
+def single_device(chosen: list[int] | int, local_rank: int) -> list[int] | int:
+    """What Lightning gets for a rank that trains on a device of its own."""
+    return 1 if isinstance(chosen, int) else [chosen[local_rank % len(chosen)]]

@@ -52,8 +52,14 @@ class PredictionStore(Metric):
         """All predictions, in the order they came, as torchmetrics hands them out."""
         return tuple(dim_zero_cat(getattr(self, name)) for name in Predictions._fields)
 
-    def collect(self) -> Predictions:
-        """The same, with the dimension that torchmetrics takes from a single prediction."""
+    def collect(self, num_classes: int) -> Predictions:
+        """The same, with the dimension that torchmetrics takes from a single prediction.
+
+        Args:
+            num_classes: C, for a rank that predicted nothing.
+        """
+        if not self.targets:
+            self.update(torch.zeros(0, num_classes), torch.zeros(0, dtype=torch.int64))
         return Predictions(*(torch.atleast_1d(tensor) for tensor in self.compute()))
 
 

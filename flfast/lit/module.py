@@ -94,18 +94,27 @@ class LocalModule(L.LightningModule):
         if self.freeze_batchnorm:
             freeze(self.model, frozen=False)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Local objective of one batch, []."""
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+        """Local objective of one batch: `loss` [] for the gradient, `mean` [] to report."""
         loss = self.algorithm.loss(self.task_loss, self.params, batch, self.context)
-        num = len(batch.targets)
-        self.loss_sum = self.loss_sum.to(loss.device) + loss.detach() * num
+        return {"loss": loss * batch.scale, "mean": loss.detach()}
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        """Count what was seen; a rank's stand-in for an empty part counts nothing."""
+        num = len(batch.targets) if batch.scale else 0
+        self.loss_sum = self.loss_sum.to(outputs["mean"].device) + outputs["mean"] * num
         self.num_seen += num
         if self.trainer.current_epoch == 0:
             self.num_examples += num
-        return loss * batch.scale
 
     def _to_device(self, leaf: Tensor) -> Tensor:
         return leaf.to(self.device)
+
+    def add_ranks(self, total: Callable[[list[float]], list[float]]) -> None:
+        """Count what all ranks saw of a client they trained together."""
+        found = total([float(self.loss_sum), self.num_seen, self.num_examples])
+        self.loss_sum = torch.tensor(found[0])
+        self.num_seen, self.num_examples = round(found[1]), round(found[2])
 
     def task_loss(self, params: Tree, batch: Batch) -> Tensor:
         """Mean cross-entropy [] of the model with the given parameters."""

@@ -4,10 +4,7 @@ from flfast.state.tree import Tree, tree_map
 
 
 class ClientStates:
-    """States by client; memory grows with the clients touched, not with the population.
-
-    Every state is `{"algorithm": tree, "optimizer": tree}`; stateless clients take no memory.
-    """
+    """States by client; memory grows with the clients touched, not with the population."""
 
     def __init__(self) -> None:
         self._states: dict[int, Tree] = {}
@@ -17,9 +14,12 @@ class ClientStates:
         return self._states.get(client_id)
 
     def put(self, client_id: int, state: Tree) -> None:
-        """Keep a state; empty ones are not stored."""
-        if any(state.values()):
-            self._states[client_id] = tree_map(lambda leaf: leaf.detach(), state)
+        """Keep a state."""
+        self._states[client_id] = tree_map(lambda leaf: leaf.detach(), state)
+
+    def drop(self, client_id: int) -> None:
+        """Forget a state, if there is one."""
+        self._states.pop(client_id, None)
 
     def __len__(self) -> int:
         return len(self._states)

@@ -72,23 +72,30 @@ class WeightedMean:
 
     Floating-point leaves add up in at least float32, integer leaves (BatchNorm's step counter)
     in float64, and come back rounded to their own type.
+
+    Attributes:
+        weight: sum of the weights.
+        total: weighted sum; None before the first tree.
+        like: a tree of the shapes and types that were added; empty before the first.
     """
 
     def __init__(self) -> None:
         self.weight = 0.0
-        self._total: Tree | None = None
-        self._like: Tree = {}
+        self.total: Tree | None = None
+        self.like: Tree = {}
 
     def add(self, tree: Tree, weight: float) -> None:
         """Add `tree`; weights need not sum to one."""
-        if self._total is None:
-            self._like = tree
-            self._total = tree_map(lambda x: x.to(_sum_dtype(x)) * weight, tree)
-        else:
-            tree_map(
-                lambda total, x: total.add_(x.to(total.dtype), alpha=weight), self._total, tree
-            )
+        if self.total is None:
+            self.join(tree)
+        assert self.total is not None
+        tree_map(lambda total, x: total.add_(x.to(total.dtype), alpha=weight), self.total, tree)
         self.weight += weight
+
+    def join(self, like: Tree) -> None:
+        """Begin at zero with the shapes and types of `like`, which may hold no values."""
+        self.like = like
+        self.total = tree_map(lambda x: torch.zeros(x.shape, dtype=_sum_dtype(x)), like)
 
     def result(self) -> Tree:
         """The mean so far.
@@ -96,9 +103,9 @@ class WeightedMean:
         Raises:
             ValueError: if nothing with a positive weight was added.
         """
-        if self._total is None or not self.weight:
+        if self.total is None or not self.weight:
             raise ValueError("no upload to average: the sum of weights is 0")
-        return tree_map(self._mean, self._total, self._like)
+        return tree_map(self._mean, self.total, self.like)
 
     def _mean(self, total: Tensor, like: Tensor) -> Tensor:
         mean = total / self.weight

@@ -131,20 +131,20 @@ def test_a_plain_trainer_runs_on_the_whole_and_on_one_client(tmp_path):
     trainer(tmp_path).fit(alone, datamodule=data.client(2))
     assert alone.num_seen == len(data.splits["train"].of(2))
     trainer(tmp_path).test(whole, datamodule=data, verbose=False)
-    assert len(whole.predictions.collect().targets) == len(data.central_test)
+    assert len(whole.predictions.collect(4).targets) == len(data.central_test)
     trainer(tmp_path).test(whole, datamodule=data.client(1), verbose=False)
-    assert len(whole.predictions.collect().targets) == len(data.splits["test"].of(1))
+    assert len(whole.predictions.collect(4).targets) == len(data.splits["test"].of(1))
 
 
 def test_one_pass_covers_every_set_and_predicts_no_example_twice(tmp_path):
     data = federated(examples(), natural_of(4), split=(0.2, 0.2))
-    evaluation = EvaluationDataModule(data, personal=False, with_val=True)
+    evaluation = EvaluationDataModule(data, ["global", "local", "val"])
     assert set(evaluation.sets) == {"global", "local", "val"}
     assert list(evaluation.indices) != sorted(evaluation.indices), "a limited pass is a sample"
     assert len(evaluation.indices) == len(set(evaluation.indices)) == 16
     made = module()
     trainer(tmp_path).test(made, datamodule=evaluation, verbose=False)
-    targets = made.predictions.collect().targets.numpy()
+    targets = made.predictions.collect(4).targets.numpy()
     labels = data.examples.targets.numpy()
     for name, split in (("local", "test"), ("val", "val")):
         part = evaluation.sets[name]
@@ -154,7 +154,7 @@ def test_one_pass_covers_every_set_and_predicts_no_example_twice(tmp_path):
 
 def test_personal_passes_keep_positions_and_owners_together():
     data = federated(examples(), natural_of(4), split=(0.2, 0.2))
-    evaluation = EvaluationDataModule(data, personal=True, with_val=True)
+    evaluation = EvaluationDataModule(data, ["personal", "val"])
     for name, split in (("personal", "test"), ("val", "val")):
         part = evaluation.sets[name]
         assert np.array_equal(evaluation.indices[part.positions], data.splits[split].indices)

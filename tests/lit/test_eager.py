@@ -235,7 +235,7 @@ def test_local_models_stay_with_their_clients(make_data, make_federation):
 def test_personal_evaluation_uses_each_clients_own_model(make_data, make_federation):
     data = make_data([8, 12], split=(0.0, 0.5))
     federation = ran(make_federation(data, mlp(), algorithm=alone, local_epochs=2))
-    found = federation.engine.evaluate(federation.server)["personal"]
+    found = federation.engine.evaluate(federation.server, federation.plans(1))["personal"]
     for client in (0, 1):
         model = mlp()
         model.load_state_dict(federation.engine.states.get(client)["own"]["params"])

@@ -5,7 +5,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 from torch import nn
 
-from flfast.lit.devices import single_device
+from flfast.lit.devices import choose_devices, single_device
 from flfast.plan import Batching
 from flfast.state.tree import squared_norm, sub
 
@@ -88,7 +88,10 @@ def test_limits_count_batches_whatever_their_cut(make_data, make_federation):
 
 def test_limit_test_batches(make_data, make_federation):
     federation = make_federation(make_data([20], num_test=20), trainer={"limit_test_batches": 1})
-    assert federation.engine.evaluate(federation.initial)["global"].num_examples == 7
+    assert (
+        federation.engine.evaluate(federation.initial, federation.plans(1))["global"].num_examples
+        == 7
+    )
 
 
 def test_fast_dev_run(make_data, make_federation):
@@ -175,12 +178,11 @@ def test_reloading_the_loader_every_epoch_changes_nothing(make_data, make_federa
 def test_devices_that_are_not_there_are_refused():
     missing = torch.cuda.device_count() + 5
     with pytest.raises(ValueError, match=rf"trainer.devices=\[{missing}\].*there is"):
-        single_device("auto", [missing])
+        choose_devices("auto", [missing])
 
 
-def test_one_device_is_used_and_said(caplog):
-    assert single_device("cpu", 1) == 1
-    assert not caplog.records
-    assert single_device("cpu", 2) == 1
-    assert "strategy=single uses one of the 2 devices" in caplog.text
-    assert single_device("cpu", "auto") == 1
+def test_devices_are_a_count_on_the_cpu():
+    assert choose_devices("cpu", 2) == 2
+    assert choose_devices("cpu", "auto") == choose_devices("cpu", -1) == 1
+    assert single_device(2, 1) == 1
+    assert single_device([3, 5], 1) == [5]

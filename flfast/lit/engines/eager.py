@@ -1,8 +1,7 @@
 """The eager engine: client by client, the plain Lightning way. The reference for every other."""
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
-from typing import Any, cast
+from functools import lru_cache, partial
 
 import lightning as L
 import numpy as np
@@ -10,12 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from flfast.algorithms.algorithm import Algorithm, Context, Finished
+from flfast.datamodules.batches import WHOLE, RankShare
 from flfast.datamodules.evaluation import EvaluationDataModule
-from flfast.datamodules.federated import ClientDataModule, FederatedDataModule
+from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.batchnorm import recalibrate
 from flfast.lit.engines.engine import ClientReport, Trained
+from flfast.lit.engines.reused import ReusedTrainer
 from flfast.lit.metrics import GroupMetrics, Predictions, group_metrics
 from flfast.lit.module import LocalModule
+from flfast.lit.ownership import fetch_states, owner, return_states
+from flfast.lit.world import ALONE, World, deal, gather, reduce_mean, sum_over_ranks
 from flfast.plan import RoundPlan
 from flfast.randomness import generator, seed_torch
 from flfast.state.store import ClientStates
@@ -26,11 +29,15 @@ from flfast.state.weights import read_weights, write_weights
 class EagerEngine:
     """One reused Trainer, one `fit` per client, one `test` per evaluation pass.
 
+    In a world of several ranks each trains its share of the cohort (`shard=clients`), or all of
+    them every client together (`shard=batch`); a plan for one device runs on rank 0.
+
     Args:
         module: model, algorithm and optimizer.
         data: set up.
-        make_trainer: () -> the Trainer.
+        make_trainer: plan -> a new Trainer for its devices and precision.
         states: what clients keep between rounds.
+        world: the ranks of the run.
     """
 
     name = "eager"
@@ -39,26 +46,26 @@ class EagerEngine:
         self,
         module: LocalModule,
         data: FederatedDataModule,
-        make_trainer: Callable[[], L.Trainer],
+        make_trainer: Callable[[RoundPlan], L.Trainer],
         states: ClientStates,
+        world: World = ALONE,
     ) -> None:
-        self.module, self.data, self.states = module, data, states
-        self.trainer = cast(Any, make_trainer())  # its attributes are set dynamically
-        # Lightning's profiler reports at the end of every fit; one report a run is meant.
-        self._describe = self.trainer.profiler.describe
-        self._limit = self.trainer.limit_train_batches
-        # What Lightning calls a callback's state belongs to one fit: EarlyStopping's patience.
-        self._callback_states = [
-            (callback, deepcopy(callback.state_dict())) for callback in self.trainer.callbacks
-        ]
-        self.trainer.profiler.describe = lambda: None
-        personal = self.algorithm.personal is not None
-        self._passes = []
+        self.module, self.data, self.states, self.world = module, data, states, world
+        self._make_trainer = make_trainer
+        self._trainers: dict[tuple[str, str, str], ReusedTrainer] = {}
+        passes: list[tuple[str, ...]] = []
         if self.algorithm.evaluate_server:
-            self._passes.append(EvaluationDataModule(data, personal=False, with_val=not personal))
-        if personal:
-            self._passes.append(EvaluationDataModule(data, personal=True, with_val=True))
-        self.evaluation_sets = {name for evaluation in self._passes for name in evaluation.sets}
+            passes.append(("global", "local"))
+        if self.algorithm.personal is not None:
+            passes.append(("personal",))
+        # Validation reads the model that would be deployed: the client's own, where it has one.
+        self._passes = [*passes[:-1], (*passes[-1], "val")]
+        share = RankShare(world.rank, world.size)
+        self._evaluations = lru_cache(maxsize=None, typed=True)(
+            partial(EvaluationDataModule, data, share=share)
+        )
+        whole = (self._evaluations(names, limit=1.0) for names in self._passes)
+        self.evaluation_sets = {name for evaluation in whole for name in evaluation.sets}
 
     @property
     def algorithm(self) -> Algorithm:
@@ -79,82 +86,110 @@ class EagerEngine:
         on_client: Callable[[ClientReport], None],
     ) -> Trained:
         """Train the cohort one client after another; see `Engine.train`."""
+        together = self._together(plan)
+        at_home = plan.strategy == "ddp" and not together
+        mine = list(cohort) if together else self._share(cohort, plan)
+        moved = self.algorithm.stateful and self.world.size > 1 and not at_home
+        if moved:
+            fetch_states(self.world, self.states, cohort)
         broadcast = self.algorithm.broadcast(server)
         mean, reports = WeightedMean(), []
-        for client_id in cohort:
-            context = self._context(client_id, broadcast, plan.lr)
-            done = self._fit(client_id, context, plan)
-            upload, state = self.algorithm.finish(done, context)
-            rejected = not (all_finite(upload) and all_finite(state))
-            if not rejected:
-                mean.add(upload, self.algorithm.weight(done.num_examples))
-                self.states.put(client_id, state)
-            report = ClientReport(
-                client_id=client_id,
-                num_examples=done.num_examples,
-                num_seen=self.module.num_seen,
-                num_steps=done.num_steps,
-                loss=float(self.module.loss_sum) / max(self.module.num_seen, 1),
-                up_bytes=num_bytes(upload),
-                rejected=rejected,
-            )
-            reports.append(report)
-            on_client(report)
+        for client_id in mine:
+            reports.append(self._client_round(client_id, broadcast, plan, mean))
+            on_client(reports[-1])
+        if not together:
+            mean = reduce_mean(self.world, mean)
+            everyones = [report for part in gather(self.world, reports) for report in part]
+            reports = sorted(everyones, key=lambda report: list(cohort).index(report.client_id))
+        if moved:
+            return_states(self.world, self.states, cohort, trained=mine)
         return Trained(mean.result() if mean.weight else None, reports)
 
-    def _context(self, client_id: int, broadcast: Tree, lr: float) -> Context:
+    def _together(self, plan: RoundPlan) -> bool:
+        return plan.strategy == "ddp" and plan.shard == "batch" and self.world.size > 1
+
+    def _share(self, cohort: Sequence[int], plan: RoundPlan) -> list[int]:
+        if plan.strategy != "ddp":
+            return list(cohort) if self.world.rank == 0 else []
+        if self.algorithm.stateful:
+            ranks = [owner(self.world, k) for k in cohort]
+        else:
+            sizes = [len(self.data.train_clients.of(k)) for k in cohort]
+            ranks = deal(sizes, self.world.size)
+        return [k for k, rank in zip(cohort, ranks, strict=True) if rank == self.world.rank]
+
+    def _trainer(self, plan: RoundPlan) -> ReusedTrainer:
+        key = (plan.strategy, plan.shard, plan.precision)
+        if key not in self._trainers:
+            self._trainers[key] = ReusedTrainer(self._make_trainer(plan))
+        return self._trainers[key]
+
+    def _client_round(
+        self, client_id: int, broadcast: Tree, plan: RoundPlan, mean: WeightedMean
+    ) -> ClientReport:
         client = self._client(client_id, broadcast)
-        return Context(broadcast, client, self.algorithm.start(broadcast, client), lr)
+        start = self.algorithm.start(broadcast, client)
+        context = Context(broadcast, client, start, plan.lr)
+        done = self._fit(client_id, context, plan)
+        upload, state = self.algorithm.finish(done, context)
+        rejected = not (all_finite(upload) and all_finite(state))
+        if not rejected:
+            mean.add(upload, self.algorithm.weight(done.num_examples))
+            if self.algorithm.stateful:
+                self.states.put(client_id, state)
+        return ClientReport(
+            client_id=client_id,
+            num_examples=done.num_examples,
+            num_seen=self.module.num_seen,
+            num_steps=done.num_steps,
+            loss=float(self.module.loss_sum) / max(self.module.num_seen, 1),
+            up_bytes=num_bytes(upload),
+            rejected=rejected,
+        )
 
     def _client(self, client_id: int, broadcast: Tree) -> Tree:
         state = self.states.get(client_id)
         return self.algorithm.client_state(broadcast) if state is None else state
 
     def _fit(self, client_id: int, context: Context, plan: RoundPlan) -> Finished:
-        batching = plan.batching._replace(limit=self._limit)
-        data = self.data.client(client_id, batching=batching, round_idx=plan.round_idx)
+        trainer, together = self._trainer(plan), self._together(plan)
+        data = self.data.client(
+            client_id,
+            batching=plan.batching._replace(limit=trainer.train_limit),
+            round_idx=plan.round_idx,
+            share=RankShare(self.world.rank, self.world.size) if together else WHOLE,
+        )
         stateful = self.algorithm.optimizer
         optimizer = stateful(context.server, context.client) if stateful else {}
         self.module.begin(context, optimizer)
         seed_torch(self.data.seed, "local training", plan.round_idx, client_id)
-        self._rewind(data, plan)
-        self.trainer.fit(self.module, datamodule=data)
+        num_steps = trainer.fit(self.module, data, plan)
+        if together:
+            self.module.add_ranks(lambda values: sum_over_ranks(self.world, values))
         return Finished(
             weights=read_weights(self.model),
             num_examples=min(self.module.num_examples, len(data.indices)),
-            num_steps=self.trainer.global_step,
+            num_steps=num_steps,
             optimizer=self.module.read_optimizer_state() if stateful else {},
         )
 
-    def _rewind(self, data: ClientDataModule, plan: RoundPlan) -> None:
-        """Make the reused Trainer start at epoch 0 and step 0, like a new one."""
-        loop = self.trainer.fit_loop
-        loop.epoch_progress.reset()
-        loop.epoch_loop.automatic_optimization.optim_progress.reset()
-        loop.epoch_loop.batch_progress.reset()
-        self.trainer.accumulate_grad_batches = data.epoch.accumulate
-        # The loader's batches are cut already, to whole local steps.
-        self.trainer.limit_train_batches = 1.0
-        for callback, state in self._callback_states:
-            if state:
-                callback.load_state_dict(deepcopy(state))
-        if self.trainer.fast_dev_run:
-            return  # Lightning has set its own limits
-        loop.max_epochs = plan.local_epochs or -1
-        loop.epoch_loop.max_steps = plan.local_steps or -1
-
-    def evaluate(self, server: Tree) -> dict[str, GroupMetrics]:
-        """Predict every evaluation example once; see `Engine.evaluate`."""
+    def evaluate(self, server: Tree, plan: RoundPlan) -> dict[str, GroupMetrics]:
+        """Predict every evaluation example once, a part on every rank; see `Engine.evaluate`."""
+        # Every rank predicts alone, on its own device, whatever training does.
+        trainer = self._trainer(plan._replace(strategy="single", shard="clients"))
         broadcast = self.algorithm.broadcast(server)
         results = {}
-        for data in self._passes:
-            if not len(data.indices):
+        for names in self._passes:
+            data = self._evaluations(names, limit=trainer.test_limit)
+            if not data.sets:
                 continue
             write_weights(self.model, server)
             self.module.personal = self._personal(broadcast) if data.personal else None
-            self.trainer.test(self.module, datamodule=data, verbose=False)
-            predictions = _on_host_if_needed(self.module.predictions.collect())
-            results.update(_grouped(predictions, data))
+            self.module.predictions.reset()
+            if len(data.indices):
+                trainer.test(self.module, data)
+            predictions = self.module.predictions.collect(self.data.num_classes)
+            results.update(_grouped(_on_host_if_needed(predictions), data))
         return results
 
     def _personal(self, broadcast: Tree) -> Callable[[int], Tree]:
@@ -164,7 +199,8 @@ class EagerEngine:
 
     def recalibrate(self, server: Tree, cohort: Sequence[int], plan: RoundPlan) -> Tree:
         """Measure BatchNorm statistics in batches mixed over the cohort; see `Engine`."""
-        device = self.trainer.strategy.root_device
+        trainer = self._trainer(plan._replace(strategy="single", shard="clients")).trainer
+        device = trainer.strategy.root_device
         write_weights(self.model, server)
         self.model.to(device)
         mixed = np.concatenate([self.data.train_clients.of(k) for k in cohort])
@@ -177,13 +213,14 @@ class EagerEngine:
                     dtype = next(self.model.parameters()).dtype
                     yield self.data.examples.transform(batch.inputs.to(device), dtype=dtype)
 
-        with self.trainer.precision_plugin.forward_context():
+        with trainer.precision_plugin.forward_context():
             recalibrate(self.model, inputs())
         return {**server, "buffers": read_weights(self.model.cpu())["buffers"]}
 
     def close(self) -> None:
-        """Let the profiler describe the whole run."""
-        self._describe()
+        """Let profilers describe the whole run."""
+        for trainer in self._trainers.values():
+            trainer.close()
 
 
 def _on_host_if_needed(predictions: Predictions) -> Predictions:
@@ -195,13 +232,11 @@ def _on_host_if_needed(predictions: Predictions) -> Predictions:
 
 def _grouped(predictions: Predictions, data: EvaluationDataModule) -> dict[str, GroupMetrics]:
     device = predictions.loss.device
-    results: dict[str, Any] = {}
+    results = {}
     for name, part in data.sets.items():
-        # trainer.limit_test_batches and fast_dev_run predict less than all.
-        kept = part.positions < len(predictions.loss)
-        positions = torch.from_numpy(part.positions[kept]).to(device)
-        group = torch.from_numpy(part.group[kept]).to(device)
-        if len(positions):
+        if len(part.positions):
+            positions = torch.from_numpy(part.positions).to(device)
             chosen = Predictions(*(tensor[positions] for tensor in predictions))
+            group = torch.from_numpy(part.group).to(device)
             results[name] = group_metrics(chosen, group, part.num_groups)
     return results

@@ -63,7 +63,7 @@ class Engine(Protocol):
     ) -> Trained:
         """Local training of a cohort from the server's state, and the mean of its uploads."""
 
-    def evaluate(self, server: Tree) -> dict[str, GroupMetrics]:
+    def evaluate(self, server: Tree, plan: RoundPlan) -> dict[str, GroupMetrics]:
         """Metrics by evaluation set: `global`, `local`, `personal`, `val` where they exist."""
 
     def recalibrate(self, server: Tree, cohort: Sequence[int], plan: RoundPlan) -> Tree:

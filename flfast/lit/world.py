@@ -1,0 +1,106 @@
+"""The world: the ranks of a run, and what they exchange. One rank where nothing was launched."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from flfast.state.tree import Tree, WeightedMean, leaves, tree_map
+
+
+class World(NamedTuple):
+    """Which process this is.
+
+    Attributes:
+        rank: of this process, in [0, size).
+        size: number of ranks.
+        local_rank: of this process on its node.
+        local_size: ranks on its node.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+
+ALONE = World()
+
+
+def launched_world() -> World | None:
+    """The world that TorchElastic, torchrun or SLURM put this process into; None if none did."""
+    env = os.environ
+    if "RANK" not in env or "WORLD_SIZE" not in env:
+        return None
+    return World(
+        rank=int(env["RANK"]),
+        size=int(env["WORLD_SIZE"]),
+        local_rank=int(env.get("LOCAL_RANK", "0")),
+        local_size=int(env.get("LOCAL_WORLD_SIZE", "1")),
+    )
+
+
+def deal(costs: Sequence[int], size: int) -> list[int]:
+    """Rank of each client so that ranks finish together: longest first, to the least loaded.
+
+    Args:
+        costs: predicted cost per client, in any unit.
+        size: number of ranks.
+
+    >>> deal([5, 1, 4], 2)
+    [0, 1, 1]
+    """
+    load, ranks = [0] * size, [0] * len(costs)
+    for client in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
+        rank = min(range(size), key=lambda r: (load[r], r))
+        ranks[client] = rank
+        load[rank] += costs[client]
+    return ranks
+
+
+def gather(world: World, value: Any) -> list[Any]:
+    """The values of all ranks, on every rank; collective."""
+    if world.size == 1:
+        return [value]
+    values: list[Any] = [None] * world.size
+    dist.all_gather_object(values, value)
+    return values
+
+
+def sum_over_ranks(world: World, values: Sequence[float]) -> list[float]:
+    """Element-wise sum over ranks, on every rank; collective."""
+    if world.size == 1:
+        return list(values)
+    total = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(total)
+    return total.tolist()
+
+
+def reduce_mean(world: World, mean: WeightedMean) -> WeightedMean:
+    """What all ranks added, on every rank: one sum over one flat tensor; collective.
+
+    A rank that added nothing joins with zeros of the uploads' shape.
+    """
+    if world.size == 1:
+        return mean
+    like = next((spec for spec in gather(world, _spec(mean)) if spec is not None), None)
+    if like is None:
+        return mean
+    if mean.total is None:
+        mean.join(like)
+    assert mean.total is not None
+    sums = list(leaves(mean.total))
+    weight = torch.tensor([mean.weight], dtype=torch.float64)
+    flat = torch.cat([weight, *(leaf.double().view(-1) for leaf in sums)])
+    dist.all_reduce(flat)
+    mean.weight = float(flat[0])
+    for leaf, value in zip(sums, flat[1:].split([leaf.numel() for leaf in sums]), strict=True):
+        leaf.copy_(value.view(leaf.shape))
+    return mean
+
+
+def _spec(mean: WeightedMean) -> Tree | None:
+    # Meta tensors have shapes and types and weigh nothing.
+    return None if mean.total is None else tree_map(lambda leaf: leaf.to("meta"), mean.like)

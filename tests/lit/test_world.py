@@ -1,0 +1,135 @@
+"""Every way to divide the work gives the numbers of one process; ranks are real processes."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from lightning.pytorch.utilities import rank_zero_only
+from torch import nn
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from flfast.algorithms.fedavg import fedavg
+from flfast.algorithms.local import local
+from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
+from flfast.datamodules.batches import RankShare
+from flfast.lit.world import deal, launched_world
+from flfast.plan import Batching
+
+MOMENTUM = partial(torch.optim.SGD, momentum=0.9)
+PLAIN = fedavg(weighting="samples")
+# (sizes, options): ragged clients, fewer clients than ranks, B = infinity, accumulation, states.
+PROBLEMS = [
+    ([5, 11, 2, 8], {"batching": Batching(4)}),
+    ([7, 3], {"batching": Batching(-1, micro_batch=2), "local_epochs": 2}),
+    ([9, 4, 13, 1, 6], {"batching": Batching(2, accumulate=3), "sampling": {"fraction": 0.5}}),
+    (
+        [6, 5, 7],
+        {"batching": Batching(3), "algorithm": keep_optimizer(PLAIN), "optimizer": MOMENTUM},
+    ),
+    (
+        [6, 5, 7],
+        {"batching": Batching(3), "algorithm": average_optimizer(PLAIN), "optimizer": MOMENTUM},
+    ),
+    ([8, 5, 6], {"batching": Batching(5), "algorithm": lambda w: local(initial=w)}),
+]
+
+
+def mlp():
+    torch.manual_seed(1)  # noqa: TID251 - a test's own model
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def in_world(size, work):
+    """`work(world)` on every rank of a new world; the results by rank."""
+
+    def rank():
+        world = launched_world()
+        rank_zero_only.rank = world.rank
+        dist.init_process_group("gloo")
+        result = work(world)
+        dist.destroy_process_group()
+        return result
+
+    settings = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=size,
+        run_id="test",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        start_method="fork",
+        max_restarts=0,
+        monitor_interval=0.05,
+    )
+    return elastic_launch(settings, rank)()
+
+
+@pytest.fixture
+def solve(make_data, make_federation):
+    """All problems with a given strategy: weights and numbers of every round."""
+
+    def solve(world=None, **options):
+        found = []
+        for sizes, problem in PROBLEMS:
+            data = make_data(sizes, split=(0.2, 0.2))
+            extra = {"world": world} if world else {}
+            federation = make_federation(data, mlp(), rounds=3, **{**problem, **options, **extra})
+            federation.run()
+            numbers = [
+                {k: v for k, v in row.items() if "loss" in k or "accuracy" in k or "comm" in k}
+                for row in federation.history
+            ]
+            weights = {name: w.numpy() for name, w in federation.weights().items()}
+            found.append((weights, numbers))
+        return found
+
+    return solve
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [
+        (2, {"strategy": "ddp", "shard": "clients"}),
+        (2, {"strategy": "ddp", "shard": "batch"}),
+        (3, {"strategy": "ddp", "shard": "clients"}),
+        (2, {"strategy": "single"}),
+    ],
+    ids=["ddp2-clients", "ddp2-batch", "ddp3-clients", "single-in-a-world"],
+)
+def test_every_division_of_the_work_gives_the_numbers_of_one_process(solve, size, options):
+    alone = solve()
+    results = in_world(size, lambda world: solve(world, **options))
+    for rank in range(size):
+        for (weights, numbers), (expected, expected_numbers) in zip(
+            results[rank], alone, strict=True
+        ):
+            for name, value in expected.items():
+                np.testing.assert_allclose(weights[name], value, rtol=1e-5, atol=1e-6)
+            for row, expected_row in zip(numbers, expected_numbers, strict=True):
+                assert row == pytest.approx(expected_row, rel=1e-4, abs=1e-6, nan_ok=True)
+
+
+@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 5))
+def test_the_longest_rank_has_little_more_than_its_share(costs, size):
+    ranks = deal(costs, size)
+    loads = [
+        sum(c for c, r in zip(costs, ranks, strict=True) if r == rank) for rank in range(size)
+    ]
+    # Graham 1969: longest first is within 4/3 of the best, which is at least the mean.
+    best = max(sum(costs) / size, max(costs, default=0))
+    assert max(loads) <= 4 / 3 * best + max(costs, default=0) / 3 + 1e-9
+
+
+@given(st.integers(0, 20), st.integers(1, 30), st.integers(1, 5))
+def test_shares_of_a_batch_tile_it_and_average_to_its_mean(start, size, ranks):
+    parts = [RankShare(rank, ranks).of((start, start + size)) for rank in range(ranks)]
+    real = [(low, high) for low, high, factor in parts if factor]
+    assert [low for low, _ in real] + [start + size] == [start] + [high for _, high in real]
+    for low, high, factor in parts:
+        assert high > low, "every rank must compute something"
+        assert factor / ranks == pytest.approx((high - low) / size if factor else 0.0)
