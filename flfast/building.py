@@ -20,14 +20,17 @@ from flfast.algorithms.algorithm import Algorithm
 from flfast.algorithms.keep_local import keep_local
 from flfast.algorithms.local import local
 from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
+from flfast.config.phases import Phase
 from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
 from flfast.federation.learning_rate import learning_rates
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
+from flfast.federation.schedules.phases import phased, scale_lr
 from flfast.injection import call_with
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
 from flfast.lit.devices import choose_devices, num_devices, single_device
+from flfast.lit.strategies.dp import DataParallelStrategy
 from flfast.lit.world import World
 from flfast.plan import Batching, RoundPlan
 from flfast.randomness import seed_torch
@@ -140,16 +143,19 @@ def build_callbacks(config: DictConfig) -> list[L.Callback]:
 
 
 def build_trainer(
-    config: DictConfig, callbacks: list[L.Callback], world: World, plan: RoundPlan
+    phases: list[Phase], callbacks: list[L.Callback], world: World, plan: RoundPlan
 ) -> L.Trainer:
-    """Lightning's Trainer with every option of `trainer`, on this rank's devices.
+    """Lightning's Trainer with every option of the phase's `trainer`, on this rank's devices.
 
     With `shard=batch` all ranks are one Trainer's; otherwise each has one of its own.
     """
-    options: dict[str, Any] = instantiate(config.trainer, _convert_="all")
+    trainer = phases[plan.phase].config.trainer
+    options: dict[str, Any] = instantiate(trainer, _convert_="all")
     chosen = choose_devices(options["accelerator"], options["devices"])
     options["devices"] = single_device(chosen, world.local_rank)
     strategy = "auto"
+    if plan.strategy == "dp" and num_devices(chosen) > 1:
+        strategy, options["devices"] = DataParallelStrategy.strategy_name, chosen
     if plan.strategy == "ddp" and plan.shard == "batch" and world.size > 1:
         strategy = "ddp"
         options["devices"] = world.local_size if isinstance(chosen, int) else chosen
@@ -169,19 +175,38 @@ def build_trainer(
     )
 
 
-def build_plans(config: DictConfig, model: nn.Module) -> Callable[[int], RoundPlan]:
+def build_plans(phases: list[Phase], model: nn.Module) -> Callable[[int], RoundPlan]:
     """The plan of every round."""
-    options = OmegaConf.to_container(config.trainer, resolve=True)
-    chosen = choose_devices(options["accelerator"], options["devices"])  # type: ignore[index,call-overload]
-    asked = num_devices(chosen)
-    if config.strategy.name == "single" and asked > 1:
+    config = phases[0].config
+    schedule = instantiate(config.lr_schedule)
+    plans = [build_plan(number, phase.config, model) for number, phase in enumerate(phases)]
+    rates = []
+    for plan in plans:
+        lr = scale_lr(
+            plan.lr,
+            rule=config.schedule.lr_scaling,
+            batch_size=plan.batching.batch_size,
+            base_batch_size=config.batch_size,
+        )
+        rates.append(learning_rates(lr=lr, rounds=config.rounds, **schedule))
+    starts = [phase.start for phase in phases]
+    return phased(list(zip(starts, plans, strict=True)), rates)
+
+
+def build_plan(phase: int, config: DictConfig, model: nn.Module) -> RoundPlan:
+    """The plan of a phase."""
+    options: Any = OmegaConf.to_container(config.trainer, resolve=True)
+    chosen = choose_devices(options["accelerator"], options["devices"])
+    if config.strategy.name == "single" and num_devices(chosen) > 1:
+        asked = num_devices(chosen)
         log.warning("strategy=single uses one of the %d devices asked for", asked)
         chosen = single_device(chosen, 0)
     has_batchnorm = any(True for _ in batchnorm_layers(model))
     if has_batchnorm and config.batch_size in {1, 2} and config.bn != "frozen":
         log.warning("batch_size=%d with BatchNorm: its statistics are noise", config.batch_size)
-    base = RoundPlan(
+    return RoundPlan(
         round_idx=1,
+        phase=phase,
         lr=config.optimizer.lr,
         batching=Batching(
             batch_size=config.batch_size,
@@ -197,9 +222,6 @@ def build_plans(config: DictConfig, model: nn.Module) -> Callable[[int], RoundPl
         devices=f"cpu:{chosen}" if isinstance(chosen, int) else f"gpu:{chosen}",
         precision=config.trainer.precision,
     )
-    schedule = instantiate(config.lr_schedule)
-    rates = learning_rates(lr=config.optimizer.lr, rounds=config.rounds, **schedule)
-    return instantiate(config.schedule)(base=base, learning_rates=rates)
 
 
 def build_sampler(config: DictConfig) -> Callable[..., Cohort]:

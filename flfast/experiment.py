@@ -25,18 +25,18 @@ from flfast.building import (
     run_dir,
 )
 from flfast.config.errors import ConfigError
+from flfast.config.phases import Phase
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.engines.engine import Engine
 from flfast.lit.module import LocalModule, check_optimizer_state
 from flfast.lit.world import World
-from flfast.plan import RoundPlan
 from flfast.state.store import ClientStates
 
 log = logging.getLogger(__name__)
 
 
-def run_experiment(config: DictConfig, world: World) -> float | None:
+def run_experiment(phases: list[Phase], world: World) -> float | None:
     """Build a federation from a checked config and run it, as one rank of a world.
 
     Returns:
@@ -46,7 +46,7 @@ def run_experiment(config: DictConfig, world: World) -> float | None:
         ConfigError: if data, model or devices refuse the settings, or every client diverges.
     """
     try:
-        federation = build(config, world)
+        federation = build(phases, world)
         federation.cohort(1)  # a sampler that asks too much says so here
     except (ValueError, TypeError, OSError, MisconfigurationException) as error:
         raise ConfigError(str(error)) from error
@@ -63,12 +63,13 @@ def run_experiment(config: DictConfig, world: World) -> float | None:
             "a batch of one example met BatchNorm, which has no variance to divide by; raise "
             "batch_size, micro_batch or partition.min_samples, or use model.norm=group"
         ) from error
-    value = history[-1].get(config.optimized_metric)
+    value = history[-1].get(phases[0].config.optimized_metric)
     return None if value is None else float(value)
 
 
-def build(config: DictConfig, world: World) -> Federation:
+def build(phases: list[Phase], world: World) -> Federation:
     """Everything a run needs, from data to loggers, in the order it is needed."""
+    config = phases[0].config
     quiet_lightning()
     torch.set_num_threads(config.threads)
     data = build_data(config)
@@ -76,8 +77,8 @@ def build(config: DictConfig, world: World) -> Federation:
     initial = initial_weights(config, model)
     algorithm = build_algorithm(config, initial, model)
     callbacks = build_callbacks(config)
-    make_trainer = partial(build_trainer, config, callbacks, world)
-    plans = build_plans(config, model)
+    make_trainer = partial(build_trainer, phases, callbacks, world)
+    plans = build_plans(phases, model)
     make_optimizer = instantiate(config.optimizer)
     if algorithm.optimizer is not None:
         check_optimizer_state(make_optimizer, lr=config.optimizer.lr)
@@ -89,7 +90,7 @@ def build(config: DictConfig, world: World) -> Federation:
     engine = instantiate(config.engine)(module, data, make_trainer, ClientStates(), world)
     check_metric(config, engine)
     title = describe(config, algorithm, data)
-    log.info("%s | engine %s, %s", title, engine.name, describe_plan(plans(1), world))
+    log.info("%s | engine %s, %s", title, engine.name, plans(1).describe())
     return Federation(
         algorithm=algorithm,
         engine=engine,
@@ -125,12 +126,6 @@ def describe(config: DictConfig, algorithm: Algorithm, data: FederatedDataModule
     name = algorithm.name if config.mode == "federated" else config.mode
     parts = [name, choices.data, choices.partition, choices.model, f"{data.num_clients} clients"]
     return " · ".join(str(part) for part in parts)
-
-
-def describe_plan(plan: RoundPlan, world: World) -> str:
-    """Strategy, devices and precision in a line."""
-    ranks = f" on {world.size} ranks, shard={plan.shard}" if plan.strategy == "ddp" else ""
-    return f"{plan.strategy}{ranks}, {plan.devices}, {plan.precision}"
 
 
 def quiet_lightning() -> None:

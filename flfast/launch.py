@@ -14,6 +14,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from flfast.config.errors import ConfigError
+from flfast.config.phases import Phase
 from flfast.experiment import run_experiment
 from flfast.lit.devices import choose_devices, num_devices
 from flfast.lit.world import ALONE, World, launched_world
@@ -21,8 +22,11 @@ from flfast.lit.world import ALONE, World, launched_world
 log = logging.getLogger(__name__)
 
 
-def run(config: DictConfig) -> float | None:
-    """Run a checked config in as many processes as its strategy asks for.
+def run(phases: list[Phase]) -> float | None:
+    """Run a checked config in as many processes as its strategies ask for, started once.
+
+    Args:
+        phases: of the run, composed and checked.
 
     Returns:
         `optimized_metric` after the last round.
@@ -32,13 +36,27 @@ def run(config: DictConfig) -> float | None:
     """
     world = launched_world()
     if world is not None:
-        return _in_world(config, world)
-    size = num_ranks(config)
-    return _launch(config, size) if size > 1 else run_experiment(config, ALONE)
+        return _in_world(phases, world)
+    size = num_ranks(phases)
+    return _launch(phases, size) if size > 1 else run_experiment(phases, ALONE)
 
 
-def num_ranks(config: DictConfig) -> int:
-    """Processes that the strategy needs on this machine."""
+def num_ranks(phases: list[Phase]) -> int:
+    """Processes that the run needs on this machine.
+
+    Raises:
+        ConfigError: if phases ask for worlds of different sizes.
+    """
+    sizes = {size for phase in phases if (size := _num_ranks(phase.config)) > 1}
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"trainer.devices={sorted(sizes)} in different phases of strategy=ddp: the ranks are "
+            f"started once; allowed: one number"
+        )
+    return max(sizes, default=1)
+
+
+def _num_ranks(config: DictConfig) -> int:
     if config.strategy.name != "ddp":
         return 1
     try:
@@ -48,7 +66,8 @@ def num_ranks(config: DictConfig) -> int:
         raise ConfigError(str(error)) from error
 
 
-def _launch(config: DictConfig, size: int) -> float | None:
+def _launch(phases: list[Phase], size: int) -> float | None:
+    config = phases[0].config
     # A forked rank starts in a fraction of a second, a spawned one imports everything anew; but
     # neither CUDA nor a pool of threads survives a fork.
     forkable = not torch.cuda.is_initialized() and config.threads == 1
@@ -65,7 +84,7 @@ def _launch(config: DictConfig, size: int) -> float | None:
     )
     torch.set_num_threads(config.threads)
     try:
-        results = elastic_launch(settings, _rank)(config, Singleton.get_state())
+        results = elastic_launch(settings, _rank)(phases, Singleton.get_state())
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         message = failure.message if isinstance(failure.message, str) else str(failure.message)
@@ -76,7 +95,7 @@ def _launch(config: DictConfig, size: int) -> float | None:
     return result
 
 
-def _rank(config: DictConfig, hydra_state: Any) -> float | str | None:
+def _rank(phases: list[Phase], hydra_state: Any) -> float | str | None:
     """What every launched process runs; an error for the user comes back as its message."""
     # Ctrl-C reaches every process of the terminal; the agent stops the ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -84,17 +103,17 @@ def _rank(config: DictConfig, hydra_state: Any) -> float | str | None:
     world = launched_world()
     assert world is not None
     try:
-        return _in_world(config, world)
+        return _in_world(phases, world)
     except ConfigError as error:
         return str(error)
 
 
-def _in_world(config: DictConfig, world: World) -> float | None:
+def _in_world(phases: list[Phase], world: World) -> float | None:
     rank_zero_only.rank = world.rank  # type: ignore[attr-defined]
     if world.rank:
         logging.getLogger().setLevel(logging.ERROR)
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        timeout = config.strategy.get("timeout_s", 1800)
+        timeout = max(phase.config.strategy.get("timeout_s", 1800) for phase in phases)
         dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
-    return run_experiment(config, world)
+    return run_experiment(phases, world)

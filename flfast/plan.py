@@ -34,17 +34,19 @@ class RoundPlan(NamedTuple):
 
     Attributes:
         round_idx: from 1.
+        phase: number of the phase that the plan was composed in.
         lr: local learning rate.
         batching: how examples become local steps.
         local_epochs: passes over a client's examples; None where local_steps is set.
         local_steps: optimizer steps per client; None where local_epochs is set.
-        strategy: on which devices, in Lightning's word: `single` or `ddp`.
+        strategy: on which devices, in Lightning's word: `single`, `dp` or `ddp`.
         shard: what `ddp` divides over the ranks: whole `clients`, or every `batch`.
         devices: what `trainer.devices` says.
         precision: what `trainer.precision` says.
     """
 
     round_idx: int
+    phase: int
     lr: float
     batching: Batching
     local_epochs: int | None
@@ -53,3 +55,9 @@ class RoundPlan(NamedTuple):
     shard: Shard
     devices: str
     precision: str
+
+    def describe(self) -> str:
+        """The plan in a line."""
+        strategy = f"{self.strategy}/{self.shard}" if self.strategy == "ddp" else self.strategy
+        batch = "all" if self.batching.batch_size == -1 else str(self.batching.batch_size)
+        return f"{strategy} on {self.devices}, {self.precision}, batch {batch}, lr {self.lr:g}"

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
+from flfast.config.phases import compose_phases
 
 _INSTALLED = Path(__file__).parent / "conf"
 CONF = str(_INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "conf")
@@ -23,9 +24,10 @@ CONF = str(_INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "c
 @hydra.main(version_base="1.3", config_path=CONF, config_name="config")
 def _run(config: DictConfig) -> float | None:
     check(config)
+    phases = compose_phases(config)
     from flfast.launch import run  # imports torch
 
-    return run(config)
+    return run(phases)
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from flfast.federation.loop import Federation
 from flfast.federation.samplers.uniform import uniform
 from flfast.lit.engines.eager import EagerEngine
 from flfast.lit.module import LocalModule
+from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
 from flfast.lit.world import ALONE
 from flfast.plan import Batching, RoundPlan
 from flfast.state.store import ClientStates
@@ -85,6 +86,7 @@ def make_federation(tmp_path):
             model = nn.Linear(data.examples.input_shape[0], data.num_classes)
         plan = RoundPlan(
             round_idx=1,
+            phase=0,
             lr=lr,
             batching=options.pop("batching", Batching(batch_size=2)),
             local_epochs=options.pop("local_epochs", 1),
@@ -118,6 +120,8 @@ def make_federation(tmp_path):
         def make_trainer(plan):
             if plan.strategy == "ddp" and plan.shard == "batch" and world.size > 1:
                 return L.Trainer(**{**trainer, "strategy": "ddp", "devices": world.size})
+            if plan.strategy == "dp":
+                return L.Trainer(**{**trainer, "strategy": "dp", "devices": 2})
             return L.Trainer(**trainer)
 
         engine = EagerEngine(module, data, make_trainer, ClientStates(), world)

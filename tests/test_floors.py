@@ -20,6 +20,7 @@ FLOORS = (
     {"config"},
     {"building"},
     {"experiment"},
+    {"launch"},
     {"train"},
 )
 # What the tables of a run look like, callbacks read beside their own floor.
@@ -28,6 +29,7 @@ HYDRA = {
     "flfast.train",
     "flfast.experiment",
     "flfast.building",
+    "flfast.launch",
     "flfast.config.*",
     "flfast.callbacks.comparison",
     "flfast.callbacks.sweep",

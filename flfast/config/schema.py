@@ -66,12 +66,26 @@ class OptimizerSettings(BaseModel):
 class StrategySettings(_Strict):
     """On which devices."""
 
-    name: Literal["single", "ddp"]
+    name: Literal["single", "dp", "ddp"]
     shard: Literal["clients", "batch"] = "clients"
     timeout_s: Count = 1800
 
 
+class PhaseSettings(_Strict):
+    """Overrides that hold from a round on."""
+
+    start: int = Field(alias="from")
+    overrides: list[str]
+
+
 class ScheduleSettings(_Strict):
+    """What changes from round to round."""
+
+    phases: list[PhaseSettings]
+    lr_scaling: Literal["none", "linear", "sqrt"]
+
+
+class LrScheduleSettings(_Strict):
     """The learning rate over rounds."""
 
     scheduler: Node | None
@@ -102,8 +116,8 @@ class Settings(_Strict):
     partition: Node
     model: Node
     optimizer: OptimizerSettings
-    lr_schedule: ScheduleSettings
-    schedule: Node
+    lr_schedule: LrScheduleSettings
+    schedule: ScheduleSettings
     sampler: Node
     engine: Node
     strategy: StrategySettings

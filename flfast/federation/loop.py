@@ -122,6 +122,8 @@ class Federation:
     def _round(self, round_idx: int) -> None:
         start = time.perf_counter()
         plan = self.plans(round_idx)
+        if round_idx > 1 and plan.phase != self.plans(round_idx - 1).phase:
+            log.info("round %d: %s", round_idx, plan.describe())
         cohort = self.cohort(round_idx)
         self._emit("on_round_start", plan, cohort)
         sent = num_bytes(self.algorithm.broadcast(self.server))

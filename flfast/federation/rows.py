@@ -36,7 +36,9 @@ def training_columns(
 def plan_columns(plan: RoundPlan) -> Row:
     """Columns that say what was planned."""
     return {
-        "plan/strategy": plan.strategy,
+        "plan/strategy": f"{plan.strategy}/{plan.shard}"
+        if plan.strategy == "ddp"
+        else plan.strategy,
         "plan/devices": plan.devices,
         "plan/precision": plan.precision,
         "plan/batch_size": plan.batching.batch_size,

@@ -79,13 +79,7 @@ class LocalModule(L.LightningModule):
 
     def on_train_start(self) -> None:
         """Take the context to the model's device, and hold BatchNorm fixed if asked to."""
-        context = self.context
-        self.context = Context(
-            server=tree_map(self._to_device, context.server),
-            client=tree_map(self._to_device, context.client),
-            start=tree_map(self._to_device, context.start),
-            lr=context.lr,
-        )
+        self.context = _on_device(self.context, self.device)
         if self.freeze_batchnorm:
             freeze(self.model, frozen=True)
 
@@ -99,6 +93,25 @@ class LocalModule(L.LightningModule):
         loss = self.algorithm.loss(self.task_loss, self.params, batch, self.context)
         return {"loss": loss * batch.scale, "mean": loss.detach()}
 
+    def replica_step(
+        self, model: nn.Module, batch: Batch, device: torch.device
+    ) -> dict[str, Tensor]:
+        """The same on another device, with a copy of the model's structure.
+
+        Args:
+            model: the copy; its buffers are used, its parameters are not.
+            batch: on that device.
+            device: where; parameters are copied there inside of autograd.
+        """
+        params = {name: p.to(device) for name, p in self.params.items()}
+        ctx = _on_device(self.context, device)
+
+        def task(params: Tree, batch: Batch) -> Tensor:
+            return F.cross_entropy(functional_call(model, params, (batch.inputs,)), batch.targets)
+
+        loss = self.algorithm.loss(task, params, batch, ctx)
+        return {"loss": loss * batch.scale, "mean": loss.detach()}
+
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Count what was seen; a rank's stand-in for an empty part counts nothing."""
         num = len(batch.targets) if batch.scale else 0
@@ -106,9 +119,6 @@ class LocalModule(L.LightningModule):
         self.num_seen += num
         if self.trainer.current_epoch == 0:
             self.num_examples += num
-
-    def _to_device(self, leaf: Tensor) -> Tensor:
-        return leaf.to(self.device)
 
     def add_ranks(self, total: Callable[[list[float]], list[float]]) -> None:
         """Count what all ranks saw of a client they trained together."""
@@ -158,6 +168,14 @@ class LocalModule(L.LightningModule):
         """
         names: dict[Tensor, str] = {p: name for name, p in self.params.items()}
         return {names[p]: _tensors(state) for p, state in self.optimizer.state.items()}
+
+
+def _on_device(context: Context, device: torch.device) -> Context:
+    server, client, start = (
+        tree_map(lambda leaf: leaf.to(device), tree)
+        for tree in (context.server, context.client, context.start)
+    )
+    return Context(server, client, start, context.lr)
 
 
 def check_optimizer_state(make_optimizer: MakeOptimizer, *, lr: float) -> None:

@@ -43,7 +43,6 @@ def test_every_file_of_a_mirrored_package_has_its_config(root):
         "model": "models",
         "partition": "datamodules/partitions",
         "sampler": "federation/samplers",
-        "schedule": "federation/schedules",
     }
     for group, package in mirrored.items():
         for path in (root / "conf" / group).glob("*.yaml"):

@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from flfast.algorithms.fedavg import fedavg
+from flfast.algorithms.fedprox import fedprox
 from flfast.algorithms.local import local
 from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
 from flfast.datamodules.batches import RankShare
@@ -98,20 +99,33 @@ def solve(make_data, make_federation):
         (2, {"strategy": "ddp", "shard": "batch"}),
         (3, {"strategy": "ddp", "shard": "clients"}),
         (2, {"strategy": "single"}),
+        (2, {"strategy": "dp"}),
     ],
-    ids=["ddp2-clients", "ddp2-batch", "ddp3-clients", "single-in-a-world"],
+    ids=["ddp2-clients", "ddp2-batch", "ddp3-clients", "single-in-a-world", "dp-in-a-world"],
 )
 def test_every_division_of_the_work_gives_the_numbers_of_one_process(solve, size, options):
     alone = solve()
     results = in_world(size, lambda world: solve(world, **options))
     for rank in range(size):
-        for (weights, numbers), (expected, expected_numbers) in zip(
-            results[rank], alone, strict=True
-        ):
-            for name, value in expected.items():
-                np.testing.assert_allclose(weights[name], value, rtol=1e-5, atol=1e-6)
-            for row, expected_row in zip(numbers, expected_numbers, strict=True):
-                assert row == pytest.approx(expected_row, rel=1e-4, abs=1e-6, nan_ok=True)
+        assert_equal(results[rank], alone)
+
+
+def assert_equal(found, expected):
+    for (weights, numbers), (expected_weights, expected_numbers) in zip(
+        found, expected, strict=True
+    ):
+        for name, value in expected_weights.items():
+            np.testing.assert_allclose(weights[name], value, rtol=1e-5, atol=1e-6)
+        for row, expected_row in zip(numbers, expected_numbers, strict=True):
+            assert row == pytest.approx(expected_row, rel=1e-4, abs=1e-6, nan_ok=True)
+
+
+def test_two_devices_of_one_process_give_the_numbers_of_one(solve):
+    assert_equal(solve(strategy="dp"), solve())
+    assert_equal(
+        solve(strategy="dp", algorithm=fedprox(mu=0.5, weighting="uniform")),
+        solve(algorithm=fedprox(mu=0.5, weighting="uniform")),
+    )
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 5))

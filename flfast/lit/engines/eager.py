@@ -52,7 +52,8 @@ class EagerEngine:
     ) -> None:
         self.module, self.data, self.states, self.world = module, data, states, world
         self._make_trainer = make_trainer
-        self._trainers: dict[tuple[str, str, str], ReusedTrainer] = {}
+        self._trainers: dict[tuple[int, str, str], ReusedTrainer] = {}
+        self._phase = 0
         passes: list[tuple[str, ...]] = []
         if self.algorithm.evaluate_server:
             passes.append(("global", "local"))
@@ -119,7 +120,10 @@ class EagerEngine:
         return [k for k, rank in zip(cohort, ranks, strict=True) if rank == self.world.rank]
 
     def _trainer(self, plan: RoundPlan) -> ReusedTrainer:
-        key = (plan.strategy, plan.shard, plan.precision)
+        if plan.phase != self._phase:
+            self.module.float()  # a phase of another precision may have converted it
+            self._phase = plan.phase
+        key = (plan.phase, plan.strategy, plan.shard)
         if key not in self._trainers:
             self._trainers[key] = ReusedTrainer(self._make_trainer(plan))
         return self._trainers[key]

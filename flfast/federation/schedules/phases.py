@@ -1,0 +1,41 @@
+"""The plan of every round, from the phases of a run."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from flfast.plan import RoundPlan
+
+LrScaling = Literal["none", "linear", "sqrt"]
+
+
+def phased(
+    plans: Sequence[tuple[int, RoundPlan]], learning_rates: Sequence[Sequence[float]]
+) -> Callable[[int], RoundPlan]:
+    """Plan of every round: that of the last phase that has started.
+
+    Args:
+        plans: (first round, plan) of each phase, ascending, the first at round 1.
+        learning_rates: of rounds 1, 2, ..., for each phase.
+    """
+
+    def plan_of(round_idx: int) -> RoundPlan:
+        phase = max(i for i, (start, _) in enumerate(plans) if start <= round_idx)
+        rate = learning_rates[phase][round_idx - 1]
+        return plans[phase][1]._replace(round_idx=round_idx, lr=rate)
+
+    return plan_of
+
+
+def scale_lr(lr: float, *, rule: LrScaling, batch_size: int, base_batch_size: int) -> float:
+    """Learning rate for another batch size.
+
+    Goyal et al. 2017 (linear: k times the batch, k times the rate); Krizhevsky 2014 (sqrt).
+    B = infinity has no size to scale by and keeps the rate.
+
+    >>> scale_lr(0.1, rule="linear", batch_size=40, base_batch_size=10)
+    0.4
+    """
+    if rule == "none" or -1 in (batch_size, base_batch_size):
+        return lr
+    ratio = batch_size / base_batch_size
+    return lr * (ratio if rule == "linear" else ratio**0.5)

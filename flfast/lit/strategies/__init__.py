@@ -1,0 +1,1 @@
+"""Strategies that Lightning does not have."""

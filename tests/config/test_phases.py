@@ -1,0 +1,80 @@
+"""Phases: the same syntax as the command line, from a round on."""
+
+import csv
+
+import pytest
+
+from flfast.federation.schedules.phases import scale_lr
+
+QUICK = ("local_epochs=1", "sampler.fraction=0.3", "callbacks=none")
+
+
+def plans(folder):
+    with (folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))[1:]
+    return [
+        tuple(row[f"plan/{k}"] for k in ("strategy", "precision", "batch_size")) for row in rows
+    ]
+
+
+def phases(*parts):
+    listed = ", ".join(
+        f"{{from: {start}, overrides: [{', '.join(repr(o) for o in overrides)}]}}"
+        for start, *overrides in parts
+    )
+    return f"schedule.phases=[{listed}]"
+
+
+def test_a_run_changes_strategy_precision_and_batch_from_round_to_round(flfast_run):
+    ddp = ("strategy=ddp", "trainer.devices=2")
+    folder = flfast_run(
+        "rounds=5",
+        phases(
+            (2, *ddp, "trainer.precision=bf16-mixed", "batch_size=50"),
+            (3, "strategy=dp", "trainer.devices=2", "batch_size=50"),
+            (4, *ddp, "strategy.shard=batch", "batch_size=-1", "micro_batch=32"),
+            (-1, "optimizer.lr=0.01"),
+        ),
+        *QUICK,
+    )
+    assert plans(folder) == [
+        ("single", "32-true", "10"),
+        ("ddp/clients", "bf16-mixed", "50"),
+        ("dp", "32-true", "50"),
+        ("ddp/batch", "32-true", "-1"),
+        ("single", "32-true", "10"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "schedule", ["growing_batch", "warmup_then_large_batch", "precision_switch"]
+)
+def test_ready_schedules_run(flfast_run, schedule):
+    folder = flfast_run("rounds=22", f"schedule={schedule}", *QUICK)
+    assert len(set(plans(folder))) > 1
+
+
+def test_a_shorter_run_ends_before_a_late_phase(flfast_run):
+    assert len(plans(flfast_run("rounds=2", "schedule=growing_batch", *QUICK))) == 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data=synthetic"], "data cannot change during a run; allowed: batch_size"),
+        (["optimizer.momentum=0.9"], "optimizer cannot change"),
+        (["batch_size=0"], "schedule.phases[0]: batch_size=0: must be >= 1"),
+        (["batchsize=1"], "unknown key batchsize; did you mean batch_size?"),
+    ],
+)
+def test_what_cannot_change_is_refused_before_training(flfast_run, capsys, overrides, message):
+    with pytest.raises(SystemExit):
+        flfast_run("rounds=3", phases((2, *overrides)), *QUICK)
+    assert message in capsys.readouterr().err
+
+
+def test_the_learning_rate_grows_with_the_batch():
+    assert scale_lr(0.1, rule="linear", batch_size=40, base_batch_size=10) == pytest.approx(0.4)
+    assert scale_lr(0.1, rule="sqrt", batch_size=40, base_batch_size=10) == pytest.approx(0.2)
+    assert scale_lr(0.1, rule="none", batch_size=40, base_batch_size=10) == 0.1
+    assert scale_lr(0.1, rule="linear", batch_size=-1, base_batch_size=10) == 0.1
