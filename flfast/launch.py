@@ -2,7 +2,6 @@
 
 import datetime
 import logging
-import signal
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ import torch.distributed as dist
 from hydra.core.singleton import Singleton
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -88,7 +88,9 @@ def _launch(phases: list[Phase], size: int) -> float | None:
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         message = failure.message if isinstance(failure.message, str) else str(failure.message)
-        raise ConfigError(f"rank {rank} of {size} died: {message.splitlines()[-1]}") from error
+        raise ConfigError(f"rank {rank} of {size} died: {message.splitlines()[-1]}") from None
+    except SignalException as error:
+        raise SystemExit(128 + error.sigval) from None
     result = results[0]
     if isinstance(result, str):
         raise ConfigError(result)
@@ -97,8 +99,6 @@ def _launch(phases: list[Phase], size: int) -> float | None:
 
 def _rank(phases: list[Phase], hydra_state: Any) -> float | str | None:
     """What every launched process runs; an error for the user comes back as its message."""
-    # Ctrl-C reaches every process of the terminal; the agent stops the ranks.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     Singleton.set_state(hydra_state)  # a spawned process knows nothing of Hydra's job
     world = launched_world()
     assert world is not None

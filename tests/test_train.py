@@ -2,10 +2,15 @@
 
 import csv
 import json
+import os
+import re
+import signal
 import socket
 import struct
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -236,3 +241,28 @@ def test_torchrun_on_two_nodes_gives_the_numbers_of_one_process(flfast_run, tmp_
     for left, right in zip(alone, together, strict=True):
         assert left["global/accuracy"] == right["global/accuracy"]
         assert left["local/accuracy"] == right["local/accuracy"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the rank in /proc")
+def test_a_killed_rank_ends_the_run_with_one_clear_error(tmp_path):
+    run = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "flfast.train", "strategy=ddp", "trainer.devices=2"),
+            *("rounds=9999", "callbacks=none", f"hydra.run.dir={tmp_path}"),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    table = tmp_path / "metrics.csv"
+    for _ in range(600):
+        time.sleep(0.1)
+        if table.exists() and len(table.read_text().splitlines()) > 3:
+            break
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+    victim = children[-1]
+    os.kill(int(victim), signal.SIGKILL)
+    errors = run.communicate(timeout=60)[1]
+    assert run.returncode == 2
+    assert re.search(r"rank [01] of 2 died: Signal 9", errors)
