@@ -26,6 +26,7 @@ from flfast.datamodules.fetching import Loading
 from flfast.federation.learning_rate import learning_rates
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
+from flfast.federation.schedules.adaptive import Plans, adaptive
 from flfast.federation.schedules.phases import phased, scale_lr
 from flfast.injection import call_with
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
@@ -175,7 +176,7 @@ def build_trainer(
     )
 
 
-def build_plans(phases: list[Phase], model: nn.Module) -> Callable[[int], RoundPlan]:
+def build_plans(phases: list[Phase], model: nn.Module) -> Plans:
     """The plan of every round."""
     config = phases[0].config
     schedule = instantiate(config.lr_schedule)
@@ -190,7 +191,9 @@ def build_plans(phases: list[Phase], model: nn.Module) -> Callable[[int], RoundP
         )
         rates.append(learning_rates(lr=lr, rounds=config.rounds, **schedule))
     starts = [phase.start for phase in phases]
-    return phased(list(zip(starts, plans, strict=True)), rates)
+    by_phase = phased(list(zip(starts, plans, strict=True)), rates)
+    adapt = config.schedule.adapt
+    return adaptive(by_phase, **adapt) if adapt else by_phase
 
 
 def build_plan(phase: int, config: DictConfig, model: nn.Module) -> RoundPlan:

@@ -90,7 +90,7 @@ def build(phases: list[Phase], world: World) -> Federation:
     engine = instantiate(config.engine)(module, data, make_trainer, ClientStates(), world)
     check_metric(config, engine)
     title = describe(config, algorithm, data)
-    log.info("%s | engine %s, %s", title, engine.name, plans(1).describe())
+    log.info("%s | engine %s, %s", title, engine.name, plans(1, []).describe())
     return Federation(
         algorithm=algorithm,
         engine=engine,

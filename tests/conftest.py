@@ -130,7 +130,7 @@ def make_federation(tmp_path):
             engine=engine,
             data=data,
             sampler=lambda num, rng: uniform(num, rng=rng, **sampling),
-            plans=lambda round_idx: plan._replace(round_idx=round_idx),
+            plans=lambda round_idx, history: plan._replace(round_idx=round_idx),
             initial=read_weights(model),
             rounds=rounds,
             eval_every=options.pop("eval_every", 1),

@@ -204,6 +204,9 @@ def _optimized(config: Config) -> str | None:
     metric = config["optimized_metric"]
     if metric.startswith("val/") and config["split"]["val"] == 0:
         return f"optimized_metric={metric} needs validation data; set split.val > 0"
+    adapt = config["schedule"]["adapt"]
+    if adapt and adapt["metric"].startswith("val/") and config["split"]["val"] == 0:
+        return f"schedule.adapt.metric={adapt['metric']} needs validation data; set split.val > 0"
     return None
 
 

@@ -78,11 +78,22 @@ class PhaseSettings(_Strict):
     overrides: list[str]
 
 
+class AdaptSettings(_Strict):
+    """What a stalled metric changes."""
+
+    metric: Literal["val/loss", "val/accuracy", "val/auc", "train/loss"]
+    patience: Count
+    action: Literal["double_batch", "halve_lr"]
+    max_batch_size: Count
+    min_lr: NonNegative
+
+
 class ScheduleSettings(_Strict):
     """What changes from round to round."""
 
     phases: list[PhaseSettings]
     lr_scaling: Literal["none", "linear", "sqrt"]
+    adapt: AdaptSettings | None
 
 
 class LrScheduleSettings(_Strict):

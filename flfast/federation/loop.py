@@ -46,7 +46,7 @@ class Federation:
         engine: how a cohort is run.
         data: the population.
         sampler: (num_clients, rng) -> cohort.
-        plans: round -> plan.
+        plans: (round, rows so far) -> plan.
         initial: weights before round 1.
         rounds: how many.
         eval_every: rounds between evaluations; the last round is always evaluated.
@@ -64,7 +64,7 @@ class Federation:
     engine: Engine
     data: FederatedDataModule
     sampler: Callable[..., Cohort]
-    plans: Callable[[int], RoundPlan]
+    plans: Callable[[int, Sequence[Row]], RoundPlan]
     initial: Tree
     rounds: int
     eval_every: int
@@ -90,7 +90,7 @@ class Federation:
         try:
             self.server = self.algorithm.server_state(self.initial)
             self._emit("on_run_start")
-            self._finish_round({"round": 0}, {}, evaluate=self.plans(1))
+            self._finish_round({"round": 0}, {}, evaluate=self.plans(1, []))
             for round_idx in range(1, self.rounds + 1):
                 self._round(round_idx)
             status = "success"
@@ -121,9 +121,11 @@ class Federation:
 
     def _round(self, round_idx: int) -> None:
         start = time.perf_counter()
-        plan = self.plans(round_idx)
-        if round_idx > 1 and plan.phase != self.plans(round_idx - 1).phase:
-            log.info("round %d: %s", round_idx, plan.describe())
+        plan = self.plans(round_idx, self.history)
+        if round_idx > 1:
+            before = self.plans(round_idx - 1, self.history[:-1])
+            if plan._replace(round_idx=0, lr=0) != before._replace(round_idx=0, lr=0):
+                log.info("round %d: %s", round_idx, plan.describe())
         cohort = self.cohort(round_idx)
         self._emit("on_round_start", plan, cohort)
         sent = num_bytes(self.algorithm.broadcast(self.server))

@@ -9,6 +9,9 @@ from flfast.federation.schedules.phases import scale_lr
 QUICK = ("local_epochs=1", "sampler.fraction=0.3", "callbacks=none")
 
 
+ADAPT = ((), ("schedule.adapt.patience=1", "schedule.adapt.metric=val/accuracy"))
+
+
 def plans(folder):
     with (folder / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))[1:]
@@ -47,10 +50,12 @@ def test_a_run_changes_strategy_precision_and_batch_from_round_to_round(flfast_r
 
 
 @pytest.mark.parametrize(
-    "schedule", ["growing_batch", "warmup_then_large_batch", "precision_switch"]
+    "schedule", ["growing_batch", "warmup_then_large_batch", "precision_switch", "adaptive"]
 )
 def test_ready_schedules_run(flfast_run, schedule):
-    folder = flfast_run("rounds=22", f"schedule={schedule}", *QUICK)
+    folder = flfast_run(
+        "rounds=22", f"schedule={schedule}", *ADAPT[schedule == "adaptive"], *QUICK
+    )
     assert len(set(plans(folder))) > 1
 
 

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from flfast.federation.learning_rate import learning_rates
 from flfast.federation.samplers.uniform import uniform
+from flfast.federation.schedules.adaptive import adaptive
+from flfast.plan import Batching, RoundPlan
 
 
 def sample(num_clients, seed=0, *, fraction=1.0, count=None, dropout=0.0):
@@ -62,3 +64,21 @@ def test_rates_by_round():
 def test_a_schedule_that_needs_a_metric_is_refused():
     with pytest.raises(ValueError, match="ReduceLROnPlateau needs a metric"):
         rates(torch.optim.lr_scheduler.ReduceLROnPlateau)
+
+
+def adapted(values, **options):
+    base = RoundPlan(1, 0, 0.1, Batching(10), 1, None, "single", "clients", "cpu", "32-true")
+    rows = [{"val/loss": value} for value in values]
+    settings = {"action": "double_batch", "max_batch_size": 35, "min_lr": 0.03, **options}
+    plans = adaptive(lambda r, h: base, metric="val/loss", patience=2, **settings)
+    return [plans(r, rows[:r]) for r in range(1, len(rows) + 1)]
+
+
+def test_a_stalled_metric_doubles_the_batch_up_to_its_bound():
+    found = adapted([3.0, 2.0, 2.1, 2.2, 2.3, 2.4, 1.0, 1.1])
+    assert [p.batching.batch_size for p in found] == [10, 10, 10, 20, 20, 35, 35, 35]
+
+
+def test_or_halves_the_learning_rate_down_to_its_bound():
+    found = adapted([3.0] * 6, action="halve_lr")
+    assert [p.lr for p in found] == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.03, 0.03])

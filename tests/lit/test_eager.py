@@ -143,7 +143,7 @@ def test_local_steps_are_counted_exactly(make_data, make_federation):
     federation = make_federation(data, local_epochs=None, local_steps=4, batching=Batching(2))
     reports = []
     federation.engine.train(
-        federation.initial, [0, 1], federation.plans(1), on_client=reports.append
+        federation.initial, [0, 1], federation.plans(1, []), on_client=reports.append
     )
     assert [report.num_steps for report in reports] == [4, 4]
     # Client 0 needs a second pass: 3 steps see its 5 examples, the fourth 2 again.
@@ -235,7 +235,7 @@ def test_local_models_stay_with_their_clients(make_data, make_federation):
 def test_personal_evaluation_uses_each_clients_own_model(make_data, make_federation):
     data = make_data([8, 12], split=(0.0, 0.5))
     federation = ran(make_federation(data, mlp(), algorithm=alone, local_epochs=2))
-    found = federation.engine.evaluate(federation.server, federation.plans(1))["personal"]
+    found = federation.engine.evaluate(federation.server, federation.plans(1, []))["personal"]
     for client in (0, 1):
         model = mlp()
         model.load_state_dict(federation.engine.states.get(client)["own"]["params"])
@@ -308,7 +308,7 @@ def test_the_order_of_a_cohort_does_not_matter(make_data, make_federation):
                 trained = federation.engine.train(
                     server,
                     [0, 1, 2][::order],
-                    federation.plans(round_idx),
+                    federation.plans(round_idx, []),
                     on_client=lambda report: None,
                 )
                 server = federation.algorithm.server_step(server, trained.mean)
@@ -327,13 +327,13 @@ def test_a_rejected_client_keeps_the_state_it_had(make_data, make_federation):
         optimizer=partial(torch.optim.SGD, momentum=0.9),
     )
     train = partial(federation.engine.train, federation.initial, [0, 1])
-    train(federation.plans(1), on_client=lambda report: None)
+    train(federation.plans(1, []), on_client=lambda report: None)
     clean = data.examples.inputs.clone()
     data.examples.inputs[data.train_clients.of(1)] = float("nan")
-    reports = train(federation.plans(2), on_client=lambda report: None).reports
+    reports = train(federation.plans(2, []), on_client=lambda report: None).reports
     assert [report.rejected for report in reports] == [False, True]
     data.examples.inputs[:] = clean
-    reports = train(federation.plans(3), on_client=lambda report: None).reports
+    reports = train(federation.plans(3, []), on_client=lambda report: None).reports
     assert not any(report.rejected for report in reports)
 
 

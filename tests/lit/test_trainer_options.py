@@ -20,7 +20,9 @@ class Watch(Callback):
 
 def steps(federation):
     reports = []
-    federation.engine.train(federation.initial, [0], federation.plans(1), on_client=reports.append)
+    federation.engine.train(
+        federation.initial, [0], federation.plans(1, []), on_client=reports.append
+    )
     return reports[0].num_steps
 
 
@@ -89,7 +91,9 @@ def test_limits_count_batches_whatever_their_cut(make_data, make_federation):
 def test_limit_test_batches(make_data, make_federation):
     federation = make_federation(make_data([20], num_test=20), trainer={"limit_test_batches": 1})
     assert (
-        federation.engine.evaluate(federation.initial, federation.plans(1))["global"].num_examples
+        federation.engine.evaluate(federation.initial, federation.plans(1, []))[
+            "global"
+        ].num_examples
         == 7
     )
 

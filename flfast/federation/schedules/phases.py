@@ -1,7 +1,7 @@
 """The plan of every round, from the phases of a run."""
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from flfast.plan import RoundPlan
 
@@ -10,15 +10,15 @@ LrScaling = Literal["none", "linear", "sqrt"]
 
 def phased(
     plans: Sequence[tuple[int, RoundPlan]], learning_rates: Sequence[Sequence[float]]
-) -> Callable[[int], RoundPlan]:
-    """Plan of every round: that of the last phase that has started.
+) -> Callable[[int, Sequence[Mapping[str, Any]]], RoundPlan]:
+    """Plan of every round, (round, rows so far) -> plan: that of the last phase that has started.
 
     Args:
         plans: (first round, plan) of each phase, ascending, the first at round 1.
         learning_rates: of rounds 1, 2, ..., for each phase.
     """
 
-    def plan_of(round_idx: int) -> RoundPlan:
+    def plan_of(round_idx: int, _history: Sequence[Mapping[str, Any]]) -> RoundPlan:
         phase = max(i for i, (start, _) in enumerate(plans) if start <= round_idx)
         rate = learning_rates[phase][round_idx - 1]
         return plans[phase][1]._replace(round_idx=round_idx, lr=rate)

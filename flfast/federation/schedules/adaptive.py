@@ -1,0 +1,69 @@
+"""A plan that adapts when a validation metric stalls: a larger batch, or a lower learning rate.
+
+Smith, Kindermans, Ying, Le: Don't Decay the Learning Rate, Increase the Batch Size. ICLR 2018:
+doubling the batch does what halving the learning rate does, in fewer local steps.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from flfast.plan import RoundPlan
+
+Action = Literal["double_batch", "halve_lr"]
+Plans = Callable[[int, Sequence[Mapping[str, Any]]], RoundPlan]
+
+
+def adaptive(
+    plans: Plans,
+    *,
+    metric: str,
+    patience: int,
+    action: Action,
+    max_batch_size: int,
+    min_lr: float,
+) -> Plans:
+    """Plans that change once for every time the metric has stalled.
+
+    A function of the rows so far and nothing else, so that a run can be continued.
+
+    Args:
+        plans: what to change, (round, rows so far) -> plan.
+        metric: column of validation, or the training loss; `loss` should fall, others rise.
+        patience: measurements without a new best that make a stall, >= 1.
+        action: what a stall does.
+        max_batch_size: the batch grows no further, >= 1.
+        min_lr: the rate falls no further, >= 0.
+    """
+
+    def plan_of(round_idx: int, history: Sequence[Mapping[str, Any]]) -> RoundPlan:
+        plan = plans(round_idx, history)
+        values = [float(row[metric]) for row in history[:round_idx] if metric in row]
+        factor = 2 ** num_stalls(values, patience=patience, lower=metric.endswith("loss"))
+        if action == "halve_lr":
+            return plan._replace(lr=max(plan.lr / factor, min(min_lr, plan.lr)))
+        size = plan.batching.batch_size
+        if size == -1:  # B = infinity cannot grow
+            return plan
+        grown = min(size * factor, max(max_batch_size, size))
+        return plan._replace(batching=plan.batching._replace(batch_size=grown))
+
+    return plan_of
+
+
+def num_stalls(values: Sequence[float], *, patience: int, lower: bool) -> int:
+    """How often `patience` values in a row brought no new best.
+
+    >>> num_stalls([3.0, 2.0, 2.5, 2.5, 2.0, 2.1], patience=2, lower=True)
+    2
+    """
+    best, waited, stalls = math.inf, 0, 0
+    for value in values:
+        signed = value if lower else -value
+        if signed < best:
+            best, waited = signed, 0
+            continue
+        waited += 1
+        if waited == patience:
+            stalls, waited = stalls + 1, 0
+    return stalls
