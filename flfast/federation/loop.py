@@ -142,6 +142,7 @@ class Federation:
             **training_columns(trained, cohort, seconds=seconds, broadcast_bytes=sent),
             **plan_columns(plan),
         }
+        self._emit("on_round_trained", row)
         due = round_idx % self.eval_every == 0 or round_idx == self.rounds
         # The pooled client of the centralised baseline is none of the population.
         clients = {} if self.data.pooled else client_rows(trained, cohort)

@@ -130,11 +130,11 @@ def test_a_run_without_any_row_ends_quietly(federation, capsys):
     ("option", "names"),
     [
         ("none", set()),
-        ("quiet", {"clients_table", "partition_report", "curves", "final_weights"}),
+        ("quiet", {"clients_table", "partition_report", "curves", "final_weights", "monitor"}),
         (
             "default",
             {"progress", "final_table", "clients_table", "partition_report", "curves"}
-            | {"final_weights"},
+            | {"final_weights", "monitor"},
         ),
     ],
 )

@@ -1,0 +1,53 @@
+"""What a round asks of the machine: one column each for processor, memory and GPU."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import torch
+from lightning.pytorch.callbacks import Callback
+
+if TYPE_CHECKING:
+    from flfast.federation.loop import Federation
+    from flfast.federation.samplers.cohort import Cohort
+    from flfast.lit.engines.engine import ClientReport
+    from flfast.plan import RoundPlan
+
+
+class Monitor(Callback):
+    """Adds columns of this process, rank 0 of its world, to every round's row.
+
+    `monitor/cpu_percent`: processor time over wall time of training, 100 is one core.
+    `monitor/rss_bytes`: memory held at the round's end. On CUDA also `monitor/gpu_percent`:
+    utilisation by NVML, the mean of one sample per client; `monitor/gpu_memory_bytes`: the most
+    that torch had allocated during the round.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._process = psutil.Process()
+        self._wall = self._cpu = 0.0
+        self._gpu_percents: list[int] = []
+
+    def on_round_start(self, federation: Federation, plan: RoundPlan, cohort: Cohort) -> None:
+        """Start the clocks."""
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+        self._gpu_percents = []
+        if torch.cuda.is_initialized():
+            torch.cuda.reset_peak_memory_stats()
+
+    def on_client_end(self, federation: Federation, report: ClientReport) -> None:
+        """Sample the GPU."""
+        if torch.cuda.is_initialized():
+            self._gpu_percents.append(torch.cuda.utilization())
+
+    def on_round_trained(self, federation: Federation, row: dict[str, Any]) -> None:
+        """Write the columns."""
+        wall = time.perf_counter() - self._wall
+        row["monitor/cpu_percent"] = 100 * (time.process_time() - self._cpu) / wall
+        row["monitor/rss_bytes"] = self._process.memory_info().rss
+        if self._gpu_percents:
+            row["monitor/gpu_percent"] = sum(self._gpu_percents) / len(self._gpu_percents)
+            row["monitor/gpu_memory_bytes"] = torch.cuda.max_memory_allocated()
