@@ -198,9 +198,8 @@ def build_plans(phases: list[Phase], model: nn.Module) -> Plans:
 
 def build_plan(phase: int, config: DictConfig, model: nn.Module) -> RoundPlan:
     """The plan of a phase."""
-    options: Any = OmegaConf.to_container(config.trainer, resolve=True)
-    chosen = choose_devices(options["accelerator"], options["devices"])
-    if config.strategy.name == "single" and num_devices(chosen) > 1:
+    strategy, chosen = choose_strategy(config)
+    if strategy == "single" and num_devices(chosen) > 1:
         asked = num_devices(chosen)
         log.warning("strategy=single uses one of the %d devices asked for", asked)
         chosen = single_device(chosen, 0)
@@ -220,11 +219,25 @@ def build_plan(phase: int, config: DictConfig, model: nn.Module) -> RoundPlan:
         ),
         local_epochs=config.local_epochs,
         local_steps=config.local_steps,
-        strategy=config.strategy.name,
+        strategy=strategy,
         shard=config.strategy.get("shard", "clients"),
         devices=f"cpu:{chosen}" if isinstance(chosen, int) else f"gpu:{chosen}",
         precision=config.trainer.precision,
     )
+
+
+def choose_strategy(config: DictConfig) -> tuple[str, list[int] | int]:
+    """Strategy, with `auto` resolved, and the devices that it asks for.
+
+    Raises:
+        ValueError: if a device is not there.
+    """
+    options: Any = OmegaConf.to_container(config.trainer, resolve=True)
+    chosen = choose_devices(options["accelerator"], options["devices"])
+    name = config.strategy.name
+    if name == "auto":
+        name = "ddp" if num_devices(chosen) > 1 else "single"
+    return name, chosen
 
 
 def build_sampler(config: DictConfig) -> Callable[..., Cohort]:

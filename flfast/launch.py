@@ -8,15 +8,16 @@ import torch
 import torch.distributed as dist
 from hydra.core.singleton import Singleton
 from lightning.pytorch.utilities import rank_zero_only
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from flfast.building import choose_strategy
 from flfast.config.errors import ConfigError
 from flfast.config.phases import Phase
 from flfast.experiment import run_experiment
-from flfast.lit.devices import choose_devices, num_devices
+from flfast.lit.devices import num_devices
 from flfast.lit.world import ALONE, World, launched_world
 
 log = logging.getLogger(__name__)
@@ -57,13 +58,11 @@ def num_ranks(phases: list[Phase]) -> int:
 
 
 def _num_ranks(config: DictConfig) -> int:
-    if config.strategy.name != "ddp":
-        return 1
     try:
-        devices = OmegaConf.to_container(config.trainer, resolve=True)["devices"]  # type: ignore[index,call-overload]
-        return num_devices(choose_devices(config.trainer.accelerator, devices))
+        strategy, chosen = choose_strategy(config)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    return num_devices(chosen) if strategy == "ddp" else 1
 
 
 def _launch(phases: list[Phase], size: int) -> float | None:

@@ -196,11 +196,13 @@ def test_every_recipe_runs_a_round(flfast_run, mnist, root):
 
 def test_two_ranks_give_the_numbers_of_one_process(flfast_run, capfd):
     """Also inside of a sweep, after a job that trained in this process."""
-    folder = flfast_run("-m", "strategy=single,dp,ddp", "trainer.devices=2", "seed=1,2", *QUICK)
-    runs = [timeless(folder / str(num)) for num in range(6)]
+    folder = flfast_run(
+        "-m", "strategy=single,dp,ddp,auto", "trainer.devices=2", "seed=1,2", *QUICK
+    )
+    runs = [timeless(folder / str(num)) for num in range(8)]
     assert "strategy=single uses one of the 2 devices" in capfd.readouterr().out
-    assert [run[1]["plan/strategy"] for run in runs[::2]] == ["single", "dp", "ddp/clients"]
-    for single, both in zip(runs[:2] * 2, runs[2:], strict=True):
+    assert [run[1]["plan/strategy"] for run in runs[::2]] == ["single", "dp", *["ddp/clients"] * 2]
+    for single, both in zip(runs[:2] * 3, runs[2:], strict=True):
         for left, right in zip(single, both, strict=True):
             assert left["global/accuracy"] == right["global/accuracy"]
             assert float(left["global/loss"]) == pytest.approx(

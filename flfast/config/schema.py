@@ -66,7 +66,7 @@ class OptimizerSettings(BaseModel):
 class StrategySettings(_Strict):
     """On which devices."""
 
-    name: Literal["single", "dp", "ddp"]
+    name: Literal["auto", "single", "dp", "ddp"]
     shard: Literal["clients", "batch"] = "clients"
     timeout_s: Count = 1800
 

@@ -41,7 +41,7 @@ BEFORE_TORCH = {
     ("mode=local_only", "bn=local"): "bn=local with mode=local_only: nothing is shared",
     ("mode=local_only", "local_optimizer_state=average"): "use keep or reset",
     ("trainer.limit_train_batches=0",): "trainer.limit_train_batches=0: must be greater than 0",
-    ("strategy.name=dpp",): "strategy.name=dpp: must be 'single', 'dp' or 'ddp'",
+    ("strategy.name=dpp",): "strategy.name=dpp: must be 'auto', 'single', 'dp' or 'ddp'",
     ("optimizer=adam", "optimizer.betas=[0.5]"): "at least 2 items",
     ("+trainer.enable_checkpointing=true",): "is flfast's own",
     ("model={_target_: a.b, width: 3}",): "it is a config group; allowed: cnn, custom",
