@@ -86,7 +86,8 @@ def _launch(phases: list[Phase], size: int) -> float | None:
         results = elastic_launch(settings, _rank)(phases, Singleton.get_state())
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        message = failure.message if isinstance(failure.message, str) else str(failure.message)
+        message = failure.message
+        message = str(message["message"] if isinstance(message, dict) else message)
         raise ConfigError(f"rank {rank} of {size} died: {message.splitlines()[-1]}") from None
     except SignalException as error:
         raise SystemExit(128 + error.sigval) from None

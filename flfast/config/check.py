@@ -242,6 +242,16 @@ def _devices(config: Config) -> str | None:
     return None
 
 
+def _sync_batchnorm(config: Config) -> str | None:
+    if not config["trainer"].get("sync_batchnorm"):
+        return None
+    strategy = config["strategy"]
+    together = strategy["name"] in {"auto", "ddp"} and strategy.get("shard") == "batch"
+    if not together or config["trainer"]["accelerator"] == "cpu" or not _may_have_gpu():
+        return "trainer.sync_batchnorm=True needs strategy=ddp strategy.shard=batch on GPUs"
+    return None
+
+
 def _may_have_gpu() -> bool:
     """Whether torch could find one; only what is certain without torch is a no."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}:
@@ -260,4 +270,5 @@ RULES: tuple[Rule, ...] = (
     _baselines,
     _init_from,
     _devices,
+    _sync_batchnorm,
 )

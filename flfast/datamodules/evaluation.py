@@ -54,31 +54,34 @@ class EvaluationDataModule(L.LightningDataModule):
         parts = {name: part for name in names if len((part := _members(data, name))[0])}
         indices = np.concatenate([part[0] for part in parts.values()] or [np.zeros(0, np.int64)])
         owner = np.concatenate([part[1] for part in parts.values()] or [np.zeros(0, np.int64)])
+        self.owner: np.ndarray | None = None
         if self.personal:
-            # A client's state lives on one rank; no batch spans two clients.
-            order = np.lexsort((owner, owner % share.size))
-            indices, owner, positions = indices[order], owner[order], np.argsort(order)
-            self.owner: np.ndarray | None = owner
+            order = np.argsort(owner, kind="stable")  # no batch spans two clients
         else:
             # A client's test example may be central too; it is predicted once. Mixed, so that a
             # limited pass is a fair sample.
-            unique, inverse = np.unique(indices, return_inverse=True)
-            order = generator(data.seed, "evaluation").permutation(len(unique))
-            indices, positions = unique[order], np.argsort(order)[inverse]
-            self.owner = None
-        num = min(len(indices), num_limited(len(indices), data.loading.eval_batch_size, limit))
+            indices, inverse = np.unique(indices, return_inverse=True)
+            order = generator(data.seed, "evaluation").permutation(len(indices))
+        num = min(len(order), num_limited(len(order), data.loading.eval_batch_size, limit))
+        order = order[:num]
+        mine = share.slice(num)
+        if self.personal:
+            # A client's state lives on one rank.
+            rank_of = owner[order] % share.size
+            order = order[np.argsort(rank_of, kind="stable")]
+            mine = slice(*np.searchsorted(np.sort(rank_of), [share.rank, share.rank + 1]))
+            self.owner = owner[order[mine]]
+        self.indices = indices[order[mine]]
+        positions = np.full(len(indices), num)
+        positions[order] = np.arange(num)
+        if not self.personal:
+            positions = positions[inverse]
         self.sets = {}
         for name, (_, groups) in parts.items():
             places, positions = np.split(positions, [len(groups)])
             kept = places < num
             num_groups = 1 if name == "global" else data.num_clients
             self.sets[name] = EvaluationSet(places[kept], groups[kept], num_groups)
-        mine = share.slice(num)
-        if self.owner is not None:
-            rank_of = self.owner[:num] % share.size
-            mine = slice(*np.searchsorted(rank_of, [share.rank, share.rank + 1]))
-            self.owner = self.owner[mine]
-        self.indices = indices[mine]
 
     def test_dataloader(self) -> EvalLoader:
         """This rank's examples of the pass."""

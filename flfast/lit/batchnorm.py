@@ -37,9 +37,8 @@ def batchnorm_weights(model: nn.Module, weights: Tree) -> Tree:
 
 
 def freeze(model: nn.Module, *, frozen: bool) -> None:
-    """Make BatchNorm a fixed affine layer, running statistics and no gradients; or undo that."""
+    """Let BatchNorm use its running statistics and leave them alone; or undo that."""
     for _, layer in batchnorm_layers(model):
-        layer.requires_grad_(not frozen)
         layer.train(not frozen)
 
 

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from flfast.algorithms.algorithm import Algorithm, Context
 from flfast.datamodules.batches import Batch
-from flfast.lit.batchnorm import freeze
+from flfast.lit.batchnorm import batchnorm_layers, freeze
 from flfast.lit.metrics import PredictionStore
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import write_weights
@@ -45,6 +45,9 @@ class LocalModule(L.LightningModule):
         self.algorithm = algorithm
         self.make_optimizer = make_optimizer
         self.freeze_batchnorm = freeze_batchnorm
+        if freeze_batchnorm:
+            for _, layer in batchnorm_layers(model):
+                layer.requires_grad_(requires_grad=False)
         self.params = dict(model.named_parameters())
         self.optimizer_state: Tree = {}
         self.predictions = PredictionStore()

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from flfast.state.tree import Tree, WeightedMean, leaves, tree_map
 
@@ -76,6 +77,15 @@ def sum_over_ranks(world: World, values: Sequence[float]) -> list[float]:
     total = torch.tensor(values, dtype=torch.float64)
     dist.all_reduce(total)
     return total.tolist()
+
+
+@torch.no_grad()
+def average_buffers(world: World, module: nn.Module) -> None:
+    """Make a module's floating-point buffers the mean over ranks; collective."""
+    for buffer in module.buffers():
+        if buffer.is_floating_point():
+            dist.all_reduce(buffer)
+            buffer /= world.size
 
 
 def reduce_mean(world: World, mean: WeightedMean) -> WeightedMean:

@@ -17,6 +17,7 @@ from flfast.algorithms.fedprox import fedprox
 from flfast.algorithms.local import local
 from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
 from flfast.datamodules.batches import RankShare
+from flfast.datamodules.evaluation import EvaluationDataModule
 from flfast.lit.world import deal, launched_world
 from flfast.plan import Batching
 
@@ -126,6 +127,69 @@ def test_two_devices_of_one_process_give_the_numbers_of_one(solve):
         solve(strategy="dp", algorithm=fedprox(mu=0.5, weighting="uniform")),
         solve(algorithm=fedprox(mu=0.5, weighting="uniform")),
     )
+
+
+def with_batchnorm():
+    torch.manual_seed(1)  # noqa: TID251 - a test's own model
+    return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+
+def test_frozen_batchnorm_is_frozen_everywhere(make_data, make_federation):
+    def run(world=None, **options):
+        extra = {"world": world} if world else {}
+        federation = make_federation(
+            make_data([6, 8]),
+            with_batchnorm(),
+            batching=Batching(4),
+            freeze_batchnorm=True,
+            **options,
+            **extra,
+        )
+        federation.run()
+        return {name: w.numpy() for name, w in federation.weights().items()}
+
+    alone = run()
+    ranks = in_world(2, lambda world: run(world, strategy="ddp", shard="batch"))
+    for found in (run(strategy="dp"), *ranks.values()):
+        for name, value in alone.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_ranks_that_train_together_agree_on_batchnorm(make_data, make_federation):
+    def run(world):
+        federation = make_federation(
+            make_data([8, 12]),
+            with_batchnorm(),
+            batching=Batching(4),
+            strategy="ddp",
+            shard="batch",
+            world=world,
+        )
+        federation.run()
+        return {name: w.numpy() for name, w in federation.weights().items()}
+
+    first, second = in_world(2, run).values()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+def test_true_precisions_leave_no_trace_in_the_process(make_data, make_federation):
+    make_federation(make_data([6]), mlp(), strategy="dp", trainer={"precision": "64-true"}).run()
+    assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_limited_personal_pass_measures_the_same_examples_in_any_world(make_data, size):
+    data = make_data([7, 9, 5, 8], split=(0.3, 0.4))
+    whole = EvaluationDataModule(data, ["personal", "val"], limit=2)
+    shares = [RankShare(rank, size) for rank in range(size)]
+    parts = [EvaluationDataModule(data, ["personal", "val"], limit=2, share=s) for s in shares]
+    together = np.concatenate([part.indices for part in parts])
+    assert sorted(together) == sorted(whole.indices)
+    for name, part in parts[0].sets.items():
+        assert sorted(together[part.positions]) == sorted(
+            whole.indices[whole.sets[name].positions]
+        )
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 5))

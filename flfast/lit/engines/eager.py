@@ -18,12 +18,22 @@ from flfast.lit.engines.reused import ReusedTrainer
 from flfast.lit.metrics import GroupMetrics, Predictions, group_metrics
 from flfast.lit.module import LocalModule
 from flfast.lit.ownership import fetch_states, owner, return_states
-from flfast.lit.world import ALONE, World, deal, gather, reduce_mean, sum_over_ranks
+from flfast.lit.world import (
+    ALONE,
+    World,
+    average_buffers,
+    deal,
+    gather,
+    reduce_mean,
+    sum_over_ranks,
+)
 from flfast.plan import RoundPlan
 from flfast.randomness import generator, seed_torch
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree, WeightedMean, all_finite, num_bytes
 from flfast.state.weights import read_weights, write_weights
+
+TRUE_PRECISION = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
 
 
 class EagerEngine:
@@ -53,7 +63,7 @@ class EagerEngine:
         self.module, self.data, self.states, self.world = module, data, states, world
         self._make_trainer = make_trainer
         self._trainers: dict[tuple[int, str, str], ReusedTrainer] = {}
-        self._phase = 0
+        self._precision = ""
         passes: list[tuple[str, ...]] = []
         if self.algorithm.evaluate_server:
             passes.append(("global", "local"))
@@ -120,9 +130,10 @@ class EagerEngine:
         return [k for k, rank in zip(cohort, ranks, strict=True) if rank == self.world.rank]
 
     def _trainer(self, plan: RoundPlan) -> ReusedTrainer:
-        if plan.phase != self._phase:
-            self.module.float()  # a phase of another precision may have converted it
-            self._phase = plan.phase
+        if plan.precision != self._precision:
+            # Before weights are written, which would be rounded to the type of another phase.
+            self.module.to(TRUE_PRECISION.get(plan.precision, torch.float32))
+            self._precision = plan.precision
         key = (plan.phase, plan.strategy, plan.shard)
         if key not in self._trainers:
             self._trainers[key] = ReusedTrainer(self._make_trainer(plan))
@@ -170,6 +181,7 @@ class EagerEngine:
         num_steps = trainer.fit(self.module, data, plan)
         if together:
             self.module.add_ranks(lambda values: sum_over_ranks(self.world, values))
+            average_buffers(self.world, self.model)  # each rank's BatchNorm saw its own parts
         return Finished(
             weights=read_weights(self.model),
             num_examples=min(self.module.num_examples, len(data.indices)),

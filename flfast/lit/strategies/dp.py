@@ -7,10 +7,12 @@ themselves. On the CPU the copies are threads over the same parameters.
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from copy import deepcopy
 from typing import Any
 
 import torch
+from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import ParallelStrategy, StrategyRegistry
 from torch import Tensor, nn
 
@@ -26,6 +28,7 @@ class DataParallelStrategy(ParallelStrategy):
     """
 
     strategy_name = "dp"
+    _model: nn.Module | None = None
     _replicas: Sequence[nn.Module] = ()
 
     @property
@@ -60,12 +63,18 @@ class DataParallelStrategy(ParallelStrategy):
         self.lightning_module.to(self.root_device)
 
     def setup(self, trainer: Any) -> None:
-        """Copy the model's structure to the other devices."""
+        """Give the other devices the model's structure and its buffers."""
         super().setup(trainer)
         assert self.parallel_devices and isinstance(self.lightning_module, LocalModule)
         model = self.lightning_module.model
-        self._replicas = [deepcopy(model).to(device) for device in self.parallel_devices[1:]]
-        self._pool = ThreadPoolExecutor(len(self.parallel_devices))
+        if self._model is not model:
+            # Once for all clients, who take turns in one model.
+            self._model = model
+            self._replicas = [deepcopy(model).to(device) for device in self.parallel_devices[1:]]
+            self._pool = ThreadPoolExecutor(len(self.parallel_devices))
+        for replica in self._replicas:
+            for own, buffer in zip(replica.buffers(), model.buffers(), strict=True):
+                own.copy_(buffer)
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """One local step's objective, computed in parts; weighted sums of their results."""
@@ -73,11 +82,19 @@ class DataParallelStrategy(ParallelStrategy):
         size, devices = len(batch.targets), self.parallel_devices
         parts = [(i, RankShare(i, len(devices)).slice(size)) for i in range(len(devices))]
         parts = [(i, part) for i, part in parts if part.stop > part.start]
-        futures = [self._pool.submit(self._part, i, batch, part) for i, part in parts]
+        assert self._model is not None
+        for replica in self._replicas:
+            for own_layer, layer in zip(replica.modules(), self._model.modules(), strict=True):
+                own_layer.training = layer.training  # frozen BatchNorm, say
+        # A default dtype is the process's, so it is set around the threads; autocast is a
+        # thread's own.
+        with self.precision_plugin.train_step_context():
+            futures = [self._pool.submit(self._part, i, batch, part) for i, part in parts]
+            results = [future.result() for future in futures]
         total: dict[str, Tensor] = {}
-        for (_, part), future in zip(parts, futures, strict=True):
+        for (_, part), result in zip(parts, results, strict=True):
             share = (part.stop - part.start) / size
-            for name, value in future.result().items():
+            for name, value in result.items():
                 own = value.to(self.root_device) * share
                 total[name] = total[name] + own if name in total else own
         return total
@@ -87,17 +104,11 @@ class DataParallelStrategy(ParallelStrategy):
         device, module = self.parallel_devices[index], self.lightning_module
         inputs, targets = (x[part].to(device) for x in (batch.inputs, batch.targets))
         own = batch._replace(inputs=inputs, targets=targets)
-        # Autocast is a thread's own.
-        with self.precision_plugin.train_step_context():
+        mixed = isinstance(self.precision_plugin, MixedPrecision)
+        with self.precision_plugin.train_step_context() if mixed else nullcontext():
             if index == 0:
                 return module.training_step(own, 0)
             return module.replica_step(self._replicas[index - 1], own, device)
-
-    def teardown(self) -> None:
-        """Let the copies go."""
-        self._replicas = ()
-        self._pool.shutdown()
-        super().teardown()
 
     def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         """There is nothing to reduce over."""
