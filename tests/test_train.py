@@ -26,7 +26,7 @@ def rows(folder):
 
 
 def timeless(folder):
-    slow = ("time/", "train/samples_per_s")
+    slow = ("time/", "train/samples_per_s", "monitor/")
     return [{k: v for k, v in row.items() if not k.startswith(slow)} for row in rows(folder)]
 
 
