@@ -10,7 +10,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from flfast.algorithms.algorithm import Algorithm, Context
+from flfast.algorithms.algorithm import Algorithm, Context, Task
 from flfast.datamodules.batches import Batch
 from flfast.lit.batchnorm import batchnorm_layers, freeze
 from flfast.lit.metrics import PredictionStore
@@ -61,6 +61,7 @@ class LocalModule(L.LightningModule):
             optimizer_state: by parameter name; empty for a fresh optimizer.
         """
         self.context = context
+        self._contexts: dict[torch.device, Context] = {}
         self.optimizer_state = optimizer_state
         write_weights(self.model, context.start)
         self.num_examples = 0
@@ -93,7 +94,12 @@ class LocalModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Local objective of one batch: `loss` [] for the gradient, `mean` [] to report."""
-        loss = self.algorithm.loss(self.task_loss, self.params, batch, self.context)
+        return self._objective(self.task_loss, self.params, batch, self.context)
+
+    def _objective(
+        self, task: Task, params: Tree, batch: Batch, ctx: Context
+    ) -> dict[str, Tensor]:
+        loss = self.algorithm.loss(task, params, batch, ctx)
         return {"loss": loss * batch.scale, "mean": loss.detach()}
 
     def replica_step(
@@ -107,13 +113,13 @@ class LocalModule(L.LightningModule):
             device: where; parameters are copied there inside of autograd.
         """
         params = {name: p.to(device) for name, p in self.params.items()}
-        ctx = _on_device(self.context, device)
+        if device not in self._contexts:  # once a client, not once a step
+            self._contexts[device] = _on_device(self.context, device)
 
         def task(params: Tree, batch: Batch) -> Tensor:
             return F.cross_entropy(functional_call(model, params, (batch.inputs,)), batch.targets)
 
-        loss = self.algorithm.loss(task, params, batch, ctx)
-        return {"loss": loss * batch.scale, "mean": loss.detach()}
+        return self._objective(task, params, batch, self._contexts[device])
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Count what was seen; a rank's stand-in for an empty part counts nothing."""

@@ -110,8 +110,9 @@ class EagerEngine:
             on_client(reports[-1])
         if not together:
             mean = reduce_mean(self.world, mean)
+            place = {client_id: i for i, client_id in enumerate(cohort)}
             everyones = [report for part in gather(self.world, reports) for report in part]
-            reports = sorted(everyones, key=lambda report: list(cohort).index(report.client_id))
+            reports = sorted(everyones, key=lambda report: place[report.client_id])
         if moved:
             return_states(self.world, self.states, cohort, trained=mine)
         return Trained(mean.result() if mean.weight else None, reports)
