@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from hydra.core.singleton import Singleton
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import configure_log, setup_globals
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -83,7 +84,7 @@ def _launch(phases: list[Phase], size: int) -> float | None:
     )
     torch.set_num_threads(config.threads)
     try:
-        results = elastic_launch(settings, _rank)(phases, Singleton.get_state())
+        results = elastic_launch(settings, _rank)(phases, HydraConfig.instance().cfg)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         message = failure.message
@@ -97,9 +98,13 @@ def _launch(phases: list[Phase], size: int) -> float | None:
     return result
 
 
-def _rank(phases: list[Phase], hydra_state: Any) -> float | str | None:
+def _rank(phases: list[Phase], hydra_config: Any) -> float | str | None:
     """What every launched process runs; an error for the user comes back as its message."""
-    Singleton.set_state(hydra_state)  # a spawned process knows nothing of Hydra's job
+    HydraConfig.instance().cfg = hydra_config
+    setup_globals()
+    if not logging.getLogger().handlers:  # a spawned process knows nothing of Hydra's job
+        job: Any = HydraConfig.get()
+        configure_log(job.job_logging, job.verbose)
     world = launched_world()
     assert world is not None
     try:

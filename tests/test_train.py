@@ -268,3 +268,20 @@ def test_a_killed_rank_ends_the_run_with_one_clear_error(tmp_path):
     errors = run.communicate(timeout=60)[1]
     assert run.returncode == 2
     assert re.search(r"rank [01] of 2 died: Signal 9", errors)
+
+
+@pytest.mark.slow
+def test_ranks_that_cannot_be_forked_are_spawned(flfast_run, tmp_path):
+    """More threads than one forbid a fork; the numbers and the log are the same."""
+    alone = timeless(flfast_run(*QUICK))
+    folder = tmp_path / "spawned"
+    command = [sys.executable, "-m", "flfast.train", "strategy=ddp", "trainer.devices=2"]
+    subprocess.run(
+        [*command, "threads=2", *QUICK, f"hydra.run.dir={folder}"],
+        check=True,
+        capture_output=True,
+        timeout=240,
+    )
+    for left, right in zip(alone, timeless(folder), strict=True):
+        assert float(left["global/loss"]) == pytest.approx(float(right["global/loss"]), rel=1e-4)
+    assert "ddp/clients on cpu:2" in (folder / "train.log").read_text()
