@@ -98,28 +98,18 @@ def group_metrics(predictions: Predictions, group: Tensor, num_groups: int) -> G
 
 def _micro_auc(predictions: Predictions, group: Tensor, num_groups: int) -> Tensor:
     """AUC over all (example, class) pairs: the Mann-Whitney statistic of mid-ranks, [G]."""
-    num, num_classes = predictions.scores.shape
-    positive = F.one_hot(predictions.targets, num_classes).flatten().double()
-    pair_group = group.repeat_interleave(num_classes)
-    # Two stable sorts order the pairs by (group, score).
-    order = predictions.scores.flatten().argsort(stable=True)
-    order = order[pair_group[order].argsort(stable=True)]
-    scores, pair_group, positive = (
-        predictions.scores.flatten()[order],
-        pair_group[order],
-        positive[order],
-    )
-    rank = torch.arange(1, num * num_classes + 1, device=group.device, dtype=torch.float64)
-    new = torch.ones(num * num_classes, dtype=torch.bool, device=group.device)
-    new[1:] = (scores[1:] != scores[:-1]) | (pair_group[1:] != pair_group[:-1])
-    tie = new.cumsum(0) - 1
-    num_ties = torch.bincount(tie)
-    mean_rank = torch.zeros_like(num_ties, dtype=torch.float64).index_add_(0, tie, rank) / num_ties
-    pairs = torch.bincount(pair_group, minlength=num_groups).double()
+    num_classes = predictions.scores.shape[1]
+    # Bits of floats that are not negative sort like the floats: (group, score) in one integer.
+    keys = (group[:, None] << 32) + predictions.scores.contiguous().view(torch.int32)
+    positive = keys.gather(1, predictions.targets[:, None]).squeeze(1)
+    keys = keys.flatten().sort().values
+    below = torch.searchsorted(keys, positive)
+    upto = torch.searchsorted(keys, positive, right=True)
+    num_positive = torch.bincount(group, minlength=num_groups).double()
+    pairs = num_positive * num_classes
     before = pairs.cumsum(0) - pairs
-    num_positive = pairs / num_classes
     rank_sum = torch.zeros(num_groups, dtype=torch.float64, device=group.device)
-    rank_sum.index_add_(0, pair_group, positive * (mean_rank[tie] - before[pair_group]))
+    rank_sum.index_add_(0, group, (below + upto + 1) / 2 - before[group])
     statistic = rank_sum - num_positive * (num_positive + 1) / 2
     return statistic / (num_positive * (pairs - num_positive))
 
