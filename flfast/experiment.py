@@ -2,8 +2,9 @@
 
 import logging
 import warnings
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -30,10 +31,12 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.engines.engine import Engine
 from flfast.lit.module import LocalModule, check_optimizer_state
-from flfast.lit.world import World
+from flfast.lit.world import World, gather
+from flfast.sizing import Parts, find_sizes, least, with_sizes
 from flfast.state.store import ClientStates
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def run_experiment(phases: list[Phase], world: World) -> float | None:
@@ -43,15 +46,10 @@ def run_experiment(phases: list[Phase], world: World) -> float | None:
         `optimized_metric` after the last round.
 
     Raises:
-        ConfigError: if data, model or devices refuse the settings, or every client diverges.
+        ConfigError: if data, model or devices refuse the settings on any rank, or every client
+            diverges.
     """
-    try:
-        federation = build(phases, world)
-        federation.cohort(1)  # a sampler that asks too much says so here
-    except (ValueError, TypeError, OSError, MisconfigurationException) as error:
-        raise ConfigError(str(error)) from error
-    except InstantiationException as error:
-        raise ConfigError(str(error.__cause__ or error)) from error
+    federation = build(phases, world)
     try:
         history = federation.run()
     except (DivergedError, MisconfigurationException) as error:
@@ -68,36 +66,81 @@ def run_experiment(phases: list[Phase], world: World) -> float | None:
 
 
 def build(phases: list[Phase], world: World) -> Federation:
-    """Everything a run needs, from data to loggers, in the order it is needed."""
-    config = phases[0].config
+    """Everything a run needs; collective.
+
+    Raises:
+        ConfigError: if data, model or devices refuse the settings on any rank.
+    """
+    parts = together(world, partial(build_parts, phases[0].config))
+    sizes = together(world, partial(find_sizes, phases, parts, world))
+    phases = with_sizes(phases, least(gather(world, sizes)))
+    return together(world, partial(build_federation, phases, parts, world))
+
+
+def together(world: World, work: Callable[[], T]) -> T:
+    """What `work` returns on this rank, once it has succeeded on every rank; collective.
+
+    Raises:
+        ConfigError: on every rank, if the settings are refused on any of them.
+    """
+    result: T | None = None
+    message: str | None = None
+    failure: Exception | None = None
+    try:
+        result = work()
+    except (ValueError, TypeError, OSError, MisconfigurationException, ConfigError) as error:
+        message, failure = str(error), error
+    except InstantiationException as error:
+        message, failure = str(error.__cause__ or error), error
+    except Exception as error:
+        # Of the program, not of the settings; the others must not wait for this rank.
+        gather(world, f"{type(error).__name__}: {error}")
+        raise
+    messages = gather(world, message)
+    for rank, said in enumerate(messages):
+        if said is not None:
+            everywhere = len(set(messages)) == 1
+            raise ConfigError(said if everywhere else f"rank {rank}: {said}") from failure
+    return cast(T, result)
+
+
+def build_parts(config: DictConfig) -> Parts:
+    """What does not depend on the plan."""
     quiet_lightning()
     torch.set_num_threads(config.threads)
     data = build_data(config)
     model = build_model(config, data)
     initial = initial_weights(config, model)
     algorithm = build_algorithm(config, initial, model)
-    callbacks = build_callbacks(config)
-    make_trainer = partial(build_trainer, phases, callbacks, world)
-    plans = build_plans(phases, model)
     make_optimizer = instantiate(config.optimizer)
     if algorithm.optimizer is not None:
         check_optimizer_state(make_optimizer, lr=config.optimizer.lr)
     module = LocalModule(model, algorithm, make_optimizer, freeze_batchnorm=config.bn == "frozen")
     make_optimizer(module.parameters(), lr=config.optimizer.lr)  # its own checks, before training
+    return Parts(data, module, initial)
+
+
+def build_federation(phases: list[Phase], parts: Parts, world: World) -> Federation:
+    """A federation of the parts, with plans, loggers and callbacks."""
+    config = phases[0].config
+    data, module = parts.data, parts.module
+    callbacks = build_callbacks(config)
+    make_trainer = partial(build_trainer, phases, callbacks, world)
+    plans = build_plans(phases, module.model)
     loggers = list((instantiate(config.logger) or {}).values())
     for logger in loggers:
         logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
     engine = instantiate(config.engine)(module, data, make_trainer, ClientStates(), world)
     check_metric(config, engine)
-    title = describe(config, algorithm, data)
+    title = describe(config, module.algorithm, data)
     log.info("%s | engine %s, %s", title, engine.name, plans(1, []).describe())
-    return Federation(
-        algorithm=algorithm,
+    federation = Federation(
+        algorithm=module.algorithm,
         engine=engine,
         data=data,
         sampler=build_sampler(config),
         plans=plans,
-        initial=initial,
+        initial=parts.initial,
         rounds=1 if config.trainer.fast_dev_run else config.rounds,
         eval_every=config.eval_every,
         seed=config.seed,
@@ -107,6 +150,8 @@ def build(phases: list[Phase], world: World) -> Federation:
         run_dir=run_dir(),
         title=title,
     )
+    federation.cohort(1)  # a sampler that asks too much says so here
+    return federation
 
 
 def check_metric(config: DictConfig, engine: Engine) -> None:

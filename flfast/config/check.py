@@ -186,6 +186,23 @@ def _full_batch(config: Config) -> str | None:
     return None
 
 
+def _auto_batch(config: Config) -> str | None:
+    if config["batch_size"] != "auto":
+        return None
+    if config["micro_batch"] is not None:
+        return (
+            f"micro_batch={config['micro_batch']} with batch_size=auto: a batch that is cut fits "
+            f"at any size; use batch_size=-1 or a number, or micro_batch=null"
+        )
+    adapt = config["schedule"]["adapt"]
+    if adapt and adapt["action"] == "double_batch":
+        return (
+            "schedule.adapt.action=double_batch with batch_size=auto: the batch is already the "
+            "largest that fits; use schedule.adapt.action=halve_lr, or a number"
+        )
+    return None
+
+
 def _shares(config: Config) -> str | None:
     val, test = config["split"]["val"], config["split"]["test"]
     if val + test >= 1:
@@ -264,6 +281,7 @@ RULES: tuple[Rule, ...] = (
     _batch_size,
     _passes,
     _full_batch,
+    _auto_batch,
     _shares,
     _workers,
     _optimized,

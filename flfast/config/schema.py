@@ -109,8 +109,8 @@ class Settings(_Strict):
     rounds: Count
     seed: NonNegativeInt
     mode: Literal["federated", "centralized", "local_only"]
-    batch_size: BatchSize
-    micro_batch: Count | None
+    batch_size: BatchSize | Literal["auto"]
+    micro_batch: Count | Literal["auto"] | None
     last_batch: LastBatch
     local_epochs: Count | None
     local_steps: Count | None

@@ -20,6 +20,10 @@ class ClientIndices(NamedTuple):
         """Example numbers of one client, a view."""
         return self.indices[self.offsets[client_id] : self.offsets[client_id + 1]]
 
+    def sizes(self) -> np.ndarray:
+        """Number of entries of each client, int64 [K]."""
+        return np.diff(self.offsets)
+
     def owner(self) -> np.ndarray:
         """Client of each entry of `indices`, int64 [M]."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
