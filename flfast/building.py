@@ -32,7 +32,7 @@ from flfast.injection import call_with
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
 from flfast.lit.devices import choose_devices, num_devices, single_device
 from flfast.lit.strategies.dp import DataParallelStrategy
-from flfast.lit.world import World
+from flfast.lit.world import World, cluster_environment
 from flfast.plan import Batching, RoundPlan
 from flfast.randomness import seed_torch
 from flfast.state.tree import Tree
@@ -154,6 +154,9 @@ def build_trainer(
     options: dict[str, Any] = instantiate(trainer, _convert_="all")
     chosen = choose_devices(options["accelerator"], options["devices"])
     options["devices"] = single_device(chosen, world.local_rank)
+    plugins = options.get("plugins") or []
+    plugins = plugins if isinstance(plugins, list) else [plugins]
+    options["plugins"] = [*plugins, cluster_environment(world)]
     strategy = "auto"
     if plan.strategy == "dp" and num_devices(chosen) > 1:
         strategy, options["devices"] = DataParallelStrategy.strategy_name, chosen

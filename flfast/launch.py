@@ -2,6 +2,7 @@
 
 import datetime
 import logging
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,9 +18,10 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from flfast.building import choose_strategy
 from flfast.config.errors import ConfigError
 from flfast.config.phases import Phase
-from flfast.experiment import run_experiment
+from flfast.experiment import run_experiment, together
+from flfast.joining import fit_to_world
 from flfast.lit.devices import num_devices
-from flfast.lit.world import ALONE, World, launched_world
+from flfast.lit.world import ALONE, World, gather, launched_world
 
 log = logging.getLogger(__name__)
 
@@ -34,13 +36,22 @@ def run(phases: list[Phase]) -> float | None:
         `optimized_metric` after the last round.
 
     Raises:
-        ConfigError: if a setting cannot be run, or a rank dies.
+        ConfigError: if a setting cannot be run, or a rank dies; of a world that was started from
+            outside only rank 0 has a message, the others end with the same exit code.
     """
     world = launched_world()
-    if world is not None:
-        return _in_world(phases, world)
-    size = num_ranks(phases)
-    return _launch(phases, size) if size > 1 else run_experiment(phases, ALONE)
+    if world is None:
+        size = num_ranks(phases)
+        return _launch(phases, size) if size > 1 else run_experiment(phases, ALONE)
+    try:
+        _join(phases, world)
+        even = len(set(gather(world, world.local_size))) == 1
+        phases = together(world, partial(fit_to_world, phases, world, even=even))
+        return run_experiment(phases, world)
+    except ConfigError:
+        if world.rank:
+            raise SystemExit(2) from None
+        raise
 
 
 def num_ranks(phases: list[Phase]) -> int:
@@ -108,12 +119,14 @@ def _rank(phases: list[Phase], hydra_config: Any) -> float | str | None:
     world = launched_world()
     assert world is not None
     try:
-        return _in_world(phases, world)
+        _join(phases, world)
+        return run_experiment(phases, world)
     except ConfigError as error:
         return str(error)
 
 
-def _in_world(phases: list[Phase], world: World) -> float | None:
+def _join(phases: list[Phase], world: World) -> None:
+    """Meet the other ranks; only the first one speaks from now on."""
     rank_zero_only.rank = world.rank  # type: ignore[attr-defined]
     if world.rank:
         logging.getLogger().setLevel(logging.ERROR)
@@ -121,4 +134,3 @@ def _in_world(phases: list[Phase], world: World) -> float | None:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         timeout = max(phase.config.strategy.get("timeout_s", 1800) for phase in phases)
         dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
-    return run_experiment(phases, world)

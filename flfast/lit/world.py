@@ -1,11 +1,18 @@
 """The world: the ranks of a run, and what they exchange. One rank where nothing was launched."""
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from lightning.fabric.plugins.environments import (
+    ClusterEnvironment,
+    LightningEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+)
 from torch import nn
 
 from flfast.state.tree import Tree, WeightedMean, leaves, tree_map
@@ -31,16 +38,50 @@ ALONE = World()
 
 
 def launched_world() -> World | None:
-    """The world that TorchElastic, torchrun or SLURM put this process into; None if none did."""
+    """The world that TorchElastic, torchrun or SLURM put this process into; None if none did.
+
+    A world of SLURM is described in torchrun's variables from then on, which is where `env://`
+    and Lightning look.
+    """
     env = os.environ
+    if "RANK" not in env and _in_step_of_slurm():
+        env.update(_described_by_slurm())
     if "RANK" not in env or "WORLD_SIZE" not in env:
         return None
+    env.setdefault("LOCAL_RANK", "0")
     return World(
         rank=int(env["RANK"]),
         size=int(env["WORLD_SIZE"]),
-        local_rank=int(env.get("LOCAL_RANK", "0")),
+        local_rank=int(env["LOCAL_RANK"]),
         local_size=int(env.get("LOCAL_WORLD_SIZE", "1")),
     )
+
+
+def _in_step_of_slurm() -> bool:
+    # Only srun describes steps; a batch script and a shell have variables of the whole job, too.
+    return int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1 and SLURMEnvironment.detect()
+
+
+def _described_by_slurm() -> dict[str, str]:
+    counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ["SLURM_STEP_TASKS_PER_NODE"])
+    by_node = [int(tasks) for tasks, nodes in counts for _ in range(int(nodes or 1))]
+    # Without it Lightning refuses worlds that `srun --ntasks` alone has made.
+    os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(max(by_node)))
+    slurm = SLURMEnvironment(auto_requeue=False)
+    return {
+        "RANK": str(slurm.global_rank()),
+        "WORLD_SIZE": str(slurm.world_size()),
+        "LOCAL_RANK": str(slurm.local_rank()),
+        "LOCAL_WORLD_SIZE": str(by_node[slurm.node_rank()]),
+        "GROUP_RANK": str(slurm.node_rank()),
+        "MASTER_ADDR": slurm.main_address,
+        "MASTER_PORT": str(slurm.main_port),
+    }
+
+
+def cluster_environment(world: World) -> ClusterEnvironment:
+    """What Lightning should know of the world, whatever it would detect by itself."""
+    return TorchElasticEnvironment() if world.size > 1 else LightningEnvironment()
 
 
 def deal(costs: Sequence[int], size: int) -> list[int]:
