@@ -12,7 +12,7 @@ import psutil
 import torch
 from lightning.pytorch.utilities.memory import garbage_collection_cuda, is_oom_error
 
-from flfast.lit.trial import Trial, step_bytes
+from flfast.lit.trial import Trial, extrapolate, measure
 
 HEADROOM = 0.1  # for fragments, workspaces and what other ranks' communication will need
 MEASURED = (8, 16)
@@ -98,13 +98,12 @@ def _free_ram(ranks: int) -> int:
 
 
 def _fits_by_measure(trial: Trial, budget: int, limit: int) -> Callable[[int], bool]:
-    measured = cache(lambda num: step_bytes(trial, num))
-    small, large = MEASURED
+    held = cache(lambda num: measure(trial, num))
 
     def fits(num_examples: int) -> bool:
-        if num_examples <= large or limit <= large:
-            return measured(num_examples) <= budget
-        slope = (measured(large) - measured(small)) / (large - small)
-        return measured(large) + slope * (num_examples - large) <= budget
+        if limit <= MEASURED[-1] or num_examples <= MEASURED[-1]:
+            return held(num_examples).peak() <= budget
+        points = [(num, held(num)) for num in MEASURED]
+        return extrapolate(points, num_examples).peak() <= budget
 
     return fits

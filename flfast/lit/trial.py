@@ -1,8 +1,10 @@
 """A local step to try out: on the largest client's examples, with a copy of the model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import NamedTuple
 
 import lightning as L
 import numpy as np
@@ -80,12 +82,24 @@ class Trial:
         return module
 
 
-def step_bytes(trial: Trial, num_examples: int) -> int:
-    """Bytes that a local step holds at its peak.
+class Held(NamedTuple):
+    """Bytes that a local step holds.
 
-    Weights, gradients, optimizer state, what the forward pass saves for the backward pass, and the
-    two gradients that the backward pass of the largest layer has in hand.
+    Attributes:
+        fixed: weights, gradients and optimizer state.
+        saved: what the forward pass saves for the backward pass, storage by storage.
     """
+
+    fixed: float
+    saved: Sequence[float]
+
+    def peak(self) -> float:
+        """All of it, and the two gradients in hand in the backward pass of the largest layer."""
+        return self.fixed + sum(self.saved) + 2 * max(self.saved, default=0)
+
+
+def measure(trial: Trial, num_examples: int) -> Held:
+    """What a step with a batch of `num_examples` holds, on the CPU."""
     saved: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -106,5 +120,17 @@ def step_bytes(trial: Trial, num_examples: int) -> int:
         if isinstance(value, Tensor)
     ]
     held = [*parameters, *gradients, *module.buffers(), *state]
-    activations = sum(saved.values()) + 2 * max(saved.values(), default=0)
-    return activations + sum(tensor.nbytes for tensor in held)
+    return Held(sum(tensor.nbytes for tensor in held), list(saved.values()))
+
+
+def extrapolate(points: Sequence[tuple[int, Held]], num_examples: int) -> Held:
+    """What a larger step will hold: every storage is linear in the number of examples.
+
+    Args:
+        points: two numbers of examples, ascending, and what steps of them held.
+        num_examples: to continue to.
+    """
+    (small, before), (large, after) = points
+    far = (num_examples - large) / (large - small)
+    pairs = zip_longest(before.saved, after.saved, fillvalue=0)
+    return Held(after.fixed, [high + far * (high - low) for low, high in pairs])

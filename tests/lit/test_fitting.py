@@ -13,7 +13,7 @@ from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
 from flfast.lit.fitting import largest, num_fitting
 from flfast.lit.module import LocalModule
-from flfast.lit.trial import Trial, step_bytes
+from flfast.lit.trial import Trial, extrapolate, measure
 from flfast.plan import Batching, RoundPlan
 from flfast.state.weights import flatten, read_weights
 
@@ -84,6 +84,10 @@ def make_trial(make_data, tmp_path):
     return make
 
 
+def step_bytes(trial, num):
+    return round(measure(trial, num).peak())
+
+
 def fitting(trial, budget, *, limit=1000, parts=1):
     return num_fitting(trial, limit, parts=parts, budget=budget, ranks=1)
 
@@ -103,6 +107,14 @@ def test_optimizer_state_counts(make_trial, optimizer):
     more = step_bytes(make_trial(optimizer=optimizer), 8) - step_bytes(make_trial(), 8)
     copies = 1 if isinstance(optimizer, partial) else 2
     assert more == pytest.approx(copies * 4 * PARAMETERS, abs=64)  # Adam counts its steps, too
+
+
+def test_a_large_weight_hides_no_activation_that_outgrows_it(make_trial):
+    """Mixed precision saves a copy of the weight, which is the largest storage of small steps."""
+    model = nn.Sequential(nn.Linear(FEATURES, 64), nn.Tanh(), nn.Linear(64, 512))
+    trial = make_trial(model, precision="bf16-mixed")
+    points = [(num, measure(trial, num)) for num in (8, 16)]
+    assert extrapolate(points, 800).peak() == measure(trial, 800).peak()
 
 
 @pytest.mark.parametrize("most", [1, 5, 16, 17, 100, 999])
