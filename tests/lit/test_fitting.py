@@ -163,9 +163,10 @@ def test_a_trial_leaves_no_trace(make_trial, accumulates):
 def test_on_a_gpu_real_steps_decide(make_trial):
     model = nn.Sequential(nn.Linear(FEATURES, 2**18), nn.Tanh(), nn.Linear(2**18, CLASSES))
     trial = make_trial(model, accelerator="gpu")
-    budget = 600 * 2**20  # 1 MiB a layer and example
+    budget = 600 * 2**20  # each activation is 1 MiB an example
     found = fitting(trial, budget)
     assert 50 < found < 550
+    before = torch.cuda.memory_allocated()  # libraries keep their workspaces
     trial.run(found, num_steps=2)
-    assert torch.cuda.memory_allocated() < 2**20
+    assert torch.cuda.memory_allocated() <= before
     assert fitting(trial, 2 * budget) > 1.5 * found
