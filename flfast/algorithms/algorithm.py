@@ -6,7 +6,7 @@ knows devices, loggers, configs, or how many clients run at once.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -128,3 +128,26 @@ class Algorithm:
     def weight(self, num_examples: int) -> float:
         """Weight of an upload in the mean."""
         return float(num_examples) if self.weighting == "samples" else 1.0
+
+
+def inner_functions(algorithm: Algorithm) -> dict[str, Any]:
+    """Fields for a wrapper that keeps the algorithm's client state as `inner` of its own.
+
+    Returns:
+        `loss` and `correct` that read the algorithm's own state in `ctx.client`.
+    """
+    correct = algorithm.correct
+
+    def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+        return algorithm.loss(task, params, batch, inner_context(ctx))
+
+    def inner_correct(grads: Tree, params: Tree, ctx: Context) -> Tree:
+        assert correct is not None
+        return correct(grads, params, inner_context(ctx))
+
+    return {"loss": loss, "correct": correct and inner_correct}
+
+
+def inner_context(ctx: Context) -> Context:
+    """The context as a wrapped algorithm knows it."""
+    return ctx._replace(client=ctx.client["inner"])

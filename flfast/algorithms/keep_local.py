@@ -6,7 +6,13 @@ Learning on Non-IID Features via Local Batch Normalization. ICLR 2021, Algorithm
 
 from dataclasses import replace
 
-from flfast.algorithms.algorithm import Algorithm, Context, Finished
+from flfast.algorithms.algorithm import (
+    Algorithm,
+    Context,
+    Finished,
+    inner_context,
+    inner_functions,
+)
 from flfast.state.tree import Tree, merge
 
 _KINDS = ("params", "buffers")
@@ -33,7 +39,7 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
         return merge(algorithm.start(broadcast, client["inner"]), client["own"])
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        upload, inner = algorithm.finish(done, ctx._replace(client=ctx.client["inner"]))
+        upload, inner = algorithm.finish(done, inner_context(ctx))
         return _without(upload, initial), {"inner": inner, "own": _only(done.weights, initial)}
 
     def server_step(server: Tree, mean: Tree) -> Tree:
@@ -41,6 +47,7 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
 
     return replace(
         algorithm,
+        **inner_functions(algorithm),
         stateful=True,
         client_state=client_state,
         broadcast=broadcast,

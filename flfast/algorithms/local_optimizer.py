@@ -9,7 +9,13 @@ Distributed Non-Convex Optimization. ICML 2019, Algorithm 1).
 from dataclasses import replace
 from typing import Literal
 
-from flfast.algorithms.algorithm import Algorithm, Context, Finished
+from flfast.algorithms.algorithm import (
+    Algorithm,
+    Context,
+    Finished,
+    inner_context,
+    inner_functions,
+)
 from flfast.state.tree import Tree
 
 LocalOptimizerState = Literal["reset", "keep", "average"]
@@ -22,12 +28,13 @@ def keep_optimizer(algorithm: Algorithm) -> Algorithm:
         return {"inner": algorithm.client_state(broadcast), "optimizer": {}}
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        upload, inner = algorithm.finish(done, ctx._replace(client=ctx.client["inner"]))
+        upload, inner = algorithm.finish(done, inner_context(ctx))
         return upload, {"inner": inner, "optimizer": done.optimizer}
 
     personal = algorithm.personal
     return replace(
         algorithm,
+        **inner_functions(algorithm),
         stateful=True,
         client_state=client_state,
         start=lambda broadcast, client: algorithm.start(broadcast, client["inner"]),

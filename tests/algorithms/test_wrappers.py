@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import nn
 
+from flfast.algorithms.algorithm import Algorithm
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.keep_local import keep_local
 from flfast.algorithms.local import local
 from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
 from flfast.lit.batchnorm import batchnorm_weights
 from flfast.lit.module import check_optimizer_state
-from flfast.state.tree import leaves, num_bytes
+from flfast.state.tree import leaves, num_bytes, squared_norm
 from flfast.state.weights import read_weights
 
 momentum = partial(torch.optim.SGD, momentum=0.9)
@@ -44,6 +45,10 @@ def fedbn():
     return keep_local(fedavg(weighting="samples"), batchnorm_weights(net, read_weights(net)))
 
 
+def keep_nothing(algorithm):
+    return keep_local(algorithm, {"params": {}, "buffers": {}})
+
+
 def test_fedbn_neither_sends_nor_receives_batchnorm(run):
     federation = run(fedbn())
     own = batchnorm_weights(model(), federation.initial)
@@ -63,8 +68,7 @@ def test_fedbn_leaves_the_servers_batchnorm_alone_and_gives_each_client_its_own(
 
 
 def test_fedbn_without_batchnorm_is_fedavg(run):
-    nothing = {"params": {}, "buffers": {}}
-    kept = run(keep_local(fedavg(weighting="samples"), nothing))
+    kept = run(keep_nothing(fedavg(weighting="samples")))
     torch.testing.assert_close(kept.weights(), run(fedavg(weighting="samples")).weights())
 
 
@@ -112,6 +116,26 @@ def test_adaptive_optimizers_can_be_kept_and_averaged(run, wrapper, optimizer):
 def test_wrappers_compose_with_personal_models(run):
     federation = run(lambda w: keep_optimizer(local(initial=w)), optimizer=momentum)
     assert "personal/accuracy" in federation.history[-1]
+
+
+@pytest.mark.parametrize("wrapper", [keep_optimizer, keep_nothing])
+def test_a_wrapped_algorithm_reads_its_own_state_in_loss_and_correction(run, wrapper):
+    def loss(task, params, batch, ctx):
+        return task(params, batch) + ctx.client["rounds"] * squared_norm(params)
+
+    def correct(grads, params, ctx):
+        return {name: grad + ctx.client["rounds"] for name, grad in grads.items()}
+
+    plain = Algorithm(
+        name="counting",
+        stateful=True,
+        client_state=lambda broadcast: {"rounds": torch.zeros(())},
+        loss=loss,
+        correct=correct,
+        finish=lambda done, ctx: (done.weights, {"rounds": ctx.client["rounds"] + 1}),
+    )
+    weights = run(wrapper(plain), lr=0.01).weights()
+    torch.testing.assert_close(weights, run(plain, lr=0.01).weights())
 
 
 def test_an_optimizer_whose_state_is_not_tensors_is_refused():
