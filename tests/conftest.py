@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from ranks import Ranks
+from solving import solve
 from torch import nn
 
 from flfast import train
@@ -155,6 +157,23 @@ def flfast_run(tmp_path, monkeypatch):
         return folder
 
     return run
+
+
+@pytest.fixture(scope="session")
+def solve_in(tmp_path_factory):
+    """Solve a drawn problem in a given way, in this process or in a world that stays up."""
+    folder = tmp_path_factory.mktemp("worlds")
+    worlds = {}
+
+    def solve_in(problem, way):
+        if way.size == 1:
+            return solve(problem, way)
+        world = worlds.setdefault(way.size, Ranks(way.size, folder))
+        return world.solve(problem, way)
+
+    yield solve_in
+    for world in worlds.values():
+        world.close()
 
 
 @pytest.fixture(scope="session")

@@ -124,7 +124,7 @@ def test_a_wrapped_algorithm_reads_its_own_state_in_loss_and_correction(run, wra
         return task(params, batch) + ctx.client["rounds"] * squared_norm(params)
 
     def correct(grads, params, ctx):
-        return {name: grad + ctx.client["rounds"] for name, grad in grads.items()}
+        return {name: grad + ctx.client["rounds"] * params[name] for name, grad in grads.items()}
 
     plain = Algorithm(
         name="counting",

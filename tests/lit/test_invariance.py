@@ -1,0 +1,107 @@
+"""However a drawn problem is executed, it has one result: the same numbers from the same data."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import pytest
+from hypothesis import Phase, given, note, settings
+from problems import Problem, problems
+from solving import BATCH, CLIENTS, DP, PLAIN, SINGLE, Way, assert_same, solve
+
+Change = Callable[[Problem], Problem]
+
+
+def same(problem: Problem) -> Problem:
+    return problem
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Two problems that have one result, and how the second is executed.
+
+    Attributes:
+        name: of the test.
+        way: strategies and ranks.
+        plain: what one process solves, batch by batch.
+        cut: what is solved that way.
+    """
+
+    name: str
+    way: Way = PLAIN
+    plain: Change = same
+    cut: Change = same
+
+
+def pair_of_clients(problem: Problem) -> Problem:
+    return replace(problem, fraction=1.0, count=min(2, len(problem.sizes)))
+
+
+def whole_steps(num_batches: int) -> Change:
+    """A local step of `num_batches` batches, in one batch."""
+
+    def change(problem: Problem) -> Problem:
+        batch = max(problem.batching.batch_size, 1)
+        whole = problem.with_batching(
+            batch_size=batch * num_batches, accumulate=1, micro_batch=None
+        )
+        return replace(whole.without_batch_statistics(), limit=1.0)
+
+    return change
+
+
+def accumulated(num_batches: int) -> Change:
+    def change(problem: Problem) -> Problem:
+        whole = whole_steps(num_batches)(problem)
+        batch = whole.batching.batch_size // num_batches
+        return whole.with_batching(batch_size=batch, accumulate=num_batches)
+
+    return change
+
+
+def full_batch(problem: Problem) -> Problem:
+    full = problem.with_batching(batch_size=-1, accumulate=1, micro_batch=None)
+    return full.without_batch_statistics()
+
+
+def micro_batched(size: int) -> Change:
+    return lambda problem: full_batch(problem).with_batching(micro_batch=size)
+
+
+def frozen(problem: Problem) -> Problem:
+    return problem.without_batch_statistics()
+
+
+# BatchNorm sees the same batches wherever clients stay whole; where batches are cut, over devices,
+# ranks or micro-batches, it is frozen here. Dropout and augmentation are not drawn: divided
+# batches agree on them in distribution only.
+VARIANTS = [
+    Variant("dp2", Way(strategies=(DP,)), frozen, frozen),
+    Variant("ddp2-clients", Way(size=2, strategies=(CLIENTS,))),
+    Variant("ddp2-batch", Way(size=2, strategies=(BATCH,)), frozen, frozen),
+    Variant("ddp3-pair", Way(size=3, strategies=(CLIENTS,)), pair_of_clients, pair_of_clients),
+    Variant("ddp3-batch", Way(size=3, strategies=(BATCH,)), frozen, frozen),
+    Variant("in-turn", Way(size=2, strategies=(CLIENTS, SINGLE, BATCH)), frozen, frozen),
+    Variant("in-turn-with-dp", Way(size=2, strategies=(BATCH, DP, CLIENTS)), frozen, frozen),
+    *(Variant(f"accumulate{k}", PLAIN, whole_steps(k), accumulated(k)) for k in (1, 2, 5)),
+    Variant(
+        "ddp2-batch-accumulate2",
+        Way(size=2, strategies=(BATCH,)),
+        whole_steps(2),
+        accumulated(2),
+    ),
+    *(Variant(f"full-micro{size}", PLAIN, full_batch, micro_batched(size)) for size in (1, 4)),
+]
+
+reference = lru_cache(maxsize=None)(solve)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@settings(max_examples=25, phases=[Phase.generate])
+@given(problem=problems)
+def test_every_way_to_execute_a_problem_gives_one_result(variant, problem, solve_in):
+    note(repr(problem))
+    expected = reference(variant.plain(problem), PLAIN)
+    found = solve_in(variant.cut(problem), variant.way)
+    assert_same(found, expected, problem)

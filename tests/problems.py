@@ -1,0 +1,277 @@
+"""Small federations drawn at random, each a plain value that any process can build and run."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import nn
+
+from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.fedavg import fedavg
+from flfast.algorithms.fedprox import fedprox
+from flfast.algorithms.keep_local import keep_local
+from flfast.algorithms.local import local
+from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.federated import FederatedDataModule, Split
+from flfast.datamodules.fetching import Loading
+from flfast.datamodules.transforms import BatchTransform
+from flfast.lit.batchnorm import batchnorm_weights
+from flfast.plan import Batching
+from flfast.state.tree import Tree, sub, tree_map
+from flfast.state.weights import read_weights
+
+OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "nesterov": partial(torch.optim.SGD, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "adam": torch.optim.Adam,
+    "adamw": partial(torch.optim.AdamW, weight_decay=0.1),
+}
+SGD = ("sgd", "momentum", "nesterov")
+STATISTICS = ("aggregate", "local", "recalibrate")  # policies under which batches have them
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything that fixes the numbers of a run, but not how it is executed.
+
+    Attributes:
+        sizes: training examples of each client before val and test are held out.
+        num_test: examples of the central test set; 0 takes the clients' own.
+        split: shares held out for (val, test).
+        model: key of `MODELS`.
+        num_features: of an input, or channels of an image.
+        num_classes: C.
+        batchnorm: None for a model without, otherwise the policy `bn`.
+        algorithm: key of `ALGORITHMS`.
+        weighting: of uploads.
+        optimizer: key of `OPTIMIZERS`.
+        optimizer_state: `local_optimizer_state`.
+        lr: local learning rate.
+        batching: how examples become local steps.
+        local_epochs: None where local_steps is set.
+        local_steps: None where local_epochs is set.
+        fraction: share of the population in a cohort.
+        count: of the cohort's clients, instead of a fraction.
+        dropout: probability that a chosen client drops out.
+        clip: (value, algorithm) of gradient clipping, or None.
+        limit: `limit_train_batches`.
+        rounds: how many.
+        precision: `trainer.precision`.
+        seed: of data, weights and run.
+    """
+
+    sizes: tuple[int, ...]
+    num_test: int
+    split: tuple[float, float]
+    model: str
+    num_features: int
+    num_classes: int
+    batchnorm: str | None
+    algorithm: str
+    weighting: str
+    optimizer: str
+    optimizer_state: str
+    lr: float
+    batching: Batching
+    local_epochs: int | None
+    local_steps: int | None
+    fraction: float
+    count: int | None
+    dropout: float
+    clip: tuple[float, str] | None
+    limit: float | int
+    rounds: int
+    precision: str
+    seed: int
+
+    def with_batching(self, **changes: object) -> "Problem":
+        """The same with other options of its batching."""
+        return replace(self, batching=self.batching._replace(**changes))
+
+    def without_batch_statistics(self) -> "Problem":
+        """The same with BatchNorm frozen, if any: batches may then be cut at will."""
+        if self.batchnorm not in STATISTICS:
+            return self
+        return replace(self.with_batching(drop_single=False), batchnorm="frozen")
+
+
+def problem_of(seed: int) -> Problem:
+    """A problem on which 1e-9 (double precision) or 1e-5 (single) says something.
+
+    Adam divides a gradient by its own size, so in float32 a gradient that is zero but for
+    rounding makes a step of random sign; with ReLU and BatchNorm, too, rounding is amplified.
+    Single precision is drawn for smooth models under SGD, everything else in double precision.
+    Where batches have statistics no batch is of one example, which BatchNorm refuses.
+    """
+    rng = np.random.default_rng(seed)
+
+    def pick(options: Iterable[Any]) -> Any:
+        options = list(options)
+        return options[rng.integers(len(options))]
+
+    single = pick([False, False, False, True])
+    optimizer = pick(SGD if single else OPTIMIZERS)
+    algorithm = pick(ALGORITHMS)
+    batchnorm = pick([None] if single else [None, None, None, *STATISTICS, "frozen"])
+    statistics = batchnorm in STATISTICS
+    full_batch = pick([False, False, False, True])
+    steps = pick([None, None, 1, 2, 5])
+    low, high = (0.01, 0.1) if optimizer in SGD else (0.001, 0.01)
+    held_out = [0.0, 0.2, 0.3]
+    return Problem(
+        sizes=tuple(rng.integers(6 if statistics else 1, 14, size=rng.integers(1, 6)).tolist()),
+        num_test=pick([0, 9]),
+        split=(pick(held_out), pick(held_out)),
+        model=pick(["linear", "mlp"] if single else MODELS),
+        num_features=pick(range(1, 6)),
+        num_classes=pick(range(2, 5)),
+        batchnorm=batchnorm,
+        algorithm=algorithm,
+        weighting=pick(["samples", "uniform"]),
+        optimizer=optimizer,
+        optimizer_state=pick(["reset", "keep", *["average"] * (algorithm != "local")]),
+        lr=float(rng.uniform(low, high)),
+        batching=Batching(
+            batch_size=-1 if full_batch else pick(range(2 if statistics else 1, 7)),
+            accumulate=1 if full_batch else pick([1, 2, 3]),
+            micro_batch=None if statistics else pick([None, None, 1, 2, 4]),
+            last_batch=pick(["keep", "drop", "pad"]),
+            drop_single=statistics,
+        ),
+        local_epochs=pick([1, 2, 3]) if steps is None else None,
+        local_steps=steps,
+        fraction=pick([0.3, 0.6, 1.0]),
+        count=None,
+        dropout=pick([0.0, 0.0, 0.3]),
+        clip=pick([None, None, (0.1, "norm"), (1.0, "norm"), (0.05, "value")]),
+        limit=pick([1.0, 1.0, 1.0, 0.5, 2]),
+        rounds=pick([1, 2, 3]),
+        precision="32-true" if single else "64-true",
+        seed=seed,
+    )
+
+
+# One number, from which all else is drawn evenly: Hypothesis's own draws repeat themselves, and
+# of 25 examples a third would be alike. A failing problem is printed whole, and is small.
+problems = st.integers(0, 2**32 - 1).map(problem_of)
+
+
+def linear(problem: Problem) -> list[nn.Module]:
+    width = problem.num_features
+    return [*_norm(problem, nn.BatchNorm1d, width), nn.Linear(width, problem.num_classes)]
+
+
+def mlp(problem: Problem) -> list[nn.Module]:
+    layers = [nn.Linear(problem.num_features, 6), *_norm(problem, nn.BatchNorm1d, 6)]
+    return [*layers, nn.Tanh(), nn.Linear(6, problem.num_classes)]
+
+
+def conv(problem: Problem) -> list[nn.Module]:
+    layers = [
+        nn.Conv2d(problem.num_features, 3, 3, padding=1),
+        *_norm(problem, nn.BatchNorm2d, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    ]
+    return [*layers, nn.Flatten(), nn.Linear(12, problem.num_classes)]
+
+
+def _norm(problem: Problem, layer: type[nn.Module], width: int) -> list[nn.Module]:
+    return [] if problem.batchnorm is None else [layer(width)]
+
+
+MODELS: dict[str, Callable[[Problem], list[nn.Module]]] = {
+    "linear": linear,
+    "mlp": mlp,
+    "conv": conv,
+}
+
+
+def make_model(problem: Problem) -> nn.Sequential:
+    """The problem's model with its initial weights."""
+    torch.manual_seed(problem.seed)  # noqa: TID251 - a test's own model
+    return nn.Sequential(*MODELS[problem.model](problem))
+
+
+def _head(model: nn.Sequential, initial: Tree) -> Tree:
+    last = f"{len(model) - 1}."
+    params = {name: leaf for name, leaf in initial["params"].items() if name.startswith(last)}
+    return {"params": params, "buffers": {}}
+
+
+def _averaged_steps(weighting: str) -> Algorithm:
+    """Everything an algorithm may do at once: gradients corrected, steps counted, own states."""
+
+    def correct(grads, params, ctx):
+        drift = {name: (params[name] - ctx.start["params"][name]).detach() for name in grads}
+        return {name: grads[name] + ctx.lr * drift[name] + ctx.client["last"] for name in grads}
+
+    def finish(done, ctx):
+        start = ctx.start["params"]
+        moved = sub(done.weights["params"], start)
+        params = tree_map(lambda s, m: s + m / done.num_steps, start, moved)
+        last = ctx.client["last"] / 2 + done.num_examples / 1000
+        return {**done.weights, "params": params}, {"last": last}
+
+    return Algorithm(
+        name="averaged steps",
+        weighting=weighting,
+        stateful=True,
+        client_state=lambda broadcast: {"last": torch.zeros((), dtype=torch.float64)},
+        correct=correct,
+        finish=finish,
+    )
+
+
+ALGORITHMS: dict[str, Callable[[Problem, nn.Sequential, Tree], Algorithm]] = {
+    "fedavg": lambda p, model, initial: fedavg(weighting=p.weighting),
+    "fedprox": lambda p, model, initial: fedprox(mu=0.5, weighting=p.weighting),
+    "local": lambda p, model, initial: local(initial=initial),
+    "keep_local": lambda p, model, initial: keep_local(
+        fedavg(weighting=p.weighting), _head(model, initial)
+    ),
+    "averaged_steps": lambda p, model, initial: _averaged_steps(p.weighting),
+}
+
+
+def make_algorithm(problem: Problem, model: nn.Sequential) -> Algorithm:
+    """The problem's algorithm, dressed as `building.build_algorithm` does."""
+    initial = read_weights(model)
+    algorithm = ALGORITHMS[problem.algorithm](problem, model, initial)
+    if problem.batchnorm == "local":
+        algorithm = keep_local(algorithm, batchnorm_weights(model, initial))
+    wrap = {"reset": lambda a: a, "keep": keep_optimizer, "average": average_optimizer}
+    return wrap[problem.optimizer_state](algorithm)
+
+
+def make_data(problem: Problem) -> FederatedDataModule:
+    """The problem's population, set up; no two examples begin with the same number."""
+    rng = torch.Generator().manual_seed(problem.seed)
+    num = sum(problem.sizes) + problem.num_test
+    shape = (problem.num_features, *((4, 4) if problem.model == "conv" else ()))
+    targets = torch.randint(problem.num_classes, (num,), generator=rng)
+    centres = torch.randn(problem.num_classes, *shape, generator=rng)
+    examples = Examples(
+        inputs=centres[targets] + torch.randn(num, *shape, generator=rng),
+        targets=targets,
+        num_classes=problem.num_classes,
+        input_shape=shape,
+        transform=BatchTransform(),
+        is_test=np.arange(num) >= sum(problem.sizes) if problem.num_test else None,
+    )
+    owner = np.repeat(np.arange(len(problem.sizes)), problem.sizes)
+    data = FederatedDataModule(
+        lambda: examples,
+        lambda labels: owner,
+        seed=problem.seed,
+        split=Split(*problem.split),
+        loading=Loading(eval_batch_size=7),
+    )
+    data.setup()
+    return data

@@ -1,0 +1,266 @@
+"""Running a drawn problem in one of the ways that must not matter, and comparing results."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+from problems import OPTIMIZERS, Problem, make_algorithm, make_data, make_model
+
+from flfast.federation.loop import Federation
+from flfast.federation.samplers.uniform import uniform
+from flfast.lit.engines.eager import EagerEngine
+from flfast.lit.module import LocalModule
+from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
+from flfast.lit.world import ALONE, World
+from flfast.plan import RoundPlan
+from flfast.state.store import ClientStates
+from flfast.state.tree import Tree
+from flfast.state.weights import read_weights
+
+ENGINES = {"eager": EagerEngine}
+SINGLE, DP = ("single", "clients"), ("dp", "clients")
+CLIENTS, BATCH = ("ddp", "clients"), ("ddp", "batch")
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a problem is executed.
+
+    Attributes:
+        engine: key of `ENGINES`.
+        size: ranks; one is the calling process.
+        strategies: (strategy, shard) of the rounds, in turn.
+    """
+
+    engine: str = "eager"
+    size: int = 1
+    strategies: tuple[tuple[str, str], ...] = (SINGLE,)
+
+
+PLAIN = Way()
+
+
+@dataclass
+class Solution:
+    """What one rank, or all of them together, found.
+
+    Attributes:
+        server: leaves of the server state by path.
+        states: leaves of every client's state by path, by client.
+        rows: numbers of every round.
+        clients: numbers of every round and client.
+        cohorts: (clients, dropped) of every round.
+        seen: (round, client, step, batch, rank) -> examples, by their first number.
+    """
+
+    server: dict[str, np.ndarray]
+    states: dict[int, dict[str, np.ndarray]]
+    rows: list[dict[str, float]]
+    clients: list[dict[int, dict[str, Any]]]
+    cohorts: list[tuple[list[int], list[int]]]
+    seen: dict[tuple[int, ...], list[float]]
+
+    def steps(self) -> dict[tuple[int, ...], list[float]]:
+        """(round, client, step) -> examples of the local step, in their order."""
+        steps: dict[tuple[int, ...], list[float]] = {}
+        for key in sorted(self.seen):
+            steps.setdefault(key[:3], []).extend(self.seen[key])
+        return steps
+
+
+@dataclass
+class Recorder(L.Callback):
+    """Writes down who trained, on what, and how it was reported."""
+
+    rank: int
+    round_idx: int = 0
+    clients: list[dict[int, dict[str, Any]]] = field(default_factory=list)
+    cohorts: list[tuple[list[int], list[int]]] = field(default_factory=list)
+    seen: dict[tuple[int, ...], list[float]] = field(default_factory=dict)
+
+    def on_round_start(self, federation, plan, cohort):
+        self.round_idx = plan.round_idx
+        self.cohorts.append((cohort.clients.tolist(), cohort.dropped.tolist()))
+
+    def on_train_start(self, trainer, module):
+        self.num_batches = 0
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        client_id, step = trainer.datamodule.client_id, trainer.global_step
+        key = (self.round_idx, client_id, step, self.num_batches, self.rank)
+        self.num_batches += 1
+        if batch.scale:
+            self.seen[key] = batch.inputs.flatten(1)[:, 0].tolist()
+
+    def on_round_end(self, federation, row, clients):
+        self.clients.append(clients)
+
+
+def solve(problem: Problem, way: Way, world: World = ALONE) -> Solution:
+    """This rank's part of a run; with one rank, all of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        recorder = Recorder(world.rank)
+        federation = _federation(problem, way, world, recorder, Path(folder))
+        federation.run()
+    states = federation.engine.states
+    found = {k: states.get(k) for k in range(len(problem.sizes))}
+    return Solution(
+        server=_flat(federation.server),
+        states={k: _flat(state) for k, state in found.items() if state is not None},
+        rows=[_comparable(row) for row in federation.history],
+        clients=recorder.clients,
+        cohorts=recorder.cohorts,
+        seen=recorder.seen,
+    )
+
+
+def _federation(
+    problem: Problem, way: Way, world: World, recorder: Recorder, folder: Path
+) -> Federation:
+    model, data = make_model(problem), make_data(problem)
+    algorithm = make_algorithm(problem, model)
+    module = LocalModule(
+        model,
+        algorithm,
+        OPTIMIZERS[problem.optimizer],
+        freeze_batchnorm=problem.batchnorm == "frozen",
+    )
+    value, kind = problem.clip or (None, None)
+
+    def make_trainer(plan):
+        devices, strategy = 1, "auto"
+        if plan.strategy == "dp":
+            devices, strategy = 2, "dp"
+        elif plan.strategy == "ddp" and plan.shard == "batch" and world.size > 1:
+            devices, strategy = world.size, "ddp"
+        return L.Trainer(
+            accelerator="cpu",
+            devices=devices,
+            strategy=strategy,
+            precision=plan.precision,
+            gradient_clip_val=value,
+            gradient_clip_algorithm=kind,
+            limit_train_batches=problem.limit,
+            limit_val_batches=0,
+            callbacks=[recorder],
+            max_epochs=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=folder,
+        )
+
+    return Federation(
+        algorithm=algorithm,
+        engine=ENGINES[way.engine](module, data, make_trainer, ClientStates(), world),
+        data=data,
+        sampler=partial(
+            uniform, fraction=problem.fraction, count=problem.count, dropout=problem.dropout
+        ),
+        plans=lambda round_idx, history: _plan(problem, way, round_idx),
+        initial=read_weights(model),
+        rounds=problem.rounds,
+        eval_every=1,
+        seed=problem.seed,
+        recalibrate=problem.batchnorm == "recalibrate",
+        callbacks=[recorder],
+        run_dir=folder,
+    )
+
+
+def _plan(problem: Problem, way: Way, round_idx: int) -> RoundPlan:
+    strategy, shard = way.strategies[(round_idx - 1) % len(way.strategies)]
+    return RoundPlan(
+        round_idx=round_idx,
+        phase=0,
+        lr=problem.lr / round_idx,
+        batching=problem.batching,
+        local_epochs=problem.local_epochs,
+        local_steps=problem.local_steps,
+        strategy=strategy,
+        shard=shard,
+        devices="cpu",
+        precision=problem.precision,
+    )
+
+
+def _flat(tree: Tree, prefix: str = "") -> dict[str, np.ndarray]:
+    flat = {}
+    for name, leaf in tree.items():
+        path = f"{prefix}{name}"
+        flat.update(_flat(leaf, f"{path}/") if isinstance(leaf, dict) else {path: leaf.numpy()})
+    return flat
+
+
+def _comparable(row: Mapping[str, Any]) -> dict[str, float]:
+    # What was planned and how long it took is all that may differ.
+    return {
+        name: value
+        for name, value in row.items()
+        if not name.startswith(("plan/", "time/")) and "per_s" not in name
+    }
+
+
+def merged(parts: Sequence[Solution]) -> Solution:
+    """One solution of all ranks, which agree to the last bit and keep their own states only."""
+    first, size = parts[0], len(parts)
+    for rank, part in enumerate(parts):
+        assert part.server.keys() == first.server.keys()
+        for name, leaf in part.server.items():
+            np.testing.assert_array_equal(leaf, first.server[name], err_msg=f"{name}, rank {rank}")
+        assert repr((part.rows, part.clients)) == repr((first.rows, first.clients))
+        assert part.cohorts == first.cohorts
+        assert all(client % size == rank for client in part.states), "states stay with owners"
+    states = {k: state for part in parts for k, state in part.states.items()}
+    seen = {key: examples for part in parts for key, examples in part.seen.items()}
+    return Solution(first.server, states, first.rows, first.clients, first.cohorts, seen)
+
+
+def assert_same(found: Solution, expected: Solution, problem: Problem) -> None:
+    """Same cohorts, same examples in the same steps, same states, same numbers."""
+    single = problem.precision == "32-true"
+    assert found.cohorts == expected.cohorts
+    assert found.steps() == expected.steps()
+    tolerance = 1e-5 if single else 1e-9
+    _assert_close(found.server, expected.server, tolerance)
+    assert found.states.keys() == expected.states.keys()
+    for client, state in expected.states.items():
+        _assert_close(found.states[client], state, tolerance)
+    # Predictions are float32 in any precision.
+    numbers = 1e-5 if single else 1e-6
+    _assert_rows(dict(enumerate(found.rows)), dict(enumerate(expected.rows)), numbers)
+    for clients, expected_clients in zip(found.clients, expected.clients, strict=True):
+        _assert_rows(clients, expected_clients, numbers)
+
+
+def _assert_rows(
+    found: Mapping[int, Mapping[str, Any]],
+    expected: Mapping[int, Mapping[str, Any]],
+    tolerance: float,
+) -> None:
+    assert found.keys() == expected.keys()
+    for key, row in expected.items():
+        words = {name: value for name, value in row.items() if isinstance(value, str)}
+        assert {name: found[key][name] for name in words} == words
+        numbers = {name: value for name, value in row.items() if name not in words}
+        others = {name: value for name, value in found[key].items() if name not in words}
+        assert others == pytest.approx(numbers, rel=tolerance, abs=1e-7, nan_ok=True)
+
+
+def _assert_close(
+    found: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float
+) -> None:
+    """Relative to the largest entry of each leaf, which may be zero but for rounding."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype, name
+        rounding = np.finfo(value.dtype).eps if value.dtype.kind == "f" else 0.0
+        atol = tolerance * np.abs(value).max(initial=0.0) + rounding
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=atol, err_msg=name)
