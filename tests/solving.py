@@ -167,7 +167,7 @@ def _federation(
         plans=lambda round_idx, history: _plan(problem, way, round_idx),
         initial=read_weights(model),
         rounds=problem.rounds,
-        eval_every=1,
+        eval_every=problem.rounds,
         seed=problem.seed,
         recalibrate=problem.batchnorm == "recalibrate",
         callbacks=[recorder],

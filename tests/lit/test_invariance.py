@@ -33,8 +33,12 @@ class Variant:
     cut: Change = same
 
 
-def pair_of_clients(problem: Problem) -> Problem:
-    return replace(problem, fraction=1.0, count=min(2, len(problem.sizes)))
+def frozen(problem: Problem) -> Problem:
+    return problem.without_batch_statistics()
+
+
+def pair(problem: Problem) -> Problem:
+    return replace(frozen(problem), count=min(2, len(problem.sizes)))
 
 
 def whole_steps(num_batches: int) -> Change:
@@ -68,10 +72,6 @@ def micro_batched(size: int) -> Change:
     return lambda problem: full_batch(problem).with_batching(micro_batch=size)
 
 
-def frozen(problem: Problem) -> Problem:
-    return problem.without_batch_statistics()
-
-
 # BatchNorm sees the same batches wherever clients stay whole; where batches are cut, over devices,
 # ranks or micro-batches, it is frozen here. Dropout and augmentation are not drawn: divided
 # batches agree on them in distribution only.
@@ -79,18 +79,10 @@ VARIANTS = [
     Variant("dp2", Way(strategies=(DP,)), frozen, frozen),
     Variant("ddp2-clients", Way(size=2, strategies=(CLIENTS,))),
     Variant("ddp2-batch", Way(size=2, strategies=(BATCH,)), frozen, frozen),
-    Variant("ddp3-pair", Way(size=3, strategies=(CLIENTS,)), pair_of_clients, pair_of_clients),
-    Variant("ddp3-batch", Way(size=3, strategies=(BATCH,)), frozen, frozen),
-    Variant("in-turn", Way(size=2, strategies=(CLIENTS, SINGLE, BATCH)), frozen, frozen),
-    Variant("in-turn-with-dp", Way(size=2, strategies=(BATCH, DP, CLIENTS)), frozen, frozen),
-    *(Variant(f"accumulate{k}", PLAIN, whole_steps(k), accumulated(k)) for k in (1, 2, 5)),
-    Variant(
-        "ddp2-batch-accumulate2",
-        Way(size=2, strategies=(BATCH,)),
-        whole_steps(2),
-        accumulated(2),
-    ),
-    *(Variant(f"full-micro{size}", PLAIN, full_batch, micro_batched(size)) for size in (1, 4)),
+    Variant("ddp3-pair", Way(size=3, strategies=(CLIENTS, SINGLE, BATCH)), pair, pair),
+    Variant("in-turn", Way(size=2, strategies=(BATCH, DP, CLIENTS)), frozen, frozen),
+    *(Variant(f"accumulate{k}", PLAIN, whole_steps(k), accumulated(k)) for k in (2, 5)),
+    Variant("full-batch", PLAIN, full_batch, micro_batched(2)),
 ]
 
 reference = lru_cache(maxsize=None)(solve)
