@@ -228,11 +228,15 @@ def assert_same(found: Solution, expected: Solution, problem: Problem) -> None:
     single = problem.precision == "32-true"
     assert found.cohorts == expected.cohorts
     assert found.steps() == expected.steps()
-    tolerance = 1e-5 if single else 1e-9
-    _assert_close(found.server, expected.server, tolerance)
+    close = partial(
+        _assert_close,
+        tolerance=1e-5 if single else 1e-9,
+        rounding=np.finfo(np.float32 if single else np.float64).eps,
+    )
+    close(found.server, expected.server)
     assert found.states.keys() == expected.states.keys()
     for client, state in expected.states.items():
-        _assert_close(found.states[client], state, tolerance)
+        close(found.states[client], state)
     # Predictions are float32 in any precision.
     numbers = 1e-5 if single else 1e-6
     _assert_rows(dict(enumerate(found.rows)), dict(enumerate(expected.rows)), numbers)
@@ -255,12 +259,15 @@ def _assert_rows(
 
 
 def _assert_close(
-    found: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float
+    found: dict[str, np.ndarray],
+    expected: dict[str, np.ndarray],
+    *,
+    tolerance: float,
+    rounding: float,
 ) -> None:
     """Relative to the largest entry of each leaf, which may be zero but for rounding."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name].dtype == value.dtype, name
-        rounding = np.finfo(value.dtype).eps if value.dtype.kind == "f" else 0.0
         atol = tolerance * np.abs(value).max(initial=0.0) + rounding
         np.testing.assert_allclose(found[name], value, rtol=0, atol=atol, err_msg=name)
