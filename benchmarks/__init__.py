@@ -1,0 +1,1 @@
+"""Benchmarks of flfast: `python -m benchmarks.speed`, from the root of a checkout."""

@@ -1,0 +1,62 @@
+"""A workload's model and data as plain objects, from the YAML files that flfast reads."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from torch import nn
+
+from benchmarks.workloads import Workload
+from flfast.datamodules.examples import Examples
+from flfast.injection import call_with
+
+ROOT = Path(__file__).parents[1]
+NUM_CLASSES = 10
+
+
+def read_workload(path: Path) -> Workload:
+    """Workload of a JSON file of its fields."""
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    return Workload(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+
+
+def build_model(workload: Workload) -> nn.Module:
+    """The workload's model, with the options of its YAML file."""
+    offers = {"input_shape": workload.shape, "num_classes": NUM_CLASSES}
+    model = _from_yaml("model", workload.model, {}, offers)
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def load_examples(workload: Workload) -> Examples:
+    """The workload's data, the same numbers that flfast reads."""
+    if workload.root is not None:
+        name, settings = "pfllib", {"root": workload.root}
+    elif workload.uneven:
+        sizes = {"train_sizes": workload.train_sizes, "test_sizes": workload.test_sizes}
+        name, settings = "uneven", {"shape": workload.shape, **sizes}
+    else:
+        name = "synthetic"
+        settings = {
+            "shape": workload.shape,
+            "num_examples": workload.num_train,
+            "num_test": workload.num_test,
+            "num_clients": workload.num_clients,
+        }
+    examples = _from_yaml("data", name, settings, {"seed": 0})
+    assert isinstance(examples, Examples)
+    return examples
+
+
+def _from_yaml(group: str, option: str, settings: dict[str, Any], offers: dict[str, Any]) -> Any:
+    folders = (ROOT / "conf", ROOT / "benchmarks" / "conf")
+    found = [path for folder in folders if (path := folder / group / f"{option}.yaml").is_file()]
+    config = OmegaConf.merge(OmegaConf.load(found[0]), OmegaConf.create(settings))
+    options = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(options, dict)
+    target = options.pop("_target_")
+    options.pop("_partial_")
+    module, _, name = target.rpartition(".")
+    return call_with(getattr(import_module(module), name), **options, **offers)

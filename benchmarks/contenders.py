@@ -1,0 +1,206 @@
+"""Who runs: every contender in a process of its own, and what it reports. Torch-free.
+
+A contender is named by parts joined with a dash:
+
+    plain      the hand-written loop     plain-2       with two threads
+    eager      flfast with that engine   eager-2       with two threads
+    flfast     with its default engine   eager-ddp2    with strategy=ddp over two processes or GPUs
+
+`ddp2` alone is `flfast-ddp2`. Without a number there is one thread.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.workloads import Workload
+
+ROOT = Path(__file__).parents[1]
+_NAME = re.compile(r"(?P<who>[a-z_]+?)(-?ddp(?P<ranks>[1-9]\d*))?(-(?P<threads>[1-9]\d*))?")
+
+
+class ContenderError(RuntimeError):
+    """A contender's process failed."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to run a workload.
+
+    Attributes:
+        name: as on the command line.
+        engine: `plain`, an option of flfast's group `engine`, or none for its default.
+        threads: of torch, in each process.
+        ranks: processes or GPUs of strategy=ddp; 0 is one device.
+    """
+
+    name: str
+    engine: str
+    threads: int
+    ranks: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all contenders of a call share.
+
+    Attributes:
+        device: `cpu` or `cuda`.
+        rounds: measured rounds; one more is the warm-up.
+        overrides: of the user, for flfast.
+    """
+
+    device: str
+    rounds: int
+    overrides: tuple[str, ...] = ()
+
+
+def parse(name: str) -> Contender:
+    """A contender by its name.
+
+    Raises:
+        ValueError: if the name says nothing that can be run.
+    """
+    engines = sorted(path.stem for path in (ROOT / "conf" / "engine").glob("*.yaml"))
+    # `ddp2` alone: who is missing.
+    found = _NAME.fullmatch(name if not name.startswith("ddp") else f"flfast-{name}")
+    known = found is not None and found["who"] in {"plain", "flfast", *engines}
+    if found is None or not known or (found["who"] == "plain" and found["ranks"]):
+        raise ValueError(
+            f"--contenders {name}: no such contender; allowed: plain-THREADS, ddpRANKS, and "
+            f"ENGINE, ENGINE-THREADS, ENGINE-ddpRANKS with ENGINE one of {', '.join(engines)}"
+        )
+    engine = "" if found["who"] == "flfast" else found["who"]
+    return Contender(name, engine, int(found["threads"] or 1), int(found["ranks"] or 0))
+
+
+def measure(contender: Contender, workload: Workload, setting: Setting) -> dict[str, Any]:
+    """Run a process to its end.
+
+    Returns:
+        `rounds`, a list of `train_s`, `eval_s`, `rss_bytes` without the warm-up round; `steps` and
+        `samples` of a round's training; `loss` and `accuracy` after the last; `warm_up_s`, seconds
+        of the round left out; `startup_s`, the process's seconds outside of rounds.
+
+    Raises:
+        ContenderError: if the process fails.
+    """
+    with TemporaryDirectory(prefix="flfast-benchmark-") as folder:
+        start = time.perf_counter()
+        if contender.engine == "plain":
+            result = _run_plain(contender, workload, setting, Path(folder))
+        else:
+            result = _run_flfast(contender, workload, setting, Path(folder))
+        wall = time.perf_counter() - start
+    before = result.pop("before_s", 0.0)
+    timed = sum(r["train_s"] + r["eval_s"] for r in result["rounds"])
+    warm_up, *measured = result["rounds"]
+    return {
+        **result,
+        "rounds": measured,
+        "warm_up_s": warm_up["train_s"] + warm_up["eval_s"],
+        "startup_s": wall - before - timed,
+    }
+
+
+def measure_floor(workload: Workload, device: str) -> dict[str, Any]:
+    """The workload's floor, from a process of its own; see `benchmarks.floors`."""
+    with TemporaryDirectory(prefix="flfast-benchmark-") as folder:
+        path = _written(workload, Path(folder))
+        command = ["-m", "benchmarks.floors", path, "--device", device]
+        floor = json.loads(_run(command))
+    assert isinstance(floor, dict)
+    return floor
+
+
+def _run_plain(
+    contender: Contender, workload: Workload, setting: Setting, folder: Path
+) -> dict[str, Any]:
+    command = ["-m", "benchmarks.plain", _written(workload, folder)]
+    command += [f"--threads={contender.threads}", f"--rounds={setting.rounds + 1}"]
+    result = json.loads(_run([*command, f"--device={setting.device}"]))
+    assert isinstance(result, dict)
+    return result
+
+
+def flfast_command(
+    contender: Contender, workload: Workload, setting: Setting, folder: Path
+) -> list[str]:
+    """The command that a user would type, after `python`."""
+    ranks = ["strategy=ddp", f"trainer.devices={contender.ranks}"] if contender.ranks else []
+    return [
+        *("-m", "flfast.train", "--config-dir", str(ROOT / "benchmarks" / "conf")),
+        *workload.flfast_overrides(device=setting.device, rounds=setting.rounds + 1),
+        *([f"engine={contender.engine}"] if contender.engine else []),
+        f"threads={contender.threads}",
+        *ranks,
+        *setting.overrides,
+        f"hydra.run.dir={folder / 'run'}",
+    ]
+
+
+def _run_flfast(
+    contender: Contender, workload: Workload, setting: Setting, folder: Path
+) -> dict[str, Any]:
+    _run(flfast_command(contender, workload, setting, folder))
+    before, *rows = _rows(folder / "run" / "metrics.csv")
+    clients = [row for row in _rows(folder / "run" / "clients.csv") if row["num_steps"]]
+    last = {k: float(v) for k, v in rows[-1].items() if v and k.startswith(("global/", "local/"))}
+    return {
+        "rounds": [
+            {
+                "train_s": float(row["time/train_s"]),
+                "eval_s": float(row["time/eval_s"] or 0),
+                "rss_bytes": float(row["monitor/rss_bytes"]),
+            }
+            for row in rows
+        ],
+        # Row 0 is the model before training, evaluated, too.
+        "before_s": float(before["time/eval_s"] or 0),
+        "steps": sum(int(row["num_steps"]) for row in clients) / len(rows),
+        "samples": sum(
+            float(row["train/samples_per_s"]) * float(row["time/train_s"]) for row in rows
+        )
+        / len(rows),
+        "loss": last["global/loss"],
+        "accuracy": last["global/accuracy"],
+    }
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _written(workload: Workload, folder: Path) -> str:
+    path = folder / "workload.json"
+    path.write_text(json.dumps(asdict(workload)), encoding="utf-8")
+    return str(path)
+
+
+def _run(arguments: Sequence[str]) -> str:
+    # Threads are the contender's to choose; a variable would change what torch starts with.
+    environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-15:])
+        raise ContenderError(f"python {' '.join(arguments)}\nended with {done.returncode}:\n{said}")
+    return done.stdout

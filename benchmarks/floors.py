@@ -1,0 +1,110 @@
+"""The least time that a round could take: its FLOPs and its bytes at the machine's measured best.
+
+- FLOPs: matrix products and convolutions, forward and backward for each training example and
+  forward for each test example (torch.utils.flop_counter), at the rate of the best of a few
+  square float32 matrix products: one thread's, times the cores; on a GPU the GPU's.
+- Bytes: each local step reads and writes every parameter once, at the rate of copying a buffer of
+  the parameters' size (through the cache, where it fits), again one thread's times the cores.
+
+The floor is the larger of the two. It knows nothing of activations, launches or Python.
+
+    python -m benchmarks.floors WORKLOAD.json --device cpu
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.building import build_model, read_workload
+from benchmarks.machine import num_cores
+from benchmarks.workloads import Workload
+
+BATCH = 10  # of the count, which is divided by it
+
+
+def flops_per_example(model: nn.Module, shape: tuple[int, ...]) -> tuple[float, float]:
+    """FLOPs of (forward and backward, forward alone) of one example on the CPU."""
+    inputs, targets = torch.randn(BATCH, *shape), torch.zeros(BATCH, dtype=torch.int64)
+    with FlopCounterMode(display=False) as training:
+        F.cross_entropy(model(inputs), targets).backward()
+    with FlopCounterMode(display=False) as evaluation, torch.no_grad():
+        model(inputs)
+    return training.get_total_flops() / BATCH, evaluation.get_total_flops() / BATCH
+
+
+def seconds(work: Callable[[], object], device: str, *, for_s: float = 0.2) -> float:
+    """Least seconds of a call, of as many as fit into `for_s` seconds."""
+    best, end = float("inf"), time.perf_counter() + for_s
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        work()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def peak_flops(device: str) -> float:
+    """FLOP/s of the best square float32 matrix product, with one thread."""
+    best = 0.0
+    for size in (512, 1024, 2048) if device == "cpu" else (4096, 8192):
+        a, b = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
+        out = torch.empty_like(a)
+        best = max(best, 2 * size**3 / seconds(lambda: torch.mm(a, b, out=out), device))  # noqa: B023
+    return best
+
+
+def copy_rate(num_bytes: int, device: str) -> float:
+    """Bytes/s, read and written, of copying a buffer, with one thread."""
+    source = torch.zeros(num_bytes // 4, device=device)
+    target = torch.zeros_like(source)
+    return 2 * num_bytes / seconds(lambda: target.copy_(source), device)
+
+
+def floor(workload: Workload, device: str) -> dict[str, Any]:
+    """Least seconds of a round's parts, and what they follow from."""
+    model = build_model(workload)
+    param_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    training, evaluation = flops_per_example(model, workload.shape)
+    units = 1 if device == "cuda" else num_cores()
+    flop_rate = units * peak_flops(device)
+    byte_rate = units * copy_rate(param_bytes, device)
+    train_flop_s = workload.samples * training / flop_rate
+    train_byte_s = workload.steps * 2 * param_bytes / byte_rate
+    eval_s = workload.num_test * evaluation / flop_rate
+    return {
+        "train_s": max(train_flop_s, train_byte_s),
+        "eval_s": eval_s,
+        "train_flop_s": train_flop_s,
+        "train_byte_s": train_byte_s,
+        "flops_per_training_example": training,
+        "flops_per_test_example": evaluation,
+        "param_bytes": param_bytes,
+        "peak_flops_per_s": flop_rate,
+        "copy_bytes_per_s": byte_rate,
+    }
+
+
+def main() -> None:
+    """A workload's floor; one JSON object on standard output."""
+    parser = argparse.ArgumentParser(description="The least time that a round could take.")
+    parser.add_argument("workload", type=Path, help="JSON file of a Workload")
+    parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    json.dump(floor(read_workload(options.workload), options.device), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

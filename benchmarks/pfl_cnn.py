@@ -1,0 +1,32 @@
+"""The CNN of pfl-research's CIFAR-10 benchmark, written from its description.
+
+Granqvist et al., "pfl-research: simulation framework for accelerating research in Private
+Federated Learning", 2024, arXiv:2404.06430.
+"""
+
+from collections import OrderedDict
+
+from torch import nn
+
+
+def pfl_cnn(*, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Convolutional network from images [B, channels, H, W] to logits [B, C].
+
+    Args:
+        input_shape: (channels, H, W); two 3x3 convolutions without padding, then a 2x2 pool.
+        num_classes: C.
+    """
+    channels, height, width = input_shape
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    layers["conv1"] = nn.Conv2d(channels, 32, kernel_size=3)
+    layers["relu1"] = nn.ReLU()
+    layers["conv2"] = nn.Conv2d(32, 64, kernel_size=3)
+    layers["relu2"] = nn.ReLU()
+    layers["pool"] = nn.MaxPool2d(2)
+    layers["dropout1"] = nn.Dropout(0.25)
+    layers["flatten"] = nn.Flatten()
+    layers["fc1"] = nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128)
+    layers["relu3"] = nn.ReLU()
+    layers["dropout2"] = nn.Dropout(0.5)
+    layers["fc"] = nn.Linear(128, num_classes)
+    return nn.Sequential(layers)
