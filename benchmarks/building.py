@@ -18,8 +18,10 @@ NUM_CLASSES = 10
 
 def read_workload(path: Path) -> Workload:
     """Workload of a JSON file of its fields."""
-    fields = json.loads(path.read_text(encoding="utf-8"))
-    return Workload(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+    fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    for name, value in fields.items():
+        fields[name] = tuple(value) if isinstance(value, list) else value
+    return Workload(**fields)
 
 
 def build_model(workload: Workload) -> nn.Module:
@@ -32,12 +34,16 @@ def build_model(workload: Workload) -> nn.Module:
 
 def load_examples(workload: Workload) -> Examples:
     """The workload's data, the same numbers that flfast reads."""
-    if workload.root is not None:
-        name, settings = "pfllib", {"root": workload.root}
-    elif workload.uneven:
-        sizes = {"train_sizes": workload.train_sizes, "test_sizes": workload.test_sizes}
-        name, settings = "uneven", {"shape": workload.shape, **sizes}
-    else:
+    settings: dict[str, Any]
+    name, settings = "pfllib", {"root": workload.root}
+    if workload.root is None and workload.uneven:
+        name = "uneven"
+        settings = {
+            "shape": workload.shape,
+            "train_sizes": workload.train_sizes,
+            "test_sizes": workload.test_sizes,
+        }
+    elif workload.root is None:
         name = "synthetic"
         settings = {
             "shape": workload.shape,
@@ -54,8 +60,7 @@ def _from_yaml(group: str, option: str, settings: dict[str, Any], offers: dict[s
     folders = (ROOT / "conf", ROOT / "benchmarks" / "conf")
     found = [path for folder in folders if (path := folder / group / f"{option}.yaml").is_file()]
     config = OmegaConf.merge(OmegaConf.load(found[0]), OmegaConf.create(settings))
-    options = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(options, dict)
+    options: Any = OmegaConf.to_container(config, resolve=True)
     target = options.pop("_target_")
     options.pop("_partial_")
     module, _, name = target.rpartition(".")

@@ -163,6 +163,7 @@ def _run_flfast(
                 "train_s": float(row["time/train_s"]),
                 "eval_s": float(row["time/eval_s"] or 0),
                 "rss_bytes": float(row["monitor/rss_bytes"]),
+                "gpu_bytes": float(row.get("monitor/gpu_memory_bytes") or 0),
             }
             for row in rows
         ],
@@ -202,5 +203,7 @@ def _run(arguments: Sequence[str]) -> str:
     )
     if done.returncode:
         said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-15:])
-        raise ContenderError(f"python {' '.join(arguments)}\nended with {done.returncode}:\n{said}")
+        raise ContenderError(
+            f"python {' '.join(arguments)}\nended with {done.returncode}:\n{said}"
+        )
     return done.stdout

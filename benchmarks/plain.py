@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.building import build_model, load_examples, read_workload
@@ -180,6 +180,7 @@ def timed_rounds(loop: PlainLoop, rounds: int) -> Iterator[dict[str, Any]]:
             "train_s": trained - start,
             "eval_s": done - trained,
             "rss_bytes": process.memory_info().rss,
+            "gpu_bytes": torch.cuda.max_memory_allocated() if loop.device == "cuda" else 0,
         }
 
 

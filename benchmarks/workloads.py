@@ -12,10 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 # Client sizes of PFLlib's MNIST split (Dirichlet 0.1), for machines that do not have it.
-PFLLIB_TRAIN = (1972, 374, 1222, 1905, 1437, 4641, 942, 951, 2700, 3004)
-PFLLIB_TRAIN += (2337, 2829, 2709, 1600, 4297, 4086, 2721, 4239, 3949, 4577)
-PFLLIB_TEST = (658, 125, 408, 636, 480, 1548, 314, 318, 900, 1002)
-PFLLIB_TEST += (779, 943, 904, 534, 1433, 1362, 907, 1414, 1317, 1526)
+PFLLIB_TRAIN = (
+    *(1972, 374, 1222, 1905, 1437, 4641, 942, 951, 2700, 3004),
+    *(2337, 2829, 2709, 1600, 4297, 4086, 2721, 4239, 3949, 4577),
+)
+PFLLIB_TEST = (
+    *(658, 125, 408, 636, 480, 1548, 314, 318, 900, 1002),
+    *(779, 943, 904, 534, 1433, 1362, 907, 1414, 1317, 1526),
+)
 
 SHRINK = 20  # divides a workload under --quick
 QUICK_POPULATION = 1000  # most clients of a workload under --quick
@@ -162,7 +166,8 @@ class Workload:
 
     def shrunk(self) -> Workload:
         """A twentieth of the work: of clients, or of examples where clients differ."""
-        small = replace(self, name=f"{self.name}-quick", rounds=1, root=None)
+        name, title = f"{self.name}-quick", f"a twentieth of: {self.title}"
+        small = replace(self, name=name, title=title, rounds=1, root=None)
         if isinstance(self.train_sizes, int):
             num_clients = max(2, min(self.num_clients // SHRINK, QUICK_POPULATION))
             cohort = min(self.cohort, max(1, num_clients // 2))

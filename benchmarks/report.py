@@ -1,0 +1,133 @@
+"""What a call shows and leaves: a table a workload, a JSON file, a picture. Torch-free."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from benchmarks.summary import Line, Spread, summarise, unequal_work
+
+# What two processes on a machine of two cores should reach, in training.
+TARGETS = {"eager-1": 1.8, "eager-2": 1.3}
+
+_COLUMNS = (
+    "contender",
+    "train s",
+    "evaluate s",
+    "whole s",
+    "samples/s",
+    "speed: train, whole",
+    "x floor",
+    "start s",
+    "memory MB",
+    "GPU MB",
+)
+
+
+def table(entry: dict[str, Any]) -> Table:
+    """A workload's results: least / median / largest seconds of a round, one line a contender."""
+    title = f"{entry['workload']['name']}: {entry['workload']['title']}"
+    if entry["note"]:
+        title += f" ({entry['note']})"
+    # Markdown, so that it can go into a page as it is.
+    drawn = Table(title=title, box=box.MARKDOWN, title_justify="left")
+    lines = summarise(entry)
+    columns = _COLUMNS if any(line.gpu_bytes for line in lines) else _COLUMNS[:-1]
+    for column in columns:
+        drawn.add_column(column, justify="left" if column == "contender" else "right")
+    for line in lines:
+        drawn.add_row(*_cells(line)[: len(columns)])
+    floor = entry["floor"]
+    parts = [floor["train_s"], floor["eval_s"], floor["train_s"] + floor["eval_s"]]
+    drawn.add_row("floor", *(f"{seconds:.3g}" for seconds in parts))
+    return drawn
+
+
+def _cells(line: Line) -> list[str]:
+    return [
+        line.contender,
+        *(_range(line.seconds[part]) for part in ("train", "eval", "whole")),
+        f"{line.samples_per_s:,.0f}",
+        ", ".join(f"{line.speed[part]:.2f}" for part in ("train", "whole")) if line.speed else "",
+        f"{line.floor['whole']:.1f}",
+        f"{line.startup_s:.1f}",
+        f"{line.beyond_bytes / 1e6:,.0f}",
+        f"{line.gpu_bytes / 1e6:,.0f}",
+    ]
+
+
+def _range(seconds: Spread) -> str:
+    if seconds.low == seconds.high:
+        return f"{seconds.median:.3g}"
+    return f"{seconds.low:.3g} / {seconds.median:.3g} / {seconds.high:.3g}"
+
+
+LEGEND = (
+    "Seconds of a round: least / median / largest, or the only one. Speed: seconds of the better "
+    "plain loop over these; 1 is as fast, 2 twice as fast. x floor: whole seconds over the least "
+    "possible. Start: seconds of the process outside of rounds. Memory: of the process (rank 0), "
+    "less the data; GPU: the most that torch held there, with the data."
+)
+
+
+def notes(entry: dict[str, Any]) -> list[str]:
+    """What the reader of a workload's table must also know."""
+    said = unequal_work(entry)
+    middle = {line.contender: line.seconds["train"].median for line in summarise(entry)}
+    two = middle.get("eager-ddp2")
+    if two is not None and entry["workload"]["contenders"]:
+        said += [
+            f"training of two processes is {middle[name] / two:.2f} times as fast as {name}; "
+            f"target {target}: {'reached' if middle[name] / two >= target else 'missed'}"
+            for name, target in TARGETS.items()
+            if name in middle
+        ]
+    return said
+
+
+def growth(result: dict[str, Any]) -> list[str]:
+    """What a ten times larger population (W5 to W5m) costs each contender in a round."""
+    found = {
+        entry["workload"]["name"].removesuffix("-quick"): entry for entry in result["workloads"]
+    }
+    if not {"W5", "W5m"} <= set(found):
+        return []
+    small, large = ({line.contender: line for line in summarise(found[n])} for n in ("W5", "W5m"))
+    said = []
+    for name in small.keys() & large.keys():
+        times = large[name].seconds["whole"].median / small[name].seconds["whole"].median
+        more = (large[name].beyond_bytes - small[name].beyond_bytes) / 1e6
+        said.append(
+            f"{name}: with W5m's clients, ten times W5's, a round takes {times:.2f} times "
+            f"as long, and the process holds {more:+,.0f} MB beyond the data"
+        )
+    return sorted(said)
+
+
+def stem(result: dict[str, Any]) -> str:
+    """Name of a call's files: date and machine."""
+    machine = result["machine"]
+    gpu = "" if result["options"]["device"] == "cpu" else "-".join(machine["gpus"][:1])
+    words = re.sub(r"[^a-z0-9]+", "-", f"{gpu or machine['cpu']}".lower()).strip("-")
+    when = re.sub(r"[^0-9T]", "", result["date"])[:15].replace("T", "-")
+    return f"{when}-{words}-{machine['cores']}-cores"
+
+
+def write(result: dict[str, Any], folder: Path) -> Path:
+    """Write a call's JSON file and picture.
+
+    Returns:
+        The JSON file; the picture lies beside it.
+    """
+    from benchmarks.figure import draw
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{stem(result)}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    draw(result, path.with_suffix(".png"))
+    return path

@@ -1,0 +1,156 @@
+"""The command: `python -m benchmarks.speed`, from the root of a checkout.
+
+Each contender of a workload runs in a process of its own; repeats are interleaved and their order
+rotates, so that what else the machine does meets all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+
+from benchmarks import machine, report
+from benchmarks.contenders import (
+    Contender,
+    ContenderError,
+    Setting,
+    measure,
+    measure_floor,
+    parse,
+)
+from benchmarks.workloads import USUAL, WORKLOADS, Workload, find
+
+ROOT = Path(__file__).parents[1]
+T = TypeVar("T")
+
+CONTENDERS = ("plain-1", "plain-2", "eager", "ddp2")
+
+
+def main() -> None:
+    """Measure, show, and leave a JSON file and a picture."""
+    options = arguments()
+    try:
+        workloads = [
+            find(name, pfllib=options.pfllib, quick=options.quick) for name in options.workloads
+        ]
+        contenders = {w.name: _contenders(w, options) for w in workloads}
+    except ValueError as error:
+        sys.exit(str(error))
+    # A file is no narrower than the table.
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    result: dict[str, Any] = {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "machine": machine.facts(),
+        "options": {k: v for k, v in vars(options).items() if k not in {"output", "pfllib"}},
+        "workloads": [],
+    }
+    try:
+        for workload in workloads:
+            result["workloads"].append(_entry(workload))
+            _run(workload, contenders[workload.name], options, result["workloads"][-1], console)
+    except ContenderError as error:
+        console.print(str(error), style="red", markup=False)
+        sys.exit(1)
+    finally:
+        # What was measured before a failure or Ctrl-C is kept.
+        if any(any(entry["measured"].values()) for entry in result["workloads"]):
+            for line in (*report.growth(result), report.LEGEND):
+                console.print(line)
+            console.print(f"written: {report.write(result, options.output)} and .png")
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line's options."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed",
+        description="Time flfast against a plain PyTorch loop, interleaved.",
+        epilog="workloads: " + " · ".join(f"{w.name} {w.title}" for w in WORKLOADS.values()),
+    )
+    add = parser.add_argument
+    add(
+        "--workloads", nargs="+", default=USUAL, metavar="NAME", help="default: all but strategies"
+    )
+    add("--contenders", nargs="+", metavar="NAME", help=f"default: {' '.join(CONTENDERS)}")
+    add("--repeats", type=_count, default=3, help="processes of each contender")
+    add("--rounds", type=_count, help="measured rounds of a process; default: the workload's")
+    add("--device", choices=("cpu", "cuda"), default="cpu")
+    add("--overrides", nargs="+", default=(), metavar="KEY=VALUE", help="for flfast")
+    add("--quick", action="store_true", help="one repeat and round of a twentieth of the work")
+    add("--output", type=Path, default=ROOT / "benchmarks" / "results", help="folder of results")
+    add(
+        "--pfllib",
+        type=Path,
+        default=ROOT.parent / "shared" / "data" / "pfllib-mnist",
+        help="folder of PFLlib's MNIST split; where it is not there, W1 uses random images",
+    )
+    options = parser.parse_args(argv)
+    options.repeats = 1 if options.quick else options.repeats
+    return options
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no count >= 1")
+    return int(text)
+
+
+def _contenders(workload: Workload, options: argparse.Namespace) -> list[Contender]:
+    return [parse(name) for name in options.contenders or workload.contenders or CONTENDERS]
+
+
+def _entry(workload: Workload) -> dict[str, Any]:
+    fields = asdict(workload)
+    fields.pop("root")  # a path of this machine
+    synthetic = workload.uneven and workload.root is None
+    return {
+        "workload": fields,
+        "note": "random images of the same sizes" if synthetic else "",
+        "samples": workload.samples,
+        "steps": workload.steps,
+        "data_bytes": workload.data_bytes,
+        "measured": {},
+    }
+
+
+def _run(
+    workload: Workload,
+    contenders: list[Contender],
+    options: argparse.Namespace,
+    entry: dict[str, Any],
+    console: Console,
+) -> None:
+    rounds = options.rounds or workload.rounds
+    setting = Setting(options.device, rounds, tuple(options.overrides))
+    entry["floor"] = measure_floor(workload, options.device)
+    entry["measured"] = {contender.name: [] for contender in contenders}
+    for repeat, contender in interleaved(contenders, options.repeats):
+        done = measure(contender, workload, setting)
+        entry["measured"][contender.name].append(done)
+        last = done["rounds"][-1]
+        console.print(
+            f"{workload.name} · repeat {repeat + 1}/{options.repeats} · {contender.name}: "
+            f"train {last['train_s']:.3g} s, evaluate {last['eval_s']:.3g} s",
+            highlight=False,
+        )
+    console.print(report.table(entry))
+    for note in report.notes(entry):
+        console.print(note)
+
+
+def interleaved(contenders: Sequence[T], repeats: int) -> Iterator[tuple[int, T]]:
+    """(repeat, contender) in the order of running, which begins one further in each repeat."""
+    for repeat in range(repeats):
+        first = repeat % len(contenders)
+        for contender in (*contenders[first:], *contenders[:first]):
+            yield repeat, contender
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.contenders import Contender, Setting, flfast_command, parse
+from benchmarks.workloads import WORKLOADS, find
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "threads", "ranks"),
+    [
+        ("plain", "plain", 1, 0),
+        ("plain-2", "plain", 2, 0),
+        ("eager", "eager", 1, 0),
+        ("eager-2", "eager", 2, 0),
+        ("eager-ddp2", "eager", 1, 2),
+        ("ddp2", "", 1, 2),
+        ("flfast", "", 1, 0),
+    ],
+)
+def test_a_name_says_engine_threads_and_ranks(name, engine, threads, ranks):
+    assert parse(name) == Contender(name, engine, threads, ranks)
+
+
+@pytest.mark.parametrize("name", ["", "eager-0", "plain-ddp2", "eager-2-2", "slow-2"])
+def test_a_name_that_says_nothing_is_refused(name):
+    with pytest.raises(ValueError, match="no such contender; allowed: plain-THREADS"):
+        parse(name)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_flfast_accepts_every_workload(name, root, tmp_path):
+    workload = find(name, pfllib=Path("nowhere"), quick=False)
+    command = flfast_command(parse("eager-ddp2"), workload, Setting("cpu", 1), tmp_path)
+    done = subprocess.run(
+        [sys.executable, *command, "--cfg", "job"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"count: {workload.cohort}" in done.stdout

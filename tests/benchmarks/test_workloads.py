@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+
+from benchmarks.workloads import USUAL, WORKLOADS, find
+
+NOWHERE = Path("nowhere")
+
+
+def test_w1_has_pfllibs_numbers():
+    w1 = WORKLOADS["W1"]
+    assert (w1.num_train, w1.num_test) == (52_492, 17_508)
+    # Whole batches of ten of every client, as PFLlib drops the rest of an epoch.
+    assert w1.steps == sum(n // 10 for n in w1.train_sizes)
+    assert w1.samples == 10 * w1.steps
+
+
+def test_a_full_batch_is_a_step_a_client():
+    w1b = WORKLOADS["W1b"]
+    assert (w1b.steps, w1b.samples) == (20, 52_492)
+
+
+def test_epochs_and_cohort_multiply_the_work():
+    w4 = WORKLOADS["W4"]
+    assert (w4.steps, w4.samples) == (5 * 10 * 60, 5 * 10 * 600)
+    assert w4.num_train == 60_000
+
+
+def test_a_population_ten_times_as_large_has_the_same_work():
+    small, large = WORKLOADS["W5"], WORKLOADS["W5m"]
+    assert large.num_clients == 10 * small.num_clients
+    assert (large.steps, large.samples, large.num_test) == (100, 200, small.num_test)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_quick_workload_is_small_and_whole(name):
+    quick = find(name, pfllib=NOWHERE, quick=True)
+    assert 0 < quick.steps <= WORKLOADS[name].steps
+    assert 1 <= quick.cohort <= quick.num_clients <= 1000
+    assert quick.num_test > 0
+
+
+def test_strategies_runs_when_asked_for():
+    assert "strategies" not in USUAL
+    assert set(USUAL) | {"strategies"} == set(WORKLOADS)
+
+
+def test_pfllibs_data_are_used_where_they_are(tmp_path):
+    assert find("W1", pfllib=tmp_path, quick=False).root is None
+    (tmp_path / "train").mkdir()
+    assert find("W1", pfllib=tmp_path, quick=False).root == str(tmp_path)
+    assert find("W3", pfllib=tmp_path, quick=False).root is None
