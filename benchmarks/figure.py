@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.report import heading
 from benchmarks.summary import summarise
 from flfast.callbacks.figures import COLOURS, INK, figure
 
@@ -41,6 +42,6 @@ def _panel(axes: Axes, entry: dict[str, Any]) -> None:
     axes.errorbar([s.median for s in whole], names, xerr=spread, fmt="none", ecolor=INK, capsize=3)
     floor = entry["floor"]["train_s"] + entry["floor"]["eval_s"]
     axes.axvline(floor, color=COLOURS["personal"], linestyle="--", label="floor")
-    axes.set_title(f"{entry['workload']['name']}: {entry['workload']['title']}")
+    axes.set_title(heading(entry))
     axes.set_xlabel("seconds of a round")
     axes.invert_yaxis()

@@ -4,7 +4,8 @@
   forward for each test example (torch.utils.flop_counter), at the rate of the best of a few
   square float32 matrix products: one thread's, times the cores; on a GPU the GPU's.
 - Bytes: each local step reads and writes every parameter once, at the rate of copying a buffer of
-  the parameters' size (through the cache, where it fits), again one thread's times the cores.
+  the parameters' size (through the cache, where it fits; no smaller than `LEAST_COPY`, so that a
+  call's own cost does not count), again one thread's times the cores.
 
 The floor is the larger of the two. It knows nothing of activations, launches or Python.
 
@@ -31,6 +32,7 @@ from benchmarks.machine import num_cores
 from benchmarks.workloads import Workload
 
 BATCH = 10  # of the count, which is divided by it
+LEAST_COPY = {"cpu": 2**18, "cuda": 2**24}  # bytes
 
 
 def flops_per_example(model: nn.Module, shape: tuple[int, ...]) -> tuple[float, float]:
@@ -43,16 +45,17 @@ def flops_per_example(model: nn.Module, shape: tuple[int, ...]) -> tuple[float, 
     return training.get_total_flops() / BATCH, evaluation.get_total_flops() / BATCH
 
 
-def seconds(work: Callable[[], object], device: str, *, for_s: float = 0.2) -> float:
-    """Least seconds of a call, of as many as fit into `for_s` seconds."""
-    best, end = float("inf"), time.perf_counter() + for_s
+def seconds(work: Callable[[], object], device: str, *, calls: int) -> float:
+    """Least seconds of a call, as the mean of `calls` in a row, in half a second of trying."""
+    best, end = float("inf"), time.perf_counter() + 0.5
     while time.perf_counter() < end:
         start = time.perf_counter()
-        work()
+        for _ in range(calls):
+            work()
         if device == "cuda":
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - start)
-    return best
+    return best / calls
 
 
 def peak_flops(device: str) -> float:
@@ -61,15 +64,15 @@ def peak_flops(device: str) -> float:
     for size in (512, 1024, 2048) if device == "cpu" else (4096, 8192):
         a, b = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
         out = torch.empty_like(a)
-        best = max(best, 2 * size**3 / seconds(lambda: torch.mm(a, b, out=out), device))  # noqa: B023
+        best = max(best, 2 * size**3 / seconds(lambda: torch.mm(a, b, out=out), device, calls=1))  # noqa: B023
     return best
 
 
 def copy_rate(num_bytes: int, device: str) -> float:
     """Bytes/s, read and written, of copying a buffer, with one thread."""
-    source = torch.zeros(num_bytes // 4, device=device)
+    source = torch.zeros(max(num_bytes, LEAST_COPY[device]), dtype=torch.uint8, device=device)
     target = torch.zeros_like(source)
-    return 2 * num_bytes / seconds(lambda: target.copy_(source), device)
+    return 2 * len(source) / seconds(lambda: target.copy_(source), device, calls=20)
 
 
 def floor(workload: Workload, device: str) -> dict[str, Any]:

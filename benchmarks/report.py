@@ -31,11 +31,8 @@ _COLUMNS = (
 
 def table(entry: dict[str, Any]) -> Table:
     """A workload's results: least / median / largest seconds of a round, one line a contender."""
-    title = f"{entry['workload']['name']}: {entry['workload']['title']}"
-    if entry["note"]:
-        title += f" ({entry['note']})"
     # Markdown, so that it can go into a page as it is.
-    drawn = Table(title=title, box=box.MARKDOWN, title_justify="left")
+    drawn = Table(title=heading(entry), box=box.MARKDOWN, title_justify="left")
     lines = summarise(entry)
     columns = _COLUMNS if any(line.gpu_bytes for line in lines) else _COLUMNS[:-1]
     for column in columns:
@@ -46,6 +43,12 @@ def table(entry: dict[str, Any]) -> Table:
     parts = [floor["train_s"], floor["eval_s"], floor["train_s"] + floor["eval_s"]]
     drawn.add_row("floor", *(f"{seconds:.3g}" for seconds in parts))
     return drawn
+
+
+def heading(entry: dict[str, Any]) -> str:
+    """What a workload is, in a line."""
+    note = f" ({entry['note']})" if entry["note"] else ""
+    return f"{entry['workload']['name']}: {entry['workload']['title']}{note}"
 
 
 def _cells(line: Line) -> list[str]:
@@ -88,6 +91,16 @@ def notes(entry: dict[str, Any]) -> list[str]:
             if name in middle
         ]
     return said
+
+
+def busy(machine: dict[str, Any]) -> list[str]:
+    """A warning, where other programs use the cores."""
+    if machine["load_average"] <= machine["cores"] / 2:
+        return []
+    return [
+        f"the machine is busy (load average {machine['load_average']:.1f} on {machine['cores']} "
+        "cores): seconds will be too many, of several threads most of all"
+    ]
 
 
 def growth(result: dict[str, Any]) -> list[str]:

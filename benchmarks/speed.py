@@ -51,6 +51,8 @@ def main() -> None:
         "options": {k: v for k, v in vars(options).items() if k not in {"output", "pfllib"}},
         "workloads": [],
     }
+    for line in report.busy(result["machine"]):
+        console.print(line)
     try:
         for workload in workloads:
             result["workloads"].append(_entry(workload))
