@@ -134,9 +134,13 @@ class PlainLoop:
         inputs, targets = self.data.client(client_id)
         size = used if self.workload.batch_size < 0 else self.workload.batch_size
         for _ in range(self.workload.local_epochs):
-            order = torch.randperm(len(targets), device=self.device)[:used]
-            for x, y in zip(inputs[order].split(size), targets[order].split(size), strict=True):
-                self._step(x, y)
+            if size < len(targets):  # the order within a step does not matter
+                order = torch.randperm(len(targets), device=self.device)[:used]
+                x, y = inputs[order], targets[order]
+            else:
+                x, y = inputs, targets
+            for batch in zip(x.split(size), y.split(size), strict=True):
+                self._step(*batch)
                 self.steps += 1
             self.samples += used
 

@@ -137,10 +137,10 @@ def write(result: dict[str, Any], folder: Path) -> Path:
     Returns:
         The JSON file; the picture lies beside it.
     """
-    from benchmarks.figure import draw
-
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{stem(result)}.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    from benchmarks.figure import draw  # which needs this file
+
     draw(result, path.with_suffix(".png"))
     return path
