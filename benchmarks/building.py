@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from torch import nn
 
-from benchmarks.workloads import Workload
+from benchmarks.workload import Workload
 from flfast.datamodules.examples import Examples
 from flfast.injection import call_with
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.workloads import Workload
+from benchmarks.workload import Workload
 
 ROOT = Path(__file__).parents[1]
 _NAME = re.compile(r"(?P<who>[a-z_]+?)(-?ddp(?P<ranks>[1-9]\d*))?(-(?P<threads>[1-9]\d*))?")

@@ -29,7 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.building import build_model, read_workload
 from benchmarks.machine import num_cores
-from benchmarks.workloads import Workload
+from benchmarks.workload import Workload
 
 BATCH = 10  # of the count, which is divided by it
 LEAST_COPY = {"cpu": 2**18, "cuda": 2**24}  # bytes

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.building import build_model, load_examples, read_workload
-from benchmarks.workloads import Workload
+from benchmarks.workload import Workload
 from flfast.randomness import generator, seed_torch
 
 # Fastest of 50 to 2,000 for the models here: on a CPU a batch's activations stay in the cache.

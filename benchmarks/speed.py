@@ -25,7 +25,8 @@ from benchmarks.contenders import (
     measure_floor,
     parse,
 )
-from benchmarks.workloads import USUAL, WORKLOADS, Workload, find
+from benchmarks.workload import Workload
+from benchmarks.workloads import USUAL, WORKLOADS, find
 
 ROOT = Path(__file__).parents[1]
 T = TypeVar("T")

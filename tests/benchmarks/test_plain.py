@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 from benchmarks.building import build_model, load_examples
 from benchmarks.plain import PlainLoop
-from benchmarks.workloads import Workload
+from benchmarks.workload import Workload
 
 TINY = Workload(
     "tiny",

@@ -36,7 +36,7 @@ def test_a_population_ten_times_as_large_has_the_same_work():
 def test_a_quick_workload_is_small_and_whole(name):
     quick = find(name, pfllib=NOWHERE, quick=True)
     assert 0 < quick.steps <= WORKLOADS[name].steps
-    assert 1 <= quick.cohort <= quick.num_clients <= 1000
+    assert 1 <= quick.cohort <= quick.num_clients <= WORKLOADS[name].num_clients
     assert quick.num_test > 0
 
 
