@@ -56,7 +56,7 @@ def main() -> None:
         console.print(line)
     try:
         for workload in workloads:
-            result["workloads"].append(_entry(workload))
+            result["workloads"].append(_entry(workload, options.device))
             _run(workload, contenders[workload.name], options, result["workloads"][-1], console)
     except ContenderError as error:
         console.print(str(error), style="red", markup=False)
@@ -108,7 +108,7 @@ def _contenders(workload: Workload, options: argparse.Namespace) -> list[Contend
     return [parse(name) for name in options.contenders or workload.contenders or CONTENDERS]
 
 
-def _entry(workload: Workload) -> dict[str, Any]:
+def _entry(workload: Workload, device: str) -> dict[str, Any]:
     fields = asdict(workload)
     fields.pop("root")  # a path of this machine
     synthetic = workload.uneven and workload.root is None
@@ -118,6 +118,7 @@ def _entry(workload: Workload) -> dict[str, Any]:
         "samples": workload.samples,
         "steps": workload.steps,
         "data_bytes": workload.data_bytes,
+        "floor": measure_floor(workload, device),
         "measured": {},
     }
 
@@ -131,7 +132,6 @@ def _run(
 ) -> None:
     rounds = options.rounds or workload.rounds
     setting = Setting(options.device, rounds, tuple(options.overrides))
-    entry["floor"] = measure_floor(workload, options.device)
     entry["measured"] = {contender.name: [] for contender in contenders}
     for repeat, contender in interleaved(contenders, options.repeats):
         done = measure(contender, workload, setting)
