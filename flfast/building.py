@@ -13,6 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
+from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
@@ -32,6 +33,7 @@ from flfast.injection import call_with
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
 from flfast.lit.devices import choose_devices, num_devices, single_device
 from flfast.lit.strategies.dp import DataParallelStrategy
+from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.lit.world import World
 from flfast.plan import Batching, RoundPlan
 from flfast.randomness import seed_torch
@@ -148,17 +150,22 @@ def build_trainer(
 ) -> L.Trainer:
     """Lightning's Trainer with every option of the phase's `trainer`, on this rank's devices.
 
-    With `shard=batch` all ranks are one Trainer's; otherwise each has one of its own.
+    With `shard=batch` and `fsdp` all ranks are one Trainer's; otherwise each has one of its own.
     """
-    trainer = phases[plan.phase].config.trainer
-    options: dict[str, Any] = instantiate(trainer, _convert_="all")
+    config = phases[plan.phase].config
+    options: dict[str, Any] = instantiate(config.trainer, _convert_="all")
     chosen = choose_devices(options["accelerator"], options["devices"])
     options["devices"] = single_device(chosen, world.local_rank)
-    strategy = "auto"
+    strategy: str | Strategy = "auto"
     if plan.strategy == "dp" and num_devices(chosen) > 1:
         strategy, options["devices"] = DataParallelStrategy.strategy_name, chosen
-    if plan.strategy == "ddp" and plan.shard == "batch" and world.size > 1:
+    sharded = plan.strategy == "fsdp" and world.size > 1
+    if sharded:
+        strategy = FullyShardedStrategy(config.strategy.group_params)
+        options["inference_mode"] = False  # what FSDP gathers there could never be trained on
+    elif plan.strategy == "ddp" and plan.shard == "batch" and world.size > 1:
         strategy = "ddp"
+    if sharded or strategy == "ddp":
         options["devices"] = world.local_size if isinstance(chosen, int) else chosen
         options["num_nodes"] = world.size // world.local_size
     if options["profiler"] in PROFILERS:

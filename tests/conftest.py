@@ -23,6 +23,7 @@ from flfast.federation.samplers.uniform import uniform
 from flfast.lit.engines.eager import EagerEngine
 from flfast.lit.module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
+from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.lit.world import ALONE
 from flfast.plan import Batching, RoundPlan
 from flfast.state.store import ClientStates
@@ -116,10 +117,21 @@ def make_federation(tmp_path):
         }
         sampling = {"fraction": 1.0, "count": None, "dropout": 0.0, **options.pop("sampling", {})}
         world = options.pop("world", ALONE)
+        group_params = options.pop("group_params", 1)
 
         def make_trainer(plan):
             if plan.strategy == "ddp" and plan.shard == "batch" and world.size > 1:
                 return L.Trainer(**{**trainer, "strategy": "ddp", "devices": world.size})
+            if plan.strategy == "fsdp" and world.size > 1:
+                strategy = FullyShardedStrategy(group_params)
+                return L.Trainer(
+                    **{
+                        **trainer,
+                        "strategy": strategy,
+                        "devices": world.size,
+                        "inference_mode": False,
+                    }
+                )
             if plan.strategy == "dp":
                 return L.Trainer(**{**trainer, "strategy": "dp", "devices": 2})
             return L.Trainer(**trainer)

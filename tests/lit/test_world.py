@@ -99,10 +99,18 @@ def solve(make_data, make_federation):
         (2, {"strategy": "ddp", "shard": "clients"}),
         (2, {"strategy": "ddp", "shard": "batch"}),
         (3, {"strategy": "ddp", "shard": "clients"}),
+        (2, {"strategy": "fsdp"}),
         (2, {"strategy": "single"}),
         (2, {"strategy": "dp"}),
     ],
-    ids=["ddp2-clients", "ddp2-batch", "ddp3-clients", "single-in-a-world", "dp-in-a-world"],
+    ids=[
+        "ddp2-clients",
+        "ddp2-batch",
+        "ddp3-clients",
+        "fsdp2",
+        "single-in-a-world",
+        "dp-in-a-world",
+    ],
 )
 def test_every_division_of_the_work_gives_the_numbers_of_one_process(solve, size, options):
     alone = solve()
