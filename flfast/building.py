@@ -32,6 +32,8 @@ from flfast.federation.schedules.phases import phased, scale_lr
 from flfast.injection import call_with
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
 from flfast.lit.devices import choose_devices, num_devices, single_device
+from flfast.lit.module import MakeOptimizer
+from flfast.lit.sharding import check_shardable
 from flfast.lit.strategies.dp import DataParallelStrategy
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.lit.world import World
@@ -245,6 +247,23 @@ def choose_strategy(config: DictConfig) -> tuple[str, list[int] | int]:
     if name == "auto":
         name = "ddp" if num_devices(chosen) > 1 else "single"
     return name, chosen
+
+
+def check_sharding(
+    phases: list[Phase], model: nn.Module, make_optimizer: MakeOptimizer, world: World
+) -> None:
+    """Try strategy=fsdp on this rank's device, if a phase has it.
+
+    Raises:
+        ValueError: if it cannot shard this model, or not train it with this optimizer.
+    """
+    for phase in phases:
+        strategy, chosen = choose_strategy(phase.config)
+        if strategy == "fsdp" and world.size > 1:
+            own = single_device(chosen, world.local_rank)
+            device = torch.device("cuda", own[0]) if isinstance(own, list) else torch.device("cpu")
+            check_shardable(model, make_optimizer, lr=phase.config.optimizer.lr, device=device)
+            return
 
 
 def build_sampler(config: DictConfig) -> Callable[..., Cohort]:

@@ -21,6 +21,7 @@ from flfast.building import (
     build_plans,
     build_sampler,
     build_trainer,
+    check_sharding,
     initial_weights,
     run_dir,
 )
@@ -30,7 +31,6 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.engines.engine import Engine
 from flfast.lit.module import LocalModule, check_optimizer_state
-from flfast.lit.sharding import check_shardable
 from flfast.lit.world import World
 from flfast.state.store import ClientStates
 
@@ -85,8 +85,7 @@ def build(phases: list[Phase], world: World) -> Federation:
         check_optimizer_state(make_optimizer, lr=config.optimizer.lr)
     module = LocalModule(model, algorithm, make_optimizer, freeze_batchnorm=config.bn == "frozen")
     make_optimizer(module.parameters(), lr=config.optimizer.lr)  # its own checks, before training
-    if world.size > 1 and any(phase.config.strategy.name == "fsdp" for phase in phases):
-        check_shardable(model, make_optimizer, lr=config.optimizer.lr)
+    check_sharding(phases, model, make_optimizer, world)
     loggers = list((instantiate(config.logger) or {}).values())
     for logger in loggers:
         logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))

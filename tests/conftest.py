@@ -8,8 +8,11 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import settings
+from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from flfast import train
 from flfast.algorithms.fedavg import fedavg
@@ -24,7 +27,7 @@ from flfast.lit.engines.eager import EagerEngine
 from flfast.lit.module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
-from flfast.lit.world import ALONE
+from flfast.lit.world import ALONE, launched_world
 from flfast.plan import Batching, RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.weights import read_weights
@@ -111,6 +114,7 @@ def make_federation(tmp_path):
             "enable_progress_bar": False,
             "enable_model_summary": False,
             "limit_val_batches": 0,
+            "num_sanity_val_steps": 0,
             "max_epochs": 1,
             "default_root_dir": tmp_path,
             **options.pop("trainer", {}),
@@ -152,6 +156,37 @@ def make_federation(tmp_path):
         )
 
     return make
+
+
+@pytest.fixture
+def in_world():
+    """Run a function on every rank of a new world of real processes."""
+
+    def in_world(size, work):
+        """`work(world)` on every rank of a new world; the results by rank."""
+
+        def rank():
+            world = launched_world()
+            rank_zero_only.rank = world.rank
+            dist.init_process_group("gloo")
+            result = work(world)
+            dist.destroy_process_group()
+            return result
+
+        settings = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=size,
+            run_id="test",
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            start_method="fork",
+            max_restarts=0,
+            monitor_interval=0.05,
+        )
+        return elastic_launch(settings, rank)()
+
+    return in_world
 
 
 @pytest.fixture

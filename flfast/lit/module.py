@@ -207,7 +207,8 @@ class LocalModule(L.LightningModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log `val/loss` within local training, for callbacks such as EarlyStopping."""
         loss = F.cross_entropy(self.model(batch.inputs), batch.targets)
-        self.log("val/loss", loss, batch_size=len(batch.targets))
+        # Ranks that train together stop together, though each has BatchNorm statistics of its own.
+        self.log("val/loss", loss, batch_size=len(batch.targets), sync_dist=True)
 
     def on_test_start(self) -> None:
         """Forget the last evaluation."""

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
 from flfast.state.sharding import whole
@@ -36,7 +36,10 @@ def shard(model: nn.Module, mesh: DeviceMesh, *, group_params: int) -> None:
     uses = Counter(p for _, p in model.named_parameters(remove_duplicate=False))
     _find_groups(model, group_params, uses, groups, set())
     for module in (*(group for group in groups if group is not model), model):
-        fully_shard(module, mesh=mesh, reshard_after_forward=True)
+        group: Any = fully_shard(module, mesh=mesh, reshard_after_forward=True)
+        # Gloo knows no mean; before torch 2.9 it silently takes the sum for it.
+        if mesh.device_type == "cpu" and hasattr(group, "set_force_sum_reduction_for_comms"):
+            group.set_force_sum_reduction_for_comms(True)
 
 
 def _find_groups(
@@ -107,13 +110,13 @@ def add_gradients(params: Mapping[str, nn.Parameter], leaves: Mapping[str, Tenso
 
 
 def check_shardable(
-    model: nn.Module, make_optimizer: Callable[..., Optimizer], *, lr: float
+    model: nn.Module, make_optimizer: Callable[..., Optimizer], *, lr: float, device: torch.device
 ) -> None:
-    """Find out whether model and optimizer can be sharded; collective.
+    """Find out whether model and optimizer can be sharded, by trying; collective.
 
     Raises:
-        ValueError: if a parameter has no dimension, or the optimizer's steps on shards are not
-            its steps on whole parameters.
+        ValueError: if a parameter has no dimension, or local steps on shards are impossible or
+            not those on whole parameters.
     """
     for name, p in model.named_parameters():
         if not p.ndim:
@@ -121,37 +124,43 @@ def check_shardable(
                 f"strategy=fsdp: parameter {name} has shape [], and only dimensions can be "
                 f"sharded; give it shape [1], or use strategy=ddp"
             )
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    cures = "use another optimizer, or strategy=ddp"
-    expected = _trial_steps(make_optimizer, lr, lambda value: value.clone())
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    expected = _trial_steps(make_optimizer, lr)
+    here = f"torch {torch.__version__} on the {device.type} with this optimizer"
+    cures = "use another optimizer, a newer torch, or strategy=ddp"
     try:
-        found = _trial_steps(make_optimizer, lr, lambda value: distribute_tensor(value, mesh))
-    except (RuntimeError, NotImplementedError) as error:
+        found = _trial_steps(make_optimizer, lr, mesh)
+    except (RuntimeError, NotImplementedError, AttributeError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"strategy=fsdp: no optimizer step on shards: {reason}; {cures}"
-        ) from None
-    if not all(torch.allclose(*pair) for pair in zip(found, expected, strict=True)):
-        raise ValueError(
-            f"strategy=fsdp: the optimizer steps otherwise on shards than on whole parameters; "
-            f"{cures}"
-        )
+        raise ValueError(f"strategy=fsdp fails in {here}: {reason}; {cures}") from None
+    pairs = zip(found, expected, strict=True)
+    if not all(torch.allclose(*pair, rtol=1e-3, atol=1e-5) for pair in pairs):
+        raise ValueError(f"strategy=fsdp gives other numbers in {here}; {cures}")
 
 
 def _trial_steps(
-    make_optimizer: Callable[..., Optimizer], lr: float, place: Callable[[Tensor], Tensor]
+    make_optimizer: Callable[..., Optimizer], lr: float, mesh: DeviceMesh | None = None
 ) -> list[Tensor]:
-    """Two parameters after two steps; no number of ranks divides their first dimension."""
-    rows = 2 * dist.get_world_size() + 1
-    values = [torch.linspace(1, 2, rows * 3).view(rows, 3), torch.ones(1)]
-    params = [nn.Parameter(place(value)) for value in values]
-    optimizer = make_optimizer(params, lr=lr)
+    """Parameters and gradients after two steps; no number of ranks divides their rows."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    layer = nn.Linear(3, 2 * size + 1)
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.copy_(torch.linspace(1, 2, p.numel()).view(p.shape))
+    inputs = torch.arange(1.0, 3 * size + 1).view(size, 3) / size
+    if mesh is not None:
+        shard(layer, mesh, group_params=1)
+        inputs = inputs[rank : rank + 1].to(mesh.device_type)
+    optimizer = make_optimizer(list(layer.parameters()), lr=lr)
 
     def closure() -> Tensor:
-        for p, value in zip(params, values, strict=True):
-            p.grad = place(value.sin())
-        return torch.zeros(())
+        optimizer.zero_grad()
+        loss: Tensor = layer(inputs).square().mean()
+        loss.backward()
+        return loss
 
     for _ in range(2):
         optimizer.step(closure)  # type: ignore[arg-type]
-    return [whole(p) for p in params]
+    return [whole(t) for p in layer.parameters() for t in (p, p.grad) if t is not None]

@@ -5,12 +5,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
@@ -18,7 +15,7 @@ from flfast.algorithms.local import local
 from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
 from flfast.datamodules.batches import RankShare
 from flfast.datamodules.evaluation import EvaluationDataModule
-from flfast.lit.world import deal, launched_world
+from flfast.lit.world import deal
 from flfast.plan import Batching
 
 MOMENTUM = partial(torch.optim.SGD, momentum=0.9)
@@ -43,31 +40,6 @@ PROBLEMS = [
 def mlp():
     torch.manual_seed(1)  # noqa: TID251 - a test's own model
     return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
-def in_world(size, work):
-    """`work(world)` on every rank of a new world; the results by rank."""
-
-    def rank():
-        world = launched_world()
-        rank_zero_only.rank = world.rank
-        dist.init_process_group("gloo")
-        result = work(world)
-        dist.destroy_process_group()
-        return result
-
-    settings = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=size,
-        run_id="test",
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        start_method="fork",
-        max_restarts=0,
-        monitor_interval=0.05,
-    )
-    return elastic_launch(settings, rank)()
 
 
 @pytest.fixture
@@ -112,7 +84,9 @@ def solve(make_data, make_federation):
         "dp-in-a-world",
     ],
 )
-def test_every_division_of_the_work_gives_the_numbers_of_one_process(solve, size, options):
+def test_every_division_of_the_work_gives_the_numbers_of_one_process(
+    in_world, solve, size, options
+):
     alone = solve()
     results = in_world(size, lambda world: solve(world, **options))
     for rank in range(size):
@@ -142,7 +116,7 @@ def with_batchnorm():
     return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
 
 
-def test_frozen_batchnorm_is_frozen_everywhere(make_data, make_federation):
+def test_frozen_batchnorm_is_frozen_everywhere(in_world, make_data, make_federation):
     def run(world=None, **options):
         extra = {"world": world} if world else {}
         federation = make_federation(
@@ -163,7 +137,7 @@ def test_frozen_batchnorm_is_frozen_everywhere(make_data, make_federation):
             np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6)
 
 
-def test_ranks_that_train_together_agree_on_batchnorm(make_data, make_federation):
+def test_ranks_that_train_together_agree_on_batchnorm(in_world, make_data, make_federation):
     def run(world):
         federation = make_federation(
             make_data([8, 12]),

@@ -23,6 +23,8 @@ class FullyShardedStrategy(ParallelStrategy):
         group_params: parameters that are gathered at a time, at least; see `shard`.
     """
 
+    is_distributed = True  # Lightning knows that of its own strategies only
+
     def __init__(self, group_params: int) -> None:
         super().__init__()
         self.group_params = group_params
