@@ -192,7 +192,7 @@ def test_a_rank_holds_its_part_of_parameters_gradients_and_states(in_world, outc
 @pytest.mark.slow
 def test_batchnorm_under_every_policy(in_world, outcome):
     """Frozen it is exact; otherwise ranks see parts of a batch, and agree on the mean."""
-    case = {"model": with_batchnorm, "batching": Batching(6), "sizes": (8, 12), **FSDP}
+    case = {"model": with_batchnorm, "batching": Batching(6), "sizes": (10, 20), **FSDP}
 
     def run(world):
         own = batchnorm_weights(with_batchnorm(), read_weights(with_batchnorm()))
@@ -256,20 +256,18 @@ class Scaled(nn.Module):
 
 @pytest.mark.slow
 def test_what_cannot_be_sharded_is_refused_before_training(in_world):
+    cases = ((mlp(), LBFGS), (mlp(), Adafactor), (Scaled(), SGD), (mlp(), Adam))
+
+    def message(model, optimizer):
+        try:
+            check_shardable(model, optimizer, lr=0.1, device=torch.device("cpu"))
+        except ValueError as error:
+            return str(error)
+        return ""
+
     def messages(world):
-        found = []
-        for model, optimizer in (
-            (mlp(), LBFGS),
-            (mlp(), Adafactor),
-            (Scaled(), SGD),
-            (mlp(), Adam),
-        ):
-            try:
-                check_shardable(model, optimizer, lr=0.1, device=torch.device("cpu"))
-                found.append("")
-            except ValueError as error:
-                found.append(str(error))
-        return found
+        assert world.size == 2
+        return [message(*case) for case in cases]
 
     lbfgs, adafactor, scalar, adam = in_world(2, messages)[0]
     for message in (lbfgs, adafactor):
