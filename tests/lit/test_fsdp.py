@@ -18,12 +18,17 @@ from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
 from flfast.algorithms.keep_local import keep_local
 from flfast.algorithms.local import local
-from flfast.algorithms.local_optimizer import keep_optimizer
+from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
 from flfast.lit.batchnorm import batchnorm_weights
 from flfast.lit.sharding import check_shardable, shard
 from flfast.plan import Batching
 from flfast.state.tree import sub, tree_map
 from flfast.state.weights import read_weights, write_weights
+
+pytestmark = pytest.mark.skipif(
+    tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 8),
+    reason="strategy=fsdp needs torch 2.8 on the CPU, and says so",
+)
 
 FSDP = {"strategy": "fsdp"}
 MOMENTUM = partial(SGD, momentum=0.9)
@@ -138,6 +143,11 @@ CASES = {
     "limited": {"batching": Batching(3), "trainer": {"limit_test_batches": 2}},
     "double": {"batching": Batching(4), "trainer": {"precision": "64-true"}},
     "personal": {"batching": Batching(3), "algorithm": lambda w: local(initial=w)},
+    "averaged-optimizer": {
+        "batching": Batching(3),
+        "algorithm": average_optimizer(FEDAVG),
+        "optimizer": MOMENTUM,
+    },
     "kept-optimizer": {
         "batching": Batching(3),
         "algorithm": keep_optimizer(FEDPROX),
