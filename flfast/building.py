@@ -13,6 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
+from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
@@ -31,7 +32,10 @@ from flfast.federation.schedules.phases import phased, scale_lr
 from flfast.injection import call_with
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
 from flfast.lit.devices import choose_devices, num_devices, single_device
+from flfast.lit.module import MakeOptimizer
+from flfast.lit.sharding import check_shardable
 from flfast.lit.strategies.dp import DataParallelStrategy
+from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.lit.world import World, cluster_environment
 from flfast.plan import Batching, RoundPlan
 from flfast.randomness import seed_torch
@@ -148,20 +152,25 @@ def build_trainer(
 ) -> L.Trainer:
     """Lightning's Trainer with every option of the phase's `trainer`, on this rank's devices.
 
-    With `shard=batch` all ranks are one Trainer's; otherwise each has one of its own.
+    With `shard=batch` and `fsdp` all ranks are one Trainer's; otherwise each has one of its own.
     """
-    trainer = phases[plan.phase].config.trainer
-    options: dict[str, Any] = instantiate(trainer, _convert_="all")
+    config = phases[plan.phase].config
+    options: dict[str, Any] = instantiate(config.trainer, _convert_="all")
     chosen = choose_devices(options["accelerator"], options["devices"])
     options["devices"] = single_device(chosen, world.local_rank)
     plugins = options.get("plugins") or []
     plugins = plugins if isinstance(plugins, list) else [plugins]
     options["plugins"] = [*plugins, cluster_environment(world)]
-    strategy = "auto"
+    strategy: str | Strategy = "auto"
     if plan.strategy == "dp" and num_devices(chosen) > 1:
         strategy, options["devices"] = DataParallelStrategy.strategy_name, chosen
-    if plan.strategy == "ddp" and plan.shard == "batch" and world.size > 1:
+    sharded = plan.strategy == "fsdp" and world.size > 1
+    if sharded:
+        strategy = FullyShardedStrategy(config.strategy.group_params)
+        options["inference_mode"] = False  # what FSDP gathers there could never be trained on
+    elif plan.strategy == "ddp" and plan.shard == "batch" and world.size > 1:
         strategy = "ddp"
+    if sharded or strategy == "ddp":
         options["devices"] = world.local_size if isinstance(chosen, int) else chosen
         options["num_nodes"] = world.size // world.local_size
     if options["profiler"] in PROFILERS:
@@ -241,6 +250,23 @@ def choose_strategy(config: DictConfig) -> tuple[str, list[int] | int]:
     if name == "auto":
         name = "ddp" if num_devices(chosen) > 1 else "single"
     return name, chosen
+
+
+def check_sharding(
+    phases: list[Phase], model: nn.Module, make_optimizer: MakeOptimizer, world: World
+) -> None:
+    """Try strategy=fsdp on this rank's device, if a phase has it.
+
+    Raises:
+        ValueError: if it cannot shard this model, or not train it with this optimizer.
+    """
+    for phase in phases:
+        strategy, chosen = choose_strategy(phase.config)
+        if strategy == "fsdp" and world.size > 1:
+            own = single_device(chosen, world.local_rank)
+            device = torch.device("cuda", own[0]) if isinstance(own, list) else torch.device("cpu")
+            check_shardable(model, make_optimizer, lr=phase.config.optimizer.lr, device=device)
+            return
 
 
 def build_sampler(config: DictConfig) -> Callable[..., Cohort]:

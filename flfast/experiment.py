@@ -22,6 +22,7 @@ from flfast.building import (
     build_plans,
     build_sampler,
     build_trainer,
+    check_sharding,
     initial_weights,
     run_dir,
 )
@@ -124,6 +125,7 @@ def build_federation(phases: list[Phase], parts: Parts, world: World) -> Federat
     """A federation of the parts, with plans, loggers and callbacks."""
     config = phases[0].config
     data, module = parts.data, parts.module
+    check_sharding(phases, module.model, module.make_optimizer, world)
     callbacks = build_callbacks(config)
     make_trainer = partial(build_trainer, phases, callbacks, world)
     plans = build_plans(phases, module.model)

@@ -63,8 +63,8 @@ def num_ranks(phases: list[Phase]) -> int:
     sizes = {size for phase in phases if (size := _num_ranks(phase.config)) > 1}
     if len(sizes) > 1:
         raise ConfigError(
-            f"trainer.devices={sorted(sizes)} in different phases of strategy=ddp: the ranks are "
-            f"started once; allowed: one number"
+            f"trainer.devices={sorted(sizes)} in different phases of strategy=ddp or fsdp: the "
+            f"ranks are started once; allowed: one number"
         )
     return max(sizes, default=1)
 
@@ -74,7 +74,7 @@ def _num_ranks(config: DictConfig) -> int:
         strategy, chosen = choose_strategy(config)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return num_devices(chosen) if strategy == "ddp" else 1
+    return num_devices(chosen) if strategy in {"ddp", "fsdp"} else 1
 
 
 def _launch(phases: list[Phase], size: int) -> float | None:

@@ -39,7 +39,7 @@ class RoundPlan(NamedTuple):
         batching: how examples become local steps.
         local_epochs: passes over a client's examples; None where local_steps is set.
         local_steps: optimizer steps per client; None where local_epochs is set.
-        strategy: on which devices, in Lightning's word: `single`, `dp` or `ddp`.
+        strategy: on which devices, in Lightning's word: `single`, `dp`, `ddp` or `fsdp`.
         shard: what `ddp` divides over the ranks: whole `clients`, or every `batch`.
         devices: what `trainer.devices` says.
         precision: what `trainer.precision` says.

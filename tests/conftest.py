@@ -8,10 +8,13 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import settings
+from lightning.pytorch.utilities import rank_zero_only
 from ranks import Ranks
 from solving import solve
 from torch import nn
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from flfast import train
 from flfast.algorithms.fedavg import fedavg
@@ -25,7 +28,8 @@ from flfast.federation.samplers.uniform import uniform
 from flfast.lit.engines.eager import EagerEngine
 from flfast.lit.module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
-from flfast.lit.world import ALONE
+from flfast.lit.strategies.fsdp import FullyShardedStrategy
+from flfast.lit.world import ALONE, launched_world
 from flfast.plan import Batching, RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.weights import read_weights
@@ -112,16 +116,28 @@ def make_federation(tmp_path):
             "enable_progress_bar": False,
             "enable_model_summary": False,
             "limit_val_batches": 0,
+            "num_sanity_val_steps": 0,
             "max_epochs": 1,
             "default_root_dir": tmp_path,
             **options.pop("trainer", {}),
         }
         sampling = {"fraction": 1.0, "count": None, "dropout": 0.0, **options.pop("sampling", {})}
         world = options.pop("world", ALONE)
+        group_params = options.pop("group_params", 1)
 
         def make_trainer(plan):
             if plan.strategy == "ddp" and plan.shard == "batch" and world.size > 1:
                 return L.Trainer(**{**trainer, "strategy": "ddp", "devices": world.size})
+            if plan.strategy == "fsdp" and world.size > 1:
+                strategy = FullyShardedStrategy(group_params)
+                return L.Trainer(
+                    **{
+                        **trainer,
+                        "strategy": strategy,
+                        "devices": world.size,
+                        "inference_mode": False,
+                    }
+                )
             if plan.strategy == "dp":
                 return L.Trainer(**{**trainer, "strategy": "dp", "devices": 2})
             return L.Trainer(**trainer)
@@ -142,6 +158,37 @@ def make_federation(tmp_path):
         )
 
     return make
+
+
+@pytest.fixture
+def in_world():
+    """Run a function on every rank of a new world of real processes."""
+
+    def in_world(size, work):
+        """`work(world)` on every rank of a new world; the results by rank."""
+
+        def rank():
+            world = launched_world()
+            rank_zero_only.rank = world.rank
+            dist.init_process_group("gloo")
+            result = work(world)
+            dist.destroy_process_group()
+            return result
+
+        settings = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=size,
+            run_id="test",
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            start_method="fork",
+            max_restarts=0,
+            monitor_interval=0.05,
+        )
+        return elastic_launch(settings, rank)()
+
+    return in_world
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import traceback
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -91,6 +92,8 @@ def _serve(rank: int, size: int, pipe: Connection, meeting: Path) -> None:
         "MASTER_PORT": "0",
         "TORCHELASTIC_RUN_ID": "tests",
     }
+    # The handler of a TorchElastic agent that ran in the parent is not for us.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     world = launched_world()
     rank_zero_only.rank = rank
     dist.init_process_group(

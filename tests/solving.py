@@ -95,7 +95,7 @@ class Recorder(L.Callback):
         client_id, step = trainer.datamodule.client_id, trainer.global_step
         key = (self.round_idx, client_id, step, self.num_batches, self.rank)
         self.num_batches += 1
-        if batch.scale:
+        if batch.share:
             self.seen[key] = batch.inputs.flatten(1)[:, 0].tolist()
 
     def on_round_end(self, federation, row, clients):

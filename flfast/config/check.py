@@ -269,6 +269,30 @@ def _sync_batchnorm(config: Config) -> str | None:
     return None
 
 
+def _sharded(config: Config) -> str | None:
+    strategy, trainer = config["strategy"], config["trainer"]
+    grouped = strategy.get("group_params") is not None
+    if (strategy["name"] == "fsdp") != grouped:
+        return (
+            f"strategy.name={strategy['name']} strategy.group_params="
+            f"{_shown(strategy.get('group_params'))}: fsdp needs it, no other has it; choose the "
+            f"group, strategy=fsdp"
+        )
+    if not grouped:
+        return None
+    if "shard" in strategy:
+        return f"strategy.shard={strategy['shard']} with strategy=fsdp: only ddp has it"
+    if trainer.get("inference_mode"):
+        return (
+            "trainer.inference_mode=True with strategy=fsdp: what it gathers could not be trained"
+        )
+    if trainer["accelerator"] in {"mps", "tpu"}:
+        return (
+            f"trainer.accelerator={trainer['accelerator']} with strategy=fsdp: must be cpu or gpu"
+        )
+    return None
+
+
 def _may_have_gpu() -> bool:
     """Whether torch could find one; only what is certain without torch is a no."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}:
@@ -289,4 +313,5 @@ RULES: tuple[Rule, ...] = (
     _init_from,
     _devices,
     _sync_batchnorm,
+    _sharded,
 )

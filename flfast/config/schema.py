@@ -66,8 +66,9 @@ class OptimizerSettings(BaseModel):
 class StrategySettings(_Strict):
     """On which devices."""
 
-    name: Literal["auto", "single", "dp", "ddp"]
+    name: Literal["auto", "single", "dp", "ddp", "fsdp"]
     shard: Literal["clients", "batch"] = "clients"
+    group_params: Count | None = None
     timeout_s: Count = 1800
 
 

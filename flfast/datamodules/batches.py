@@ -19,12 +19,15 @@ class Batch(NamedTuple):
         inputs: [B, ...].
         targets: int64 [B].
         scale: factor of the mean loss that makes micro-batches add up to their local step.
+        share: factor of the loss of a rank's part that makes the mean over ranks that of the
+            batch; 0 for an example that stands in for an empty part.
         client_id: whose personal model evaluates it; -1 is the server's.
     """
 
     inputs: Tensor
     targets: Tensor
     scale: float = 1.0
+    share: float = 1.0
     client_id: int = -1
 
 
@@ -169,11 +172,11 @@ class TrainLoader:
         batches = [order[start:stop] for start, stop, _ in parts]
         fetched = zip(self.fetch(batches), parts, self.epoch.scales, strict=True)
         for (inputs, targets), (_, _, factor), scale in fetched:
-            yield Batch(inputs, targets, scale * factor)
+            yield Batch(inputs, targets, scale, factor)
 
 
 class EvalLoader:
-    """Examples in their order, in batches of one model each."""
+    """Examples in their order, in batches of one model each; of each batch this rank's part."""
 
     def __init__(
         self,
@@ -182,9 +185,11 @@ class EvalLoader:
         *,
         batch_size: int,
         owner: np.ndarray | None = None,
+        share: RankShare = WHOLE,
     ) -> None:
         self.fetch = fetch
         self.indices = indices
+        self.share = share
         cuts = np.arange(0, len(indices), batch_size)
         if owner is not None:
             starts = np.flatnonzero(np.diff(owner, prepend=-1))
@@ -200,6 +205,12 @@ class EvalLoader:
         return len(self.starts)
 
     def __iter__(self) -> Iterator[Batch]:
-        batches = np.split(self.indices, self.starts[1:]) if len(self.indices) else []
-        for (inputs, targets), client_id in zip(self.fetch(batches), self.client_ids, strict=True):
-            yield Batch(inputs, targets, client_id=client_id)
+        parts = [self.share.of(bounds) for bounds in self.bounds()]
+        batches = [self.indices[start:stop] for start, stop, _ in parts]
+        fetched = zip(self.fetch(batches), parts, self.client_ids, strict=True)
+        for (inputs, targets), (_, _, factor), client_id in fetched:
+            yield Batch(inputs, targets, share=factor, client_id=client_id)
+
+    def bounds(self) -> list[tuple[int, int]]:
+        """[start, stop) of every batch, all ranks' parts together."""
+        return list(pairwise([*self.starts.tolist(), len(self.indices)]))

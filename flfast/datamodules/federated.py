@@ -139,10 +139,16 @@ class FederatedDataModule(L.LightningDataModule):
         """The central test set."""
         return self.eval_loader(self.central_test)
 
-    def eval_loader(self, indices: np.ndarray, owner: np.ndarray | None = None) -> EvalLoader:
+    def eval_loader(
+        self, indices: np.ndarray, owner: np.ndarray | None = None, share: RankShare = WHOLE
+    ) -> EvalLoader:
         """Given examples in their order; with `owner`, no batch spans two clients."""
         return EvalLoader(
-            self._fetch_eval, indices, batch_size=self.loading.eval_batch_size, owner=owner
+            self._fetch_eval,
+            indices,
+            batch_size=self.loading.eval_batch_size,
+            owner=owner,
+            share=share,
         )
 
     @property

@@ -1,11 +1,15 @@
 """The LightningModule: `training_step` is one local step of one client."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 from torch.nn import functional as F
 from torch.optim import Optimizer
@@ -14,6 +18,8 @@ from flfast.algorithms.algorithm import Algorithm, Context, Task
 from flfast.datamodules.batches import Batch
 from flfast.lit.batchnorm import batchnorm_layers, freeze
 from flfast.lit.metrics import PredictionStore
+from flfast.lit.sharding import add_gradients, mean_over_ranks, shard, sharded_leaves
+from flfast.state.sharding import place_tree, whole
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import write_weights
 
@@ -48,10 +54,24 @@ class LocalModule(L.LightningModule):
         if freeze_batchnorm:
             for _, layer in batchnorm_layers(model):
                 layer.requires_grad_(requires_grad=False)
+        self.mesh: DeviceMesh | None = None
         self.params = dict(model.named_parameters())
+        self.leaves: Tree = self.params
         self.optimizer_state: Tree = {}
         self.predictions = PredictionStore()
         self.personal: Callable[[int], Tree] | None = None
+
+    def sharded(self, mesh: DeviceMesh, *, group_params: int) -> "LocalModule":
+        """A copy with this rank's part of every parameter, on the mesh's device; see `shard`."""
+        model = deepcopy(self.model)
+        shard(model, mesh, group_params=group_params)
+        copy = LocalModule(
+            model, self.algorithm, self.make_optimizer, freeze_batchnorm=self.freeze_batchnorm
+        )
+        copy.to(next(model.parameters()).device, next(model.parameters()).dtype)
+        copy.mesh = mesh
+        copy.leaves = sharded_leaves(copy.params)
+        return copy
 
     def begin(self, context: Context, optimizer_state: Tree) -> None:
         """Take up local training at `context.start`.
@@ -76,16 +96,25 @@ class LocalModule(L.LightningModule):
             state_dict = self.optimizer.state_dict()
             names = [name for name, p in self.params.items() if p.requires_grad]
             # Copies: load_state_dict keeps the tensors it gets, and steps change them in place.
-            copies = tree_map(torch.clone, self.optimizer_state)
+            copies = tree_map(
+                torch.clone, place_tree(self.optimizer_state, self.params, self.device)
+            )
             state = enumerate(copies.get(name, {}) for name in names)
             self.optimizer.load_state_dict({**state_dict, "state": dict(state)})
         return self.optimizer
 
     def on_train_start(self) -> None:
         """Take the context to the model's device, and hold BatchNorm fixed if asked to."""
-        self.context = _on_device(self.context, self.device)
+        self.context = self._placed(self.context, self.device)
         if self.freeze_batchnorm:
             freeze(self.model, frozen=True)
+
+    def _placed(self, context: Context, device: torch.device) -> Context:
+        server, client, start = (
+            place_tree(tree, self.params, device)
+            for tree in (context.server, context.client, context.start)
+        )
+        return Context(server, client, start, context.lr)
 
     def on_train_end(self) -> None:
         """Let go of it: Lightning warns of layers that enter training in eval mode."""
@@ -94,13 +123,27 @@ class LocalModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Local objective of one batch: `loss` [] for the gradient, `mean` [] to report."""
+        if self.mesh is not None:
+            loss = self.algorithm.loss(self._shared_loss, self.leaves, batch, self.context)
+            assert isinstance(loss, DTensor)
+            full = loss.full_tensor()
+            return {"loss": full * batch.scale, "mean": full.detach()}
         return self._objective(self.task_loss, self.params, batch, self.context)
+
+    def _shared_loss(self, params: Tree, batch: Batch) -> Tensor:
+        assert self.mesh is not None
+        return mean_over_ranks(self.task_loss(params, batch) * batch.share, self.mesh)
+
+    def on_after_backward(self) -> None:
+        """Where parameters are sharded, add the gradient of what the objective itself read."""
+        if self.mesh is not None:
+            add_gradients(self.params, self.leaves)
 
     def _objective(
         self, task: Task, params: Tree, batch: Batch, ctx: Context
     ) -> dict[str, Tensor]:
         loss = self.algorithm.loss(task, params, batch, ctx)
-        return {"loss": loss * batch.scale, "mean": loss.detach()}
+        return {"loss": loss * (batch.scale * batch.share), "mean": loss.detach()}
 
     def replica_step(
         self, model: nn.Module, batch: Batch, device: torch.device
@@ -114,7 +157,7 @@ class LocalModule(L.LightningModule):
         """
         params = {name: p.to(device) for name, p in self.params.items()}
         if device not in self._contexts:  # once a client, not once a step
-            self._contexts[device] = _on_device(self.context, device)
+            self._contexts[device] = self._placed(self.context, device)
 
         def task(params: Tree, batch: Batch) -> Tensor:
             return F.cross_entropy(functional_call(model, params, (batch.inputs,)), batch.targets)
@@ -123,7 +166,7 @@ class LocalModule(L.LightningModule):
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Count what was seen; a rank's stand-in for an empty part counts nothing."""
-        num = len(batch.targets) if batch.scale else 0
+        num = len(batch.targets) if batch.share else 0
         self.loss_sum = self.loss_sum.to(outputs["mean"].device) + outputs["mean"] * num
         self.num_seen += num
         if self.trainer.current_epoch == 0:
@@ -136,9 +179,18 @@ class LocalModule(L.LightningModule):
         self.num_seen, self.num_examples = round(found[1]), round(found[2])
 
     def task_loss(self, params: Tree, batch: Batch) -> Tensor:
-        """Mean cross-entropy [] of the model with the given parameters."""
-        if params is self.params:
+        """Mean cross-entropy [] of the model with the given parameters.
+
+        Raises:
+            MisconfigurationException: if those are not the model's own, which is sharded.
+        """
+        if params is self.leaves:
             logits = self.model(batch.inputs)
+        elif self.mesh is not None:
+            raise MisconfigurationException(
+                f"algorithm={self.algorithm.name} computes its loss with parameters that are not "
+                f"the model's own, which strategy=fsdp cannot; use strategy=ddp"
+            )
         else:
             logits = functional_call(self.model, params, (batch.inputs,))
         return F.cross_entropy(logits, batch.targets)
@@ -155,7 +207,8 @@ class LocalModule(L.LightningModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log `val/loss` within local training, for callbacks such as EarlyStopping."""
         loss = F.cross_entropy(self.model(batch.inputs), batch.targets)
-        self.log("val/loss", loss, batch_size=len(batch.targets))
+        # Ranks that train together stop together, though each has BatchNorm statistics of its own.
+        self.log("val/loss", loss, batch_size=len(batch.targets), sync_dist=True)
 
     def on_test_start(self) -> None:
         """Forget the last evaluation."""
@@ -167,7 +220,9 @@ class LocalModule(L.LightningModule):
         if self.personal is not None and batch.client_id != self._evaluated:
             write_weights(self.model, self.personal(batch.client_id))
             self._evaluated = batch.client_id
-        self.predictions.update(self.model(batch.inputs), batch.targets)
+        logits = self.model(batch.inputs)
+        if batch.share:
+            self.predictions.update(logits, batch.targets)
 
     def read_optimizer_state(self) -> Tree:
         """State of the local optimizer by parameter name.
@@ -177,14 +232,6 @@ class LocalModule(L.LightningModule):
         """
         names: dict[Tensor, str] = {p: name for name, p in self.params.items()}
         return {names[p]: _tensors(state) for p, state in self.optimizer.state.items()}
-
-
-def _on_device(context: Context, device: torch.device) -> Context:
-    server, client, start = (
-        tree_map(lambda leaf: leaf.to(device), tree)
-        for tree in (context.server, context.client, context.start)
-    )
-    return Context(server, client, start, context.lr)
 
 
 def check_optimizer_state(make_optimizer: MakeOptimizer, *, lr: float) -> None:
@@ -210,7 +257,7 @@ def _tensors(state: dict[str, object]) -> Tree:
     tensors = {}
     for name, value in state.items():
         if isinstance(value, Tensor):
-            tensors[name] = value.detach().cpu().clone()
+            tensors[name] = whole(value)
         elif value is not None:
             raise ValueError(
                 f"local_optimizer_state=keep and average need an optimizer whose state is "

@@ -2,28 +2,36 @@
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
+from flfast.state.sharding import shard_like, whole
 from flfast.state.tree import Tree, merge, tree_map
 
 
 def read_weights(module: nn.Module) -> Tree:
-    """Copy of a module's parameters and persistent buffers, by qualified name."""
-    params = {name: p.detach().clone() for name, p in module.named_parameters()}
+    """Copy of a module's parameters and persistent buffers, whole and on the CPU, by name.
+
+    Collective where parameters are sharded.
+    """
+    params = {name: whole(p) for name, p in module.named_parameters()}
+    return {"params": params, "buffers": read_buffers(module)}
+
+
+def read_buffers(module: nn.Module) -> Tree:
+    """Copy of a module's persistent buffers, on the CPU, by qualified name."""
     # state_dict lists a tied parameter under each of its names; named_parameters only once.
-    buffer_names = {name for name, _ in module.named_buffers()} & module.state_dict().keys()
-    buffers = {
-        name: b.detach().clone() for name, b in module.named_buffers() if name in buffer_names
-    }
-    return {"params": params, "buffers": buffers}
+    names = {name for name, _ in module.named_buffers()} & module.state_dict().keys()
+    return {name: whole(b) for name, b in module.named_buffers() if name in names}
 
 
 @torch.no_grad()
 def write_weights(module: nn.Module, weights: Tree) -> None:
-    """Copy a tree into a module in place; dtype and device stay the module's."""
+    """Copy a tree of whole tensors into a module in place; dtype, device and cut stay."""
     own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for kind in ("params", "buffers"):
         for name, value in weights[kind].items():
-            own[name].copy_(value)
+            tensor = own[name]
+            tensor.copy_(shard_like(value, tensor) if isinstance(tensor, DTensor) else value)
 
 
 def load_weights(weights: Tree, state_dict: dict[str, torch.Tensor], *, source: str) -> Tree:

@@ -3,16 +3,13 @@
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from flfast.datamodules.batches import RankShare
 from flfast.datamodules.evaluation import EvaluationDataModule
-from flfast.lit.world import deal, launched_world
+from flfast.lit.world import deal
 from flfast.plan import Batching
 
 
@@ -21,37 +18,12 @@ def mlp():
     return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
-def in_world(size, work):
-    """`work(world)` on every rank of a new world; the results by rank."""
-
-    def rank():
-        world = launched_world()
-        rank_zero_only.rank = world.rank
-        dist.init_process_group("gloo")
-        result = work(world)
-        dist.destroy_process_group()
-        return result
-
-    settings = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=size,
-        run_id="test",
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        start_method="fork",
-        max_restarts=0,
-        monitor_interval=0.05,
-    )
-    return elastic_launch(settings, rank)()
-
-
 def with_batchnorm():
     torch.manual_seed(1)  # noqa: TID251 - a test's own model
     return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
 
 
-def test_ranks_that_train_together_agree_on_batchnorm(make_data, make_federation):
+def test_ranks_that_train_together_agree_on_batchnorm(in_world, make_data, make_federation):
     def run(world):
         federation = make_federation(
             make_data([8, 12]),

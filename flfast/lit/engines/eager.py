@@ -18,6 +18,7 @@ from flfast.lit.engines.reused import ReusedTrainer
 from flfast.lit.metrics import GroupMetrics, Predictions, group_metrics
 from flfast.lit.module import LocalModule
 from flfast.lit.ownership import fetch_states, owner, return_states
+from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.lit.world import (
     ALONE,
     World,
@@ -31,7 +32,7 @@ from flfast.plan import RoundPlan
 from flfast.randomness import generator, seed_torch
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree, WeightedMean, all_finite, num_bytes
-from flfast.state.weights import read_weights, write_weights
+from flfast.state.weights import read_buffers, read_weights, write_weights
 
 TRUE_PRECISION = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
 
@@ -40,7 +41,7 @@ class EagerEngine:
     """One reused Trainer, one `fit` per client, one `test` per evaluation pass.
 
     In a world of several ranks each trains its share of the cohort (`shard=clients`), or all of
-    them every client together (`shard=batch`); a plan for one device runs on rank 0.
+    them every client together (`shard=batch`, `fsdp`); a plan for one device runs on rank 0.
 
     Args:
         module: model, algorithm and optimizer.
@@ -63,7 +64,8 @@ class EagerEngine:
         self.module, self.data, self.states, self.world = module, data, states, world
         self._make_trainer = make_trainer
         self._trainers: dict[tuple[int, str, str], ReusedTrainer] = {}
-        self._precision = ""
+        self._sharded: dict[tuple[torch.dtype, int], LocalModule] = {}
+        self._dtype = torch.float32
         passes: list[tuple[str, ...]] = []
         if self.algorithm.evaluate_server:
             passes.append(("global", "local"))
@@ -71,9 +73,9 @@ class EagerEngine:
             passes.append(("personal",))
         # Validation reads the model that would be deployed: the client's own, where it has one.
         self._passes = [*passes[:-1], (*passes[-1], "val")]
-        share = RankShare(world.rank, world.size)
+        self._rank_share = RankShare(world.rank, world.size)
         self._evaluations = lru_cache(maxsize=None, typed=True)(
-            partial(EvaluationDataModule, data, share=share)
+            partial(EvaluationDataModule, data, share=self._rank_share)
         )
         whole = (self._evaluations(names, limit=1.0) for names in self._passes)
         self.evaluation_sets = {name for evaluation in whole for name in evaluation.sets}
@@ -118,7 +120,8 @@ class EagerEngine:
         return Trained(mean.result() if mean.weight else None, reports)
 
     def _together(self, plan: RoundPlan) -> bool:
-        return plan.strategy == "ddp" and plan.shard == "batch" and self.world.size > 1
+        batches = plan.strategy == "ddp" and plan.shard == "batch"
+        return self.world.size > 1 and (batches or plan.strategy == "fsdp")
 
     def _share(self, cohort: Sequence[int], plan: RoundPlan) -> list[int]:
         if plan.strategy != "ddp":
@@ -131,14 +134,25 @@ class EagerEngine:
         return [k for k, rank in zip(cohort, ranks, strict=True) if rank == self.world.rank]
 
     def _trainer(self, plan: RoundPlan) -> ReusedTrainer:
-        if plan.precision != self._precision:
+        dtype = TRUE_PRECISION.get(plan.precision, torch.float32)
+        if dtype != self._dtype:
             # Before weights are written, which would be rounded to the type of another phase.
-            self.module.to(TRUE_PRECISION.get(plan.precision, torch.float32))
-            self._precision = plan.precision
+            self.module.to(dtype)
+            self._dtype = dtype
         key = (plan.phase, plan.strategy, plan.shard)
         if key not in self._trainers:
             self._trainers[key] = ReusedTrainer(self._make_trainer(plan))
         return self._trainers[key]
+
+    def _module(self, plan: RoundPlan) -> LocalModule:
+        """What a plan's Trainer trains: the module, or its copy sharded over the ranks."""
+        strategy = self._trainer(plan).trainer.strategy
+        if not isinstance(strategy, FullyShardedStrategy):
+            return self.module
+        key = (self._dtype, strategy.group_params)
+        if key not in self._sharded:
+            self._sharded[key] = strategy.shard(self.module)
+        return self._sharded[key]
 
     def _client_round(
         self, client_id: int, broadcast: Tree, plan: RoundPlan, mean: WeightedMean
@@ -146,6 +160,7 @@ class EagerEngine:
         client = self._client(client_id, broadcast)
         start = self.algorithm.start(broadcast, client)
         context = Context(broadcast, client, start, plan.lr)
+        module = self._module(plan)
         done = self._fit(client_id, context, plan)
         upload, state = self.algorithm.finish(done, context)
         rejected = not (all_finite(upload) and all_finite(state))
@@ -156,9 +171,9 @@ class EagerEngine:
         return ClientReport(
             client_id=client_id,
             num_examples=done.num_examples,
-            num_seen=self.module.num_seen,
+            num_seen=module.num_seen,
             num_steps=done.num_steps,
-            loss=float(self.module.loss_sum) / max(self.module.num_seen, 1),
+            loss=float(module.loss_sum) / max(module.num_seen, 1),
             up_bytes=num_bytes(upload),
             rejected=rejected,
         )
@@ -168,58 +183,72 @@ class EagerEngine:
         return self.algorithm.client_state(broadcast) if state is None else state
 
     def _fit(self, client_id: int, context: Context, plan: RoundPlan) -> Finished:
-        trainer, together = self._trainer(plan), self._together(plan)
+        trainer, module = self._trainer(plan), self._module(plan)
+        together = self._together(plan)
         data = self.data.client(
             client_id,
             batching=plan.batching._replace(limit=trainer.train_limit),
             round_idx=plan.round_idx,
-            share=RankShare(self.world.rank, self.world.size) if together else WHOLE,
+            share=self._rank_share if together else WHOLE,
         )
         stateful = self.algorithm.optimizer
         optimizer = stateful(context.server, context.client) if stateful else {}
-        self.module.begin(context, optimizer)
+        module.begin(context, optimizer)
         seed_torch(self.data.seed, "local training", plan.round_idx, client_id)
-        num_steps = trainer.fit(self.module, data, plan)
+        num_steps = trainer.fit(module, data, plan)
         if together:
-            self.module.add_ranks(lambda values: sum_over_ranks(self.world, values))
-            average_buffers(self.world, self.model)  # each rank's BatchNorm saw its own parts
+            module.add_ranks(lambda values: sum_over_ranks(self.world, values))
+            average_buffers(self.world, module.model)  # each rank's BatchNorm saw its own parts
         return Finished(
-            weights=read_weights(self.model),
-            num_examples=min(self.module.num_examples, len(data.indices)),
+            weights=read_weights(module.model),
+            num_examples=min(module.num_examples, len(data.indices)),
             num_steps=num_steps,
-            optimizer=self.module.read_optimizer_state() if stateful else {},
+            optimizer=module.read_optimizer_state() if stateful else {},
         )
 
     def evaluate(self, server: Tree, plan: RoundPlan) -> dict[str, GroupMetrics]:
         """Predict every evaluation example once, a part on every rank; see `Engine.evaluate`."""
-        # Every rank predicts alone, on its own device, whatever training does.
-        trainer = self._trainer(plan._replace(strategy="single", shard="clients"))
+        plan = _for_evaluation(plan)
+        trainer, module, together = self._trainer(plan), self._module(plan), self._together(plan)
         broadcast = self.algorithm.broadcast(server)
         results = {}
         for names in self._passes:
-            data = self._evaluations(names, limit=trainer.test_limit)
+            data = self._evaluations(names, limit=trainer.test_limit, together=together)
             if not data.sets:
                 continue
-            write_weights(self.model, server)
-            self.module.personal = self._personal(broadcast) if data.personal else None
-            self.module.predictions.reset()
+            write_weights(module.model, server)
+            module.personal = (
+                self._personal(broadcast, together=together) if data.personal else None
+            )
+            module.predictions.reset()
             if len(data.indices):
-                trainer.test(self.module, data)
-            predictions = self.module.predictions.collect(self.data.num_classes)
+                trainer.test(module, data)
+            predictions = module.predictions.collect(self.data.num_classes)
             results.update(_grouped(_on_host_if_needed(predictions), data))
         return results
 
-    def _personal(self, broadcast: Tree) -> Callable[[int], Tree]:
+    def _personal(self, broadcast: Tree, *, together: bool) -> Callable[[int], Tree]:
         personal = self.algorithm.personal
         assert personal is not None
-        return lambda client_id: personal(broadcast, self._client(client_id, broadcast))
+
+        def weights(client_id: int) -> Tree:
+            if together:  # a client's state lives on one rank, and all of them predict for it
+                fetch_states(self.world, self.states, [client_id])
+            own = personal(broadcast, self._client(client_id, broadcast))
+            if together and owner(self.world, client_id) != self.world.rank:
+                self.states.drop(client_id)
+            return own
+
+        return weights
 
     def recalibrate(self, server: Tree, cohort: Sequence[int], plan: RoundPlan) -> Tree:
         """Measure BatchNorm statistics in batches mixed over the cohort; see `Engine`."""
-        trainer = self._trainer(plan._replace(strategy="single", shard="clients")).trainer
+        plan = _for_evaluation(plan)
+        trainer, model = self._trainer(plan).trainer, self._module(plan).model
         device = trainer.strategy.root_device
-        write_weights(self.model, server)
-        self.model.to(device)
+        write_weights(model, server)
+        if model is self.model:  # a sharded one is there
+            model.to(device)
         mixed = np.concatenate([self.data.train_clients.of(k) for k in cohort])
         mixed = generator(self.data.seed, "recalibrate", plan.round_idx).permutation(mixed)
         loader = self.data.eval_loader(mixed)
@@ -231,13 +260,21 @@ class EagerEngine:
                     yield self.data.examples.transform(batch.inputs.to(device), dtype=dtype)
 
         with trainer.precision_plugin.forward_context():
-            recalibrate(self.model, inputs())
-        return {**server, "buffers": read_weights(self.model.cpu())["buffers"]}
+            recalibrate(model, inputs())
+        self.model.cpu()
+        return {**server, "buffers": read_buffers(model)}
 
     def close(self) -> None:
         """Let profilers describe the whole run."""
         for trainer in self._trainers.values():
             trainer.close()
+
+
+def _for_evaluation(plan: RoundPlan) -> RoundPlan:
+    # Every rank predicts alone, on its own device, whatever training does; unless no rank has the
+    # whole model.
+    alone = plan._replace(strategy="single", shard="clients")
+    return plan if plan.strategy == "fsdp" else alone
 
 
 def _on_host_if_needed(predictions: Predictions) -> Predictions:
