@@ -231,7 +231,7 @@ def assert_same(found: Solution, expected: Solution, problem: Problem) -> None:
     close = partial(
         _assert_close,
         tolerance=1e-5 if single else 1e-9,
-        rounding=np.finfo(np.float32 if single else np.float64).eps,
+        rounding=1e-7 if single else 1e-14,
     )
     close(found.server, expected.server)
     assert found.states.keys() == expected.states.keys()
