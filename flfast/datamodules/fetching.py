@@ -39,7 +39,8 @@ def _from_memory(inputs: Tensor, targets: Tensor, *, pin_memory: bool) -> Fetch:
     def fetch(batches: Sequence[np.ndarray]) -> Iterator[tuple[Tensor, Tensor]]:
         for indices in batches:
             index = torch.from_numpy(indices)
-            batch = inputs[index], targets[index]
+            # Several times faster than inputs[index].
+            batch = inputs.index_select(0, index), targets[index]
             yield (batch[0].pin_memory(), batch[1].pin_memory()) if pin_memory else batch
 
     return fetch

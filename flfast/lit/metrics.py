@@ -103,6 +103,8 @@ def _micro_auc(predictions: Predictions, group: Tensor, num_groups: int) -> Tens
     keys = (group[:, None] << 32) + predictions.scores.contiguous().view(torch.int32)
     positive = keys.gather(1, predictions.targets[:, None]).squeeze(1)
     keys = keys.flatten().sort().values
+    positive = positive.sort().values  # neighbours are found in the cache
+    group = positive >> 32
     below = torch.searchsorted(keys, positive)
     upto = torch.searchsorted(keys, positive, right=True)
     num_positive = torch.bincount(group, minlength=num_groups).double()
