@@ -63,7 +63,8 @@ class LocalModule(L.LightningModule):
 
     def sharded(self, mesh: DeviceMesh, *, group_params: int) -> "LocalModule":
         """A copy with this rank's part of every parameter, on the mesh's device; see `shard`."""
-        model = deepcopy(self.model)
+        # FSDP cuts contiguous tensors only.
+        model = deepcopy(self.model).to(memory_format=torch.contiguous_format)
         shard(model, mesh, group_params=group_params)
         copy = LocalModule(
             model, self.algorithm, self.make_optimizer, freeze_batchnorm=self.freeze_batchnorm

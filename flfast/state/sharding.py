@@ -35,7 +35,7 @@ def whole(tensor: Tensor) -> Tensor:
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
         return tensor.full_tensor().cpu()
-    return tensor.to("cpu", copy=True)
+    return tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def place_tree(
