@@ -15,8 +15,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from flfast.algorithms.algorithm import Context
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.batchnorm import batchnorm_layers
-from flfast.lit.engines.eager import TRUE_PRECISION
 from flfast.lit.engines.reused import ReusedTrainer
+from flfast.lit.engines.trainers import TRUE_PRECISION
 from flfast.lit.module import LocalModule
 from flfast.plan import Batching, RoundPlan
 from flfast.state.tree import Tree

@@ -19,9 +19,14 @@ def read_weights(module: nn.Module) -> Tree:
 
 def read_buffers(module: nn.Module) -> Tree:
     """Copy of a module's persistent buffers, on the CPU, by qualified name."""
+    return {name: whole(buffer) for name, buffer in buffers(module).items()}
+
+
+def buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    """A module's persistent buffers by qualified name."""
     # state_dict lists a tied parameter under each of its names; named_parameters only once.
-    names = {name for name, _ in module.named_buffers()} & module.state_dict().keys()
-    return {name: whole(b) for name, b in module.named_buffers() if name in names}
+    names = module.state_dict().keys()
+    return {name: b for name, b in module.named_buffers() if name in names}
 
 
 @torch.no_grad()

@@ -53,6 +53,13 @@ class Engine(Protocol):
     name: str
     evaluation_sets: set[str]
 
+    def choose(self, plan: RoundPlan) -> str:
+        """How cohorts of a plan are run, in a few words.
+
+        Raises:
+            ValueError: if this engine cannot run them.
+        """
+
     def train(
         self,
         server: Tree,

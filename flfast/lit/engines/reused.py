@@ -22,6 +22,7 @@ class ReusedTrainer:
     def __init__(self, trainer: L.Trainer) -> None:
         self.trainer = cast(Any, trainer)  # its attributes are set dynamically
         self.train_limit: float | int = self.trainer.limit_train_batches
+        self.clip_value: float = self.trainer.gradient_clip_val or 0.0
         self.test_limit: float | int = self.trainer.limit_test_batches
         self.trainer.limit_train_batches = self.trainer.limit_test_batches = 1.0
         # Lightning's profiler reports at the end of every fit; one report a run is meant.
@@ -39,6 +40,7 @@ class ReusedTrainer:
         loop.epoch_loop.automatic_optimization.optim_progress.reset()
         loop.epoch_loop.batch_progress.reset()
         self.trainer.accumulate_grad_batches = data.epoch.accumulate
+        self.trainer.gradient_clip_val = self.clip_value or None
         for callback, state in self._callback_states:
             if state:
                 callback.load_state_dict(deepcopy(state))
@@ -47,6 +49,16 @@ class ReusedTrainer:
             loop.epoch_loop.max_steps = plan.local_steps or -1
         self.trainer.fit(module, datamodule=data)
         return self.trainer.global_step
+
+    def fit_cohort(self, module: L.LightningModule, data: L.LightningDataModule) -> None:
+        """Local training of clients that a program takes through their steps."""
+        loop = self.trainer.fit_loop
+        loop.epoch_progress.reset()
+        loop.epoch_loop.batch_progress.reset()
+        # Part of the program; Lightning refuses them for manual optimization.
+        self.trainer.accumulate_grad_batches, self.trainer.gradient_clip_val = 1, None
+        loop.max_epochs, loop.epoch_loop.max_steps = 1, -1
+        self.trainer.fit(module, datamodule=data)
 
     def test(self, module: L.LightningModule, data: EvaluationDataModule) -> None:
         """One evaluation pass."""
