@@ -1,6 +1,7 @@
 """From a client's examples to the batches of a local epoch."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -59,6 +60,13 @@ def local_epoch(num_examples: int, batching: Batching) -> LocalEpoch:
     >>> local_epoch(5, Batching(batch_size=2)).bounds
     [(0, 2), (2, 4), (4, 5)]
     """
+    # Told by its type: a limit of 1 is one batch, 1.0 is all of them.
+    kind = isinstance(batching.limit, int)
+    return _local_epoch(num_examples, batching, kind)
+
+
+@lru_cache(maxsize=4096)
+def _local_epoch(num_examples: int, batching: Batching, _: Hashable) -> LocalEpoch:
     batch = batching.batch_size if batching.batch_size > 0 else num_examples
     step = batch * batching.accumulate if batching.batch_size > 0 else batch
     micro = min(batch, batching.micro_batch or batch)
@@ -163,11 +171,15 @@ class TrainLoader:
     def __len__(self) -> int:
         return len(self.epoch.bounds)
 
-    def __iter__(self) -> Iterator[Batch]:
-        # A generator counts when its first batch is asked for, not when Lightning creates it.
+    def next_order(self) -> np.ndarray:
+        """Example numbers of the next local epoch, int64 [M]."""
         order = self.indices[self.shuffle(self.num_iterated, len(self.indices))]
         self.num_iterated += 1
-        order = np.resize(order, self.epoch.num_examples)
+        return np.resize(order, self.epoch.num_examples)
+
+    def __iter__(self) -> Iterator[Batch]:
+        # A generator counts when its first batch is asked for, not when Lightning creates it.
+        order = self.next_order()
         parts = [self.share.of(bounds) for bounds in self.epoch.bounds]
         batches = [order[start:stop] for start, stop, _ in parts]
         fetched = zip(self.fetch(batches), parts, self.epoch.scales, strict=True)

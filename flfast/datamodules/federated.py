@@ -7,6 +7,7 @@ import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.trainer.states import RunningStage
+from torch import Tensor
 
 from flfast.datamodules.batches import (
     WHOLE,
@@ -177,6 +178,7 @@ class ClientDataModule(L.LightningDataModule):
         super().__init__()
         self.data, self.client_id = data, client_id
         self.indices = data.train_clients.of(client_id)
+        self.batching = batching
         self.epoch = local_epoch(len(self.indices), batching)
         path = (round_idx, client_id)
         self._augment_rng = generator(data.seed, "augment", *path)
@@ -192,6 +194,14 @@ class ClientDataModule(L.LightningDataModule):
     def train_dataloader(self) -> TrainLoader:
         """The client's training batches."""
         return self._loader
+
+    def next_order(self) -> np.ndarray:
+        """Example numbers of the next local epoch, int64 [M], for those who batch themselves."""
+        return self._loader.next_order()
+
+    def augmented(self, inputs: Tensor, *, dtype: torch.dtype) -> Tensor:
+        """Stored training inputs [M, ...] as the model reads them; M draws of the augmentation."""
+        return self.data.examples.transform(inputs, dtype=dtype, rng=self._augment_rng)
 
     def val_dataloader(self) -> EvalLoader:
         """The client's validation examples."""

@@ -1,0 +1,179 @@
+"""Rewriting a traced step: what autograd left behind goes, updates take gradients as products."""
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+aten = torch.ops.aten
+
+_PRODUCTS: dict[Any, Any] = {
+    aten.mm.default: aten.addmm_.default,
+    aten.bmm.default: aten.baddbmm_.default,
+}
+# They change running statistics and do not say so.
+_SILENT = {
+    aten.native_batch_norm.default,
+    aten.cudnn_batch_norm.default,
+    aten.miopen_batch_norm.default,
+}
+_UPDATES: dict[Any, int] = {aten.sub_.Tensor: -1, aten.add_.Tensor: 1}
+
+
+def rewrite(graph: Graph) -> None:
+    """Make the graph shorter without changing what it computes."""
+    for node in _calls(graph, aten.detach.default, aten.alias.default, aten.lift_fresh.default):
+        _replace(node, node.args[0])
+    for node in _calls(graph, aten.t.default):
+        inner: Any = node.args[0]
+        if _is_call(inner, aten.t.default):
+            _replace(node, inner.args[0])
+    remove_unused(graph)
+    changed = _changed(graph)
+    for node in _calls(graph, *_UPDATES):
+        _fuse_update(graph, node, changed)
+    remove_unused(graph)
+    graph.lint()
+
+
+def remove_unused(graph: Graph) -> None:
+    """Take out operators that nobody reads and that change nothing in place."""
+    for node in reversed(list(graph.nodes)):
+        keeps = _is_mutable(node) or node.target in _SILENT
+        if node.op == "call_function" and not node.users and not keeps:
+            graph.erase_node(node)
+
+
+def invariants(graph: Graph, rows: set[Node]) -> set[Node]:
+    """Operators that need not be repeated when only `rows` change from step to step.
+
+    Args:
+        graph: of a step.
+        rows: inputs that change; the others are the same tensors in every step, though the step
+            may change their values.
+    """
+    changed = _changed(graph)
+    # What stays the same, and what stays at the same place: a view of changing values.
+    stable: set[Any] = set()
+    placed: set[Any] = set()
+    for node in graph.nodes:
+        if node.op in {"placeholder", "get_attr"} and node not in rows:
+            placed.add(node)
+            if node not in changed:
+                stable.add(node)
+        elif node.op == "call_function" and not _is_mutable(node) and not _is_random(node):
+            if _is_view(node) and placed.issuperset(node.all_input_nodes):
+                placed.add(node)
+            if node not in changed and stable.issuperset(node.all_input_nodes):
+                stable.add(node)
+    return {node for node in stable | placed if node.op == "call_function"}
+
+
+def _fuse_update(graph: Graph, node: Node, changed: set[Node]) -> None:
+    """P -= a @ b becomes one operator, and the gradient never exists in memory."""
+    target: Any
+    update: Any
+    target, update = node.args
+    if node.kwargs or not isinstance(update, Node) or len(update.users) > 1:
+        return
+    product = _PRODUCTS.get(update.target)
+    if product is None or not _are_alike(target, update):
+        return
+    # The product moves behind whatever happens before the update.
+    if any(changed.intersection(_same_memory(factor)) for factor in update.all_input_nodes):
+        return
+    options: dict[str, Any] = {"beta": 1, "alpha": _UPDATES[node.target]}
+    decay = target
+    if _is_call(decay, aten.mul_.Tensor) and _can_wait(decay, node):
+        # momentum * buffer + gradient: the product can do both.
+        target, options["beta"] = decay.args
+    with graph.inserting_before(node):
+        fused = graph.call_function(product, (target, *update.args), options)
+    _replace(node, fused)
+    if decay is not target:
+        graph.erase_node(decay)
+
+
+def _are_alike(left: Node, right: Node) -> bool:
+    """Whether one can be added to the other as it is."""
+    shapes = (left.meta["val"].shape, right.meta["val"].shape)
+    return shapes[0] == shapes[1] and left.meta["val"].dtype == right.meta["val"].dtype
+
+
+def _can_wait(decay: Node, update: Node) -> bool:
+    """Whether nobody but the update reads what a decay by a number changes."""
+    if not isinstance(decay.args[1], float) or len(decay.users) > 1:
+        return False
+    *_, memory = _same_memory(decay)
+    node = decay.next
+    while node is not update:
+        if any(memory in _same_memory(read) for read in node.all_input_nodes):
+            return False
+        node = node.next
+    return True
+
+
+def _changed(graph: Graph) -> set[Node]:
+    """What in-place operators change, seen from any of its names."""
+    return {
+        node
+        for call in graph.nodes
+        for written in _written(call)
+        for node in (call, *_same_memory(written))
+    }
+
+
+def _written(node: Node) -> Iterator[Node]:
+    """Arguments that an operator changes in place."""
+    if not _is_mutable(node):
+        return
+    for place, argument in enumerate(_schema(node).arguments):
+        given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            parts = given if isinstance(given, (list, tuple)) else [given]
+            yield from (part for part in parts if isinstance(part, Node))
+
+
+def _same_memory(node: Node) -> Iterator[Node]:
+    """An operator's result, and what that is a view of, down to the tensor that was made."""
+    value: Any = node
+    while isinstance(value, Node):
+        yield value
+        seen_through = value.op == "call_function" and (_is_mutable(value) or _is_view(value))
+        value = value.args[0] if seen_through else None
+
+
+def _is_view(node: Node) -> bool:
+    if node.target is operator.getitem:
+        return isinstance(node.args[0], Node) and _is_view(node.args[0])
+    return bool(getattr(node.target, "is_view", False))
+
+
+def _is_random(node: Node) -> bool:
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags
+
+
+def _is_mutable(node: Node) -> bool:
+    return bool(getattr(_schema(node), "is_mutable", False))
+
+
+def _schema(node: Node) -> Any:
+    return getattr(node.target, "_schema", None)
+
+
+def _calls(graph: Graph, *targets: Any) -> Iterator[Node]:
+    for node in list(graph.nodes):
+        if _is_call(node, *targets):
+            yield node
+
+
+def _is_call(node: Any, *targets: Any) -> bool:
+    return isinstance(node, Node) and node.op == "call_function" and node.target in targets
+
+
+def _replace(node: Node, by: Any) -> None:
+    node.replace_all_uses_with(by)
+    node.graph.erase_node(node)

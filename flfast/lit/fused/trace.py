@@ -1,0 +1,71 @@
+"""Tracing: from a function of trees to a straight line of torch operators, without autograd."""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from flfast.lit.fused.rewrite import rewrite
+from flfast.state.tree import Tree, leaves
+
+
+def trace(fn: Callable[..., None], trees: Sequence[Tree]) -> GraphModule:
+    """The operators that `fn(*trees)` runs, as a graph over the trees' leaves.
+
+    Args:
+        fn: changes leaves in place and returns nothing.
+        trees: of tensors; shapes, types and devices are what counts, no value is changed.
+
+    Returns:
+        A graph module; its inputs are the leaves in order, then its own constants.
+
+    Raises:
+        Exception: whatever torch says where Python decides on values.
+    """
+    # Stand-ins: autograd refuses tensors that were made in inference mode.
+    flat = [_like(leaf) for tree in trees for leaf in leaves(tree)]
+
+    def run(*tensors: Tensor) -> tuple[()]:
+        rest = iter(tensors)
+        fn(*(_rebuild(tree, rest) for tree in trees))
+        return ()
+
+    # Weights cast for autocast are cached; a cache must not outlive or precede the trace.
+    torch.clear_autocast_cache()
+    try:
+        # Real tensors that the function holds become constants of the graph.
+        module = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*flat)
+    finally:
+        torch.clear_autocast_cache()
+    rewrite(module.graph)
+    module.recompile()
+    return module
+
+
+def constants(module: GraphModule) -> dict[str, Tensor]:
+    """Tensors that the traced function made from Python values, by name in the graph."""
+    found = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            found[node.name] = operator.attrgetter(str(node.target))(module)
+    return found
+
+
+def placeholders(graph: Graph) -> list[Node]:
+    """The graph's inputs."""
+    return [node for node in graph.nodes if node.op == "placeholder"]
+
+
+def _like(leaf: Tensor) -> Tensor:
+    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
+
+
+def _rebuild(tree: Tree, rest: Any) -> Tree:
+    return {
+        name: _rebuild(leaf, rest) if isinstance(leaf, dict) else next(rest)
+        for name, leaf in tree.items()
+    }
