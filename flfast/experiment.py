@@ -31,6 +31,8 @@ from flfast.config.phases import Phase
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.engines.engine import Engine
+from flfast.lit.layout import use_channels_last
+from flfast.lit.memory import keep_freed_memory
 from flfast.lit.module import LocalModule, check_optimizer_state
 from flfast.lit.world import World, gather
 from flfast.sizing import Parts, find_sizes, least, with_sizes
@@ -108,9 +110,11 @@ def together(world: World, work: Callable[[], T]) -> T:
 def build_parts(config: DictConfig) -> Parts:
     """What does not depend on the plan."""
     quiet_lightning()
+    keep_freed_memory()
     torch.set_num_threads(config.threads)
     data = build_data(config)
     model = build_model(config, data)
+    use_channels_last(model)
     initial = initial_weights(config, model)
     algorithm = build_algorithm(config, initial, model)
     make_optimizer = instantiate(config.optimizer)
@@ -135,7 +139,11 @@ def build_federation(phases: list[Phase], parts: Parts, world: World) -> Federat
     engine = instantiate(config.engine)(module, data, make_trainer, ClientStates(), world)
     check_metric(config, engine)
     title = describe(config, module.algorithm, data)
-    log.info("%s | engine %s, %s", title, engine.name, plans(1, []).describe())
+    for phase in phases:
+        plan = plans(phase.start, [])
+        first = plan.phase == 0
+        opening = title if first else f"from round {phase.start}"
+        log.info("%s | engine %s, %s", opening, engine.choose(plan), plan.describe())
     federation = Federation(
         algorithm=module.algorithm,
         engine=engine,

@@ -37,6 +37,11 @@ def frozen(problem: Problem) -> Problem:
     return problem.without_batch_statistics()
 
 
+def conditioned(problem: Problem) -> Problem:
+    # A bias in front of BatchNorm has no gradient but rounding, which Adam turns into steps.
+    return frozen(problem) if problem.optimizer in {"adam", "adamw"} else problem
+
+
 def pair(problem: Problem) -> Problem:
     return replace(frozen(problem), count=min(2, len(problem.sizes)))
 
@@ -82,6 +87,10 @@ VARIANTS = [
     Variant("ddp3-pair", Way(size=3, strategies=(CLIENTS, SINGLE, BATCH)), pair, pair),
     Variant("in-turn", Way(size=2, strategies=(BATCH, DP, CLIENTS)), frozen, frozen),
     *(Variant(f"accumulate{k}", PLAIN, whole_steps(k), accumulated(k)) for k in (2, 5)),
+    Variant("fused", Way(engine="fused"), conditioned, conditioned),
+    Variant("fused-ddp2", Way("fused", 2, (CLIENTS, SINGLE)), conditioned, conditioned),
+    Variant("fused-accumulate", Way("fused"), whole_steps(3), accumulated(3)),
+    Variant("fused-full-batch", Way("fused"), full_batch, micro_batched(3)),
     Variant("full-batch", PLAIN, full_batch, micro_batched(2)),
 ]
 

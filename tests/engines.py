@@ -1,0 +1,63 @@
+"""Federations run by one engine or another, and compared."""
+
+import pytest
+import torch
+from torch import nn
+
+from flfast.lit.engines.auto import AutoEngine
+from flfast.lit.engines.eager import EagerEngine
+from flfast.lit.engines.fused import FusedEngine
+
+
+def net(*layers):
+    torch.manual_seed(1)  # noqa: TID251 - a test's own model
+    return nn.Sequential(*(make() for make in layers))
+
+
+def mlp(*between):
+    return net(lambda: nn.Linear(5, 8), nn.Tanh, *between, lambda: nn.Linear(8, 3))
+
+
+def with_batchnorm():
+    return mlp(lambda: nn.BatchNorm1d(8))
+
+
+def engine_of(federation, engine=AutoEngine):
+    """The federation's engine, of another kind."""
+    eager = federation.engine
+    return engine(
+        eager.module, eager.data, eager.trainers._make_trainer, eager.states, eager.world
+    )
+
+
+def chosen(federation, **changes):
+    plan = federation.plans(1, [])._replace(**changes)
+    return engine_of(federation).choose(plan)
+
+
+def ran(federation, engine):
+    federation.engine = engine_of(federation, engine)
+    federation.run()
+    return federation
+
+
+def assert_engines_agree(make, *, tol=1e-9, engine=FusedEngine):
+    """`make()` is a new federation each time; returns the one that was fused."""
+    eager, fused = ran(make(), EagerEngine), ran(make(), engine)
+    assert fused.engine.choose(fused.plans(1, [])) == "fused"
+    found, expected = fused.weights(), eager.weights()
+    assert any(not torch.equal(expected[n], w) for n, w in flat(eager.initial).items())
+    torch.testing.assert_close(found, expected, rtol=tol, atol=tol)
+    left, right = (
+        [
+            {k: v for k, v in row.items() if k.startswith(("train/loss", "comm/", "cohort/"))}
+            for row in federation.history
+        ]
+        for federation in (fused, eager)
+    )
+    assert left == [pytest.approx(row, rel=1e-5) for row in right]
+    return fused
+
+
+def flat(weights):
+    return {**weights["params"], **weights["buffers"]}
