@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -156,7 +157,7 @@ def build_trainer(
     """
     config = phases[plan.phase].config
     options: dict[str, Any] = instantiate(config.trainer, _convert_="all")
-    chosen = choose_devices(options["accelerator"], options["devices"])
+    _, chosen = choose_strategy(config)
     options["devices"] = single_device(chosen, world.local_rank)
     plugins = options.get("plugins") or []
     plugins = plugins if isinstance(plugins, list) else [plugins]
@@ -212,8 +213,9 @@ def build_plan(phase: int, config: DictConfig, model: nn.Module) -> RoundPlan:
     """The plan of a phase."""
     strategy, chosen = choose_strategy(config)
     if strategy == "single" and num_devices(chosen) > 1:
-        asked = num_devices(chosen)
-        log.warning("strategy=single uses one of the %d devices asked for", asked)
+        if config.trainer.devices not in ("auto", -1):
+            asked = num_devices(chosen)
+            log.warning("strategy=single uses one of the %d devices asked for", asked)
         chosen = single_device(chosen, 0)
     has_batchnorm = any(True for _ in batchnorm_layers(model))
     if has_batchnorm and config.batch_size in {1, 2} and config.bn != "frozen":
@@ -246,10 +248,20 @@ def choose_strategy(config: DictConfig) -> tuple[str, list[int] | int]:
     """
     options: Any = OmegaConf.to_container(config.trainer, resolve=True)
     chosen = choose_devices(options["accelerator"], options["devices"])
+    if options["devices"] in ("auto", -1) and isinstance(chosen, int):
+        chosen = max(1, min(chosen // config.threads, _most_clients(config)))
     name = config.strategy.name
     if name == "auto":
         name = "ddp" if num_devices(chosen) > 1 else "single"
     return name, chosen
+
+
+def _most_clients(config: DictConfig) -> int:
+    """An upper bound of the cohort, as far as the config tells: more ranks would be idle."""
+    if config.mode == "centralized":
+        return 1
+    bounds = [config.sampler.get("count"), config.partition.get("num_clients")]
+    return min((bound for bound in bounds if bound), default=sys.maxsize)
 
 
 def check_sharding(

@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 def fit_to_world(phases: list[Phase], world: World, *, even: bool) -> list[Phase]:
     """The phases for the ranks that there are.
 
-    For `ddp` and `auto`, `trainer.devices` of 1 (the default), -1 and auto leave the number of
-    ranks to the launcher; any other number must be that of this node's ranks. `auto` is `ddp`.
+    For `ddp` and `auto`, `trainer.devices` of auto (the default) and -1 leave the number of ranks
+    to the launcher; any other number must be that of this node's ranks. `strategy=auto` is `ddp`.
 
     Args:
         phases: of the run.
@@ -44,7 +44,7 @@ def _fitted(config: DictConfig, world: World, *, even: bool) -> DictConfig:
         config.strategy.name = "ddp"
     devices, started = config.trainer.devices, f"{world.local_size} rank(s) on this node"
     asked = len(devices) if isinstance(devices, ListConfig) else devices
-    if devices not in (1, -1, "auto") and asked != world.local_size:
+    if devices not in (-1, "auto") and asked != world.local_size:
         raise ValueError(
             f"trainer.devices={devices} with strategy=ddp: torchrun or SLURM started {started}; "
             f"allowed: {world.local_size}, or auto"

@@ -2,6 +2,7 @@
 
 import datetime
 import logging
+import time
 from functools import partial
 from typing import Any
 
@@ -123,6 +124,10 @@ def _rank(phases: list[Phase], hydra_config: Any) -> float | str | None:
         return run_experiment(phases, world)
     except ConfigError as error:
         return str(error)
+    except RuntimeError:
+        # If only the connection to a rank that died is lost, that rank is noticed first.
+        time.sleep(1)
+        raise
 
 
 def _join(phases: list[Phase], world: World) -> None:

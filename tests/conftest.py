@@ -198,6 +198,8 @@ def flfast_run(tmp_path, monkeypatch):
     def run(*overrides, run_dir="run"):
         folder = tmp_path / run_dir
         where = "hydra.sweep.dir" if "-m" in overrides else "hydra.run.dir"
+        if not any(override.startswith("trainer.devices=") for override in overrides):
+            overrides = (*overrides, "trainer.devices=1")  # a rank a core is for those who ask
         monkeypatch.setattr(sys, "argv", ["flfast", *overrides, f"{where}={folder}"])
         with warnings.catch_warnings():
             train.main()

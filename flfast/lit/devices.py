@@ -1,10 +1,10 @@
 """Device choice: exact, or an error that lists what there is."""
 
-import logging
+import os
+from pathlib import Path
 
+import psutil
 import torch
-
-log = logging.getLogger(__name__)
 
 Devices = int | str | list[int]
 
@@ -27,13 +27,25 @@ def choose_devices(accelerator: str, devices: Devices) -> list[int] | int:
             raise ValueError(f"trainer.devices={devices}: there is no {missing}; there is {there}")
         return devices
     if devices in ("auto", -1):
-        return gpus or 1
+        return gpus or usable_cores()
     assert isinstance(devices, int)
     if not gpus:
         return devices
     if devices > len(gpus):
         raise ValueError(f"trainer.devices={devices}: there are GPUs {gpus}")
     return gpus[:devices]
+
+
+def usable_cores() -> int:
+    """Physical cores that this process may use: fewer than the machine's in a container."""
+    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = min(cores, len(os.sched_getaffinity(0)))
+    quota = Path("/sys/fs/cgroup/cpu.max")
+    if quota.is_file():
+        allowed, period = quota.read_text().split()
+        cores = cores if allowed == "max" else min(cores, int(allowed) // int(period))
+    return max(cores, 1)
 
 
 def num_devices(chosen: list[int] | int) -> int:
