@@ -4,7 +4,8 @@ A contender is named by parts joined with a dash:
 
     plain      the hand-written loop     plain-2       with two threads
     eager      flfast with that engine   eager-2       with two threads
-    flfast     with its default engine   eager-ddp2    with strategy=ddp over two processes or GPUs
+               on one device             eager-ddp2    with strategy=ddp over two processes or GPUs
+    flfast     as it comes: its default engine on all devices
 
 `ddp2` alone is `flfast-ddp2`. Without a number there is one thread.
 """
@@ -42,7 +43,7 @@ class Contender:
         name: as on the command line.
         engine: `plain`, an option of flfast's group `engine`, or none for its default.
         threads: of torch, in each process.
-        ranks: processes or GPUs of strategy=ddp; 0 is one device.
+        ranks: processes or GPUs of strategy=ddp; 0 is one device, or all without an engine.
     """
 
     name: str
@@ -138,7 +139,9 @@ def flfast_command(
     contender: Contender, workload: Workload, setting: Setting, folder: Path
 ) -> list[str]:
     """The command that a user would type, after `python`."""
-    ranks = ["strategy=ddp", f"trainer.devices={contender.ranks}"] if contender.ranks else []
+    ranks = ["strategy=single"] if contender.engine else []
+    if contender.ranks:
+        ranks = ["strategy=ddp", f"trainer.devices={contender.ranks}"]
     return [
         *("-m", "flfast.train", "--config-dir", str(ROOT / "benchmarks" / "conf")),
         *workload.flfast_overrides(device=setting.device, rounds=setting.rounds + 1),

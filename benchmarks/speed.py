@@ -31,7 +31,7 @@ from benchmarks.workloads import USUAL, WORKLOADS, find
 ROOT = Path(__file__).parents[1]
 T = TypeVar("T")
 
-CONTENDERS = ("plain-1", "plain-2", "eager", "ddp2")
+CONTENDERS = ("plain-1", "plain-2", "eager", "fused", "flfast")
 
 
 def main() -> None:
