@@ -1,6 +1,7 @@
 """From config nodes to objects: data, model, weights, algorithm, callbacks, Trainer, plans."""
 
 import logging
+import math
 import pickle
 import sys
 from collections.abc import Callable
@@ -248,9 +249,11 @@ def choose_strategy(config: DictConfig) -> tuple[str, list[int] | int]:
     """
     options: Any = OmegaConf.to_container(config.trainer, resolve=True)
     chosen = choose_devices(options["accelerator"], options["devices"])
-    if options["devices"] in ("auto", -1) and isinstance(chosen, int):
-        chosen = max(1, min(chosen // config.threads, _most_clients(config)))
     name = config.strategy.name
+    if options["devices"] in ("auto", -1) and isinstance(chosen, int):
+        whole_clients = name in {"auto", "ddp"} and config.strategy.shard == "clients"
+        most = _most_clients(config) if whole_clients else sys.maxsize
+        chosen = max(1, min(chosen // config.threads, most))
     if name == "auto":
         name = "ddp" if num_devices(chosen) > 1 else "single"
     return name, chosen
@@ -260,8 +263,10 @@ def _most_clients(config: DictConfig) -> int:
     """An upper bound of the cohort, as far as the config tells: more ranks would be idle."""
     if config.mode == "centralized":
         return 1
-    bounds = [config.sampler.get("count"), config.partition.get("num_clients")]
-    return min((bound for bound in bounds if bound), default=sys.maxsize)
+    count, num_clients = config.sampler.get("count"), config.partition.get("num_clients")
+    if count or not num_clients:
+        return count or sys.maxsize
+    return math.ceil(num_clients * config.sampler.get("fraction", 1.0))
 
 
 def check_sharding(

@@ -26,7 +26,7 @@ from flfast.building import (
     initial_weights,
     run_dir,
 )
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.phases import Phase
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.loop import DivergedError, Federation
@@ -60,7 +60,7 @@ def run_experiment(phases: list[Phase], world: World) -> float | None:
     except ValueError as error:
         if "Expected more than 1 value per channel" not in str(error):
             raise
-        raise ConfigError(
+        raise OneRankError(
             "a batch of one example met BatchNorm, which has no variance to divide by; raise "
             "batch_size, micro_batch or partition.min_samples, or use model.norm=group"
         ) from error
@@ -74,7 +74,11 @@ def build(phases: list[Phase], world: World) -> Federation:
     Raises:
         ConfigError: if data, model or devices refuse the settings on any rank.
     """
-    parts = together(world, partial(build_parts, phases[0].config))
+    config = phases[0].config
+    # Ranks of a node must not download into one folder at the same time.
+    waits = world.local_rank > 0 and config.data.get("download", False)
+    early = together(world, lambda: None if waits else build_parts(config))
+    parts = together(world, lambda: early or build_parts(config))
     sizes = together(world, partial(find_sizes, phases, parts, world))
     phases = with_sizes(phases, least(gather(world, sizes)))
     return together(world, partial(build_federation, phases, parts, world))

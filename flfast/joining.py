@@ -27,7 +27,9 @@ def fit_to_world(phases: list[Phase], world: World, *, even: bool) -> list[Phase
         ValueError: if a phase asks for other ranks than there are.
     """
     fitted = [Phase(phase.start, _fitted(phase.config, world, even=even)) for phase in phases]
-    if world.size > 1 and all(phase.config.strategy.name != "ddp" for phase in fitted):
+    if world.size > 1 and all(
+        phase.config.strategy.name not in {"ddp", "fsdp"} for phase in fitted
+    ):
         log.warning(
             "strategy=%s trains on one of the %d ranks that were started; strategy=ddp uses all",
             fitted[0].config.strategy.name,
@@ -37,26 +39,31 @@ def fit_to_world(phases: list[Phase], world: World, *, even: bool) -> list[Phase
 
 
 def _fitted(config: DictConfig, world: World, *, even: bool) -> DictConfig:
-    if config.strategy.name not in {"auto", "ddp"}:
+    if config.strategy.name not in {"auto", "ddp", "fsdp"}:
         return config
     config = deepcopy(config)
-    if world.size > 1:
+    if world.size > 1 and config.strategy.name == "auto":
         config.strategy.name = "ddp"
     devices, started = config.trainer.devices, f"{world.local_size} rank(s) on this node"
     asked = len(devices) if isinstance(devices, ListConfig) else devices
     if devices not in (-1, "auto") and asked != world.local_size:
         raise ValueError(
-            f"trainer.devices={devices} with strategy=ddp: torchrun or SLURM started {started}; "
+            f"trainer.devices={devices} with strategy={config.strategy.name}: torchrun or SLURM "
+            f"started {started}; "
             f"allowed: {world.local_size}, or auto"
         )
     if not isinstance(devices, ListConfig):
         config.trainer.devices = _num_devices(config, world)
-    if config.strategy.shard == "batch" and not even:
+    if _together(config) and not even:
         raise ValueError(
             f"strategy.shard=batch: torchrun or SLURM started {started} and another number on "
             f"others; allowed: the same number on every node, or strategy.shard=clients"
         )
     return config
+
+
+def _together(config: DictConfig) -> bool:
+    return config.strategy.name == "fsdp" or config.strategy.shard == "batch"
 
 
 def _num_devices(config: DictConfig, world: World) -> int:
@@ -71,7 +78,7 @@ def _num_devices(config: DictConfig, world: World) -> int:
             f"a GPU at most, or trainer.accelerator=cpu"
         )
     # SLURM's --gpus-per-task shows every rank its own GPU only.
-    if config.strategy.shard == "batch":
+    if _together(config):
         raise ValueError(
             "strategy.shard=batch: every rank sees one GPU, but Lightning counts a node's GPUs; "
             "allowed: start ranks that see all GPUs of their node, or strategy.shard=clients"

@@ -2,6 +2,7 @@
 
 import datetime
 import logging
+import sys
 import time
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from flfast.building import choose_strategy
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.phases import Phase
 from flfast.experiment import run_experiment, together
 from flfast.joining import fit_to_world
@@ -82,7 +83,8 @@ def _launch(phases: list[Phase], size: int) -> float | None:
     config = phases[0].config
     # A forked rank starts in a fraction of a second, a spawned one imports everything anew; but
     # neither CUDA nor a pool of threads survives a fork.
-    forkable = not torch.cuda.is_initialized() and config.threads == 1
+    safe = sys.platform == "linux" and not torch.cuda.is_initialized()
+    forkable = safe and config.threads == 1
     settings = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -122,6 +124,8 @@ def _rank(phases: list[Phase], hydra_config: Any) -> float | str | None:
     try:
         _join(phases, world)
         return run_experiment(phases, world)
+    except OneRankError:
+        raise
     except ConfigError as error:
         return str(error)
     except RuntimeError:

@@ -27,7 +27,10 @@ def choose_devices(accelerator: str, devices: Devices) -> list[int] | int:
             raise ValueError(f"trainer.devices={devices}: there is no {missing}; there is {there}")
         return devices
     if devices in ("auto", -1):
-        return gpus or usable_cores()
+        on_cpu = accelerator == "cpu" or (
+            accelerator == "auto" and not torch.backends.mps.is_available()
+        )
+        return gpus or (usable_cores() if on_cpu else 1)
     assert isinstance(devices, int)
     if not gpus:
         return devices

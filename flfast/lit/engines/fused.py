@@ -1,7 +1,10 @@
 """The fused engine: local training as compiled programs over data in memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
+
+import torch
 
 from flfast.lit.cohort import CohortDataModule, CohortModule
 from flfast.lit.engines.cohort import LocalResult
@@ -45,10 +48,13 @@ class FusedEngine(EagerEngine):
             return
 
         def train(batch: Sequence[int]) -> None:
+            program = self._program(plan)
             for client_id in batch:
-                context, optimizer_state, data = self._begin(client_id, broadcast, plan)
-                outcome = self._program(plan).train(data, context, optimizer_state, plan)
-                deliver(LocalResult(client_id, context, *outcome))
+                with _outside_precision(self.module.device):
+                    context, optimizer_state, data = self._begin(client_id, broadcast, plan)
+                outcome = program.train(data, context, optimizer_state, plan)
+                with _outside_precision(self.module.device):
+                    deliver(LocalResult(client_id, context, *outcome))
 
         module = CohortModule(self.module, train)
         self.trainers.trainer(plan).fit_cohort(module, CohortDataModule(clients))
@@ -64,3 +70,15 @@ class FusedEngine(EagerEngine):
             step = LocalStep(self.model, self.algorithm, optimizer, clip)
             self._programs[key] = ClientProgram(step)
         return self._programs[key]
+
+
+@contextmanager
+def _outside_precision(device: torch.device) -> Iterator[None]:
+    """What the Trainer's precision does to operators is meant for local training only."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)

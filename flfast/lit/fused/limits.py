@@ -13,11 +13,12 @@ from flfast.lit.module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy
 from flfast.plan import RoundPlan
 
-# Hooks between local steps, which a program does not stop for.
+# Hooks of a client's fit and of its local steps, for which a program does not stop.
 _HOOKS = [
     name
     for name in vars(Callback)
-    if name.startswith(("on_train_", "on_before_", "on_after_", "on_validation_"))
+    if name.startswith(("on_train_", "on_fit_", "on_before_", "on_after_", "on_validation_"))
+    or name in {"setup", "teardown"}
 ]
 
 
@@ -55,7 +56,7 @@ def _of_trainer(trainer: Any) -> Iterator[str]:
         yield "trainer.detect_anomaly watches autograd"
     for callback in trainer.callbacks:
         if _listens(callback):
-            yield f"the callback {type(callback).__name__} has hooks between local steps"
+            yield f"the callback {type(callback).__name__} has hooks within local training"
 
 
 def _of_parts(plan: RoundPlan, module: LocalModule, data: FederatedDataModule) -> Iterator[str]:
@@ -70,4 +71,6 @@ def _of_parts(plan: RoundPlan, module: LocalModule, data: FederatedDataModule) -
 def _listens(callback: Callback) -> bool:
     if isinstance(callback, (ProgressBar, ModelSummary)):
         return False
-    return any(getattr(type(callback), name) is not getattr(Callback, name) for name in _HOOKS)
+    # Of the object: Lightning's LambdaCallback has hooks that its class has not.
+    hooks = ((getattr(callback, name), getattr(Callback, name)) for name in _HOOKS)
+    return any(getattr(own, "__func__", own) is not base for own, base in hooks)

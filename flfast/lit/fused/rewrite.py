@@ -13,12 +13,6 @@ _PRODUCTS: dict[Any, Any] = {
     aten.mm.default: aten.addmm_.default,
     aten.bmm.default: aten.baddbmm_.default,
 }
-# They change running statistics and do not say so.
-_SILENT = {
-    aten.native_batch_norm.default,
-    aten.cudnn_batch_norm.default,
-    aten.miopen_batch_norm.default,
-}
 _UPDATES: dict[Any, int] = {aten.sub_.Tensor: -1, aten.add_.Tensor: 1}
 
 
@@ -41,8 +35,7 @@ def rewrite(graph: Graph) -> None:
 def remove_unused(graph: Graph) -> None:
     """Take out operators that nobody reads and that change nothing in place."""
     for node in reversed(list(graph.nodes)):
-        keeps = _is_mutable(node) or node.target in _SILENT
-        if node.op == "call_function" and not node.users and not keeps:
+        if node.op == "call_function" and not node.users and not _is_mutable(node):
             graph.erase_node(node)
 
 

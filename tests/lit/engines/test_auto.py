@@ -19,7 +19,7 @@ def test_fused_is_the_default_where_it_can_be(make_data, make_federation):
 
 
 class Silent(Callback):
-    def on_fit_start(self, trainer, pl_module):
+    def on_test_start(self, trainer, pl_module):
         pass
 
 
@@ -37,7 +37,7 @@ OBSTACLES = {
     "early stopping": (
         {},
         {"callbacks": [EarlyStopping("val/loss")]},
-        "the callback EarlyStopping has hooks between local steps",
+        "the callback EarlyStopping has hooks within local training",
     ),
     "rates": (
         {},
@@ -155,7 +155,7 @@ class Counting(nn.Module):
 
 @pytest.mark.parametrize(
     ("layer", "reason"),
-    [(Deciding, "the model cannot be traced"), (Counting, "a traced step changes")],
+    [(Deciding, "the model cannot be traced"), (Counting, "traced steps arrive")],
 )
 def test_models_that_are_more_than_operators_run_eagerly(
     make_data, make_federation, layer, reason
