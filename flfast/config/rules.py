@@ -1,0 +1,172 @@
+"""Combinations of settings that cannot be: a rule says what is wrong, or None. Torch-free."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Config = dict[str, Any]
+Rule = Callable[[Config], str | None]
+
+
+def shown(value: Any) -> str:
+    """A value as one would type it."""
+    return "null" if value is None else str(value)
+
+
+def _passes(config: Config) -> str | None:
+    epochs, steps = config["local_epochs"], config["local_steps"]
+    if (epochs is None) == (steps is None):
+        return (
+            f"local_epochs={shown(epochs)} local_steps={shown(steps)}: exactly one must be set; "
+            f"the other must be null"
+        )
+    return None
+
+
+def _batch_size(config: Config) -> str | None:
+    if config["batch_size"] == 0:
+        return "batch_size=0: must be >= 1, or -1 for all of a client's examples"
+    return None
+
+
+def _full_batch(config: Config) -> str | None:
+    accumulate = config["trainer"]["accumulate_grad_batches"]
+    if config["batch_size"] == -1 and accumulate > 1:
+        return (
+            f"trainer.accumulate_grad_batches={accumulate} with batch_size=-1: a batch is already "
+            f"all of a client's examples; use micro_batch to bound memory"
+        )
+    return None
+
+
+def _auto_batch(config: Config) -> str | None:
+    if config["batch_size"] != "auto":
+        return None
+    if config["micro_batch"] is not None:
+        return (
+            f"micro_batch={config['micro_batch']} with batch_size=auto: a batch that is cut fits "
+            f"at any size; use batch_size=-1 or a number, or micro_batch=null"
+        )
+    adapt = config["schedule"]["adapt"]
+    if adapt and adapt["action"] == "double_batch":
+        return (
+            "schedule.adapt.action=double_batch with batch_size=auto: the batch is already the "
+            "largest that fits; use schedule.adapt.action=halve_lr, or a number"
+        )
+    return None
+
+
+def _shares(config: Config) -> str | None:
+    val, test = config["split"]["val"], config["split"]["test"]
+    if val + test >= 1:
+        return f"split.val={val} split.test={test}: together they must be < 1"
+    return None
+
+
+def _workers(config: Config) -> str | None:
+    loader = config["loader"]
+    if loader["persistent_workers"] and not loader["num_workers"]:
+        return "loader.persistent_workers=True needs loader.num_workers >= 1, got 0"
+    return None
+
+
+def _optimized(config: Config) -> str | None:
+    metric = config["optimized_metric"]
+    if metric.startswith("val/") and config["split"]["val"] == 0:
+        return f"optimized_metric={metric} needs validation data; set split.val > 0"
+    adapt = config["schedule"]["adapt"]
+    if adapt and adapt["metric"].startswith("val/") and config["split"]["val"] == 0:
+        return f"schedule.adapt.metric={adapt['metric']} needs validation data; set split.val > 0"
+    return None
+
+
+def _baselines(config: Config) -> str | None:
+    mode = config["mode"]
+    if mode != "federated" and config["bn"] in {"local", "recalibrate"}:
+        return f"bn={config['bn']} with mode={mode}: nothing is shared there; use bn=aggregate"
+    if mode == "local_only" and config["local_optimizer_state"] == "average":
+        return "local_optimizer_state=average with mode=local_only: use keep or reset"
+    return None
+
+
+def _init_from(config: Config) -> str | None:
+    path = config["init_from"]
+    if path is not None and not Path(path).is_file():
+        return f"init_from={path}: there is no such file"
+    return None
+
+
+def _devices(config: Config) -> str | None:
+    devices = config["trainer"]["devices"]
+    accelerator = config["trainer"]["accelerator"]
+    if not devices or (isinstance(devices, int) and devices < -1):
+        return f"trainer.devices={devices}: must be a count >= 1, -1, auto, or a list of indices"
+    wants_gpu = accelerator in {"gpu", "cuda"} or isinstance(devices, list)
+    if accelerator == "cpu" and isinstance(devices, list):
+        return f"trainer.devices={devices} with trainer.accelerator=cpu: must be a count"
+    if wants_gpu and not _may_have_gpu():
+        return (
+            f"trainer.accelerator={accelerator} trainer.devices={devices}: there is no GPU here; "
+            f"allowed: trainer.accelerator=cpu with a count of devices"
+        )
+    return None
+
+
+def _sync_batchnorm(config: Config) -> str | None:
+    if not config["trainer"].get("sync_batchnorm"):
+        return None
+    strategy = config["strategy"]
+    together = strategy["name"] in {"auto", "ddp"} and strategy.get("shard") == "batch"
+    if not together or config["trainer"]["accelerator"] == "cpu" or not _may_have_gpu():
+        return "trainer.sync_batchnorm=True needs strategy=ddp strategy.shard=batch on GPUs"
+    return None
+
+
+def _sharded(config: Config) -> str | None:
+    strategy, trainer = config["strategy"], config["trainer"]
+    grouped = strategy.get("group_params") is not None
+    if (strategy["name"] == "fsdp") != grouped:
+        return (
+            f"strategy.name={strategy['name']} strategy.group_params="
+            f"{shown(strategy.get('group_params'))}: fsdp needs it, no other has it; choose the "
+            f"group, strategy=fsdp"
+        )
+    if not grouped:
+        return None
+    if "shard" in strategy:
+        return f"strategy.shard={strategy['shard']} with strategy=fsdp: only ddp has it"
+    if trainer.get("inference_mode"):
+        return (
+            "trainer.inference_mode=True with strategy=fsdp: what it gathers could not be trained"
+        )
+    if trainer["accelerator"] in {"mps", "tpu"}:
+        return (
+            f"trainer.accelerator={trainer['accelerator']} with strategy=fsdp: must be cpu or gpu"
+        )
+    return None
+
+
+def _may_have_gpu() -> bool:
+    """Whether torch could find one; only what is certain without torch is a no."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}:
+        return False
+    nodes = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg", "/proc/driver/nvidia/version")
+    return sys.platform != "linux" or any(Path(node).exists() for node in nodes)
+
+
+RULES: tuple[Rule, ...] = (
+    _batch_size,
+    _passes,
+    _full_batch,
+    _auto_batch,
+    _shares,
+    _workers,
+    _optimized,
+    _baselines,
+    _init_from,
+    _devices,
+    _sync_batchnorm,
+    _sharded,
+)
