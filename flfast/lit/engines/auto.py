@@ -14,7 +14,7 @@ from flfast.state.weights import read_weights
 
 
 class AutoEngine(FusedEngine):
-    """Fused, unless a plan cannot be or a trial step disagrees with the eager one."""
+    """Fused, unless a plan cannot be or trial steps disagree with the eager ones."""
 
     name = "auto"
 

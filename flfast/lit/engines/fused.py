@@ -18,7 +18,7 @@ from flfast.state.tree import Tree
 
 
 class FusedEngine(EagerEngine):
-    """One `fit` per round; a training step is a client's whole local training."""
+    """One `fit` per round; its training step is the local training of all clients of this rank."""
 
     name = "fused"
 

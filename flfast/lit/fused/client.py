@@ -78,7 +78,7 @@ class ClientProgram:
 
         Args:
             data: the client's.
-            context: what it may read, on the device.
+            context: what it may read.
             optimizer_state: by parameter name; empty for a fresh optimizer.
             plan: epochs or steps, learning rate.
         """
