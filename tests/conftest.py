@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import settings
 from lightning.pytorch.utilities import rank_zero_only
+from processes import Command
 from ranks import Ranks
 from solving import solve
 from torch import nn
@@ -206,6 +207,23 @@ def flfast_run(tmp_path, monkeypatch):
         return folder
 
     return run
+
+
+@pytest.fixture
+def flfast_process(tmp_path):
+    """Start the command in a process and folder of its own; what still runs ends with the test."""
+    started = []
+
+    def start(*overrides, folder="process", env=None):
+        place = tmp_path / folder
+        place.mkdir(exist_ok=True)
+        overrides = (*overrides, f"hydra.run.dir={place / 'run'}")
+        started.append(Command(overrides, place, env or {}))
+        return started[-1]
+
+    yield start
+    for command in started:
+        command.kill()
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,11 @@
 """Worlds that torchrun or SLURM started: joined, checked, and ended together; real processes."""
 
-import csv
 import os
 import socket
-import subprocess
-import sys
 
 import pytest
 from omegaconf import OmegaConf
+from tables import assert_same_numbers, rows
 
 from flfast.config.phases import Phase
 from flfast.joining import fit_to_world
@@ -105,37 +103,27 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-def run_ranks(tmp_path, envs, *overrides):
+@pytest.fixture
+def run_ranks(flfast_process, tmp_path):
     """One process a rank, each in a folder of its own: (exit code, stderr) of each."""
-    port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    ranks = []
-    for number, env in enumerate(envs):
-        folder = tmp_path / f"rank{number}"
-        folder.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "flfast.train", *QUICK, *overrides]
-        ranks.append(
-            subprocess.Popen(
-                [*command, f"hydra.run.dir={folder / 'run'}"],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                cwd=folder,
-                env={**os.environ, **port, **env},
-            )
-        )
-    errors = [rank.communicate(timeout=240)[1] for rank in ranks]
-    return [(rank.returncode, error) for rank, error in zip(ranks, errors, strict=True)]
 
+    def run(envs, *overrides):
+        port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        ranks = [
+            flfast_process(*QUICK, *overrides, folder=f"rank{number}", env={**port, **env})
+            for number, env in enumerate(envs)
+        ]
+        return [rank.end() for rank in ranks]
 
-def table(folder):
-    with (folder / "metrics.csv").open() as file:
-        return list(csv.DictReader(file))
+    return run
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("shard", "nodes"), [("clients", 2), ("batch", 2), ("batch", 1)])
-def test_tasks_of_slurm_give_the_numbers_of_one_process(flfast_run, tmp_path, shard, nodes):
-    alone = table(flfast_run(*QUICK))
+def test_tasks_of_slurm_give_the_numbers_of_one_process(
+    flfast_run, run_ranks, tmp_path, shard, nodes
+):
+    alone = rows(flfast_run(*QUICK))
     tasks = [
         {
             **STEP,
@@ -148,14 +136,12 @@ def test_tasks_of_slurm_give_the_numbers_of_one_process(flfast_run, tmp_path, sh
         }
         for rank in (0, 1)
     ]
-    found = run_ranks(tmp_path, tasks, "strategy=ddp", f"strategy.shard={shard}")
+    found = run_ranks(tasks, "strategy=ddp", f"strategy.shard={shard}")
     assert [code for code, _ in found] == [0, 0], found
-    together = table(tmp_path / "rank0" / "run")
+    together = rows(tmp_path / "rank0" / "run")
     assert together[-1]["plan/strategy"] == f"ddp/{shard}"
     assert not (tmp_path / "rank1" / "run" / "metrics.csv").exists()
-    for left, right in zip(alone, together, strict=True):
-        assert left["global/accuracy"] == right["global/accuracy"]
-        assert float(left["global/loss"]) == pytest.approx(float(right["global/loss"]), rel=1e-5)
+    assert_same_numbers(together, alone)
 
 
 def ranks_of_torchrun():
@@ -164,13 +150,13 @@ def ranks_of_torchrun():
 
 
 @pytest.mark.slow
-def test_an_error_on_one_rank_ends_all_and_is_said_once(flfast_run, tmp_path):
+def test_an_error_on_one_rank_ends_all_and_is_said_once(flfast_run, run_ranks, tmp_path):
     for number in (0, 1):
         (tmp_path / f"rank{number}").mkdir()
     weights = flfast_run(*QUICK, "callbacks=files", "rounds=1") / "model.pt"
     (tmp_path / "rank0" / "weights.pt").write_bytes(weights.read_bytes())
     (tmp_path / "rank1" / "weights.pt").write_text("no weights")
-    found = run_ranks(tmp_path, ranks_of_torchrun(), "strategy=ddp", "init_from=weights.pt")
+    found = run_ranks(ranks_of_torchrun(), "strategy=ddp", "init_from=weights.pt")
     assert [code for code, _ in found] == [2, 2]
     message = "rank 1: init_from=weights.pt holds no weights"
     assert found[0][1].count(message) == 1
@@ -179,8 +165,8 @@ def test_an_error_on_one_rank_ends_all_and_is_said_once(flfast_run, tmp_path):
 
 
 @pytest.mark.slow
-def test_devices_that_are_not_the_ranks_are_one_error(tmp_path):
-    found = run_ranks(tmp_path, ranks_of_torchrun(), "strategy=ddp", "trainer.devices=3")
+def test_devices_that_are_not_the_ranks_are_one_error(run_ranks):
+    found = run_ranks(ranks_of_torchrun(), "strategy=ddp", "trainer.devices=3")
     assert [code for code, _ in found] == [2, 2]
     message = "trainer.devices=3 with strategy=ddp: torchrun or SLURM started 2 rank(s)"
     assert [error.count(message) for _, error in found] == [1, 0]

@@ -1,0 +1,25 @@
+"""What a run wrote into its tables, read and compared."""
+
+import csv
+
+import pytest
+
+
+def rows(folder):
+    """Rows of a run's `metrics.csv`; row r is the state after round r."""
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def timeless(folder):
+    """The same without what time and the machine have a part in."""
+    slow = ("time/", "train/samples_per_s", "monitor/")
+    return [{k: v for k, v in row.items() if not k.startswith(slow)} for row in rows(folder)]
+
+
+def assert_same_numbers(found, expected, *, rel=1e-5):
+    """Rows of two runs that differ in nothing but the order of sums."""
+    for left, right in zip(found, expected, strict=True):
+        for name in ("global/accuracy", "local/accuracy"):
+            assert left[name] == right[name]
+        assert float(left["global/loss"]) == pytest.approx(float(right["global/loss"]), rel=rel)
