@@ -210,15 +210,14 @@ def flfast_run(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def flfast_process(tmp_path):
-    """Start the command in a process and folder of its own; what still runs ends with the test."""
+def start(tmp_path):
+    """Start a command in a process and folder of its own; what still runs ends with the test."""
     started = []
 
-    def start(*overrides, folder="process", env=None):
+    def start(main, *arguments, folder="process", env=None):
         place = tmp_path / folder
         place.mkdir(exist_ok=True)
-        overrides = (*overrides, f"hydra.run.dir={place / 'run'}")
-        started.append(Command(overrides, place, env or {}))
+        started.append(Command(main, arguments, place, env or {}))
         return started[-1]
 
     yield start

@@ -1,28 +1,34 @@
-"""The command in a process of its own, forked: a new interpreter imports for ten seconds."""
+"""Commands in processes of their own, forked: a new interpreter imports for ten seconds."""
 
 import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-
-from flfast import train
 
 _FORK = multiprocessing.get_context("fork")
 
 
 class Command:
-    """`python -m flfast.train` in a folder, started.
+    """A command, started as `python -m` would from a folder.
 
     Args:
-        overrides: of the command line.
+        main: the module's function; reads `sys.argv`.
+        arguments: of the command line.
         folder: where it runs, with `stdout` and `stderr` in files there.
         env: variables beside those of this process.
     """
 
-    def __init__(self, overrides: tuple[str, ...], folder: Path, env: dict[str, str]) -> None:
+    def __init__(
+        self,
+        main: Callable[[], object],
+        arguments: tuple[str, ...],
+        folder: Path,
+        env: dict[str, str],
+    ) -> None:
         self.folder = folder
-        self._process = _FORK.Process(target=_run, args=(overrides, folder, env))
+        self._process = _FORK.Process(target=_run, args=(main, arguments, folder, env))
         self._process.start()
         self.pid = self._process.pid
 
@@ -38,15 +44,17 @@ class Command:
         self._process.join()
 
 
-def _run(overrides: tuple[str, ...], folder: Path, env: dict[str, str]) -> None:
+def _run(
+    main: Callable[[], object], arguments: tuple[str, ...], folder: Path, env: dict[str, str]
+) -> None:
     os.chdir(folder)
     os.environ |= env
-    sys.argv = ["flfast", *overrides]
-    sys.path.insert(0, "")  # as `python -m` does
+    sys.argv = ["command", *arguments]
+    sys.path.insert(0, "")  # noqa: TID251 - as `python -m` does
     for name, number in (("stdout", 1), ("stderr", 2)):
         # Not pytest's, which wants to show them as the test's own.
         stream = Path(name).open("w", buffering=1)  # noqa: SIM115 - open to the end
         os.dup2(stream.fileno(), number)
         setattr(sys, name, stream)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not that of an agent that ran in the parent
-    train.main()
+    main()

@@ -1,6 +1,5 @@
 """The recipes of CONTRIBUTING.md: complete, clean, and running outside of the repository."""
 
-import csv
 import re
 import subprocess
 import sys
@@ -8,6 +7,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 import yaml
+from tables import rows
+
+from flfast import train
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -61,31 +63,33 @@ def elsewhere(tmp_path_factory):
     return folder
 
 
-def run(folder, *overrides):
-    command = [sys.executable, "-m", "flfast.train", "--config-dir", "conf", *CHOICES]
-    return subprocess.run(
-        [*command, "rounds=2", "callbacks=quiet", "hydra.run.dir=run", *overrides],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-    )
+@pytest.fixture
+def run(elsewhere, start):
+    """The command in the user's folder: (exit code, folder with what it said)."""
+
+    def run(*overrides):
+        words = ("--config-dir", "conf", *CHOICES, "rounds=2", "callbacks=none", *overrides)
+        command = start(train.main, *words, "hydra.run.dir=run", folder=elsewhere)
+        return command.end()[0], command.folder
+
+    return run
 
 
 @pytest.mark.slow
-def test_the_recipes_run_together_from_a_package_of_ones_own(elsewhere):
-    process = run(elsewhere)
-    assert process.returncode == 0, process.stderr
-    with (elsewhere / "run" / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["round"] for row in rows] == ["0", "1", "2"]
-    assert float(rows[-1]["global/accuracy"]) > 0.75
-    assert "slow_server · two_moons · zipf · residual_mlp · 10 clients" in process.stdout
+def test_the_recipes_run_together_from_a_package_of_ones_own(run):
+    code, folder = run()
+    assert code == 0, (folder / "stderr").read_text()
+    table = rows(folder / "run")
+    assert [row["round"] for row in table] == ["0", "1", "2"]
+    assert float(table[-1]["global/accuracy"]) > 0.75
+    named = "slow_server · two_moons · zipf · residual_mlp · 10 clients"
+    assert named in (folder / "stdout").read_text()
 
 
 @pytest.mark.slow
-def test_options_of_ones_own_package_are_checked_like_ours(elsewhere):
-    process = run(elsewhere, "algorithm.server_lr=-1", "+model.widthh=3")
-    assert process.returncode == 2
-    assert "algorithm.server_lr=-1: must be greater than 0" in process.stderr
-    assert "unknown key model.widthh=3; did you mean width?" in process.stderr
+def test_options_of_ones_own_package_are_checked_like_ours(run):
+    code, folder = run("algorithm.server_lr=-1", "+model.widthh=3")
+    assert code == 2
+    said = (folder / "stderr").read_text()
+    assert "algorithm.server_lr=-1: must be greater than 0" in said
+    assert "unknown key model.widthh=3; did you mean width?" in said

@@ -7,11 +7,12 @@ import pytest
 from omegaconf import OmegaConf
 from tables import assert_same_numbers, rows
 
+from flfast import train
 from flfast.config.phases import Phase
 from flfast.joining import fit_to_world
 from flfast.lit.world import World, launched_world
 
-QUICK = ("experiment=quick", "rounds=2", "callbacks=quiet")
+QUICK = ("experiment=quick", "rounds=2", "callbacks=none")
 STEP = {
     "SLURM_JOB_ID": "71",
     "SLURM_JOB_NAME": "train",
@@ -104,13 +105,14 @@ def free_port():
 
 
 @pytest.fixture
-def run_ranks(flfast_process, tmp_path):
+def run_ranks(start):
     """One process a rank, each in a folder of its own: (exit code, stderr) of each."""
 
     def run(envs, *overrides):
         port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        command = (*QUICK, *overrides, "hydra.run.dir=run")
         ranks = [
-            flfast_process(*QUICK, *overrides, folder=f"rank{number}", env={**port, **env})
+            start(train.main, *command, folder=f"rank{number}", env={**port, **env})
             for number, env in enumerate(envs)
         ]
         return [rank.end() for rank in ranks]

@@ -7,8 +7,6 @@ import re
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,18 +14,12 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from tables import assert_same_numbers, rows, timeless
+from torch.distributed.run import main as torchrun
 
-QUICK = ("experiment=quick", "rounds=2", "callbacks=quiet")
+from flfast import train
 
-
-def rows(folder):
-    with (folder / "metrics.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
-def timeless(folder):
-    slow = ("time/", "train/samples_per_s", "monitor/")
-    return [{k: v for k, v in row.items() if not k.startswith(slow)} for row in rows(folder)]
+QUICK = ("experiment=quick", "rounds=2", "callbacks=none")
 
 
 def test_a_run_leaves_its_numbers_its_pictures_and_its_weights(flfast_run):
@@ -64,7 +56,7 @@ def test_the_same_run_twice_is_the_same_to_the_last_digit(flfast_run):
 
 
 def test_a_run_starts_from_given_weights(flfast_run):
-    first = flfast_run(*QUICK, run_dir="a")
+    first = flfast_run(*QUICK, "callbacks=files", run_dir="a")
     second = flfast_run(*QUICK, f"init_from={first / 'model.pt'}", run_dir="b")
     assert float(rows(second)[0]["global/loss"]) == pytest.approx(
         float(rows(first)[-1]["global/loss"])
@@ -72,7 +64,7 @@ def test_a_run_starts_from_given_weights(flfast_run):
 
 
 def test_weights_of_another_model_are_refused(flfast_run, capsys):
-    first = flfast_run(*QUICK, run_dir="a")
+    first = flfast_run(*QUICK, "callbacks=files", run_dir="a")
     with pytest.raises(SystemExit):
         flfast_run(*QUICK, "model=logistic", f"init_from={first / 'model.pt'}", run_dir="b")
     assert "shapes ['fc.weight [10, 200] instead of [10, 64]']" in capsys.readouterr().err
@@ -93,7 +85,7 @@ def test_federation_lies_between_its_baselines(flfast_run):
 
     def final(mode, column):
         folder = flfast_run(
-            f"mode={mode}", "rounds=12", "callbacks=quiet", "eval_every=12", run_dir=mode
+            f"mode={mode}", "rounds=12", "callbacks=none", "eval_every=12", run_dir=mode
         )
         return float(rows(folder)[-1][column])
 
@@ -102,7 +94,7 @@ def test_federation_lies_between_its_baselines(flfast_run):
     assert final("centralized", "global/accuracy") > federated - 0.02
     # A client's own model is good at its own few classes; the server's knows them all.
     local = flfast_run(
-        "mode=local_only", "rounds=12", "callbacks=quiet", "eval_every=12", run_dir="alone"
+        "mode=local_only", "rounds=12", "callbacks=none", "eval_every=12", run_dir="alone"
     )
     federated_local = rows(local.parent / "federated")[-1]["local/accuracy"]
     assert float(federated_local) > float(rows(local)[-1]["personal/accuracy"])
@@ -196,18 +188,12 @@ def test_every_recipe_runs_a_round(flfast_run, mnist, root):
 
 def test_two_ranks_give_the_numbers_of_one_process(flfast_run, capfd):
     """Also inside of a sweep, after a job that trained in this process."""
-    folder = flfast_run(
-        "-m", "strategy=single,dp,ddp,auto", "trainer.devices=2", "seed=1,2", *QUICK
-    )
-    runs = [timeless(folder / str(num)) for num in range(8)]
+    folder = flfast_run("-m", "strategy=single,dp,ddp,auto", "trainer.devices=2", *QUICK)
+    runs = [timeless(folder / str(num)) for num in range(4)]
     assert "strategy=single uses one of the 2 devices" in capfd.readouterr().out
-    assert [run[1]["plan/strategy"] for run in runs[::2]] == ["single", "dp", *["ddp/clients"] * 2]
-    for single, both in zip(runs[:2] * 3, runs[2:], strict=True):
-        for left, right in zip(single, both, strict=True):
-            assert left["global/accuracy"] == right["global/accuracy"]
-            assert float(left["global/loss"]) == pytest.approx(
-                float(right["global/loss"]), rel=1e-5
-            )
+    assert [run[1]["plan/strategy"] for run in runs] == ["single", "dp", *["ddp/clients"] * 2]
+    for run in runs[1:]:
+        assert_same_numbers(run, runs[0])
 
 
 def test_an_error_in_a_rank_is_one_clear_error(flfast_run, capfd):
@@ -217,47 +203,37 @@ def test_an_error_in_a_rank_is_one_clear_error(flfast_run, capfd):
 
 
 @pytest.mark.slow
-def test_torchrun_on_two_nodes_gives_the_numbers_of_one_process(flfast_run, tmp_path):
-    alone = timeless(flfast_run(*QUICK))
+def test_torchrun_on_two_nodes_gives_the_numbers_of_one_process(flfast_run, start, tmp_path):
+    """Its ranks are new interpreters, that know nothing of this process."""
+    alone = rows(flfast_run(*QUICK))
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
     agents = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2"),
-                *("--nproc-per-node=1", f"--node-rank={node}", "--master-addr=localhost"),
-                *(f"--master-port={port}", "-m", "flfast.train", "strategy=ddp", *QUICK),
-                f"hydra.run.dir={tmp_path / f'node{node}'}",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
+        start(
+            torchrun,
+            *("--nnodes=2", "--nproc-per-node=1", f"--node-rank={node}"),
+            *("--master-addr=localhost", f"--master-port={port}", "-m", "flfast.train"),
+            *("strategy=ddp", *QUICK, "hydra.run.dir=run"),
+            folder=f"node{node}",
         )
         for node in (0, 1)
     ]
-    errors = [agent.communicate(timeout=240)[1] for agent in agents]
-    assert [agent.returncode for agent in agents] == [0, 0], errors
-    together = timeless(tmp_path / "node0")
-    assert not (tmp_path / "node1" / "metrics.csv").exists()
-    for left, right in zip(alone, together, strict=True):
-        assert left["global/accuracy"] == right["global/accuracy"]
-        assert left["local/accuracy"] == right["local/accuracy"]
+    found = [agent.end() for agent in agents]
+    assert [code for code, _ in found] == [0, 0], found
+    assert not (tmp_path / "node1" / "run" / "metrics.csv").exists()
+    assert_same_numbers(rows(tmp_path / "node0" / "run"), alone)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the rank in /proc")
-def test_a_killed_rank_ends_the_run_with_one_clear_error(tmp_path):
-    run = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "flfast.train", "strategy=ddp", "trainer.devices=2"),
-            *("rounds=9999", "callbacks=none", f"hydra.run.dir={tmp_path}"),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
+def test_a_killed_rank_ends_the_run_with_one_clear_error(start):
+    run = start(
+        train.main,
+        *("strategy=ddp", "trainer.devices=2", "rounds=9999", "callbacks=none"),
+        "hydra.run.dir=run",
     )
-    table = tmp_path / "metrics.csv"
+    table = run.folder / "run" / "metrics.csv"
     for _ in range(600):
         time.sleep(0.1)
         if table.exists() and len(table.read_text().splitlines()) > 3:
@@ -265,23 +241,18 @@ def test_a_killed_rank_ends_the_run_with_one_clear_error(tmp_path):
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
     victim = children[-1]
     os.kill(int(victim), signal.SIGKILL)
-    errors = run.communicate(timeout=60)[1]
-    assert run.returncode == 2
+    code, errors = run.end(timeout=60)
+    assert code == 2
     assert re.search(r"rank [01] of 2 died: Signal 9", errors)
 
 
 @pytest.mark.slow
-def test_ranks_that_cannot_be_forked_are_spawned(flfast_run, tmp_path):
+def test_ranks_that_cannot_be_forked_are_spawned(flfast_run, start):
     """More threads than one forbid a fork; the numbers and the log are the same."""
-    alone = timeless(flfast_run(*QUICK))
-    folder = tmp_path / "spawned"
-    command = [sys.executable, "-m", "flfast.train", "strategy=ddp", "trainer.devices=2"]
-    subprocess.run(
-        [*command, "threads=2", *QUICK, f"hydra.run.dir={folder}"],
-        check=True,
-        capture_output=True,
-        timeout=240,
-    )
-    for left, right in zip(alone, timeless(folder), strict=True):
-        assert float(left["global/loss"]) == pytest.approx(float(right["global/loss"]), rel=1e-4)
+    alone = rows(flfast_run(*QUICK))
+    ranks = ("strategy=ddp", "trainer.devices=2", "threads=2")
+    spawned = start(train.main, *ranks, *QUICK, "hydra.run.dir=run")
+    assert spawned.end()[0] == 0
+    folder = spawned.folder / "run"
+    assert_same_numbers(rows(folder), alone, rel=1e-4)
     assert "ddp/clients on cpu:2" in (folder / "train.log").read_text()
