@@ -79,7 +79,7 @@ def tied():
 def outcome(make_data, make_federation):
     """Weights and numbers after two rounds over ragged clients."""
 
-    def outcome(sizes=(5, 9, 1, 7), model=mlp, world=None, features=(5,), **options):
+    def outcome(sizes=(5, 9, 1), model=mlp, world=None, features=(5,), **options):
         data = make_data(sizes, split=(0.2, 0.2), num_test=9, features=features)
         extra = {"world": world} if world else {}
         federation = make_federation(data, model(), **{"rounds": 2, **options, **extra})
@@ -135,7 +135,7 @@ CASES = {
     "some-groups": {"batching": Batching(4), "group_params": 40},
     "tied": {"model": tied, "batching": Batching(4)},
     "validated": {
-        "sizes": (6, 9, 8, 7),
+        "sizes": (6, 9),
         "batching": Batching(3),
         "local_epochs": 4,
         "trainer": {"limit_val_batches": 1.0, "callbacks": [EarlyStopping("val/loss", 9.0)]},
@@ -157,17 +157,22 @@ CASES = {
 }
 
 
+# Steps of three ranks take thrice as long on a core or two; who cuts and sums most has them.
+THREE = {"fedprox-accumulated", "clipped", "full-batch", "cnn-fedprox", "some-groups", "tied"}
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_sharded_model_trains_to_the_numbers_of_a_whole_one(in_world, outcome, size):
+    cases = {name: case for name, case in CASES.items() if (name in THREE) == (size == 3)}
     results = in_world(
         size,
         lambda world: {
-            name: outcome(**{**case, **FSDP}, world=world) for name, case in CASES.items()
+            name: outcome(**{**case, **FSDP}, world=world) for name, case in cases.items()
         },
     )
-    for name, case in CASES.items():
+    for name, case in cases.items():
         expected = outcome(**case)
         for rank in range(size):
             assert_equal(results[rank][name], expected)
