@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import strategies as st
 from torch import nn
 
 from flfast.algorithms.algorithm import Algorithm
@@ -155,11 +154,6 @@ def problem_of(seed: int) -> Problem:
         precision="32-true" if single else "64-true",
         seed=seed,
     )
-
-
-# One number, from which all else is drawn evenly: Hypothesis's own draws repeat themselves, and
-# of 25 examples a third would be alike. A failing problem is printed whole, and is small.
-problems = st.integers(0, 2**32 - 1).map(problem_of)
 
 
 def linear(problem: Problem) -> list[nn.Module]:
