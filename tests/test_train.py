@@ -2,6 +2,7 @@
 
 import csv
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -70,9 +71,16 @@ def test_weights_of_another_model_are_refused(flfast_run, capsys):
     assert "shapes ['fc.weight [10, 200] instead of [10, 64]']" in capsys.readouterr().err
 
 
+def test_workers_end_with_the_run_that_they_read_for(flfast_run):
+    workers = ("loader.num_workers=1", "loader.persistent_workers=true")
+    before = multiprocessing.active_children()
+    flfast_run(*QUICK, *workers, "sampler.fraction=0.3", "trainer.limit_train_batches=2")
+    assert multiprocessing.active_children() == before
+
+
 @pytest.mark.parametrize("mode", ["centralized", "local_only"])
 def test_baselines_come_from_the_same_config(flfast_run, mode):
-    folder = flfast_run(*QUICK, f"mode={mode}")
+    folder = flfast_run(*QUICK, f"mode={mode}", "callbacks=files")
     first, last = rows(folder)[0], rows(folder)[-1]
     clients = 1 if mode == "centralized" else 5
     assert int(last["cohort/clients"]) == clients
@@ -104,9 +112,9 @@ def test_federation_lies_between_its_baselines(flfast_run):
     "overrides",
     [
         ("model=resnet18", "bn=local", "model.small_images=true"),
-        ("model=resnet18", "bn=recalibrate"),
-        ("model=resnet18", "bn=frozen"),
-        ("model=resnet18", "model.norm=group"),
+        ("model=resnet18", "bn=recalibrate", "engine=eager"),
+        ("model=resnet18", "bn=frozen", "engine=eager"),
+        ("model=resnet18", "model.norm=group", "engine=eager"),
         ("local_optimizer_state=keep", "optimizer=adam"),
         ("local_optimizer_state=average", "optimizer.momentum=0.9"),
         ("batch_size=-1", "micro_batch=16"),
@@ -131,7 +139,7 @@ def test_options_work_together(flfast_run, overrides):
     limits = ("trainer.limit_train_batches=2",) if "local_steps" not in str(overrides) else ()
     small = ("data.num_examples=400", "data.num_test=40") if "synthetic" in str(overrides) else ()
     folder = flfast_run(
-        *("sampler.fraction=0.3", "rounds=1", "local_epochs=1", "callbacks=quiet"),
+        *("sampler.fraction=0.3", "rounds=1", "local_epochs=1", "callbacks=none"),
         *limits,
         *small,
         *overrides,

@@ -101,6 +101,11 @@ class FederatedDataModule(L.LightningDataModule):
         train = self.splits["train"]
         self.train_clients = train.pooled() if self.pooled else train
 
+    def close(self) -> None:
+        """End the processes that read examples, if any; nothing is fetched afterwards."""
+        for fetch in (self._fetch, self._fetch_eval):
+            getattr(fetch, "close", lambda: None)()
+
     @property
     def num_clients(self) -> int:
         """Clients in the population."""

@@ -260,8 +260,9 @@ class CohortEngine(ABC):
         return {**server, "buffers": read_buffers(model)}
 
     def close(self) -> None:
-        """Let profilers describe the whole run."""
+        """Let profilers describe the whole run, and workers end."""
         self.trainers.close()
+        self.data.close()
 
 
 def _for_evaluation(plan: RoundPlan) -> RoundPlan:
