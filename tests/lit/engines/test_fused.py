@@ -151,7 +151,7 @@ def test_dropout_draws_the_same_masks(make_data, make_federation):
     assert_engines_agree(make, tol=1e-5, engine=AutoEngine)
 
 
-def test_dropout_draws_new_masks_in_every_step_and_is_reproducible(make_data, make_federation):
+def test_dropout_is_reproducible(make_data, make_federation):
     def final(seed=0):
         model = mlp(lambda: nn.Dropout(0.5))
         federation = make_federation(make_data([8, 8], seed=seed), model, rounds=2)
