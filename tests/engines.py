@@ -22,11 +22,12 @@ def with_batchnorm():
     return mlp(lambda: nn.BatchNorm1d(8))
 
 
-def engine_of(federation, engine=AutoEngine):
+def engine_of(federation, engine=AutoEngine, *, stack="auto"):
     """The federation's engine, of another kind."""
     eager = federation.engine
+    options = {} if engine is EagerEngine else {"stack": stack}
     return engine(
-        eager.module, eager.data, eager.trainers._make_trainer, eager.states, eager.world
+        eager.module, eager.data, eager.trainers._make_trainer, eager.states, eager.world, **options
     )
 
 
@@ -35,15 +36,15 @@ def chosen(federation, **changes):
     return engine_of(federation).choose(plan)
 
 
-def ran(federation, engine):
-    federation.engine = engine_of(federation, engine)
+def ran(federation, engine, *, stack="auto"):
+    federation.engine = engine_of(federation, engine, stack=stack)
     federation.run()
     return federation
 
 
-def assert_engines_agree(make, *, tol=1e-9, engine=FusedEngine):
+def assert_engines_agree(make, *, tol=1e-9, engine=FusedEngine, stack="auto"):
     """`make()` is a new federation each time; returns the one that was fused."""
-    eager, fused = ran(make(), EagerEngine), ran(make(), engine)
+    eager, fused = ran(make(), EagerEngine), ran(make(), engine, stack=stack)
     assert fused.engine.choose(fused.plans(1, [])) == "fused"
     found, expected = fused.weights(), eager.weights()
     assert any(not torch.equal(expected[n], w) for n, w in flat(eager.initial).items())

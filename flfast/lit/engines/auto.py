@@ -3,11 +3,10 @@
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-import torch
-
 from flfast.lit.engines.cohort import LocalResult
 from flfast.lit.engines.eager import EagerEngine
 from flfast.lit.engines.fused import FusedEngine
+from flfast.lit.fused.agreement import agree
 from flfast.plan import RoundPlan
 from flfast.state.tree import Tree
 from flfast.state.weights import read_weights
@@ -28,6 +27,8 @@ class AutoEngine(FusedEngine):
         if key not in self._reasons:
             self._reasons[key] = self._obstacle(plan) or self._disagreement(plan)
         reason = self._reasons[key]
+        if reason is None:
+            self._check_stack(plan)
         return "fused" if reason is None else f"eager ({reason})"
 
     def train_clients(
@@ -55,20 +56,5 @@ class AutoEngine(FusedEngine):
         except Exception as error:  # noqa: BLE001 - whatever torch says of a model it cannot trace
             return f"the model cannot be traced: {str(error).splitlines()[0]}"
         eager, fused = (result.done.weights for result in results)
-        same = all(_agree(initial[kind], eager[kind], fused[kind], low=low) for kind in eager)
+        same = all(agree(initial[kind], eager[kind], fused[kind], low=low) for kind in eager)
         return None if same else "traced steps arrive at other weights"
-
-
-def _agree(before: Tree, eager: Tree, fused: Tree, *, low: bool) -> bool:
-    """Whether two steps agree but for rounding, which may be much of a step in low precision.
-
-    Over all leaves together: a gradient that is only rounding may be a whole step of Adam's.
-    """
-    update = distance = rounding = 0.0
-    for name, leaf in eager.items():
-        if not leaf.is_floating_point():
-            continue
-        update += float((leaf.double() - before[name].double()).square().sum())
-        distance += float((leaf.double() - fused[name].double()).square().sum())
-        rounding += (8 * torch.finfo(leaf.dtype).eps) ** 2 * float(leaf.double().square().sum())
-    return distance <= (0.2 if low else 0.05) ** 2 * update + rounding

@@ -3,27 +3,41 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from typing import Any, Literal
 
 import torch
 
 from flfast.lit.cohort import CohortDataModule, CohortModule
 from flfast.lit.engines.cohort import LocalResult
 from flfast.lit.engines.eager import EagerEngine
-from flfast.lit.fused.client import ClientProgram
 from flfast.lit.fused.limits import obstacle
 from flfast.lit.fused.optimizers import local_optimizer
+from flfast.lit.fused.stack import Beginning, StackProgram
+from flfast.lit.fused.stacks import grouped, local_steps
 from flfast.lit.fused.step import Clip, LocalStep
+from flfast.lit.fused.widths import not_stackable
+from flfast.options import Count
 from flfast.plan import RoundPlan
 from flfast.state.tree import Tree
+from flfast.state.weights import read_weights
 
 
 class FusedEngine(EagerEngine):
-    """One `fit` per round; its training step is the local training of all clients of this rank."""
+    """One `fit` per round; its training step is the local training of all clients of this rank.
+
+    Args:
+        others: what every engine takes, see `CohortEngine`.
+        stack: clients that are trained together in one program; `auto` is as many as are faster.
+    """
 
     name = "fused"
 
+    def __init__(self, *others: Any, stack: Count | Literal["auto"]) -> None:
+        super().__init__(*others)
+        self._stack = stack
+
     @cached_property
-    def _programs(self) -> dict[object, ClientProgram]:
+    def _programs(self) -> dict[object, StackProgram]:
         return {}
 
     def choose(self, plan: RoundPlan) -> str:
@@ -31,10 +45,30 @@ class FusedEngine(EagerEngine):
         reason = self._obstacle(plan)
         if reason is not None:
             raise ValueError(f"engine=fused: {reason}; use engine=auto or engine=eager")
+        self._check_stack(plan)
         return self.name
 
     def _obstacle(self, plan: RoundPlan) -> str | None:
         return obstacle(plan, self.module, self.data, self.trainers.trainer(plan).trainer)
+
+    def _check_stack(self, plan: RoundPlan) -> None:
+        """Refuse a number of clients that cannot be trained together, before training."""
+        if self._stack in {"auto", 1}:
+            return
+        reason = not_stackable(plan.batching)
+        if reason is None:
+            server = self.algorithm.server_state(read_weights(self.model))
+            one = plan._replace(local_steps=1, local_epochs=None)
+            try:
+                FusedEngine.train_clients(
+                    self, [0, 0], self.algorithm.broadcast(server), one, lambda result: None
+                )
+            except (RuntimeError, NotImplementedError) as error:
+                reason = f"the model cannot be stacked: {str(error).splitlines()[0]}"
+        if reason is not None:
+            raise ValueError(
+                f"engine.stack={self._stack}: {reason}; use engine.stack=auto or engine.stack=1"
+            )
 
     def train_clients(
         self,
@@ -47,19 +81,43 @@ class FusedEngine(EagerEngine):
         if not clients:
             return
 
+        def begin(client_id: int) -> Beginning:
+            with _outside_precision(self.module.device):
+                return Beginning(*self._begin(client_id, broadcast, plan))
+
         def train(batch: Sequence[int]) -> None:
             program = self._program(plan)
-            for client_id in batch:
-                with _outside_precision(self.module.device):
-                    context, optimizer_state, data = self._begin(client_id, broadcast, plan)
-                outcome = program.train(data, context, optimizer_state, plan)
-                with _outside_precision(self.module.device):
-                    deliver(LocalResult(client_id, context, *outcome))
+            width = 1
+            if len(batch) > 1 and not_stackable(plan.batching) is None:
+                largest = max(batch, key=lambda k: len(self.data.train_clients.of(k)))
+                width = program.width(self._stack, lambda: begin(largest), plan)
+            for stack in self._stacks(batch, plan, width):
+                begun = [begin(client_id) for client_id in stack]
+                outcomes = program.train(begun, plan)
+                for client_id, own, outcome in zip(stack, begun, outcomes, strict=True):
+                    with _outside_precision(self.module.device):
+                        deliver(LocalResult(client_id, own.context, *outcome))
 
         module = CohortModule(self.module, train)
         self.trainers.trainer(plan).fit_cohort(module, CohortDataModule(clients))
 
-    def _program(self, plan: RoundPlan) -> ClientProgram:
+    def _stacks(self, clients: Sequence[int], plan: RoundPlan, width: int) -> list[list[int]]:
+        """Clients by stack; one after another as they are given where stacks are of one."""
+        if width == 1:
+            return [[client_id] for client_id in clients]
+        batching = plan.batching._replace(limit=self.trainers.trainer(plan).train_limit)
+        sizes = [
+            local_steps(
+                len(self.data.train_clients.of(client_id)),
+                batching,
+                epochs=plan.local_epochs,
+                steps=plan.local_steps,
+            ).sizes
+            for client_id in clients
+        ]
+        return [[clients[place] for place in stack] for stack in grouped(sizes, width)]
+
+    def _program(self, plan: RoundPlan) -> StackProgram:
         """The program of a plan, made once the model is on the plan's device."""
         key = (plan.phase, plan.strategy, plan.precision, self.module.device)
         if key not in self._programs:
@@ -68,7 +126,7 @@ class FusedEngine(EagerEngine):
             trained = [p for p in self.module.params.values() if p.requires_grad]
             optimizer = local_optimizer(self.module.make_optimizer(trained, lr=plan.lr))
             step = LocalStep(self.model, self.algorithm, optimizer, clip)
-            self._programs[key] = ClientProgram(step)
+            self._programs[key] = StackProgram(step)
         return self._programs[key]
 
 

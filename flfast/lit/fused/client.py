@@ -1,44 +1,25 @@
-"""Local training of one client after another, in the same memory, by compiled programs."""
+"""Local training of one client, by compiled programs."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Context, Finished
-from flfast.datamodules.examples import Examples
+from flfast.algorithms.algorithm import Context
 from flfast.datamodules.federated import ClientDataModule
 from flfast.lit.fused.padding import notices_padding
 from flfast.lit.fused.passes import Call, Chunk, epoch_chunks
+from flfast.lit.fused.programs import Programs
+from flfast.lit.fused.rows import Rows
 from flfast.lit.fused.step import LocalStep
-from flfast.lit.fused.torchscript import Script
-from flfast.lit.fused.trace import trace
+from flfast.lit.fused.work import Outcome, Work, rate
 from flfast.plan import Batching, RoundPlan
-from flfast.state.tree import Tree, leaves, tree_map
-from flfast.state.weights import buffers
+from flfast.state.tree import Tree, tree_map
 
 CACHED_EXAMPLES = 64
 """Of a full batch at a time on the CPU: 177 µs an example of a small CNN, where all took 302."""
 
-SMALLEST_LR = 1e-20
-"""Stands for a learning rate of zero: it changes no parameter that is not zero itself."""
-
-_ROWS = ("inputs", "targets")
-
-
-class Outcome(NamedTuple):
-    """What local training left.
-
-    Attributes:
-        done: what it arrived at, on the CPU.
-        num_seen: examples processed, every pass counted.
-        loss_sum: of the local objective over the examples seen.
-    """
-
-    done: Finished
-    num_seen: int
-    loss_sum: float
+ROWS = ("inputs", "targets")
 
 
 class ClientProgram:
@@ -49,26 +30,16 @@ class ClientProgram:
     """
 
     def __init__(self, step: LocalStep) -> None:
-        self.step = step
+        self.step, self.programs = step, Programs(step)
         self._exact: bool | None = None  # found out with the first client
-        weights = dict(step.model.named_parameters())
-        first = next(iter(weights.values()))
-        self._dtype, self._device = first.dtype, first.device
-        # Weights of examples are no numbers of 16 bits, whatever the model's are.
-        dtype = torch.promote_types(self._dtype, torch.float32)
-        self._exactly: Any = {"dtype": dtype, "device": self._device}
-        with torch.inference_mode():
-            params = {name: p.clone() for name, p in weights.items()}
-            self._trained = {name: params[name] for name in step.trained}
-            self._state: Tree = {
-                "params": params,
-                "buffers": {name: b.clone() for name, b in buffers(step.model).items()},
-                "optimizer": step.optimizer.empty(self._trained),
-                "loss": torch.zeros((), **self._exactly),
-            }
-            self._lr = torch.zeros((), dtype=torch.float64, device=self._device)
-        self._examples: tuple[Tensor, Tensor] | None = None
-        self._programs: dict[object, Script] = {}
+        first = next(iter(step.model.parameters()))
+        self.device = first.device
+        self.rows = Rows(dtype=first.dtype, device=first.device)
+        self._work = Work(step, 1)
+        self._exactly: Any = {
+            "dtype": self._work.state["loss"].dtype,
+            "device": self.device,
+        }
         self._weights: dict[tuple[int, int, float], Tree] = {}
 
     def train(
@@ -82,112 +53,65 @@ class ClientProgram:
             optimizer_state: by parameter name; empty for a fresh optimizer.
             plan: epochs or steps, learning rate.
         """
-        optimizer = self.step.optimizer
-        context = self._on_device(context)
-        # A state that is kept in multiples of the rate could not be read at none.
-        lr = max(context.lr, SMALLEST_LR)
+        context = on_device(context, self.device)
         num_seen, num_examples, num_steps, epoch_idx = 0, 0, 0, 0
         with torch.inference_mode():
-            for kind in context.start:
-                tree_map(torch.Tensor.copy_, self._state[kind], context.start[kind])
-            optimizer.load(self._state["optimizer"], optimizer_state, lr)
-            self._state["loss"].zero_()
-            self._lr.fill_(lr)
-            exact = self._is_exact(data, context)
+            self._work.load(0, context, optimizer_state)
+            settings = self.settings(context)
+            exact = self.is_exact(data, context)
             batching = data.batching if exact else self._in_cache(data.batching)
             while num_steps != plan.local_steps and epoch_idx != plan.local_epochs:
                 left = None if plan.local_steps is None else plan.local_steps - num_steps
                 chunks = epoch_chunks(len(data.indices), batching, num_steps=left, exact=exact)
                 order = data.next_order()
                 for chunk in chunks:
-                    self._run(chunk, self._rows(chunk, order, data), context)
+                    rows = self.rows.ready(order[chunk.start : chunk.stop], data, chunk.padding)
+                    self._run(chunk, rows, context, settings)
                 num_seen += chunks[-1].stop
                 num_steps += sum(chunk.num_steps for chunk in chunks)
                 num_examples = num_examples or min(num_seen, len(data.indices))
                 epoch_idx += 1
-            loss_sum = float(self._state["loss"])
-        done = Finished(
-            weights={
-                kind: tree_map(_to_host, self._state[kind]) for kind in ("params", "buffers")
-            },
-            num_examples=num_examples,
-            num_steps=num_steps,
-            optimizer=optimizer.read(self._state["optimizer"], self.step.trained, lr),
-        )
+            loss_sum = self._work.loss(0)
+            done = self._work.finished(
+                0, context, num_examples=num_examples, num_steps=num_steps
+            )
         return Outcome(done, num_seen, loss_sum)
 
-    def _is_exact(self, data: ClientDataModule, context: Context) -> bool:
+    def is_exact(self, data: ClientDataModule, context: Context) -> bool:
         """Whether batches must keep their size, since padding would change what they say."""
         if self._exact is None:
             few = data.data.train_clients.indices[:4]
-            examples = Chunk(0, len(few), 0, ())
             # Random numbers that nobody else draws from.
             own = data.data.client(data.client_id, batching=data.batching)
-            trees = [
-                {**self._state, "grads": tree_map(torch.zeros_like, self._trained)},
-                {"server": context.server, "client": context.client, "start": context.start},
-                {"lr": self._lr},
-            ]
-            self._exact = notices_padding(self.step, trees, self._rows(examples, few, own))
+            trees = [self._work.slot(0, grads=True), readable(context), self.settings(context)]
+            self._exact = notices_padding(self.step, trees, self.rows.ready(few, own))
         return self._exact
 
-    def _on_device(self, context: Context) -> Context:
-        server, client, start = (
-            tree_map(lambda leaf: leaf.to(self._device), tree)
-            for tree in (context.server, context.client, context.start)
-        )
-        return Context(server, client, start, context.lr)
+    def settings(self, context: Context) -> Tree:
+        """What all steps of a round share."""
+        return {"lr": torch.tensor(rate(context), dtype=torch.float64, device=self.device)}
 
-    def _rows(self, chunk: Chunk, order: np.ndarray, data: ClientDataModule) -> list[Tensor]:
-        inputs, targets = self._stored(data.data.examples)
-        index = torch.from_numpy(order[chunk.start : chunk.stop]).to(inputs.device)
-        inputs = inputs.index_select(0, index).to(self._device)
-        inputs = data.augmented(inputs, dtype=self._dtype)
-        targets = targets.index_select(0, index).to(self._device)
-        if chunk.padding:  # any example will do: its weight is zero
-            inputs = torch.cat([inputs, inputs[:1].expand(chunk.padding, *inputs.shape[1:])])
-            targets = torch.cat([targets, targets[:1].expand(chunk.padding)])
-        return [inputs, targets]
+    def batch(self, num_examples: int) -> Tree:
+        """What steps of whole batches share of them."""
+        return self._batch(Call("whole", 0, 1, num_examples, num_examples, 1.0))
 
     def _in_cache(self, batching: Batching) -> Batching:
         """B = infinity in parts that stay in a core's cache, which changes no number."""
         whole = batching.batch_size == -1 and batching.micro_batch is None
-        small = whole and self._device.type == "cpu"
+        small = whole and self.device.type == "cpu"
         return batching._replace(micro_batch=CACHED_EXAMPLES) if small else batching
 
-    def _stored(self, examples: Examples) -> tuple[Tensor, Tensor]:
-        """All examples as they are stored, on the device where they fit beside the model."""
-        if self._examples is None:
-            assert isinstance(examples.inputs, Tensor)
-            inputs, targets = examples.inputs, examples.targets
-            if self._device.type == "cuda":
-                free, _ = torch.cuda.mem_get_info(self._device)
-                if inputs.nbytes + targets.nbytes < free / 2:
-                    inputs, targets = inputs.to(self._device), targets.to(self._device)
-            self._examples = inputs, targets
-        return self._examples
-
-    def _run(self, chunk: Chunk, rows: list[Tensor], context: Context) -> None:
+    def _run(self, chunk: Chunk, rows: list[Tensor], context: Context, settings: Tree) -> None:
         for call in chunk.calls:
-            batch = self._batch(call)
-            needed = [row[call.offset :] for row in rows] if call.size else []
-            trees = [
-                self._needed_state(call),
-                {"server": context.server, "client": context.client, "start": context.start},
-                {"lr": self._lr},
-                batch,
-            ]
-            fixed = [leaf for tree in trees for leaf in leaves(tree)]
-            program = self._program(call, trees, needed)
-            with torch.autocast(self._device.type, enabled=False):  # it is in the program
-                program(fixed, needed, num=call.num, size=call.size)
-
-    def _needed_state(self, call: Call) -> Tree:
-        if call.kind == "whole":
-            return {name: leaf for name, leaf in self._state.items() if name != "grads"}
-        if "grads" not in self._state:
-            self._state["grads"] = tree_map(torch.zeros_like, self._trained)
-        return self._state
+            state = self._work.slot(0, grads=call.kind != "whole")
+            stop = call.offset + call.num * call.size
+            needed = {
+                name: row[call.offset : stop].unflatten(0, (call.num, call.size))
+                for name, row in zip(ROWS, rows, strict=True)
+                if call.size
+            }
+            trees = [state, readable(context), settings, self._batch(call)]
+            self.programs.run(call.kind, trees, needed, num=call.num, alone=None)
 
     def _batch(self, call: Call) -> Tree:
         """What the steps of a call share of their batches: tensors, made once."""
@@ -199,28 +123,16 @@ class ClientProgram:
             self._weights[key] = {"weights": weights, "num": num, "share": share}
         return self._weights.get(key, {})
 
-    def _program(self, call: Call, trees: list[Tree], rows: list[Tensor]) -> Script:
-        context = tuple(_names(trees[1]))
-        key = (call.kind, call.size, context, torch.is_autocast_enabled(self._device.type))
-        if key not in self._programs:
-            *rest, batch = trees
-            inputs = dict(zip(_ROWS, (row[: call.size] for row in rows), strict=False))
-            step = getattr(self.step, call.kind)
-            with torch.inference_mode(mode=False):
-                module = trace(step, [*rest, {**batch, **inputs}])
-            self._programs[key] = Script(module, sliced=len(rows))
-        return self._programs[key]
+
+def readable(context: Context) -> Tree:
+    """A context as steps read it."""
+    return {"server": context.server, "client": context.client, "start": context.start}
 
 
-def _names(tree: Tree, prefix: str = "") -> list[str]:
-    return [
-        full
-        for name, leaf in tree.items()
-        for full in (
-            _names(leaf, f"{prefix}{name}.") if isinstance(leaf, dict) else [prefix + name]
-        )
-    ]
-
-
-def _to_host(leaf: Tensor) -> Tensor:
-    return leaf.clone(memory_format=torch.contiguous_format).cpu()
+def on_device(context: Context, device: torch.device) -> Context:
+    """A context with its tensors on a device."""
+    server, client, start = (
+        tree_map(lambda leaf: leaf.to(device), tree)
+        for tree in (context.server, context.client, context.start)
+    )
+    return Context(server, client, start, context.lr)

@@ -88,7 +88,7 @@ def _epoch_chunks(
     for step in steps:
         for start, stop, share in step:
             kind = "whole" if epoch.accumulate == 1 else "accumulate"
-            size = stop - start if exact else _bucket(stop - start, batching)
+            size = stop - start if exact else bucket(stop - start, batching)
             if pending and stop - pending[0][0] > max(CHUNK_EXAMPLES, largest):
                 flush()
             pending.append((start, Call(kind, 0, 1, size, stop - start, share)))
@@ -108,7 +108,7 @@ def _steps(epoch: LocalEpoch) -> Iterator[list[tuple[int, int, float]]]:
         yield parts[first : first + epoch.accumulate]
 
 
-def _bucket(size: int, batching: Batching) -> int:
+def bucket(size: int, batching: Batching) -> int:
     """The size itself for whole batches, otherwise three significant bits, rounded up."""
     if size in {batching.batch_size, batching.micro_batch}:
         return size

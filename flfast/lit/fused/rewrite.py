@@ -13,6 +13,7 @@ _PRODUCTS: dict[Any, Any] = {
     aten.mm.default: aten.addmm_.default,
     aten.bmm.default: aten.baddbmm_.default,
 }
+_RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.expand.default)
 _UPDATES: dict[Any, int] = {aten.sub_.Tensor: -1, aten.add_.Tensor: 1}
 
 
@@ -20,11 +21,16 @@ def rewrite(graph: Graph) -> None:
     """Make the graph shorter without changing what it computes."""
     for node in _calls(graph, aten.detach.default, aten.alias.default, aten.lift_fresh.default):
         _replace(node, node.args[0])
-    for node in _calls(graph, aten.t.default):
+    for node in _calls(graph, *_RESHAPES):
+        if _are_alike(node, node.args[0]):
+            _replace(node, node.args[0])
+    for node in _calls(graph, aten.t.default, aten.transpose.int):
         inner: Any = node.args[0]
-        if _is_call(inner, aten.t.default):
+        if _is_call(inner, node.target) and inner.args[1:] == node.args[1:]:
             _replace(node, inner.args[0])
     remove_unused(graph)
+    for node in _calls(graph, aten.add.Tensor):
+        _fuse_sum(graph, node)
     changed = _changed(graph)
     for node in _calls(graph, *_UPDATES):
         _fuse_update(graph, node, changed)
@@ -56,7 +62,7 @@ def invariants(graph: Graph, rows: set[Node]) -> set[Node]:
             placed.add(node)
             if node not in changed:
                 stable.add(node)
-        elif node.op == "call_function" and not _is_mutable(node) and not _is_random(node):
+        elif node.op == "call_function" and not _is_mutable(node) and not is_random(node):
             if _is_view(node) and placed.issuperset(node.all_input_nodes):
                 placed.add(node)
             if node not in changed and stable.issuperset(node.all_input_nodes):
@@ -89,10 +95,31 @@ def _fuse_update(graph: Graph, node: Node, changed: set[Node]) -> None:
         graph.erase_node(decay)
 
 
-def _are_alike(left: Node, right: Node) -> bool:
+def _fuse_sum(graph: Graph, node: Node) -> None:
+    """a @ b + bias of a stack becomes one operator."""
+    product: Any = node.args[0]
+    bias: Any = node.args[1]
+    alone = _is_call(product, aten.bmm.default) and len(product.users) == 1 and not node.kwargs
+    if not alone or not isinstance(bias, Node) or not _are_alike(product, node):
+        return
+    between = product.next
+    while between is not node and not _is_mutable(between):
+        between = between.next
+    if between is node and _dtype(bias) == _dtype(product):
+        with graph.inserting_before(node):
+            fused = graph.call_function(aten.baddbmm.default, (bias, *product.args))
+        fused.meta = dict(node.meta)
+        _replace(node, fused)
+
+
+def _are_alike(left: Any, right: Any) -> bool:
     """Whether one can be added to the other as it is."""
-    shapes = (left.meta["val"].shape, right.meta["val"].shape)
-    return shapes[0] == shapes[1] and left.meta["val"].dtype == right.meta["val"].dtype
+    shapes = [getattr(node.meta.get("val"), "shape", None) for node in (left, right)]
+    return None not in shapes and shapes[0] == shapes[1] and _dtype(left) == _dtype(right)
+
+
+def _dtype(node: Node) -> Any:
+    return getattr(node.meta.get("val"), "dtype", None)
 
 
 def _can_wait(decay: Node, update: Node) -> bool:
@@ -144,7 +171,8 @@ def _is_view(node: Node) -> bool:
     return bool(getattr(node.target, "is_view", False))
 
 
-def _is_random(node: Node) -> bool:
+def is_random(node: Node) -> bool:
+    """Whether an operator draws random numbers."""
     tags = getattr(node.target, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags
 

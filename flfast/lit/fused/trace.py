@@ -1,7 +1,7 @@
 """Tracing: from a function of trees to a straight line of torch operators, without autograd."""
 
-import operator
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -14,6 +14,18 @@ from flfast.state.tree import Tree, leaves
 
 
 def trace(fn: Callable[..., None], trees: Sequence[Tree]) -> GraphModule:
+    """The operators that `fn(*trees)` runs, rewritten; see `operators`."""
+    return rewritten(operators(fn, trees))
+
+
+def rewritten(module: GraphModule) -> GraphModule:
+    """The module with its graph rewritten."""
+    rewrite(module.graph)
+    module.recompile()
+    return module
+
+
+def operators(fn: Callable[..., None], trees: Sequence[Tree]) -> GraphModule:
     """The operators that `fn(*trees)` runs, as a graph over the trees' leaves.
 
     Args:
@@ -26,8 +38,6 @@ def trace(fn: Callable[..., None], trees: Sequence[Tree]) -> GraphModule:
     Raises:
         Exception: whatever torch says where Python decides on values.
     """
-    # Stand-ins: autograd refuses tensors that were made in inference mode.
-    flat = [_like(leaf) for tree in trees for leaf in leaves(tree)]
 
     def run(*tensors: Tensor) -> tuple[()]:
         rest = iter(tensors)
@@ -37,13 +47,24 @@ def trace(fn: Callable[..., None], trees: Sequence[Tree]) -> GraphModule:
     # Weights cast for autocast are cached; a cache must not outlive or precede the trace.
     torch.clear_autocast_cache()
     try:
-        # Real tensors that the function holds become constants of the graph.
-        module = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*flat)
+        # Stand-ins: autograd refuses tensors that were made in inference mode.
+        return record(run, [like(leaf) for tree in trees for leaf in leaves(tree)])
     finally:
         torch.clear_autocast_cache()
-    rewrite(module.graph)
-    module.recompile()
-    return module
+
+
+def record(run: Callable[..., tuple[()]], tensors: Sequence[Tensor]) -> GraphModule:
+    """The operators that `run(*tensors)` runs on tensors of such shapes."""
+    # Real tensors that the function holds become constants of the graph.
+    return make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+
+
+def like(leaf: Tensor, width: int | None = None) -> Tensor:
+    """A tensor of the same shape and strides without values, or `width` of them in a row."""
+    shape, stride = tuple(leaf.shape), leaf.stride()
+    if width is not None:
+        shape, stride = (width, *shape), (leaf.numel(), *stride)
+    return torch.empty_strided(shape, stride, dtype=leaf.dtype, device=leaf.device)
 
 
 def constants(module: GraphModule) -> dict[str, Tensor]:
@@ -51,17 +72,13 @@ def constants(module: GraphModule) -> dict[str, Tensor]:
     found = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":
-            found[node.name] = operator.attrgetter(str(node.target))(module)
+            found[node.name] = attrgetter(str(node.target))(module)
     return found
 
 
 def placeholders(graph: Graph) -> list[Node]:
     """The graph's inputs."""
     return [node for node in graph.nodes if node.op == "placeholder"]
-
-
-def _like(leaf: Tensor) -> Tensor:
-    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
 
 
 def _rebuild(tree: Tree, rest: Any) -> Tree:

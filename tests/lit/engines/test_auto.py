@@ -98,7 +98,7 @@ def test_a_phase_may_be_fused_and_the_next_not(make_data, make_federation):
         return own(plan)
 
     eager = federation.engine
-    engine = AutoEngine(eager.module, eager.data, make_trainer, eager.states)
+    engine = AutoEngine(eager.module, eager.data, make_trainer, eager.states, stack="auto")
     first = federation.plans(1, [])
     second = first._replace(phase=1, strategy="dp", round_idx=2)
     assert engine.choose(first) == "fused"

@@ -32,7 +32,7 @@ def run_both(fn, state, rows, *, size=1):
     for i in range(num):
         fn(expected, {"x": rows[i * size : (i + 1) * size].clone()})
     module = trace(fn, [state, {"x": rows[:size]}])
-    Script(module, sliced=1)(list(found.values()), [rows.clone()], num=num, size=size)
+    Script(module, sliced=1)(list(found.values()), [rows.clone().unflatten(0, (num, size))], num=num, width=1)
     return expected, found, module
 
 
@@ -272,7 +272,7 @@ def test_random_operators_are_repeated():
     draws, masks = [], []
     with torch.random.fork_rng():
         found = copied(state)
-        script(list(found.values()), [torch.zeros(40, dtype=torch.float64)], num=40, size=1)
+        script(list(found.values()), [torch.zeros(40, 1, dtype=torch.float64)], num=40, width=1)
         for _ in range(20):
             own = copied(state)
             script(list(own.values()), [torch.zeros(2, dtype=torch.float64)], num=2, size=1)

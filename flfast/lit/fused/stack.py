@@ -1,0 +1,256 @@
+"""Local training of a stack of clients, by programs that step all of them at once."""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flfast.algorithms.algorithm import Context
+from flfast.datamodules.federated import ClientDataModule
+from flfast.lit.fused.agreement import agree
+from flfast.lit.fused.client import ROWS, ClientProgram, readable
+from flfast.lit.fused.stacks import LocalSteps, StackCall, local_steps, stack_calls
+from flfast.lit.fused.step import LocalStep
+from flfast.lit.fused.trace import like
+from flfast.lit.fused.widths import auto_width
+from flfast.lit.fused.work import Outcome, Work
+from flfast.plan import RoundPlan
+from flfast.state.tree import Tree, tree_map
+
+READY_EXAMPLES = 2048
+"""Rows made ready at once, by one gather."""
+
+
+class Beginning(NamedTuple):
+    """What a client starts from.
+
+    Attributes:
+        context: what it may read.
+        optimizer_state: by parameter name; empty for a fresh optimizer.
+        data: the client's.
+    """
+
+    context: Context
+    optimizer_state: Tree
+    data: ClientDataModule
+
+
+class StackProgram:
+    """Trains clients together, in work tensors that have a client axis in front.
+
+    Args:
+        step: the local step, with its model where and in the type that it trains in.
+    """
+
+    def __init__(self, step: LocalStep) -> None:
+        self._client = ClientProgram(step)
+        self._work = Work(step, 1)
+        self._widths: dict[Hashable, int] = {}
+
+    def width(
+        self, asked: int | Literal["auto"], begin: Callable[[], Beginning], plan: RoundPlan
+    ) -> int:
+        """How many clients to train together.
+
+        Args:
+            asked: so many, or `auto`: as many as are faster and give the numbers of one.
+            begin: the beginning of a client with the largest batches.
+            plan: epochs or steps, learning rate.
+        """
+        if asked != "auto":
+            return asked
+        own = begin()
+        few = plan._replace(local_steps=2, local_epochs=None)
+        (largest, *_) = _steps([own], few)[0].sizes
+        key = (int(largest), tuple(plan.batching))
+        if key not in self._widths:
+            found = self._auto_width(own, int(largest))
+            if found > 1 and not self._agrees(begin, few):
+                found = 1
+            self._widths[key] = found
+        return self._widths[key]
+
+    def _auto_width(self, own: Beginning, num_examples: int) -> int:
+        with torch.inference_mode():
+            context = _on_device([own.context], self._client.device)[0]
+            settings = self._client.settings(context)
+            rows = self._client.rows.ready(own.data.indices[:1].repeat(num_examples), own.data)
+            batch = self._client.batch(num_examples)
+        trees = [self._work.slot(0), readable(context), settings, batch]
+        step = self._client.programs.operators("whole", trees, dict(zip(ROWS, rows, strict=True)))
+        return auto_width(step, self._client.step.model, num_examples=num_examples)
+
+    def _agrees(self, begin: Callable[[], Beginning], plan: RoundPlan) -> bool:
+        """Whether two of the same client arrive where it does alone."""
+        own = begin()
+        alone = self._client.train(own.data, own.context, own.optimizer_state, plan).done.weights
+        try:
+            both = [outcome.done.weights for outcome in self.train([begin(), begin()], plan)]
+        except (RuntimeError, NotImplementedError):  # no operators for a stack
+            return False
+        return all(
+            agree(own.context.start[kind], alone[kind], found[kind], low=False)
+            for found in both
+            for kind in alone
+        )
+
+    def train(self, stack: Sequence[Beginning], plan: RoundPlan) -> Iterator[Outcome]:
+        """Local training of clients in the order of their number of steps, most first.
+
+        Args:
+            stack: where each begins; all of one round.
+            plan: epochs or steps, learning rate.
+
+        Yields:
+            What local training left of each, in their order.
+
+        Raises:
+            RuntimeError: if the step cannot be taken by a stack.
+            NotImplementedError: likewise.
+        """
+        if len(stack) == 1:
+            ((context, optimizer_state, data),) = stack
+            yield self._client.train(data, context, optimizer_state, plan)
+            return
+        steps = _steps(stack, plan)
+        with torch.inference_mode():
+            contexts = _on_device([own.context for own in stack], self._client.device)
+            if self._work.width < len(stack):
+                self._work = Work(self._client.step, len(stack))
+            for place, (own, context) in enumerate(zip(stack, contexts, strict=True)):
+                self._work.load(place, context, own.optimizer_state)
+            self._run([own.data for own in stack], contexts, steps)
+        for place, (own, context) in enumerate(zip(steps, contexts, strict=True)):
+            num_seen = int(own.sizes.sum())
+            num_examples = min(num_seen, own.epoch, len(stack[place].data.indices))
+            with torch.inference_mode():
+                done = self._work.finished(
+                    place, context, num_examples=num_examples, num_steps=len(own.sizes)
+                )
+            yield Outcome(done, num_seen, self._work.loss(place))
+
+    def _run(
+        self, data: list[ClientDataModule], contexts: list[Context], steps: list[LocalSteps]
+    ) -> None:
+        exact = self._client.is_exact(data[0], contexts[0])
+        examples = _Examples(data, steps)
+        settings = self._client.settings(contexts[0])
+        alone = [self._work.slot(0), readable(contexts[0]), settings, self._batch]
+        together = _together(contexts)
+        sizes = [own.sizes for own in steps]
+        for call in stack_calls(sizes, data[0].batching, exact=exact):
+            members = slice(call.first, call.first + call.width)
+            if call.width == 1:
+                state, context = self._work.slot(call.first), readable(contexts[call.first])
+            else:
+                state = self._work.slots(call.first, call.width)
+                context = _members(together, alone[1], members)
+            trees = [state, context, settings, self._batch]
+            for rows in self._rows(call, examples):
+                num = len(rows["num"])
+                if call.width == 1:
+                    rows = tree_map(lambda row: row.squeeze(1), rows)
+                    self._client.programs.run("whole", trees, rows, num=num, alone=None)
+                else:
+                    self._client.programs.run("whole", trees, rows, num=num, alone=alone)
+
+    @property
+    def _batch(self) -> Tree:
+        return {"share": torch.ones_like(self._work.state["loss"][0])}
+
+    def _rows(self, call: StackCall, examples: "_Examples") -> Iterator[Tree]:
+        """Rows of a call's steps, [T, S, B, ...], some of them at a time."""
+        numbers, sizes = examples.of(call)
+        data = examples.data[call.first : call.first + call.width]
+        at_once = max(READY_EXAMPLES // (call.width * call.size), 1)
+        for start in range(0, call.num, at_once):
+            part = slice(start, start + at_once)
+            real = np.arange(call.size) < sizes[part, :, None]
+            inputs, targets = self._client.rows.ready_together(numbers[part], real, data)
+            num = torch.from_numpy(sizes[part]).to(self._work.state["loss"])
+            weights = torch.from_numpy(real).to(num) / num.unsqueeze(-1)
+            yield {"weights": weights, "num": num, "inputs": inputs, "targets": targets}
+
+
+def _steps(stack: Sequence[Beginning], plan: RoundPlan) -> list[LocalSteps]:
+    return [
+        local_steps(
+            len(own.data.indices),
+            own.data.batching,
+            epochs=plan.local_epochs,
+            steps=plan.local_steps,
+        )
+        for own in stack
+    ]
+
+
+class _Examples:
+    """Numbers of examples in the order of every client's steps.
+
+    Attributes:
+        data: of the clients.
+    """
+
+    def __init__(self, data: list[ClientDataModule], steps: list[LocalSteps]) -> None:
+        self.data, self._steps = data, steps
+        self._orders = [_order(own, wanted) for own, wanted in zip(data, steps, strict=True)]
+        self._ends = [np.cumsum(wanted.sizes) for wanted in steps]
+
+    def of(self, call: StackCall) -> tuple[np.ndarray, np.ndarray]:
+        """A call's numbers, [T, S, B] with any in place of padding, and its batches' sizes."""
+        steps = slice(call.step, call.step + call.num)
+        members = range(call.first, call.first + call.width)
+        sizes = np.stack([self._steps[place].sizes[steps] for place in members], axis=1)
+        real = np.arange(call.size) < sizes[:, :, None]
+        numbers = np.zeros(real.shape, dtype=np.int64)
+        for column, place in enumerate(members):
+            stop = int(self._ends[place][call.step + call.num - 1])
+            own = self._orders[place][stop - int(sizes[:, column].sum()) : stop]
+            numbers[:, column] = own[0]
+            numbers[:, column][real[:, column]] = own
+        return numbers, sizes
+
+
+def _order(data: ClientDataModule, steps: LocalSteps) -> np.ndarray:
+    """Numbers of a client's examples as its steps read them, epoch after epoch."""
+    left, parts = int(steps.sizes.sum()), []
+    while left:
+        parts.append(data.next_order()[: min(left, steps.epoch)])
+        left -= len(parts[-1])
+    return np.concatenate(parts)
+
+
+def _on_device(contexts: list[Context], device: torch.device) -> list[Context]:
+    """Contexts with their tensors on a device, where those that were one tensor still are."""
+    moved: dict[int, Tensor] = {}
+
+    def move(leaf: Tensor) -> Tensor:
+        if id(leaf) not in moved:
+            moved[id(leaf)] = leaf.to(device)
+        return moved[id(leaf)]
+
+    return [
+        Context(*(tree_map(move, tree) for tree in context[:3]), context.lr)
+        for context in contexts
+    ]
+
+
+def _together(contexts: list[Context]) -> Tree:
+    """Contexts as one: leaves that differ have a client axis in front, [S, ...]."""
+
+    def join(*own: Tensor) -> Tensor:
+        if all(leaf is own[0] for leaf in own):
+            return own[0]
+        return like(own[0], len(own)).copy_(torch.stack(own))
+
+    first, *others = (readable(context) for context in contexts)
+    return tree_map(join, first, *others)
+
+
+def _members(together: Tree, alone: Tree, members: slice) -> Tree:
+    def narrowed(leaf: Tensor, one: Tensor) -> Tensor:
+        return leaf if leaf.ndim == one.ndim else leaf[members]
+
+    return tree_map(narrowed, together, alone)

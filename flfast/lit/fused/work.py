@@ -1,0 +1,109 @@
+"""The tensors that local training changes: of one client, or of a stack of them."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from flfast.algorithms.algorithm import Context, Finished
+from flfast.lit.fused.step import LocalStep
+from flfast.lit.fused.trace import like
+from flfast.state.tree import Tree, tree_map
+from flfast.state.weights import buffers
+
+SMALLEST_LR = 1e-20
+"""Stands for a learning rate of zero: it changes no parameter that is not zero itself."""
+
+
+class Outcome(NamedTuple):
+    """What local training left.
+
+    Attributes:
+        done: what it arrived at, on the CPU.
+        num_seen: examples processed, every pass counted.
+        loss_sum: of the local objective over the examples seen.
+    """
+
+    done: Finished
+    num_seen: int
+    loss_sum: float
+
+
+class Work:
+    """State of local steps of S clients in a row; a slot is one client's.
+
+    Args:
+        step: the local step, with its model where and in the type that it trains in.
+        width: S.
+    """
+
+    def __init__(self, step: LocalStep, width: int) -> None:
+        self.step, self.width = step, width
+        params = dict(step.model.named_parameters())
+        trained = {name: params[name] for name in step.trained}
+        first = next(iter(params.values()))
+        # Sums over examples are no numbers of 16 bits, whatever the model's are.
+        exact = torch.promote_types(first.dtype, torch.float32)
+        with torch.inference_mode():
+            one: Tree = {
+                "params": params,
+                "buffers": dict(buffers(step.model)),
+                "optimizer": step.optimizer.empty(trained),
+                "loss": torch.zeros((), dtype=exact, device=first.device),
+            }
+            self.state = tree_map(self._row, one)
+            self._grads = trained
+
+    def _row(self, leaf: Tensor) -> Tensor:
+        # Every slot has the strides of the model's own, channels last included.
+        return like(leaf, self.width).copy_(leaf)
+
+    def slot(self, place: int, *, grads: bool = False) -> Tree:
+        """One client's state, as views; with `grads` to accumulate in."""
+        if grads and "grads" not in self.state:
+            self.state["grads"] = tree_map(lambda p: self._row(torch.zeros_like(p)), self._grads)
+        wanted = {k: v for k, v in self.state.items() if grads or k != "grads"}
+        return tree_map(lambda leaf: leaf[place], wanted)
+
+    def slots(self, first: int, width: int) -> Tree:
+        """The states of neighbours, as views [width, ...]."""
+        return tree_map(lambda leaf: leaf[first : first + width], self.state)
+
+    def load(self, place: int, context: Context, optimizer_state: Tree) -> None:
+        """Put a client at its start.
+
+        Args:
+            place: of the slot.
+            context: what it may read.
+            optimizer_state: by parameter name; empty for a fresh optimizer.
+        """
+        state = self.slot(place)
+        for kind in context.start:
+            tree_map(torch.Tensor.copy_, state[kind], context.start[kind])
+        self.step.optimizer.load(state["optimizer"], optimizer_state, rate(context))
+        state["loss"].zero_()
+
+    def finished(
+        self, place: int, context: Context, *, num_examples: int, num_steps: int
+    ) -> Finished:
+        """Where a client has arrived: copies on the CPU."""
+        state, optimizer = self.slot(place), self.step.optimizer
+        return Finished(
+            weights={kind: tree_map(_to_host, state[kind]) for kind in ("params", "buffers")},
+            num_examples=num_examples,
+            num_steps=num_steps,
+            optimizer=optimizer.read(state["optimizer"], self.step.trained, rate(context)),
+        )
+
+    def loss(self, place: int) -> float:
+        """A client's sum of the local objective over examples."""
+        return float(self.state["loss"][place])
+
+
+def rate(context: Context) -> float:
+    """The learning rate of local steps: a state kept in multiples of it can be read back."""
+    return max(context.lr, SMALLEST_LR)
+
+
+def _to_host(leaf: Tensor) -> Tensor:
+    return leaf.clone(memory_format=torch.contiguous_format).cpu()
