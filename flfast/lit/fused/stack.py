@@ -19,7 +19,7 @@ from flfast.lit.fused.work import Outcome, Work
 from flfast.plan import RoundPlan
 from flfast.state.tree import Tree, tree_map
 
-READY_EXAMPLES = 2048
+READY_EXAMPLES = 512
 """Rows made ready at once, by one gather."""
 
 

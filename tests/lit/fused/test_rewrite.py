@@ -275,7 +275,7 @@ def test_random_operators_are_repeated():
         script(list(found.values()), [torch.zeros(40, 1, dtype=torch.float64)], num=40, width=1)
         for _ in range(20):
             own = copied(state)
-            script(list(own.values()), [torch.zeros(2, dtype=torch.float64)], num=2, size=1)
+            script(list(own.values()), [torch.zeros(2, 1, dtype=torch.float64)], num=2, width=1)
             draws.append(tuple(own["last"].tolist()))
             masks.append(tuple((own["sum"] / own["fixed"]).round().tolist()))
     assert len(set(draws)) == 20
