@@ -27,7 +27,12 @@ def engine_of(federation, engine=AutoEngine, *, stack="auto"):
     eager = federation.engine
     options = {} if engine is EagerEngine else {"stack": stack}
     return engine(
-        eager.module, eager.data, eager.trainers._make_trainer, eager.states, eager.world, **options
+        eager.module,
+        eager.data,
+        eager.trainers._make_trainer,
+        eager.states,
+        eager.world,
+        **options,
     )
 
 

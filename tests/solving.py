@@ -24,7 +24,11 @@ from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 from flfast.state.weights import read_weights
 
-ENGINES = {"eager": EagerEngine, "fused": FusedEngine}
+ENGINES = {
+    "eager": EagerEngine,
+    "fused": partial(FusedEngine, stack=1),
+    "stacked": partial(FusedEngine, stack=3),
+}
 SINGLE, DP = ("single", "clients"), ("dp", "clients")
 CLIENTS, BATCH = ("ddp", "clients"), ("ddp", "batch")
 

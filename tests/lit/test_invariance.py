@@ -90,6 +90,7 @@ VARIANTS = [
     Variant("in-turn", Way(size=2, strategies=(BATCH, DP, CLIENTS)), frozen, frozen),
     *(Variant(f"accumulate{k}", PLAIN, whole_steps(k), accumulated(k)) for k in (2, 5)),
     Variant("fused", Way(engine="fused"), conditioned, conditioned),
+    Variant("stacked", Way(engine="stacked"), conditioned, conditioned, 8),
     Variant("fused-ddp2", Way("fused", 2, (CLIENTS, SINGLE)), conditioned, conditioned, 8),
     Variant("fused-accumulate", Way("fused"), whole_steps(3), accumulated(3), 8),
     Variant("fused-full-batch", Way("fused"), full_batch, micro_batched(3), 8),

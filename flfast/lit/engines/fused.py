@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
+import lightning as L
 import torch
 
+from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.cohort import CohortDataModule, CohortModule
 from flfast.lit.engines.cohort import LocalResult
 from flfast.lit.engines.eager import EagerEngine
@@ -16,8 +18,11 @@ from flfast.lit.fused.stack import Beginning, StackProgram
 from flfast.lit.fused.stacks import grouped, local_steps
 from flfast.lit.fused.step import Clip, LocalStep
 from flfast.lit.fused.widths import not_stackable
+from flfast.lit.module import LocalModule
+from flfast.lit.world import ALONE, World
 from flfast.options import Count
 from flfast.plan import RoundPlan
+from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 from flfast.state.weights import read_weights
 
@@ -26,14 +31,27 @@ class FusedEngine(EagerEngine):
     """One `fit` per round; its training step is the local training of all clients of this rank.
 
     Args:
-        others: what every engine takes, see `CohortEngine`.
+        module: as of `CohortEngine`, and so are the others.
+        data: set up.
+        make_trainer: plan -> a new Trainer for its devices and precision.
+        states: what clients keep between rounds.
+        world: the ranks of the run.
         stack: clients that are trained together in one program; `auto` is as many as are faster.
     """
 
     name = "fused"
 
-    def __init__(self, *others: Any, stack: Count | Literal["auto"]) -> None:
-        super().__init__(*others)
+    def __init__(
+        self,
+        module: LocalModule,
+        data: FederatedDataModule,
+        make_trainer: Callable[[RoundPlan], L.Trainer],
+        states: ClientStates,
+        world: World = ALONE,
+        *,
+        stack: Count | Literal["auto"],
+    ) -> None:
+        super().__init__(module, data, make_trainer, states, world)
         self._stack = stack
 
     @cached_property

@@ -72,9 +72,7 @@ class ClientProgram:
                 num_examples = num_examples or min(num_seen, len(data.indices))
                 epoch_idx += 1
             loss_sum = self._work.loss(0)
-            done = self._work.finished(
-                0, context, num_examples=num_examples, num_steps=num_steps
-            )
+            done = self._work.finished(0, context, num_examples=num_examples, num_steps=num_steps)
         return Outcome(done, num_seen, loss_sum)
 
     def is_exact(self, data: ClientDataModule, context: Context) -> bool:

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from flfast.lit.fused.step import LocalStep
 from flfast.lit.fused.stacked import stacked
+from flfast.lit.fused.step import LocalStep
 from flfast.lit.fused.torchscript import Script
 from flfast.lit.fused.trace import operators, rewritten
 from flfast.state.tree import Tree, leaves
 
 KEPT = 64
-"""Programs. Where batches must keep their sizes every client may need its own: 100 to 300 KB."""
+"""Programs; where batches must keep their sizes, every size of a population may need its own."""
 
 
 class Programs:
@@ -66,7 +66,9 @@ class Programs:
         if alone is not None:
             singles = [leaf for tree in alone for leaf in leaves(tree)]
             shared = tuple(a.ndim == b.ndim for a, b in zip(fixed, singles, strict=True))
-        shapes = tuple((name, row.shape[1 if shared is None else 2 :]) for name, row in rows.items())
+        shapes = tuple(
+            (name, row.shape[1 if shared is None else 2 :]) for name, row in rows.items()
+        )
         autocast = torch.is_autocast_enabled(fixed[0].device.type)
         key = (kind, tuple(_names(trees[1])), shapes, autocast, shared)
         if key not in self._scripts:
@@ -81,9 +83,7 @@ class Programs:
         return self._scripts[key]
 
 
-def _compiled(
-    module: GraphModule, trees: list[Tree], shared: tuple[bool, ...] | None
-) -> Script:
+def _compiled(module: GraphModule, trees: list[Tree], shared: tuple[bool, ...] | None) -> Script:
     sliced = len(trees[-1])
     if shared is None:
         return Script(rewritten(module), sliced=sliced)

@@ -13,7 +13,8 @@ _PRODUCTS: dict[Any, Any] = {
     aten.mm.default: aten.addmm_.default,
     aten.bmm.default: aten.baddbmm_.default,
 }
-_RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.expand.default)
+_UNSAFE_VIEW = aten._unsafe_view.default  # noqa: SLF001 - its name in torch
+_RESHAPES = (aten.view.default, _UNSAFE_VIEW, aten.expand.default)
 _UPDATES: dict[Any, int] = {aten.sub_.Tensor: -1, aten.add_.Tensor: 1}
 
 
@@ -96,7 +97,7 @@ def _fuse_update(graph: Graph, node: Node, changed: set[Node]) -> None:
 
 
 def _fuse_sum(graph: Graph, node: Node) -> None:
-    """a @ b + bias of a stack becomes one operator."""
+    """A @ b + bias of a stack becomes one operator."""
     product: Any = node.args[0]
     bias: Any = node.args[1]
     alone = _is_call(product, aten.bmm.default) and len(product.users) == 1 and not node.kwargs

@@ -122,12 +122,12 @@ class StackProgram:
             for place, (own, context) in enumerate(zip(stack, contexts, strict=True)):
                 self._work.load(place, context, own.optimizer_state)
             self._run([own.data for own in stack], contexts, steps)
-        for place, (own, context) in enumerate(zip(steps, contexts, strict=True)):
-            num_seen = int(own.sizes.sum())
-            num_examples = min(num_seen, own.epoch, len(stack[place].data.indices))
+        for place, (wanted, context) in enumerate(zip(steps, contexts, strict=True)):
+            num_seen = int(wanted.sizes.sum())
+            num_examples = min(num_seen, wanted.epoch, len(stack[place].data.indices))
             with torch.inference_mode():
                 done = self._work.finished(
-                    place, context, num_examples=num_examples, num_steps=len(own.sizes)
+                    place, context, num_examples=num_examples, num_steps=len(wanted.sizes)
                 )
             yield Outcome(done, num_seen, self._work.loss(place))
 
@@ -232,7 +232,12 @@ def _on_device(contexts: list[Context], device: torch.device) -> list[Context]:
         return moved[id(leaf)]
 
     return [
-        Context(*(tree_map(move, tree) for tree in context[:3]), context.lr)
+        Context(
+            tree_map(move, context.server),
+            tree_map(move, context.client),
+            tree_map(move, context.start),
+            context.lr,
+        )
         for context in contexts
     ]
 

@@ -11,6 +11,10 @@ from flfast.lit.fused.trace import like, record
 
 aten = torch.ops.aten
 
+_LAYOUTS = {torch.channels_last, torch.channels_last_3d}
+# As tensors, which `Tensor` takes them for, numbers have no place in TorchScript.
+_WITH_NUMBERS = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor}
+
 
 def stacked(
     module: GraphModule, alone: Sequence[Tensor], shared: Sequence[bool], width: int
@@ -32,14 +36,15 @@ def stacked(
         like(leaf, None if same else width) for leaf, same in zip(alone, shared, strict=True)
     ]
     run = torch.func.vmap(_Stackable(module).run, in_dims=axes, randomness="different")
-    fallback = torch._C._functorch._is_vmap_fallback_enabled()  # noqa: SLF001 - no other name
+    functorch: Any = torch._C._functorch  # noqa: SLF001 - it has no other name
+    fallback = functorch._is_vmap_fallback_enabled()  # noqa: SLF001
     # Client after client, which vmap would do otherwise, is what a stack is to avoid.
-    torch._C._functorch._set_vmap_fallback_enabled(False)  # noqa: SLF001
+    functorch._set_vmap_fallback_enabled(False)  # noqa: SLF001, FBT003 - torch's own
     try:
         with torch.autocast(inputs[0].device.type, enabled=False):  # it is in the graph
             return record(run, inputs)
     finally:
-        torch._C._functorch._set_vmap_fallback_enabled(fallback)  # noqa: SLF001
+        functorch._set_vmap_fallback_enabled(fallback)  # noqa: SLF001
 
 
 class _Stackable(Interpreter):
@@ -47,6 +52,12 @@ class _Stackable(Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """One operator."""
+        if kwargs.get("memory_format") in _LAYOUTS:
+            # vmap keeps what there is; where the next operator needs the other, it copies.
+            kwargs = {name: value for name, value in kwargs.items() if name != "memory_format"}
+        number = len(args) > 1 and isinstance(args[1], (bool, int, float))
+        if number and target in _WITH_NUMBERS:
+            target = target.overloadpacket.Scalar
         return super().call_function(_INSTEAD.get(target, target), args, kwargs)
 
 

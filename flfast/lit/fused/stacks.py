@@ -1,6 +1,7 @@
 """Clients of uneven length as calls of programs over stacks: who steps with whom, and when."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -56,7 +57,7 @@ def local_steps(
     """
     epoch = local_epoch(num_examples, batching)
     once = np.diff([start for start, _ in epoch.bounds], append=epoch.bounds[-1][1])
-    sizes = np.tile(once, epochs) if steps is None else np.resize(once, steps)
+    sizes = np.tile(once, epochs or 1) if steps is None else np.resize(once, steps)
     return LocalSteps(sizes, int(once.sum()))
 
 
@@ -106,9 +107,9 @@ def stack_calls(
         table[table > 0] = bucket(int(table.max()), batching)
     starts = np.flatnonzero((table[1:] != table[:-1]).any(1)) + 1
     bounds = [0, *starts.tolist(), longest]
-    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, stop in pairwise(bounds):
         row = table[start]
         edges = [0, *(np.flatnonzero(row[1:] != row[:-1]) + 1).tolist(), len(row)]
-        for first, end in zip(edges[:-1], edges[1:], strict=True):
+        for first, end in pairwise(edges):
             if row[first]:
                 yield StackCall(start, stop - start, first, end - first, int(row[first]))

@@ -180,7 +180,8 @@ def test_every_model_trains_as_eagerly(make_data, make_federation, path):
             lr=0.01,
         )
 
-    assert_engines_agree(make)
+    # torch cannot stack what ResNet does to strides.
+    assert_engines_agree(make, stack=1 if large else 2)
 
 
 def test_nothing_is_changed_that_others_hold(make_data, make_federation):

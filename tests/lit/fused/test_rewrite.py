@@ -32,7 +32,9 @@ def run_both(fn, state, rows, *, size=1):
     for i in range(num):
         fn(expected, {"x": rows[i * size : (i + 1) * size].clone()})
     module = trace(fn, [state, {"x": rows[:size]}])
-    Script(module, sliced=1)(list(found.values()), [rows.clone().unflatten(0, (num, size))], num=num, width=1)
+    Script(module, sliced=1)(
+        list(found.values()), [rows.clone().unflatten(0, (num, size))], num=num, width=1
+    )
     return expected, found, module
 
 
