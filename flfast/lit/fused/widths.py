@@ -45,7 +45,7 @@ def auto_width(step: GraphModule, model: nn.Module, *, num_examples: int) -> int
         model: what it trains.
         num_examples: of its largest batch.
     """
-    inputs = [node.meta["val"] for node in placeholders(step.graph)]
+    inputs = [node.meta["val"] for node in placeholders(step.graph) if node.users]
     state = sum(map(_bytes, inputs))
     device = inputs[0].device
     if device.type == "cuda":
