@@ -20,20 +20,20 @@ _UPDATES: dict[Any, int] = {aten.sub_.Tensor: -1, aten.add_.Tensor: 1}
 
 def rewrite(graph: Graph) -> None:
     """Make the graph shorter without changing what it computes."""
-    for node in _calls(graph, aten.detach.default, aten.alias.default, aten.lift_fresh.default):
+    for node in calls(graph, aten.detach.default, aten.alias.default, aten.lift_fresh.default):
         _replace(node, node.args[0])
-    for node in _calls(graph, *_RESHAPES):
+    for node in calls(graph, *_RESHAPES):
         if _are_alike(node, node.args[0]):
             _replace(node, node.args[0])
-    for node in _calls(graph, aten.t.default, aten.transpose.int):
+    for node in calls(graph, aten.t.default, aten.transpose.int):
         inner: Any = node.args[0]
-        if _is_call(inner, node.target) and inner.args[1:] == node.args[1:]:
+        if is_call(inner, node.target) and inner.args[1:] == node.args[1:]:
             _replace(node, inner.args[0])
     remove_unused(graph)
-    for node in _calls(graph, aten.add.Tensor):
+    for node in calls(graph, aten.add.Tensor):
         _fuse_sum(graph, node)
     changed = _changed(graph)
-    for node in _calls(graph, *_UPDATES):
+    for node in calls(graph, *_UPDATES):
         _fuse_update(graph, node, changed)
     remove_unused(graph)
     graph.lint()
@@ -86,7 +86,7 @@ def _fuse_update(graph: Graph, node: Node, changed: set[Node]) -> None:
         return
     options: dict[str, Any] = {"beta": 1, "alpha": _UPDATES[node.target]}
     decay = target
-    if _is_call(decay, aten.mul_.Tensor) and _can_wait(decay, node):
+    if is_call(decay, aten.mul_.Tensor) and _can_wait(decay, node):
         # momentum * buffer + gradient: the product can do both.
         target, options["beta"] = decay.args
     with graph.inserting_before(node):
@@ -100,7 +100,7 @@ def _fuse_sum(graph: Graph, node: Node) -> None:
     """A @ b + bias of a stack becomes one operator."""
     product: Any = node.args[0]
     bias: Any = node.args[1]
-    alone = _is_call(product, aten.bmm.default) and len(product.users) == 1 and not node.kwargs
+    alone = is_call(product, aten.bmm.default) and len(product.users) == 1 and not node.kwargs
     if not alone or not isinstance(bias, Node) or not _are_alike(product, node):
         return
     between = product.next
@@ -186,13 +186,15 @@ def _schema(node: Node) -> Any:
     return getattr(node.target, "_schema", None)
 
 
-def _calls(graph: Graph, *targets: Any) -> Iterator[Node]:
+def calls(graph: Graph, *targets: Any) -> Iterator[Node]:
+    """Calls of any of some operators; the graph may change meanwhile."""
     for node in list(graph.nodes):
-        if _is_call(node, *targets):
+        if is_call(node, *targets):
             yield node
 
 
-def _is_call(node: Any, *targets: Any) -> bool:
+def is_call(node: Any, *targets: Any) -> bool:
+    """Whether an argument is a call of any of some operators."""
     return isinstance(node, Node) and node.op == "call_function" and node.target in targets
 
 

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from flfast.lit.fused.native.lowering import lower
+from flfast.lit.fused.pooling import pool_first
 from flfast.lit.fused.rewrite import rewrite
 from flfast.state.tree import Tree, leaves
 
@@ -21,6 +23,8 @@ def trace(fn: Callable[..., None], trees: Sequence[Tree]) -> GraphModule:
 def rewritten(module: GraphModule) -> GraphModule:
     """The module with its graph rewritten."""
     rewrite(module.graph)
+    pool_first(module.graph)
+    lower(module.graph)
     module.recompile()
     return module
 

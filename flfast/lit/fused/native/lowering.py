@@ -1,0 +1,143 @@
+"""Which operators of a traced step become kernels of our own."""
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from flfast.lit.fused.native.build import missing
+from flfast.lit.fused.rewrite import calls, is_call, remove_unused
+
+aten = torch.ops.aten
+
+MOST_ROWS = 64
+"""Of a batch: above, the library's products are as fast (measured with AVX-512)."""
+
+_SUMS = (aten.addmm.default, aten.baddbmm.default)
+_PRODUCTS = (aten.mm.default, aten.bmm.default)
+_UPDATES = (aten.addmm_.default, aten.baddbmm_.default)
+
+
+def lower(graph: Graph) -> None:
+    """Put the kernels in place of products of few rows, and of what goes on around them.
+
+    They use one core: with several threads, or where they cannot be built, the graph stays.
+
+    Args:
+        graph: a step, rewritten.
+    """
+    found = any(_is_plain(node) for node in calls(graph, *_SUMS, *_PRODUCTS, *_UPDATES))
+    if torch.get_num_threads() > 1 or not found or missing() is not None:
+        return
+    for node in calls(graph, *_SUMS, *_PRODUCTS):
+        _forward(graph, node) or _backward(graph, node)
+    for node in calls(graph, *_UPDATES):
+        _update(graph, node)
+    for node in calls(graph, aten.sub_.Tensor, aten.add_.Tensor):
+        _update_bias(graph, node)
+    remove_unused(graph)
+    graph.lint()
+
+
+def _forward(graph: Graph, node: Node) -> bool:
+    """Product with transposed weights, its bias, and relu if it follows."""
+    bias, x, w = _operands(node)
+    weight = _transposed(w)
+    if weight is None or node.kwargs or not _fit(x, weight):
+        return False
+    if is_call(bias, aten.unsqueeze.default) and bias.args[1] == 1:  # of a stack
+        bias = bias.args[0]
+    if bias is not None and not _is_row(bias, weight):
+        return False
+    relu = _only_user(node, aten.relu.default)
+    _put(graph, relu or node, torch.ops.flfast.linear.default, (x, weight, bias, relu is not None))
+    return True
+
+
+def _backward(graph: Graph, node: Node) -> bool:
+    """Product with weights, as far as a relu before it lets it through."""
+    bias, g, weight = _operands(node)
+    if bias is not None or not _fit(g, weight) or _transposed(weight) is not None:
+        return False
+    mask, active = _only_user(node, aten.threshold_backward.default), None
+    if mask is not None and mask.args[0] is node and mask.args[2] == 0 and _is_plain(mask.args[1]):
+        active = mask.args[1]
+    last = node if active is None else mask
+    _put(graph, last, torch.ops.flfast.input_gradient.default, (g, weight, active))
+    return True
+
+
+def _update(graph: Graph, node: Node) -> None:
+    """Weights += a product of gradients and inputs."""
+    w, transposed, x = node.args
+    g = _transposed(transposed)
+    if g is not None and _fit(x, w) and _is_plain(g):
+        factors = (float(node.kwargs.get(name, 1)) for name in ("beta", "alpha"))
+        _put(graph, node, torch.ops.flfast.weight_update_.default, (w, g, x, *factors))
+
+
+def _update_bias(graph: Graph, node: Node) -> None:
+    """Bias += or -= the sum of a gradient's rows."""
+    bias, total = node.args
+    while is_call(total, aten.view.default, aten.squeeze.dim) and len(total.users) == 1:
+        total = total.args[0]
+    if node.kwargs or not is_call(total, aten.sum.dim_IntList) or not _is_plain(bias):
+        return
+    g, dims, *_ = total.args
+    if not _is_plain(g) or _shape(bias) != (*_shape(g)[:-2], _shape(g)[-1]):
+        return
+    if _shape(g)[-2] > MOST_ROWS:
+        return
+    if len(dims) == 1 and dims[0] in {len(_shape(g)) - 2, -2} and "dtype" not in total.kwargs:
+        alpha = -1.0 if node.target is aten.sub_.Tensor else 1.0
+        _put(graph, node, torch.ops.flfast.bias_update_.default, (bias, g, alpha))
+
+
+def _operands(node: Node) -> list[Any]:
+    """Bias or None, left, right."""
+    return list(node.args) if node.target in _SUMS else [None, *node.args]
+
+
+def _transposed(node: Any) -> Any:
+    """What a node is the transpose of, or None."""
+    if is_call(node, aten.t.default):
+        return node.args[0]
+    if is_call(node, aten.transpose.int):
+        num_dims = len(_shape(node))
+        swapped = {dim % num_dims for dim in node.args[1:]}
+        return node.args[0] if swapped == {num_dims - 2, num_dims - 1} else None
+    return None
+
+
+def _fit(rows: Any, weight: Any) -> bool:
+    """Whether a kernel takes them: contiguous weights, not too many rows."""
+    plain = _is_plain(weight) and weight.meta["val"].is_contiguous() and _is_plain(rows)
+    return plain and _shape(rows)[-2] <= MOST_ROWS and len(_shape(rows)) == len(_shape(weight))
+
+
+def _is_row(bias: Any, weight: Node) -> bool:
+    return _is_plain(bias) and _shape(bias) == _shape(weight)[:-1]
+
+
+def _is_plain(node: Any) -> bool:
+    """Whether a node is a float32 tensor of the CPU."""
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    is_tensor = isinstance(value, torch.Tensor)
+    return is_tensor and value.dtype == torch.float32 and value.device.type == "cpu"
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    return tuple(node.meta["val"].shape)
+
+
+def _only_user(node: Node, target: Any) -> Node | None:
+    users = list(node.users)
+    return users[0] if len(users) == 1 and users[0].target is target else None
+
+
+def _put(graph: Graph, node: Node, target: Any, args: tuple[Any, ...]) -> None:
+    with graph.inserting_before(node):
+        new = graph.call_function(target, args)
+    new.meta["val"] = node.meta.get("val")
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)
