@@ -21,7 +21,7 @@ def pool_first(graph: Graph) -> None:
         graph: a step.
     """
     for node in calls(graph, aten.max_pool2d_with_indices.default):
-        relu = node.args[0]
+        relu: Any = node.args[0]
         if is_call(relu, aten.relu.default):
             _swap(graph, relu, node)
     remove_unused(graph)
@@ -60,4 +60,5 @@ def _is_backward(node: Node, relu: Node) -> bool:
 
 def _is_mask(node: Node, relu: Node, backward: list[Node]) -> bool:
     masks = is_call(node, aten.threshold_backward.default) and node.args[1:] == (relu, 0)
-    return masks and node.args[0] in backward and len(node.args[0].users) == 1
+    unpool: Any = node.args[0]
+    return masks and unpool in backward and len(unpool.users) == 1

@@ -59,26 +59,29 @@ def _backward(graph: Graph, node: Node) -> bool:
     bias, g, weight = _operands(node)
     if bias is not None or not _fit(g, weight) or _transposed(weight) is not None:
         return False
-    mask, active = _only_user(node, aten.threshold_backward.default), None
+    mask = _only_user(node, aten.threshold_backward.default)
+    active, last = None, node
     if mask is not None and mask.args[0] is node and mask.args[2] == 0 and _is_plain(mask.args[1]):
-        active = mask.args[1]
-    last = node if active is None else mask
+        active, last = mask.args[1], mask
     _put(graph, last, torch.ops.flfast.input_gradient.default, (g, weight, active))
     return True
 
 
 def _update(graph: Graph, node: Node) -> None:
     """Weights += a product of gradients and inputs."""
-    w, transposed, x = node.args
+    args: Any = node.args
+    w, transposed, x = args
     g = _transposed(transposed)
     if g is not None and _fit(x, w) and _is_plain(g):
-        factors = (float(node.kwargs.get(name, 1)) for name in ("beta", "alpha"))
+        options: Any = node.kwargs
+        factors = (float(options.get(name, 1)) for name in ("beta", "alpha"))
         _put(graph, node, torch.ops.flfast.weight_update_.default, (w, g, x, *factors))
 
 
 def _update_bias(graph: Graph, node: Node) -> None:
     """Bias += or -= the sum of a gradient's rows."""
-    bias, total = node.args
+    args: Any = node.args
+    bias, total = args
     while is_call(total, aten.view.default, aten.squeeze.dim) and len(total.users) == 1:
         total = total.args[0]
     if node.kwargs or not is_call(total, aten.sum.dim_IntList) or not _is_plain(bias):
@@ -122,8 +125,9 @@ def _is_row(bias: Any, weight: Node) -> bool:
 def _is_plain(node: Any) -> bool:
     """Whether a node is a float32 tensor of the CPU."""
     value = node.meta.get("val") if isinstance(node, Node) else None
-    is_tensor = isinstance(value, torch.Tensor)
-    return is_tensor and value.dtype == torch.float32 and value.device.type == "cpu"
+    if not isinstance(value, torch.Tensor):
+        return False
+    return value.dtype == torch.float32 and value.device.type == "cpu"
 
 
 def _shape(node: Any) -> tuple[int, ...]:
