@@ -13,6 +13,8 @@ from torch.nn import functional as F
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
 
+from flfast.datamodules.evaluation import EvaluationSet
+
 
 class Predictions(NamedTuple):
     """What one pass leaves. M examples, C classes.
@@ -77,6 +79,23 @@ class GroupMetrics(NamedTuple):
     loss: Tensor
     accuracy: Tensor
     auc: Tensor
+
+
+def set_metrics(predictions: Predictions, part: EvaluationSet) -> GroupMetrics | None:
+    """Metrics of an evaluation set by group, on the CPU; None if it has no examples.
+
+    Args:
+        predictions: of the whole pass.
+        part: the set.
+    """
+    if not len(part.positions):
+        return None
+    device = predictions.loss.device
+    positions = torch.from_numpy(part.positions).to(device)
+    chosen = Predictions(*(tensor[positions] for tensor in predictions))
+    group = torch.from_numpy(part.group).to(device)
+    metrics = group_metrics(chosen, group, part.num_groups)
+    return GroupMetrics(*(tensor.cpu() for tensor in metrics))
 
 
 def group_metrics(predictions: Predictions, group: Tensor, num_groups: int) -> GroupMetrics:

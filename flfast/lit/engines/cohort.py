@@ -17,7 +17,7 @@ from flfast.datamodules.federated import ClientDataModule, FederatedDataModule
 from flfast.lit.batchnorm import recalibrate
 from flfast.lit.engines.engine import ClientReport, Trained
 from flfast.lit.engines.trainers import Trainers
-from flfast.lit.metrics import GroupMetrics, Predictions, group_metrics
+from flfast.lit.metrics import GroupMetrics, Predictions, set_metrics
 from flfast.lit.module import LocalModule
 from flfast.lit.ownership import fetch_states, owner, return_states
 from flfast.lit.world import (
@@ -219,8 +219,20 @@ class CohortEngine(ABC):
             if len(data.indices):
                 trainer.test(module, data)
             predictions = module.predictions.collect(self.data.num_classes)
-            results.update(_grouped(_on_host_if_needed(predictions), data))
+            results.update(self._grouped(_on_host_if_needed(predictions), data))
         return results
+
+    def _grouped(
+        self, predictions: Predictions, data: EvaluationDataModule
+    ) -> dict[str, GroupMetrics]:
+        """Metrics of all sets; every rank sums up some of them, the largest first."""
+        order = sorted(data.sets, key=lambda name: -len(data.sets[name].positions))
+        mine = order[self.world.rank :: self.world.size]
+        parts = gather(
+            self.world, {name: set_metrics(predictions, data.sets[name]) for name in mine}
+        )
+        found = {name: metrics for part in parts for name, metrics in part.items()}
+        return {name: metrics for name in data.sets if (metrics := found[name]) is not None}
 
     def _personal(self, broadcast: Tree, *, together: bool) -> Callable[[int], Tree]:
         personal = self.algorithm.personal
@@ -277,15 +289,3 @@ def _on_host_if_needed(predictions: Predictions) -> Predictions:
     if predictions.loss.device.type != "mps":
         return predictions
     return Predictions(*(tensor.cpu() for tensor in predictions))
-
-
-def _grouped(predictions: Predictions, data: EvaluationDataModule) -> dict[str, GroupMetrics]:
-    device = predictions.loss.device
-    results = {}
-    for name, part in data.sets.items():
-        if len(part.positions):
-            positions = torch.from_numpy(part.positions).to(device)
-            chosen = Predictions(*(tensor[positions] for tensor in predictions))
-            group = torch.from_numpy(part.group).to(device)
-            results[name] = group_metrics(chosen, group, part.num_groups)
-    return results

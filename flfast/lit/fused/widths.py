@@ -16,7 +16,7 @@ CPU_BYTES = 2**22
 CPU_WIDTH = 16
 """Most clients of a stack on the CPU; more gain nothing."""
 
-CPU_PRODUCTS = 2**21
+CPU_PRODUCTS = 2**19
 """Most parameters times examples of a step that is stacked on the CPU: larger products fill it."""
 
 FREE_SHARE = 0.5

@@ -45,7 +45,7 @@ def _forward(graph: Graph, node: Node) -> bool:
     weight = _transposed(w)
     if weight is None or node.kwargs or not _fit(x, weight):
         return False
-    if is_call(bias, aten.unsqueeze.default) and bias.args[1] == 1:  # of a stack
+    if is_call(bias, aten.unsqueeze.default, aten.view.default):  # of a stack, [S, 1, N]
         bias = bias.args[0]
     if bias is not None and not _is_row(bias, weight):
         return False
