@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import lightning as L
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from flfast.algorithms.algorithm import Algorithm, Context, Finished
