@@ -67,6 +67,8 @@ class EvaluationDataModule(L.LightningDataModule):
             order = generator(data.seed, "evaluation").permutation(len(indices))
         num = min(len(order), num_limited(len(order), data.loading.eval_batch_size, limit))
         order = order[:num]
+        if not self.personal:
+            order.sort()  # neighbours in memory are read three times as fast
         mine = slice(0, num) if together else share.slice(num)
         if self.personal and not together:
             # A client's state lives on one rank.
