@@ -34,9 +34,9 @@ from flfast.lit.engines.engine import Engine
 from flfast.lit.layout import use_channels_last
 from flfast.lit.memory import keep_freed_memory
 from flfast.lit.module import LocalModule, check_optimizer_state
+from flfast.lit.ownership import make_states
 from flfast.lit.world import World, gather
 from flfast.sizing import Parts, find_sizes, least, with_sizes
-from flfast.state.store import ClientStates
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -140,7 +140,8 @@ def build_federation(phases: list[Phase], parts: Parts, world: World) -> Federat
     loggers = list((instantiate(config.logger) or {}).values())
     for logger in loggers:
         logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
-    engine = instantiate(config.engine)(module, data, make_trainer, ClientStates(), world)
+    states = make_states(config.client_states, run_dir() / "client_states", world)
+    engine = instantiate(config.engine)(module, data, make_trainer, states, world)
     check_metric(config, engine)
     title = describe(config, module.algorithm, data)
     for phase in phases:

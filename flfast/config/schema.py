@@ -117,6 +117,7 @@ class Settings(_Strict):
     local_steps: Count | None
     bn: Literal["aggregate", "local", "frozen", "recalibrate"]
     local_optimizer_state: Literal["reset", "keep", "average"]
+    client_states: Literal["auto", "ram", "disk"]
     eval_every: Count
     optimized_metric: Literal[OPTIMIZED]  # type: ignore[valid-type]
     init_from: str | None

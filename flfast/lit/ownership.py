@@ -1,9 +1,29 @@
 """Where client states live in a world: the state of client k on rank k mod size, for good."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import psutil
 
 from flfast.lit.world import World, gather
 from flfast.state.store import ClientStates
+
+MEMORY_SHARE = 0.5
+"""Of the memory that is free at the start of a run, that states may take unless told otherwise."""
+
+
+def make_states(keep: Literal["auto", "ram", "disk"], folder: Path, world: World) -> ClientStates:
+    """This rank's client states, in memory or in files.
+
+    Args:
+        keep: `auto` is memory until this rank's part of `MEMORY_SHARE` would be exceeded.
+        folder: for the files of all ranks.
+        world: the ranks of the run.
+    """
+    share = int(MEMORY_SHARE * psutil.virtual_memory().available) // world.local_size
+    memory = {"auto": share, "ram": None, "disk": 0}[keep]
+    return ClientStates(memory, folder / f"rank{world.rank}")
 
 
 def owner(world: World, client_id: int) -> int:

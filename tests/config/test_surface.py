@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 from flfast.train import CONF
 
 SURFACE = """
-algorithm batch_size bn callbacks data engine eval_every init_from
+algorithm batch_size bn callbacks client_states data engine eval_every init_from
 loader.eval_batch_size loader.num_workers loader.persistent_workers loader.pin_memory
 local_epochs local_optimizer_state local_steps logger lr_schedule.scheduler
 lr_schedule.warmup_rounds last_batch micro_batch mode model optimized_metric optimizer.lr

@@ -274,6 +274,7 @@ class CohortEngine(ABC):
         """Let profilers describe the whole run, and workers end."""
         self.trainers.close()
         self.data.close()
+        self.states.close()
 
 
 def _for_evaluation(plan: RoundPlan) -> RoundPlan:

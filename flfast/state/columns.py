@@ -1,0 +1,67 @@
+"""Columns: one leaf of many states, a row each, in memory or in a file that is mapped into it."""
+
+import math
+import os
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Size, Tensor
+
+
+class Column(Protocol):
+    """Rows of one shape and type.
+
+    Attributes:
+        rows: [capacity, ...].
+    """
+
+    rows: Tensor
+
+    def grow(self, capacity: int) -> None:
+        """Make room for as many rows; those that are there stay."""
+
+
+class MemoryColumn:
+    """Rows in memory; see `Column`. Room that nobody has written to takes none."""
+
+    def __init__(self, shape: Size, dtype: torch.dtype) -> None:
+        self.rows = torch.empty(0, *shape, dtype=dtype)
+
+    def grow(self, capacity: int) -> None:
+        """See `Column`."""
+        rows = self.rows.new_empty(capacity, *self.rows.shape[1:])
+        rows[: len(self.rows)] = self.rows
+        self.rows = rows
+
+
+class FileColumn:
+    """Rows in a file, which the system reads and writes as memory asks for; see `Column`.
+
+    Args:
+        shape: of a row.
+        dtype: of a row.
+        path: of the file; what it held is lost.
+    """
+
+    def __init__(self, shape: Size, dtype: torch.dtype, path: Path) -> None:
+        self._path = path
+        path.write_bytes(b"")
+        self.rows = torch.empty(0, *shape, dtype=dtype)
+
+    def grow(self, capacity: int) -> None:
+        """See `Column`.
+
+        Raises:
+            OSError: if the disk is full. Found out here: a write to mapped memory would be fatal.
+        """
+        shape, dtype = self.rows.shape[1:], self.rows.dtype
+        num = capacity * math.prod(shape)
+        if not num:
+            self.rows = torch.empty(capacity, *shape, dtype=dtype)
+            return
+        with self._path.open("r+b") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, num * dtype.itemsize)
+        mapped = torch.from_file(str(self._path), shared=True, size=num, dtype=dtype)
+        self.rows = mapped.view(capacity, *shape)

@@ -1,0 +1,109 @@
+"""States of one structure, stacked: a column per leaf, a row per client."""
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+
+from flfast.state.columns import Column
+from flfast.state.tree import Tree, leaves
+
+MakeColumn = Callable[[Size, torch.dtype], Column]
+
+
+def structure(tree: Tree) -> Hashable:
+    """What two trees have in common that can share a stack: names, shapes and types."""
+    return tuple(
+        (name, structure(leaf) if isinstance(leaf, dict) else (leaf.shape, leaf.dtype))
+        for name, leaf in tree.items()
+    )
+
+
+class Stack:
+    """States by client. Room grows by half at a time, rows of dropped clients are used again.
+
+    Args:
+        like: a state of the structure; its values are not read.
+        make_column: (shape, dtype) of a leaf -> an empty column.
+    """
+
+    def __init__(self, like: Tree, make_column: MakeColumn) -> None:
+        self._nodes = _nodes(like)
+        self._columns = [make_column(leaf.shape, leaf.dtype) for leaf in leaves(like)]
+        self._rows: dict[int, int] = {}
+        self._free: list[int] = []
+        self._capacity = 0
+
+    @property
+    def clients(self) -> list[int]:
+        """Who has a row."""
+        return list(self._rows)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the columns, room included."""
+        return sum(column.rows.nbytes for column in self._columns)
+
+    def grown(self, num: int) -> int:
+        """Capacity that `num` more clients lead to; the present one if they fit."""
+        needed = len(self._rows) + num
+        return self._capacity if needed <= self._capacity else max(8, 3 * needed // 2)
+
+    def reserve(self, num: int) -> None:
+        """Make room for `num` more clients."""
+        capacity = self.grown(num)
+        if capacity > self._capacity:
+            for column in self._columns:
+                column.grow(capacity)
+            self._free += range(capacity - 1, self._capacity - 1, -1)
+            self._capacity = capacity
+
+    def put(self, client_id: int, state: Tree) -> None:
+        """Copy a state into the client's row, which is there or has room."""
+        row = self._rows.get(client_id)
+        if row is None:
+            row = self._rows[client_id] = self._free.pop()
+        for column, leaf in zip(self._columns, leaves(state), strict=True):
+            column.rows[row].copy_(leaf)
+
+    def get(self, client_id: int) -> Tree:
+        """A copy of the client's state."""
+        row = self._rows[client_id]
+        return _tree(self._nodes, iter([column.rows[row].clone() for column in self._columns]))
+
+    def drop(self, client_id: int) -> None:
+        """Give the client's row back."""
+        self._free.append(self._rows.pop(client_id))
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy: `clients` int64 [K] and `states`, a tree of leaves [K, ...]."""
+        rows = torch.tensor(list(self._rows.values()), dtype=torch.int64)
+        leaves = iter([column.rows.index_select(0, rows) for column in self._columns])
+        clients = torch.tensor(self.clients, dtype=torch.int64)
+        return {"clients": clients, "states": _tree(self._nodes, leaves)}
+
+    def load(self, clients: list[int], states: Tree) -> None:
+        """Copy states, leaves [K, ...], into an empty stack with room."""
+        for column, leaf in zip(self._columns, leaves(states), strict=True):
+            column.rows[: len(clients)].copy_(leaf)
+        self._rows = {client_id: row for row, client_id in enumerate(clients)}
+        self._free = list(range(self._capacity - 1, len(clients) - 1, -1))
+
+    def move(self, make_column: MakeColumn) -> None:
+        """Take all rows to other columns."""
+        for number, old in enumerate(self._columns):
+            column = make_column(old.rows.shape[1:], old.rows.dtype)
+            column.grow(self._capacity)
+            column.rows.copy_(old.rows)
+            self._columns[number] = column
+
+
+def _nodes(tree: Tree) -> Tree:
+    return {name: _nodes(leaf) if isinstance(leaf, dict) else None for name, leaf in tree.items()}
+
+
+def _tree(nodes: Tree, values: Iterator[Tensor]) -> Tree:
+    return {
+        name: next(values) if node is None else _tree(node, values) for name, node in nodes.items()
+    }

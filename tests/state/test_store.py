@@ -1,0 +1,164 @@
+"""Client states against a dict, in memory, in files, and on the way from one to the other."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from flfast.state.store import ClientStates
+from flfast.state.tree import leaves, tree_map
+
+CLIENTS = st.integers(0, 6)
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+
+
+@st.composite
+def states(draw):
+    """Nested, empty in part, of any type, of no or some numbers."""
+
+    def leaf():
+        shape = draw(st.sampled_from([(), (0,), (2,), (2, 3)]))
+        values = torch.full(shape, draw(st.integers(0, 100)), dtype=torch.float64)
+        return values.to(draw(st.sampled_from(DTYPES)))
+
+    optimizer = {name: {"step": leaf()} for name in draw(st.sets(st.sampled_from("ab")))}
+    return draw(st.sampled_from([{}, {"own": {"w": leaf()}, "optimizer": optimizer}]))
+
+
+def assert_equal(found, expected):
+    assert repr(found) == repr(expected), "structure, order, shapes, types and values"
+
+
+class LikeADict(RuleBasedStateMachine):
+    """What is put is what one gets, whatever else happens to the tensors meanwhile."""
+
+    @initialize(memory=st.sampled_from([None, 0, 40, 200]))
+    def start(self, memory):
+        self.folder = tempfile.TemporaryDirectory()
+        self.memory, self.model = memory, {}
+        self.states = self.empty()
+
+    def empty(self):
+        return ClientStates(self.memory, Path(self.folder.name) / "states")
+
+    @rule(client=CLIENTS, state=states())
+    def put(self, client, state):
+        self.model[client] = tree_map(torch.clone, state)
+        self.states.put(client, state)
+        scribble(state)
+
+    @rule(client=CLIENTS)
+    def change_what_one_got(self, client):
+        scribble(self.states.get(client) or {})
+
+    @rule(client=CLIENTS, other=CLIENTS)
+    def put_what_one_got(self, client, other):
+        state = self.states.get(other)
+        if state is not None:
+            self.states.put(client, state)
+            self.model[client] = self.model[other]
+
+    @rule(client=CLIENTS)
+    def drop(self, client):
+        self.states.drop(client)
+        self.model.pop(client, None)
+
+    @rule()
+    def save_and_load(self):
+        path = Path(self.folder.name) / "saved.pt"
+        torch.save(self.states.state_dict(), path)
+        self.states.close()
+        self.states = self.empty()
+        self.states.put(99, {"other": torch.ones(3)})
+        self.states.load_state_dict(torch.load(path, weights_only=True))
+
+    @invariant()
+    def agrees(self):
+        if hasattr(self, "model"):
+            assert len(self.states) == len(self.model)
+            for client in range(7):
+                assert_equal(self.states.get(client), self.model.get(client))
+
+    def teardown(self):
+        self.states.close()
+        assert not (Path(self.folder.name) / "states").exists()
+        self.folder.cleanup()
+
+
+TestLikeADict = LikeADict.TestCase
+TestLikeADict.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+
+
+def scribble(tree):
+    for leaf in leaves(tree):
+        leaf.fill_(77)
+
+
+def state(value, num=1000):
+    return {"own": {"w": torch.full((num,), float(value))}}
+
+
+def test_memory_grows_with_the_clients_touched_and_rows_are_used_again():
+    states = ClientStates()
+    for client in range(0, 10**9, 10**8):
+        states.put(client, state(client))
+    saved = states.state_dict()["stacks"]
+    assert len(saved) == 1
+    assert saved[0]["states"]["own"]["w"].shape == (10, 1000)
+    (stack,) = states._stacks.values()
+    before = stack.num_bytes
+    assert before <= 1.5 * 10 * 4000
+    for client in range(5, 10**6, 10**4):
+        states.put(client, state(1))
+        states.drop(client)
+    assert stack.num_bytes <= 1.5 * 11 * 4000
+
+
+def test_states_leave_memory_for_files_in_one_line_of_the_log(tmp_path, caplog):
+    caplog.set_level("INFO")
+    states = ClientStates(40_000, tmp_path / "states")
+    for client in range(4):
+        states.put(client, state(client))
+    assert not (tmp_path / "states").exists()
+    for client in range(4, 20):
+        states.put(client, state(client))
+    assert len(caplog.messages) == 1
+    assert "kept in files" in caplog.text
+    (file,) = (tmp_path / "states").iterdir()
+    assert file.stat().st_size >= 20 * 4000
+    states.close()
+    assert not (tmp_path / "states").exists()
+    assert_equal(states.get(3), state(3))
+
+
+def test_files_of_a_killed_run_are_not_mistaken_for_ones_own(tmp_path):
+    (tmp_path / "states").mkdir()
+    (tmp_path / "states" / "0.rows").write_bytes(b"\x01" * 8000)
+    (tmp_path / "states" / "9.rows").write_bytes(b"\x01" * 8000)
+    states = ClientStates(0, tmp_path / "states")
+    states.put(0, state(2))
+    assert_equal(states.get(0), state(2))
+    assert [file.name for file in (tmp_path / "states").iterdir()] == ["0.rows"]
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="room is not asked for here")
+def test_a_full_disk_is_an_error_with_a_name_and_loses_nothing(tmp_path):
+    states = ClientStates(0, tmp_path / "states")
+    states.put(0, state(2))
+    huge = {"own": {"w": torch.zeros(1).expand(2**57)}}
+    with pytest.raises(OSError, match=r"client_states: .* bytes do not fit in .*states"):
+        states.put(0, huge)
+    assert_equal(states.get(0), state(2))
+
+
+def test_states_put_during_inference_can_be_changed_afterwards():
+    states = ClientStates()
+    with torch.inference_mode():
+        states.put(0, state(1))
+    states.put(0, state(2))
+    assert_equal(states.get(0), state(2))
