@@ -24,8 +24,9 @@ from flfast.algorithms.keep_local import keep_local
 from flfast.algorithms.local import local
 from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
 from flfast.config.phases import Phase
-from flfast.datamodules.federated import FederatedDataModule, Split
+from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading
+from flfast.datamodules.splits import Split
 from flfast.federation.learning_rate import learning_rates
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
@@ -57,7 +58,7 @@ def build_data(config: DictConfig) -> FederatedDataModule:
         instantiate(config.data),
         instantiate(config.partition),
         seed=config.seed,
-        split=Split(**config.split),
+        split=Split(**config.split, clients=config.sampler.get("holdout_clients", 0)),
         loading=Loading(**config.loader),
         pooled=config.mode == "centralized",
     )
@@ -290,7 +291,7 @@ def build_sampler(config: DictConfig) -> Callable[..., Cohort]:
     """Who trains; the pooled client of the centralised baseline always does."""
     if config.mode == "centralized":
         return partial(uniform, fraction=1.0, count=None, dropout=0.0)
-    return instantiate(config.sampler)
+    return instantiate({k: v for k, v in config.sampler.items() if k != "holdout_clients"})
 
 
 def run_dir() -> Path:

@@ -141,8 +141,9 @@ def build_federation(phases: list[Phase], parts: Parts, world: World) -> Federat
     for logger in loggers:
         logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
     states = make_states(config.client_states, run_dir() / "client_states", world)
-    engine = instantiate(config.engine)(module, data, make_trainer, states, world)
-    check_metric(config, engine)
+    make_engine = partial(instantiate(config.engine), finetune_epochs=config.finetune_epochs)
+    engine = make_engine(module, data, make_trainer, states, world)
+    check_metrics(config, engine)
     title = describe(config, module.algorithm, data)
     for phase in phases:
         plan = plans(phase.start, [])
@@ -169,14 +170,24 @@ def build_federation(phases: list[Phase], parts: Parts, world: World) -> Federat
     return federation
 
 
-def check_metric(config: DictConfig, engine: Engine) -> None:
-    """Make sure that `optimized_metric` will be measured."""
+def check_metrics(config: DictConfig, engine: Engine) -> None:
+    """Make sure that what is asked for will be measured."""
+    sets = engine.evaluation_sets
     view = config.optimized_metric.partition("/")[0]
-    if view not in {"train", *engine.evaluation_sets}:
+    if view not in {"train", *sets}:
         raise ValueError(
             f"optimized_metric={config.optimized_metric} will not be measured: there is no such "
-            f"model or no such data; allowed: {', '.join(sorted(engine.evaluation_sets))} metrics "
-            f"and train/loss"
+            f"model or no such data; allowed: {', '.join(sorted(sets))} metrics and train/loss"
+        )
+    holdout, epochs = config.sampler.get("holdout_clients", 0), config.finetune_epochs
+    if epochs and sets.isdisjoint({"finetuned", "new_finetuned"}):
+        raise ValueError(
+            f"finetune_epochs={epochs}: no client has test data of its own; set split.test > 0"
+        )
+    if holdout and sets.isdisjoint({"new", "new_finetuned"}):
+        raise ValueError(
+            f"sampler.holdout_clients={holdout}: clients held out have no test data or no model "
+            f"that is new to them; set split.test > 0 or finetune_epochs > 0"
         )
 
 

@@ -22,6 +22,9 @@ _LABELS = {
     "global": "server model, central test",
     "local": "server model, clients' test",
     "personal": "personal models, clients' test",
+    "finetuned": "fine-tuned models, clients' test",
+    "new": "server model, new clients' test",
+    "new_finetuned": "fine-tuned models, new clients' test",
     "val": "validation",
     "train": "local training",
 }

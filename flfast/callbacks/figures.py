@@ -16,6 +16,9 @@ COLOURS = {
     "global": "#0072B2",
     "local": "#D55E00",
     "personal": "#009E73",
+    "finetuned": "#E69F00",
+    "new": "#56B4E9",
+    "new_finetuned": "#8B6F00",
     "val": "#CC79A7",
     "train": "#6B6B6B",
 }

@@ -45,7 +45,7 @@ def check(config: DictConfig) -> None:
         raise ConfigError(str(error).splitlines()[0]) from None
     problems = [*_schema(values)]
     if not problems:
-        problems = [*_targets("", values), *_trainer_names(values["trainer"])]
+        problems = [*_targets("", _without_ours(values)), *_trainer_names(values["trainer"])]
     if not problems:
         problems = [problem for rule in RULES if (problem := rule(values))]
     if problems:
@@ -100,6 +100,12 @@ def _targets(prefix: str, node: Any) -> Iterator[str]:
         yield from _target(prefix, node)
     for name, child in node.items():
         yield from _targets(f"{prefix}{name}.", child)
+
+
+def _without_ours(values: Config) -> Config:
+    """The config without what a group's own target does not know."""
+    sampler = {k: v for k, v in values["sampler"].items() if k != "holdout_clients"}
+    return {**values, "sampler": sampler}
 
 
 def _target(prefix: str, node: Config) -> Iterator[str]:

@@ -91,6 +91,13 @@ def _baselines(config: Config) -> str | None:
     return None
 
 
+def _finetuning(config: Config) -> str | None:
+    epochs = config["finetune_epochs"]
+    if epochs and config["mode"] == "centralized":
+        return f"finetune_epochs={epochs} with mode=centralized: there are no clients; use 0"
+    return None
+
+
 def _init_from(config: Config) -> str | None:
     path = config["init_from"]
     if path is not None and not Path(path).is_file():
@@ -165,6 +172,7 @@ RULES: tuple[Rule, ...] = (
     _workers,
     _optimized,
     _baselines,
+    _finetuning,
     _init_from,
     _devices,
     _sync_batchnorm,

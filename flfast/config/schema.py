@@ -9,7 +9,7 @@ from flfast.plan import LastBatch
 
 Node = dict[str, Any]
 METRICS = ("loss", "accuracy", "auc")
-VIEWS = ("val", "global", "local", "personal")
+VIEWS = ("val", "global", "local", "personal", "finetuned", "new", "new_finetuned")
 OPTIMIZED = (*(f"{view}/{metric}" for view in VIEWS for metric in METRICS), "train/loss")
 
 
@@ -104,6 +104,14 @@ class LrScheduleSettings(_Strict):
     warmup_rounds: NonNegativeInt
 
 
+class SamplerSettings(BaseModel):
+    """Who takes part; the rest are options of the sampler."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    holdout_clients: NonNegativeInt | Portion = 0
+
+
 class Settings(_Strict):
     """The whole config."""
 
@@ -119,6 +127,7 @@ class Settings(_Strict):
     local_optimizer_state: Literal["reset", "keep", "average"]
     client_states: Literal["auto", "ram", "disk"]
     eval_every: Count
+    finetune_epochs: NonNegativeInt
     optimized_metric: Literal[OPTIMIZED]  # type: ignore[valid-type]
     init_from: str | None
     threads: Count
@@ -131,7 +140,7 @@ class Settings(_Strict):
     optimizer: OptimizerSettings
     lr_schedule: LrScheduleSettings
     schedule: ScheduleSettings
-    sampler: Node
+    sampler: SamplerSettings
     engine: Node
     strategy: StrategySettings
     trainer: TrainerSettings

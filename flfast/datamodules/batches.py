@@ -22,14 +22,15 @@ class Batch(NamedTuple):
         scale: factor of the mean loss that makes micro-batches add up to their local step.
         share: factor of the loss of a rank's part that makes the mean over ranks that of the
             batch; 0 for an example that stands in for an empty part.
-        client_id: whose personal model evaluates it; -1 is the server's.
+        owners: (client, number) of consecutive examples that clients' own models predict; empty
+            where the server's does.
     """
 
     inputs: Tensor
     targets: Tensor
     scale: float = 1.0
     share: float = 1.0
-    client_id: int = -1
+    owners: tuple[tuple[int, int], ...] = ()
 
 
 class LocalEpoch(NamedTuple):
@@ -188,7 +189,16 @@ class TrainLoader:
 
 
 class EvalLoader:
-    """Examples in their order, in batches of one model each; of each batch this rank's part."""
+    """Examples in their order; of each batch this rank's part.
+
+    Args:
+        fetch: reads examples.
+        indices: example numbers, int64 [M].
+        batch_size: at most so many, >= 1.
+        owner: whose own model predicts each of them, int64 [M], those of a client in a row; None
+            is the server's.
+        share: which part of every batch is this rank's; if not all, no batch spans two clients.
+    """
 
     def __init__(
         self,
@@ -199,30 +209,52 @@ class EvalLoader:
         owner: np.ndarray | None = None,
         share: RankShare = WHOLE,
     ) -> None:
-        self.fetch = fetch
-        self.indices = indices
-        self.share = share
-        cuts = np.arange(0, len(indices), batch_size)
+        self.fetch, self.indices, self.share = fetch, indices, share
+        cuts = [*range(0, len(indices), batch_size), len(indices)] if len(indices) else []
+        self._bounds = list(pairwise(cuts))
+        self._owners: list[tuple[tuple[int, int], ...]] = [()] * len(self._bounds)
         if owner is not None:
-            starts = np.flatnonzero(np.diff(owner, prepend=-1))
-            sizes = np.diff(starts, append=len(owner))
-            cuts = np.concatenate(
-                [np.arange(s, s + n, batch_size) for s, n in zip(starts, sizes, strict=True)]
-                or [np.zeros(0, dtype=np.int64)]
-            )
-        self.starts = cuts
-        self.client_ids = [-1] * len(cuts) if owner is None else owner[cuts].tolist()
+            most = batch_size if share.size == 1 else 0
+            packed = list(_packed(_pieces(owner, batch_size), most))
+            self._bounds = [(batch[0][1], batch[-1][2]) for batch in packed]
+            self._owners = [
+                tuple((client, stop - start) for client, start, stop in batch) for batch in packed
+            ]
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return len(self._bounds)
 
     def __iter__(self) -> Iterator[Batch]:
-        parts = [self.share.of(bounds) for bounds in self.bounds()]
+        parts = [self.share.of(bounds) for bounds in self._bounds]
         batches = [self.indices[start:stop] for start, stop, _ in parts]
-        fetched = zip(self.fetch(batches), parts, self.client_ids, strict=True)
-        for (inputs, targets), (_, _, factor), client_id in fetched:
-            yield Batch(inputs, targets, share=factor, client_id=client_id)
+        fetched = zip(self.fetch(batches), parts, self._owners, strict=True)
+        for (inputs, targets), (_, _, factor), owners in fetched:
+            if self.share.size > 1:
+                owners = tuple((client, len(targets)) for client, _ in owners)
+            yield Batch(inputs, targets, share=factor, owners=owners)
 
     def bounds(self) -> list[tuple[int, int]]:
         """[start, stop) of every batch, all ranks' parts together."""
-        return list(pairwise([*self.starts.tolist(), len(self.indices)]))
+        return self._bounds
+
+
+def _pieces(owner: np.ndarray, batch_size: int) -> Iterator[tuple[int, int, int]]:
+    """(client, start, stop) of at most `batch_size` examples in a row."""
+    starts = np.flatnonzero(np.diff(owner, prepend=-1)).tolist()
+    for first, end in pairwise([*starts, len(owner)]):
+        for start in range(first, end, batch_size):
+            yield int(owner[first]), start, min(start + batch_size, end)
+
+
+def _packed(
+    pieces: Iterator[tuple[int, int, int]], most: int
+) -> Iterator[list[tuple[int, int, int]]]:
+    """Pieces in a row that have at most `most` examples together, or one piece."""
+    batch: list[tuple[int, int, int]] = []
+    for piece in pieces:
+        if batch and piece[2] - batch[0][1] > most:
+            yield batch
+            batch = []
+        batch.append(piece)
+    if batch:
+        yield batch

@@ -1,7 +1,6 @@
 """The LightningDataModule of a federation: one dataset, many clients."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import lightning as L
 import numpy as np
@@ -20,22 +19,10 @@ from flfast.datamodules.batches import (
 )
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.fetching import Loading, make_fetch
-from flfast.datamodules.splits import ClientIndices, group_by_client, split_clients
+from flfast.datamodules.splits import ClientIndices, Split, hold_out, split_examples
 from flfast.injection import call_with
 from flfast.plan import Batching
 from flfast.randomness import generator
-
-
-class Split(NamedTuple):
-    """Shares that every client holds out from its examples, in [0, 1).
-
-    Attributes:
-        val: for validation: model selection reads nothing else.
-        test: for the client's own test, where the data bring none of the client's own.
-    """
-
-    val: float
-    test: float
 
 
 class FederatedDataModule(L.LightningDataModule):
@@ -48,7 +35,7 @@ class FederatedDataModule(L.LightningDataModule):
         source: returns `Examples`; may ask for `seed`.
         partition: (labels int64 [N], rng) -> owner int64 [N]; may ask for `owner`, the data's own.
         seed: of partition and splits, >= 0.
-        split: shares that clients hold out.
+        split: what is held out from training.
         loading: how batches reach the model.
         pooled: train as one client that has everything: the centralised baseline.
 
@@ -56,8 +43,10 @@ class FederatedDataModule(L.LightningDataModule):
         examples: all N examples.
         splits: `train`, `val`, `test` by client; together every example that is not central.
         central_test: example numbers of the central test set: the data's own, or all clients'
-            test examples where there is none.
-        train_clients: the clients that train, `splits["train"]` unless pooled.
+            test examples where there is none, except of those held out.
+        train_clients: the clients' training examples, `splits["train"]` unless pooled.
+        held_out: clients that never take part, int64, ascending; a function of the seed.
+        members: all others, int64, ascending.
         batching: of training outside a federation, where no plan says it.
     """
 
@@ -65,6 +54,8 @@ class FederatedDataModule(L.LightningDataModule):
     splits: dict[str, ClientIndices]
     central_test: np.ndarray
     train_clients: ClientIndices
+    held_out: np.ndarray
+    members: np.ndarray
 
     def __init__(
         self,
@@ -97,9 +88,12 @@ class FederatedDataModule(L.LightningDataModule):
         self.splits, central = split_examples(
             self.examples, self.partition, seed=self.seed, split=self.split
         )
-        self.central_test = central if len(central) else self.splits["test"].indices
+        rng = generator(self.seed, "holdout")
+        self.held_out, self.members = hold_out(self.num_clients, self.split.clients, rng)
+        own_test = self.splits["test"].only(self.members)
+        self.central_test = central if len(central) else own_test.indices
         train = self.splits["train"]
-        self.train_clients = train.pooled() if self.pooled else train
+        self.train_clients = train.only(self.members).pooled() if self.pooled else train
 
     def close(self) -> None:
         """End the processes that read examples, if any; nothing is fetched afterwards."""
@@ -110,6 +104,11 @@ class FederatedDataModule(L.LightningDataModule):
     def num_clients(self) -> int:
         """Clients in the population."""
         return len(self.splits["train"].offsets) - 1
+
+    @property
+    def candidates(self) -> np.ndarray:
+        """Clients that a cohort is drawn from, int64; if pooled, the one that there is."""
+        return np.zeros(1, dtype=np.int64) if self.pooled else self.members
 
     @property
     def num_classes(self) -> int:
@@ -246,43 +245,3 @@ def _dtype(trainer: L.Trainer) -> torch.dtype:
     dtype = trainer.lightning_module.dtype
     assert isinstance(dtype, torch.dtype)
     return dtype
-
-
-def split_examples(
-    examples: Examples, partition: Callable[..., np.ndarray], *, seed: int, split: Split
-) -> tuple[dict[str, ClientIndices], np.ndarray]:
-    """Splits by client, and the central test set as example numbers.
-
-    Where the data's own test examples have owners and the partition keeps those owners, they are
-    their clients' test examples; otherwise they are the central test set.
-    """
-    labels = examples.targets.numpy()
-    is_test = np.zeros(len(labels), bool) if examples.is_test is None else examples.is_test
-    pool, held_out = np.flatnonzero(~is_test), np.flatnonzero(is_test)
-    own = None if examples.owner is None else examples.owner[pool]
-    rng = generator(seed, "partition")
-    owner = call_with(partition, labels[pool], rng=rng, owner=own).astype(np.int64)
-    num_clients = int(owner.max()) + 1
-    sizes = np.bincount(owner, minlength=num_clients)
-    if not sizes.all():
-        raise ValueError(f"client {int(sizes.argmin())} of {num_clients} has no training example")
-    own_test = np.zeros(0, dtype=np.int64)
-    if examples.owner is not None and np.array_equal(owner, examples.owner[pool]):
-        own_test = examples.owner[held_out]
-    has_test = np.bincount(own_test, minlength=num_clients) > 0
-    splits = split_clients(
-        pool,
-        owner,
-        num_clients=num_clients,
-        fractions={"test": np.where(has_test, 0.0, split.test), "val": split.val},
-        rng=generator(seed, "split"),
-    )
-    if not len(own_test):
-        return splits, held_out
-    test = splits["test"]
-    splits["test"] = group_by_client(
-        np.concatenate([test.indices, held_out]),
-        np.concatenate([test.owner(), own_test]),
-        num_clients,
-    )
-    return splits, np.zeros(0, dtype=np.int64)

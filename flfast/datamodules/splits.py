@@ -1,8 +1,28 @@
 """Splits: which examples each client trains on, validates with and tests with."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+
+from flfast.datamodules.examples import Examples
+from flfast.injection import call_with
+from flfast.randomness import generator
+
+
+class Split(NamedTuple):
+    """What is held out from training.
+
+    Attributes:
+        val: share in [0, 1) of every client's examples, for validation: model selection reads
+            nothing else.
+        test: share for the client's own test, where the data bring none of the client's own.
+        clients: that never take part: a number of them, or a share in [0, 1).
+    """
+
+    val: float
+    test: float
+    clients: int | float = 0
 
 
 class ClientIndices(NamedTuple):
@@ -27,6 +47,15 @@ class ClientIndices(NamedTuple):
     def owner(self) -> np.ndarray:
         """Client of each entry of `indices`, int64 [M]."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+    def only(self, clients: np.ndarray) -> "ClientIndices":
+        """The same with entries of these clients alone; the others have none."""
+        if len(clients) == len(self.offsets) - 1:
+            return self
+        sizes = np.zeros(len(self.offsets) - 1, dtype=np.int64)
+        sizes[clients] = self.sizes()[clients]
+        kept = self.indices[np.isin(self.owner(), clients)]
+        return ClientIndices(kept, np.concatenate([[0], np.cumsum(sizes)]))
 
     def pooled(self) -> "ClientIndices":
         """One client that has everything."""
@@ -81,3 +110,67 @@ def split_clients(
         splits[name] = group_by_client(indices[mask], owner[mask], num_clients)
         start, left, taken = start + count, left - count, taken | mask
     return {"train": group_by_client(indices[~taken], owner[~taken], num_clients), **splits}
+
+
+def split_examples(
+    examples: Examples, partition: Callable[..., np.ndarray], *, seed: int, split: Split
+) -> tuple[dict[str, ClientIndices], np.ndarray]:
+    """Splits by client, and the central test set as example numbers.
+
+    Where the data's own test examples have owners and the partition keeps those owners, they are
+    their clients' test examples; otherwise they are the central test set.
+    """
+    labels = examples.targets.numpy()
+    is_test = np.zeros(len(labels), bool) if examples.is_test is None else examples.is_test
+    pool, held_out = np.flatnonzero(~is_test), np.flatnonzero(is_test)
+    own = None if examples.owner is None else examples.owner[pool]
+    rng = generator(seed, "partition")
+    owner = call_with(partition, labels[pool], rng=rng, owner=own).astype(np.int64)
+    num_clients = int(owner.max()) + 1
+    sizes = np.bincount(owner, minlength=num_clients)
+    if not sizes.all():
+        raise ValueError(f"client {int(sizes.argmin())} of {num_clients} has no training example")
+    own_test = np.zeros(0, dtype=np.int64)
+    if examples.owner is not None and np.array_equal(owner, examples.owner[pool]):
+        own_test = examples.owner[held_out]
+    has_test = np.bincount(own_test, minlength=num_clients) > 0
+    splits = split_clients(
+        pool,
+        owner,
+        num_clients=num_clients,
+        fractions={"test": np.where(has_test, 0.0, split.test), "val": split.val},
+        rng=generator(seed, "split"),
+    )
+    if not len(own_test):
+        return splits, held_out
+    test = splits["test"]
+    splits["test"] = group_by_client(
+        np.concatenate([test.indices, held_out]),
+        np.concatenate([test.owner(), own_test]),
+        num_clients,
+    )
+    return splits, np.zeros(0, dtype=np.int64)
+
+
+def hold_out(
+    num_clients: int, num_or_share: int | float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Clients that never take part, and all others; both int64, ascending.
+
+    Args:
+        num_clients: K.
+        num_or_share: a number of clients, or a share of them in [0, 1), at least one unless 0.
+        rng: the only source of randomness.
+
+    Raises:
+        ValueError: if nobody would be left.
+    """
+    num = max(round(num_or_share * num_clients), 1) if 0 < num_or_share < 1 else int(num_or_share)
+    if num >= num_clients:
+        raise ValueError(
+            f"sampler.holdout_clients={num_or_share} leaves none of {num_clients} clients to "
+            f"train; allowed: 0 to {num_clients - 1}, or a share in [0, 1)"
+        )
+    held_out = np.zeros(num_clients, dtype=bool)
+    held_out[rng.choice(num_clients, num, replace=False)] = True
+    return np.flatnonzero(held_out), np.flatnonzero(~held_out)

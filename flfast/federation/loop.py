@@ -45,7 +45,7 @@ class Federation:
         algorithm: what server and clients compute.
         engine: how a cohort is run.
         data: the population.
-        sampler: (num_clients, rng) -> cohort.
+        sampler: (num_clients, rng) -> cohort, of all clients but those held out.
         plans: (round, rows so far) -> plan.
         initial: weights before round 1.
         rounds: how many.
@@ -116,8 +116,9 @@ class Federation:
         Raises:
             ValueError: if the population is too small for the sampler.
         """
-        num_clients = len(self.data.train_clients.offsets) - 1
-        return self.sampler(num_clients, rng=generator(self.seed, "cohort", round_idx))
+        candidates = self.data.candidates
+        drawn = self.sampler(len(candidates), rng=generator(self.seed, "cohort", round_idx))
+        return Cohort(candidates[drawn.clients], candidates[drawn.dropped])
 
     def _round(self, round_idx: int) -> None:
         start = time.perf_counter()

@@ -59,7 +59,7 @@ class LocalModule(L.LightningModule):
         self.leaves: Tree = self.params
         self.optimizer_state: Tree = {}
         self.predictions = PredictionStore()
-        self.personal: Callable[[int], Tree] | None = None
+        self.own: Callable[[Batch], Tensor] | None = None
 
     def sharded(self, mesh: DeviceMesh, *, group_params: int) -> "LocalModule":
         """A copy with this rank's part of every parameter, on the mesh's device; see `shard`."""
@@ -212,16 +212,13 @@ class LocalModule(L.LightningModule):
         self.log("val/loss", loss, batch_size=len(batch.targets), sync_dist=True)
 
     def on_test_start(self) -> None:
-        """Forget the last evaluation."""
-        self.predictions.reset()
-        self._evaluated = -1
+        """Forget the last evaluation; clients' own models are evaluated in several parts."""
+        if self.own is None:
+            self.predictions.reset()
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Predict one batch with the server's model, or with its client's own."""
-        if self.personal is not None and batch.client_id != self._evaluated:
-            write_weights(self.model, self.personal(batch.client_id))
-            self._evaluated = batch.client_id
-        logits = self.model(batch.inputs)
+        """Predict one batch with the server's model, or with its clients' own."""
+        logits = self.model(batch.inputs) if self.own is None else self.own(batch)
         if batch.share:
             self.predictions.update(logits, batch.targets)
 

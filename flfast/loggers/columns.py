@@ -1,11 +1,12 @@
 """Columns of `metrics.csv` and `clients.csv`, in their order. Torch-free.
 
 A metric is `view/name`. Views: `global` is the server model on the central test set; `local` is
-the server model and `personal` the client's own, on every client's own test data; `val` is
-validation data.
+the server model, `personal` the client's own, and `finetuned` either after `finetune_epochs`, on
+every client's own test data; `new` and `new_finetuned` are the server model on clients held out;
+`val` is validation data.
 """
 
-VIEWS = ("global", "local", "personal", "val")
+VIEWS = ("global", "local", "personal", "finetuned", "new", "new_finetuned", "val")
 _OVER_CLIENTS = ("loss", "accuracy", "auc", "accuracy_std", "accuracy_worst10")
 
 COLUMNS: tuple[str, ...] = (

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flfast.datamodules.batches import EvalLoader, TrainLoader, local_epoch
+from flfast.datamodules.batches import EvalLoader, RankShare, TrainLoader, local_epoch
 from flfast.plan import Batching
 
 batchings = st.builds(
@@ -110,14 +110,21 @@ def test_every_epoch_is_shuffled_anew_and_padding_repeats_its_beginning():
     assert np.array_equal(first[5:], first[:3])
 
 
-@given(st.lists(st.integers(0, 5), max_size=8), st.integers(1, 4))
-def test_personal_batches_never_span_two_clients(sizes, batch_size):
+@given(st.lists(st.integers(0, 5), max_size=8), st.integers(1, 4), st.integers(1, 2))
+def test_personal_batches_say_whose_every_example_is(sizes, batch_size, ranks):
     owner = np.repeat(np.arange(len(sizes)), sizes)
-    loader = EvalLoader(from_memory, np.arange(len(owner)), batch_size=batch_size, owner=owner)
-    batches = list(loader)
-    assert len(batches) == len(loader)
-    seen = np.concatenate([b.inputs for b in batches]) if batches else np.zeros(0, int)
-    assert np.array_equal(seen, np.arange(len(owner)))
-    for batch in batches:
-        assert set(owner[batch.inputs]) == {batch.client_id}
-        assert len(batch.inputs) <= batch_size
+    indices = np.arange(len(owner))
+    for rank in range(ranks):
+        share = RankShare(rank, ranks)
+        loader = EvalLoader(from_memory, indices, batch_size=batch_size, owner=owner, share=share)
+        batches = list(loader)
+        assert len(batches) == len(loader)
+        for batch in batches:
+            assert np.array_equal(
+                owner[batch.inputs], np.repeat(*np.array(batch.owners, dtype=int).T)
+            )
+            assert len(batch.inputs) <= batch_size
+            assert ranks == 1 or len(batch.owners) == 1, "ranks predict with one model at a time"
+        if ranks == 1:
+            seen = np.concatenate([b.inputs for b in batches] or [np.zeros(0, int)])
+            assert np.array_equal(seen, indices)

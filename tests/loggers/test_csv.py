@@ -20,12 +20,13 @@ def header(path):
 
 def test_the_header_holds_every_column_in_the_documented_order():
     five = ["loss", "accuracy", "auc", "accuracy_std", "accuracy_worst10"]
-    views = [f"{view}/{name}" for view in ("local", "personal", "val") for name in five]
+    names = ("local", "personal", "finetuned", "new", "new_finetuned", "val")
+    views = [f"{view}/{name}" for view in names for name in five]
     assert COLUMNS[:5] == ("round", "train/loss", "global/loss", "global/accuracy", "global/auc")
-    assert list(COLUMNS[5:20]) == views
-    assert COLUMNS[20] == "time/train_s"
+    assert list(COLUMNS[5:35]) == views
+    assert COLUMNS[35] == "time/train_s"
     assert COLUMNS[-1] == "plan/lr"
-    assert len(set(COLUMNS)) == len(COLUMNS) == 34
+    assert len(set(COLUMNS)) == len(COLUMNS) == 49
 
 
 def test_every_row_is_on_the_disk_as_soon_as_it_is_logged(tmp_path):

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import lightning as L
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from flfast.algorithms.algorithm import Algorithm, Context, Finished
 from flfast.datamodules.batches import WHOLE, RankShare
-from flfast.datamodules.evaluation import EvaluationDataModule
 from flfast.datamodules.federated import ClientDataModule, FederatedDataModule
 from flfast.lit.batchnorm import recalibrate
 from flfast.lit.engines.engine import ClientReport, Trained
+from flfast.lit.engines.evaluation import Evaluation, for_evaluation
 from flfast.lit.engines.trainers import Trainers
-from flfast.lit.metrics import GroupMetrics, Predictions, set_metrics
+from flfast.lit.metrics import GroupMetrics
 from flfast.lit.module import LocalModule
 from flfast.lit.ownership import fetch_states, owner, return_states
 from flfast.lit.world import (
@@ -31,6 +31,14 @@ from flfast.randomness import generator, seed_torch
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree, WeightedMean, all_finite, num_bytes
 from flfast.state.weights import read_buffers, write_weights
+
+FINE_TUNING = Algorithm(
+    name="fine-tuning",
+    stateful=True,
+    client_state=lambda broadcast: broadcast,
+    start=lambda broadcast, client: client,
+)
+"""Plain local training from a client's own weights, which are its state."""
 
 
 class LocalResult(NamedTuple):
@@ -63,6 +71,7 @@ class CohortEngine(ABC):
         make_trainer: plan -> a new Trainer for its devices and precision.
         states: what clients keep between rounds.
         world: the ranks of the run.
+        finetune_epochs: on which clients' models are evaluated once more; 0 is off.
     """
 
     name: str
@@ -74,22 +83,24 @@ class CohortEngine(ABC):
         make_trainer: Callable[[RoundPlan], L.Trainer],
         states: ClientStates,
         world: World = ALONE,
+        *,
+        finetune_epochs: int = 0,
     ) -> None:
         self.module, self.data, self.states, self.world = module, data, states, world
         self.trainers = Trainers(module, make_trainer)
-        passes: list[tuple[str, ...]] = []
-        if self.algorithm.evaluate_server:
-            passes.append(("global", "local"))
-        if self.algorithm.personal is not None:
-            passes.append(("personal",))
-        # Validation reads the model that would be deployed: the client's own, where it has one.
-        self._passes = [*passes[:-1], (*passes[-1], "val")]
         self._rank_share = RankShare(world.rank, world.size)
-        self._evaluations = lru_cache(maxsize=None, typed=True)(
-            partial(EvaluationDataModule, data, share=self._rank_share)
-        )
-        whole = (self._evaluations(names, limit=1.0) for names in self._passes)
-        self.evaluation_sets = {name for evaluation in whole for name in evaluation.sets}
+        finetune = None
+        if finetune_epochs:
+            tuned = LocalModule(
+                module.model,
+                FINE_TUNING,
+                module.make_optimizer,
+                freeze_batchnorm=module.freeze_batchnorm,
+            )
+            tuner = type(self)(tuned, data, make_trainer, ClientStates(), world)
+            finetune = partial(tuner.fine_tune, finetune_epochs)
+        self.evaluation = Evaluation(self.algorithm, data, self.trainers, states, world, finetune)
+        self.evaluation_sets = self.evaluation.sets
 
     @property
     def algorithm(self) -> Algorithm:
@@ -201,55 +212,35 @@ class CohortEngine(ABC):
 
     def evaluate(self, server: Tree, plan: RoundPlan) -> dict[str, GroupMetrics]:
         """Predict every evaluation example once, a part on every rank; see `Engine.evaluate`."""
-        plan = _for_evaluation(plan)
-        trainer, module = self.trainers.trainer(plan), self.trainers.module(plan)
-        together = self._together(plan)
-        broadcast = self.algorithm.broadcast(server)
-        results = {}
-        for names in self._passes:
-            data = self._evaluations(names, limit=trainer.test_limit, together=together)
-            if not data.sets:
-                continue
-            write_weights(module.model, server)
-            module.personal = (
-                self._personal(broadcast, together=together) if data.personal else None
-            )
-            module.predictions.reset()
-            if len(data.indices):
-                trainer.test(module, data)
-            predictions = module.predictions.collect(self.data.num_classes)
-            results.update(self._grouped(_on_host_if_needed(predictions), data))
-        return results
+        plan = for_evaluation(plan)
+        return self.evaluation(server, plan, together=self._together(plan))
 
-    def _grouped(
-        self, predictions: Predictions, data: EvaluationDataModule
-    ) -> dict[str, GroupMetrics]:
-        """Metrics of all sets; every rank sums up some of them, the largest first."""
-        order = sorted(data.sets, key=lambda name: -len(data.sets[name].positions))
-        mine = order[self.world.rank :: self.world.size]
-        parts = gather(
-            self.world, {name: set_metrics(predictions, data.sets[name]) for name in mine}
-        )
-        found = {name: metrics for part in parts for name, metrics in part.items()}
-        return {name: metrics for name in data.sets if (metrics := found[name]) is not None}
+    def fine_tune(
+        self, num_epochs: int, weights: dict[int, Tree], plan: RoundPlan
+    ) -> dict[int, Tree]:
+        """Weights by client after some epochs of `FINE_TUNING`; nothing else is left of it.
 
-    def _personal(self, broadcast: Tree, *, together: bool) -> Callable[[int], Tree]:
-        personal = self.algorithm.personal
-        assert personal is not None
+        Args:
+            num_epochs: >= 1.
+            weights: where each client starts.
+            plan: gives batches and learning rate.
+        """
+        tuned: dict[int, Tree] = {}
 
-        def weights(client_id: int) -> Tree:
-            if together:  # a client's state lives on one rank, and all of them predict for it
-                fetch_states(self.world, self.states, [client_id])
-            own = personal(broadcast, self._client(client_id, broadcast))
-            if together and owner(self.world, client_id) != self.world.rank:
-                self.states.drop(client_id)
-            return own
+        def deliver(result: LocalResult) -> None:
+            tuned[result.client_id] = result.done.weights
 
-        return weights
+        for client_id, own in weights.items():
+            self.states.put(client_id, own)
+        plan = plan._replace(local_epochs=num_epochs, local_steps=None)
+        self.train_clients(list(weights), {}, plan, deliver)
+        for client_id in weights:
+            self.states.drop(client_id)
+        return tuned
 
     def recalibrate(self, server: Tree, cohort: Sequence[int], plan: RoundPlan) -> Tree:
         """Measure BatchNorm statistics in batches mixed over the cohort; see `Engine`."""
-        plan = _for_evaluation(plan)
+        plan = for_evaluation(plan)
         trainer, model = self.trainers.trainer(plan).trainer, self.trainers.module(plan).model
         device = trainer.strategy.root_device
         write_weights(model, server)
@@ -275,17 +266,3 @@ class CohortEngine(ABC):
         self.trainers.close()
         self.data.close()
         self.states.close()
-
-
-def _for_evaluation(plan: RoundPlan) -> RoundPlan:
-    # Every rank predicts alone, on its own device, whatever training does; unless no rank has the
-    # whole model.
-    alone = plan._replace(strategy="single", shard="clients")
-    return plan if plan.strategy == "fsdp" else alone
-
-
-def _on_host_if_needed(predictions: Predictions) -> Predictions:
-    # Apple's GPUs have no float64, in which sums and ranks are exact.
-    if predictions.loss.device.type != "mps":
-        return predictions
-    return Predictions(*(tensor.cpu() for tensor in predictions))

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import lightning as L
 
-from flfast.datamodules.evaluation import EvaluationDataModule
+from flfast.datamodules.evaluation import EvaluationPart
 from flfast.datamodules.federated import ClientDataModule
 from flfast.plan import RoundPlan
 
@@ -60,7 +60,7 @@ class ReusedTrainer:
         loop.max_epochs, loop.epoch_loop.max_steps = 1, -1
         self.trainer.fit(module, datamodule=data)
 
-    def test(self, module: L.LightningModule, data: EvaluationDataModule) -> None:
+    def test(self, module: L.LightningModule, data: EvaluationPart) -> None:
         """One evaluation pass."""
         self.trainer.test(module, datamodule=data, verbose=False)
 
