@@ -30,6 +30,7 @@ from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.phases import Phase
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.loop import DivergedError, Federation
+from flfast.lit.engines.cohort import fine_tuning
 from flfast.lit.engines.engine import Engine
 from flfast.lit.layout import use_channels_last
 from flfast.lit.memory import keep_freed_memory
@@ -37,6 +38,7 @@ from flfast.lit.module import LocalModule, check_optimizer_state
 from flfast.lit.ownership import make_states
 from flfast.lit.world import World, gather
 from flfast.sizing import Parts, find_sizes, least, with_sizes
+from flfast.state.store import ClientStates
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -141,8 +143,11 @@ def build_federation(phases: list[Phase], parts: Parts, world: World) -> Federat
     for logger in loggers:
         logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
     states = make_states(config.client_states, run_dir() / "client_states", world)
-    make_engine = partial(instantiate(config.engine), finetune_epochs=config.finetune_epochs)
+    make_engine = instantiate(config.engine)
     engine = make_engine(module, data, make_trainer, states, world)
+    if config.finetune_epochs:
+        tuner = make_engine(fine_tuning(module), data, make_trainer, ClientStates(), world)
+        engine.evaluate_finetuned(tuner, config.finetune_epochs)
     check_metrics(config, engine)
     title = describe(config, module.algorithm, data)
     for phase in phases:

@@ -5,8 +5,10 @@ import torch
 from torch import nn
 
 from flfast.lit.engines.auto import AutoEngine
+from flfast.lit.engines.cohort import fine_tuning
 from flfast.lit.engines.eager import EagerEngine
 from flfast.lit.engines.fused import FusedEngine
+from flfast.state.store import ClientStates
 
 
 def net(*layers):
@@ -22,18 +24,19 @@ def with_batchnorm():
     return mlp(lambda: nn.BatchNorm1d(8))
 
 
-def engine_of(federation, engine=AutoEngine, *, stack="auto"):
+def engine_of(federation, engine=AutoEngine, *, stack="auto", finetune_epochs=0):
     """The federation's engine, of another kind."""
     eager = federation.engine
     options = {} if engine is EagerEngine else {"stack": stack}
-    return engine(
-        eager.module,
-        eager.data,
-        eager.trainers._make_trainer,
-        eager.states,
-        eager.world,
-        **options,
-    )
+
+    def make(module, states):
+        make_trainer = eager.trainers._make_trainer
+        return engine(module, eager.data, make_trainer, states, eager.world, **options)
+
+    made = make(eager.module, eager.states)
+    if finetune_epochs:
+        made.evaluate_finetuned(make(fine_tuning(eager.module), ClientStates()), finetune_epochs)
+    return made
 
 
 def chosen(federation, **changes):

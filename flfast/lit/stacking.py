@@ -31,7 +31,7 @@ class OwnModels:
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Tensor:
         """Logits [B, C] of a batch with `owners`."""
-        few = batch.inputs.is_cuda or batch.owners[-1][1] <= STACKED_EXAMPLES
+        few = batch.inputs.is_cuda or max(n for _, n in batch.owners) <= STACKED_EXAMPLES
         if self._stack and len(batch.owners) > 1 and few:
             try:
                 return self._stacked(batch)

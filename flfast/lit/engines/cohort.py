@@ -14,7 +14,7 @@ from flfast.datamodules.batches import WHOLE, RankShare
 from flfast.datamodules.federated import ClientDataModule, FederatedDataModule
 from flfast.lit.batchnorm import recalibrate
 from flfast.lit.engines.engine import ClientReport, Trained
-from flfast.lit.engines.evaluation import Evaluation, for_evaluation
+from flfast.lit.engines.evaluation import Evaluation, FineTune, for_evaluation
 from flfast.lit.engines.trainers import Trainers
 from flfast.lit.metrics import GroupMetrics
 from flfast.lit.module import LocalModule
@@ -39,6 +39,16 @@ FINE_TUNING = Algorithm(
     start=lambda broadcast, client: client,
 )
 """Plain local training from a client's own weights, which are its state."""
+
+
+def fine_tuning(module: LocalModule) -> LocalModule:
+    """The same model and optimizer, with `FINE_TUNING`."""
+    return LocalModule(
+        module.model,
+        FINE_TUNING,
+        module.make_optimizer,
+        freeze_batchnorm=module.freeze_batchnorm,
+    )
 
 
 class LocalResult(NamedTuple):
@@ -71,7 +81,6 @@ class CohortEngine(ABC):
         make_trainer: plan -> a new Trainer for its devices and precision.
         states: what clients keep between rounds.
         world: the ranks of the run.
-        finetune_epochs: on which clients' models are evaluated once more; 0 is off.
     """
 
     name: str
@@ -83,24 +92,26 @@ class CohortEngine(ABC):
         make_trainer: Callable[[RoundPlan], L.Trainer],
         states: ClientStates,
         world: World = ALONE,
-        *,
-        finetune_epochs: int = 0,
     ) -> None:
         self.module, self.data, self.states, self.world = module, data, states, world
         self.trainers = Trainers(module, make_trainer)
         self._rank_share = RankShare(world.rank, world.size)
-        finetune = None
-        if finetune_epochs:
-            tuned = LocalModule(
-                module.model,
-                FINE_TUNING,
-                module.make_optimizer,
-                freeze_batchnorm=module.freeze_batchnorm,
-            )
-            tuner = type(self)(tuned, data, make_trainer, ClientStates(), world)
-            finetune = partial(tuner.fine_tune, finetune_epochs)
-        self.evaluation = Evaluation(self.algorithm, data, self.trainers, states, world, finetune)
+        self._evaluate_with(None)
+
+    def _evaluate_with(self, finetune: FineTune | None) -> None:
+        self.evaluation = Evaluation(
+            self.algorithm, self.data, self.trainers, self.states, self.world, finetune
+        )
         self.evaluation_sets = self.evaluation.sets
+
+    def evaluate_finetuned(self, tuner: "CohortEngine", num_epochs: int) -> None:
+        """From now on, evaluate clients' models once more after some training that leaves nothing.
+
+        Args:
+            tuner: an engine of the same data and world, with `fine_tuning` of this one's module.
+            num_epochs: >= 1.
+        """
+        self._evaluate_with(partial(tuner.fine_tune, num_epochs))
 
     @property
     def algorithm(self) -> Algorithm:
