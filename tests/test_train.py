@@ -84,6 +84,7 @@ def test_baselines_come_from_the_same_config(flfast_run, mode):
     first, last = rows(folder)[0], rows(folder)[-1]
     clients = 1 if mode == "centralized" else 5
     assert int(last["cohort/clients"]) == clients
+    assert float(last["comm/up_bytes"]) == float(last["comm/down_bytes"]) == 0
     column = "global/accuracy" if mode == "centralized" else "personal/accuracy"
     assert float(last[column]) > float(first[column]) + 0.1
 

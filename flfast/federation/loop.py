@@ -143,6 +143,8 @@ class Federation:
             **training_columns(trained, cohort, seconds=seconds, broadcast_bytes=sent),
             **plan_columns(plan),
         }
+        if self.data.pooled:  # the baseline that has all data in one place sends nothing
+            row |= {"comm/up_bytes": 0, "comm/down_bytes": 0}
         self._emit("on_round_trained", row)
         due = round_idx % self.eval_every == 0 or round_idx == self.rounds
         # The pooled client of the centralised baseline is none of the population.

@@ -143,3 +143,17 @@ def test_an_optimizer_whose_state_is_not_tensors_is_refused():
         check_optimizer_state(torch.optim.LBFGS, lr=0.1)
     for optimizer in (torch.optim.SGD, torch.optim.Adam, torch.optim.NAdam, torch.optim.Rprop):
         check_optimizer_state(optimizer, lr=0.1)
+
+
+def test_clients_that_drop_out_received_and_did_not_send(run):
+    federation = run(
+        average_optimizer(fedavg(weighting="samples")),
+        sizes=[6] * 12,
+        optimizer=momentum,
+        sampling={"dropout": 0.5},
+    )
+    row = federation.history[2]
+    weights, state = num_bytes(federation.initial), num_bytes(federation.initial["params"])
+    assert row["cohort/dropped"] and row["cohort/clients"]
+    assert row["comm/down_bytes"] == 12 * (weights + state)
+    assert row["comm/up_bytes"] == row["cohort/clients"] * (weights + state)

@@ -1,8 +1,9 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flfast.datamodules.splits import group_by_client, split_clients
+from flfast.datamodules.splits import group_by_client, hold_out, split_clients
 
 owners = st.lists(st.integers(0, 4), min_size=1, max_size=60)
 
@@ -44,3 +45,34 @@ def test_grouping_keeps_the_order_within_a_client():
     assert [grouped.of(k).tolist() for k in range(3)] == [[8, 6], [9, 7], []]
     assert grouped.owner().tolist() == [0, 0, 1, 1]
     assert grouped.pooled().of(0).tolist() == [8, 6, 9, 7]
+
+
+@given(st.integers(2, 60), st.one_of(st.integers(0, 1), st.floats(0, 0.9)), st.integers(0, 9))
+def test_clients_are_held_out_or_members_by_the_seed_alone(num_clients, holdout, seed):
+    def held(seed):
+        return hold_out(num_clients, holdout, np.random.default_rng(seed))
+
+    try:
+        held_out, members = held(seed)
+    except ValueError:
+        assert round(holdout * num_clients) == num_clients
+        return
+    assert np.array_equal(np.sort(np.concatenate([held_out, members])), np.arange(num_clients))
+    number = holdout if isinstance(holdout, int) else max(round(holdout * num_clients), 1)
+    assert len(held_out) == (number if holdout else 0)
+    assert all(map(np.array_equal, held(seed), (held_out, members)))
+
+
+@pytest.mark.parametrize("holdout", [5, 9, 0.95])
+def test_somebody_is_left_to_train(holdout):
+    with pytest.raises(ValueError, match=r"leaves none of 5 clients to train; allowed: 0 to 4"):
+        hold_out(5, holdout, np.random.default_rng(0))
+
+
+@given(owners, st.sets(st.integers(0, 4), min_size=1))
+def test_only_some_clients_entries(owner, clients):
+    whole = group_by_client(np.arange(len(owner)), np.array(owner), 5)
+    some = whole.only(np.array(sorted(clients)))
+    for client in range(5):
+        expected = whole.of(client) if client in clients else []
+        assert np.array_equal(some.of(client), expected)
