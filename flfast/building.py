@@ -120,7 +120,11 @@ def build_algorithm(config: DictConfig, initial: Tree, model: nn.Module) -> Algo
         ValueError: if mode or metric need something it does not have.
     """
     make = instantiate(config.algorithm)
-    algorithm = make if isinstance(make, Algorithm) else call_with(make, initial=initial)
+    algorithm = (
+        make
+        if isinstance(make, Algorithm)
+        else call_with(make, initial=initial, batchnorm=batchnorm_weights(model, initial))
+    )
     if config.mode != "federated" and algorithm.name != "fedavg":
         log.warning("mode=%s does not use algorithm=%s", config.mode, algorithm.name)
     if config.mode == "local_only":
