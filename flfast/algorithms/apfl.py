@@ -50,7 +50,7 @@ def apfl(*, alpha: Fraction, adaptive: bool, weighting: Weighting) -> Algorithm:
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         share = params.get(ALPHA, ctx.client["alpha"])
         if adaptive:
-            share.detach().clamp_(0, 1)
+            share.detach().copy_(share.detach().clamp(0, 1))
         own = personal_part(params)
         mixed = mixture(share, own, {n: p.detach() for n, p in params.items() if n in own})
         return task(params, batch) + task({**own, **mixed}, batch)

@@ -42,7 +42,7 @@ def per_fedavg(
         gradients: how the gradient of that loss is approximated.
         delta: size of the difference that `hessian_free` takes.
         batches: D, D' and D'' are `disjoint` parts of a batch, or all the `same`; a batch with
-            fewer examples than parts is not divided.
+            fewer than two examples for each is not divided.
         weighting: `samples`, or `uniform` as in the paper.
     """
     num_parts = {"first_order": 2, "hessian_free": 3}[gradients]
@@ -50,7 +50,7 @@ def per_fedavg(
         log.warning("algorithm.alpha=0 makes Per-FedAvg FedAvg")
 
     def parts(batch: Batch) -> list[Batch]:
-        if batches == "same" or len(batch.targets) < num_parts:
+        if batches == "same" or len(batch.targets) < 2 * num_parts:
             return [batch] * num_parts
         return [
             batch._replace(inputs=batch.inputs[i::num_parts], targets=batch.targets[i::num_parts])

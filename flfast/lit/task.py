@@ -34,8 +34,6 @@ class LocalTask:
         weights: Tensor | None = None,
     ) -> None:
         self._model, self._buffers, self._own, self._weights = model, buffers or {}, own, weights
-        self._names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-        self._names |= {name for name, _ in model.named_buffers()}
 
     def __call__(self, params: Tree, batch: Batch) -> Tensor:
         """Mean cross-entropy []; see `Task`."""
@@ -72,7 +70,12 @@ class LocalTask:
         if params is self._own:
             logits: Tensor = self._model(batch.inputs)
             return logits
-        given = {name: leaf for name, leaf in params.items() if name in self._names}
+        # Weights of the context have the type that they are sent in, not the Trainer's precision.
+        given = {
+            name: params[name].to(like.dtype)
+            for name, like in (*self._model.named_parameters(), *self._model.named_buffers())
+            if name in params
+        }
         return functional_call(self._model, {**self._buffers, **given}, (batch.inputs,))
 
     def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
