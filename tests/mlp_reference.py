@@ -43,7 +43,9 @@ def plus(a, b, scale=1.0):
 
 def mean(trees, weights):
     total = sum(weights)
-    return {n: sum(t[n] * k for t, k in zip(trees, weights, strict=True)) / total for n in trees[0]}
+    return {
+        n: sum(t[n] * k for t, k in zip(trees, weights, strict=True)) / total for n in trees[0]
+    }
 
 
 class Data:

@@ -48,7 +48,7 @@ def apfl(*, alpha: Fraction, adaptive: bool, weighting: Weighting) -> Algorithm:
         return {**joint, "params": {**joint["params"], **learned}}
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
-        share = params.get(ALPHA, ctx.client["alpha"])
+        share: Tensor = params[ALPHA] if adaptive else ctx.client["alpha"]
         if adaptive:
             share.detach().copy_(share.detach().clamp(0, 1))
         own = personal_part(params)

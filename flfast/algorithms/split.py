@@ -20,13 +20,15 @@ def split(weights: Tree, head: Sequence[str] | None) -> tuple[Tree, Tree]:
         ValueError: if a pattern matches nothing, or together they match everything.
     """
     names = [name for kind in _KINDS for name in weights[kind]]
-    patterns = [re.escape(_layers(weights)[-1])] if head is None else list(head)
-    found = {name for pattern in patterns for name in _matched(pattern, names, weights)}
-    if found >= weights["params"].keys():
-        raise ValueError(
-            f"algorithm.head={_shown(head)} leaves no body; the layers of the model are "
-            f"{', '.join(map(repr, _layers(weights)))}"
-        )
+    if head is None:
+        last = _layers(weights)[-1]
+        found = {name for name in names if name.rpartition(".")[0] == last}
+    else:
+        found = {name for pattern in head for name in _matched(pattern, names, weights)}
+    if not found or found >= weights["params"].keys():
+        shown = "null" if head is None else [*head]
+        nothing = "is nothing of the model" if not found else "leaves no body"
+        raise ValueError(f"algorithm.head={shown} {nothing}; {_described(weights)}")
     return _part(weights, found), _part(weights, set(names) - found)
 
 
@@ -50,11 +52,15 @@ def _matched(pattern: str, names: Iterable[str], weights: Tree) -> set[str]:
         ) from None
     found = {name for name in names if expression.fullmatch(name)}
     if not found:
-        raise ValueError(
-            f"algorithm.head: {pattern!r} matches nothing; allowed: layers of the model, which "
-            f"are {', '.join(map(repr, _layers(weights)))}, or a regular expression for some"
-        )
+        raise ValueError(f"algorithm.head: {pattern!r} matches nothing; {_described(weights)}")
     return found
+
+
+def _described(weights: Tree) -> str:
+    layers = dict.fromkeys(name.rpartition(".")[0] or name for name in weights["params"])
+    return (
+        f"allowed: some of the model's layers {', '.join(layers)}, or regular expressions for them"
+    )
 
 
 def _layers(weights: Tree) -> list[str]:
@@ -67,7 +73,3 @@ def _part(weights: Tree, names: set[str]) -> Tree:
         kind: {name: leaf for name, leaf in weights[kind].items() if name in names}
         for kind in _KINDS
     }
-
-
-def _shown(head: Sequence[str] | None) -> str:
-    return "null" if head is None else str([*head])

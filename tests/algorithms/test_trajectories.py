@@ -11,6 +11,7 @@ from mlp_reference import Data, features, grad, mean, plus
 from torch import nn
 
 LR, ROUNDS, EPOCHS, SIZES = 0.2, 3, 2, (6, 3, 1)
+UNIFORM = [1, 1, 1]
 HEAD, BODY = ("2.weight", "2.bias"), ("0.weight", "0.bias")
 
 
@@ -22,15 +23,11 @@ def samples(data):
     return [data.size(k) for k in range(len(SIZES))]
 
 
-def uniform(data):
-    return [1] * len(SIZES)
-
-
 def steps(data, k, r, num=EPOCHS, start=0):
     return [data.epoch(k, r, start + e) for e in range(num)]
 
 
-def sgd(w, data, k, r, names=None, num=EPOCHS, start=0):
+def sgd(w, data, k, r, *, names=None, num=EPOCHS, start=0):
     for x, y in steps(data, k, r, num, start):
         g = grad(w, x, y)
         w = plus(w, g if names is None else only(names, g), -LR)
@@ -57,22 +54,22 @@ def lg_fedavg(w, data):
 
 def fedrep(w, data, head_epochs=3):
     def local(w, k, r):
-        w = sgd(w, data, k, r, HEAD, num=head_epochs)
-        return sgd(w, data, k, r, BODY, start=head_epochs)
+        w = sgd(w, data, k, r, names=HEAD, num=head_epochs)
+        return sgd(w, data, k, r, names=BODY, start=head_epochs)
 
     return split_rounds(w, data, HEAD, local)
 
 
 def fedbabu(w, data):
     for r in range(1, ROUNDS + 1):
-        done = [sgd(w, data, k, r, BODY) for k in range(len(SIZES))]
+        done = [sgd(w, data, k, r, names=BODY) for k in range(len(SIZES))]
         w = mean(done, samples(data))
     return w, None
 
 
 def fedbn(w, data):
     for r in range(1, ROUNDS + 1):
-        w = mean([sgd(w, data, k, r) for k in range(len(SIZES))], uniform(data))
+        w = mean([sgd(w, data, k, r) for k in range(len(SIZES))], UNIFORM)
     return w, None
 
 
@@ -126,7 +123,7 @@ def pfedme(w, data, lam=3.0, inner_steps=3, personal_lr=0.1, beta=0.8):
                 w_k = {n: w_k[n] - LR * lam * (w_k[n] - t[n]) for n in w}
             theta[k] = t
             done.append(w_k)
-        average = mean(done, uniform(data))
+        average = mean(done, UNIFORM)
         w = {n: (1 - beta) * w[n] + beta * average[n] for n in w}
     return w, theta
 
@@ -152,11 +149,11 @@ def per_fedavg(w, data, alpha=0.3, gradients="first_order", delta=0.01, batches=
             for x, y in steps(data, k, r):
                 w_k = plus(w_k, meta(w_k, x, y), -LR)
             done.append(w_k)
-        w = mean(done, uniform(data))
+        w = mean(done, UNIFORM)
     return w, None
 
 
-def apfl(w, data, alpha=0.4, adaptive=False):
+def apfl(w, data, *, alpha, adaptive):
     v, shares = [w] * len(SIZES), [alpha] * len(SIZES)
     for r in range(1, ROUNDS + 1):
         done = []
@@ -171,8 +168,10 @@ def apfl(w, data, alpha=0.4, adaptive=False):
                 if adaptive:
                     shares[k] = min(max(share - LR * along, 0.0), 1.0)
             done.append(w_k)
-        w = mean(done, uniform(data))
-    return w, [{n: a * v_k[n] + (1 - a) * w[n] for n in w} for v_k, a in zip(v, shares, strict=True)]
+        w = mean(done, UNIFORM)
+    return w, [
+        {n: a * v_k[n] + (1 - a) * w[n] for n in w} for v_k, a in zip(v, shares, strict=True)
+    ]
 
 
 CASES = [
@@ -194,8 +193,12 @@ CASES = [
 SPLIT = {fedper, fedrep, lg_fedavg, fedbabu}
 
 
-@pytest.mark.parametrize("model", [mlp, lambda: net(lambda: nn.Linear(5, 3))], ids=["mlp", "convex"])
-@pytest.mark.parametrize(("equations", "options"), CASES, ids=lambda case: getattr(case, "__name__", ""))
+@pytest.mark.parametrize(
+    "model", [mlp, lambda: net(lambda: nn.Linear(5, 3))], ids=["mlp", "convex"]
+)
+@pytest.mark.parametrize(
+    ("equations", "options"), CASES, ids=lambda case: getattr(case, "__name__", "")
+)
 def test_the_papers_equations(equations, options, model, make_data, make_federation):
     net = model()
     if len(net) == 1 and equations in SPLIT | {moon}:

@@ -35,7 +35,8 @@ class EagerEngine(CohortEngine):
         trainer, module = self.trainers.trainer(plan), self.trainers.module(plan)
         context, optimizer_state, data = self._begin(client_id, broadcast, plan)
         module.begin(context, optimizer_state)
-        num_steps, num_examples, optimizer = 0, 0, {}
+        num_steps, num_examples = 0, 0
+        optimizer: Tree = {}
         for phase in self.algorithm.phases:
             module.begin_phase(phase)
             num_steps += trainer.fit(module, data, phase_plan(plan, phase))
