@@ -8,14 +8,12 @@ ICLR 2022, Algorithm 1. https://arxiv.org/abs/2106.06042
 Clients become personal at evaluation: they fine-tune the whole model.
 """
 
-from collections.abc import Sequence
-
 from flfast.algorithms.algorithm import Algorithm, Context, Finished, LocalPhase, Weighting
 from flfast.algorithms.split import split
 from flfast.state.tree import Tree, merge, part_of
 
 
-def fedbabu(*, head: Sequence[str] | None, weighting: Weighting, initial: Tree) -> Algorithm:
+def fedbabu(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> Algorithm:
     """FedAvg of the body under a head that is never trained.
 
     Args:

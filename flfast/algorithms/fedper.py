@@ -6,7 +6,6 @@ Algorithms 1 and 2. https://arxiv.org/abs/1912.00818
     (W_B, W_Pk) := SGD on F_k(W_B, W_Pk),   W_B[t+1] = sum_k n_k / n * W_Bk
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from flfast.algorithms.algorithm import Algorithm, Weighting
@@ -15,7 +14,7 @@ from flfast.algorithms.split import split
 from flfast.state.tree import Tree
 
 
-def fedper(*, head: Sequence[str] | None, weighting: Weighting, initial: Tree) -> Algorithm:
+def fedper(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> Algorithm:
     """FedAvg of the body; every client has a head of its own, trained together with the body.
 
     Args:

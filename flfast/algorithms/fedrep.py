@@ -9,7 +9,6 @@ Federated Learning. ICML 2021, Algorithm 1. https://arxiv.org/abs/2102.07078
 The paper has clients of one size, where `samples` and `uniform` are the same.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from flfast.algorithms.algorithm import Algorithm, LocalPhase, Weighting
@@ -20,7 +19,7 @@ from flfast.state.tree import Tree
 
 
 def fedrep(
-    *, head: Sequence[str] | None, head_epochs: Count, weighting: Weighting, initial: Tree
+    *, head: list[str] | None, head_epochs: Count, weighting: Weighting, initial: Tree
 ) -> Algorithm:
     """FedPer whose clients train first the head, then the body.
 

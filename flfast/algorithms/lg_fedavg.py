@@ -9,7 +9,6 @@ https://arxiv.org/abs/2001.01523
 The paper starts from a model that FedAvg trained; `init_from=RUN/model.pt` does.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from flfast.algorithms.algorithm import Algorithm, Weighting
@@ -18,7 +17,7 @@ from flfast.algorithms.split import split
 from flfast.state.tree import Tree
 
 
-def lg_fedavg(*, head: Sequence[str] | None, weighting: Weighting, initial: Tree) -> Algorithm:
+def lg_fedavg(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> Algorithm:
     """FedAvg of the head; every client has a body of its own.
 
     Args:

@@ -11,7 +11,6 @@ first round z_prev is z_glob, whose gradients cancel.
 """
 
 import logging
-from collections.abc import Sequence
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -29,7 +28,7 @@ def moon(
     *,
     mu: NonNegative,
     tau: Positive,
-    head: Sequence[str] | None,
+    head: list[str] | None,
     weighting: Weighting,
     initial: Tree,
 ) -> Algorithm:
