@@ -6,6 +6,7 @@ from functools import cached_property
 from flfast.lit.engines.cohort import LocalResult
 from flfast.lit.engines.eager import EagerEngine
 from flfast.lit.engines.fused import FusedEngine
+from flfast.lit.engines.limits import check_allowed
 from flfast.lit.fused.agreement import agree
 from flfast.plan import RoundPlan
 from flfast.state.tree import Tree
@@ -23,7 +24,7 @@ class AutoEngine(FusedEngine):
 
     def choose(self, plan: RoundPlan) -> str:
         """`fused`, or `eager` and why; see `Engine.choose`."""
-        self._check_algorithm(plan)
+        check_allowed(self.algorithm, self._joint, plan)
         key = (plan.phase, plan.strategy, plan.shard)
         if key not in self._reasons:
             self._reasons[key] = self._obstacle(plan) or self._disagreement(plan)

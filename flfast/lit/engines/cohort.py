@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flfast.algorithms.algorithm import Algorithm, Context, Finished, LocalPhase, joint_leaves
+from flfast.algorithms.algorithm import Algorithm, Context, Finished, joint_leaves
 from flfast.datamodules.batches import WHOLE, RankShare
 from flfast.datamodules.evaluation import EvaluationDataModule
 from flfast.datamodules.federated import ClientDataModule, FederatedDataModule
 from flfast.lit.batchnorm import recalibrate
 from flfast.lit.engines.engine import ClientReport, Trained
-from flfast.lit.engines.limits import not_allowed
 from flfast.lit.engines.trainers import Trainers
 from flfast.lit.metrics import GroupMetrics, Predictions, group_metrics
 from flfast.lit.module import LocalModule
@@ -154,16 +153,6 @@ class CohortEngine(ABC):
         """Leaves that local training changes beside the model, as a new client has them."""
         return joint_leaves(self.algorithm, read_weights(self.model))
 
-    def _check_algorithm(self, plan: RoundPlan) -> None:
-        """Refuse a plan that the algorithm does not allow, before training.
-
-        Raises:
-            ValueError: if it cuts batches that must be whole, or shards what has no shards.
-        """
-        reason = not_allowed(self.algorithm, self._joint, plan)
-        if reason is not None:
-            raise ValueError(reason)
-
     @abstractmethod
     def train_clients(
         self,
@@ -279,12 +268,6 @@ class CohortEngine(ABC):
         """Let profilers describe the whole run, and workers end."""
         self.trainers.close()
         self.data.close()
-
-
-def phase_plan(plan: RoundPlan, phase: LocalPhase) -> RoundPlan:
-    """The plan of a phase of local training."""
-    own = phase.epochs is not None and plan.local_epochs is not None
-    return plan._replace(local_epochs=phase.epochs) if own else plan
 
 
 def _for_evaluation(plan: RoundPlan) -> RoundPlan:

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from flfast.algorithms.algorithm import Finished
-from flfast.lit.engines.cohort import CohortEngine, LocalResult, phase_plan
+from flfast.lit.engines.cohort import CohortEngine, LocalResult
+from flfast.lit.engines.limits import check_allowed
+from flfast.lit.engines.phases import phase_plan
 from flfast.lit.world import average_buffers, sum_over_ranks
 from flfast.plan import RoundPlan
 from flfast.state.tree import Tree, merge
@@ -17,7 +19,7 @@ class EagerEngine(CohortEngine):
 
     def choose(self, plan: RoundPlan) -> str:
         """`eager`; see `Engine.choose`."""
-        self._check_algorithm(plan)
+        check_allowed(self.algorithm, self._joint, plan)
         return "eager"
 
     def train_clients(

@@ -10,8 +10,10 @@ import torch
 
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.cohort import CohortDataModule, CohortModule
-from flfast.lit.engines.cohort import LocalResult, phase_plan
+from flfast.lit.engines.cohort import LocalResult
 from flfast.lit.engines.eager import EagerEngine
+from flfast.lit.engines.limits import check_allowed
+from flfast.lit.engines.phases import phase_plan
 from flfast.lit.fused.limits import obstacle
 from flfast.lit.fused.optimizers import local_optimizer
 from flfast.lit.fused.stack import StackProgram
@@ -61,7 +63,7 @@ class FusedEngine(EagerEngine):
 
     def choose(self, plan: RoundPlan) -> str:
         """`fused`; see `Engine.choose`."""
-        self._check_algorithm(plan)
+        check_allowed(self.algorithm, self._joint, plan)
         reason = self._obstacle(plan)
         if reason is not None:
             raise ValueError(f"engine=fused: {reason}; use engine=auto or engine=eager")

@@ -5,29 +5,34 @@ from flfast.plan import RoundPlan
 from flfast.state.tree import Tree
 
 
-def not_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan) -> str | None:
-    """Why a plan cannot train with an algorithm, or None.
+def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan) -> None:
+    """Refuse a plan that cuts batches which must be whole, or shards what cannot be sharded.
 
     Args:
         algorithm: what clients do.
         joint: leaves that it trains beside the model, `{"params": ..., "buffers": ...}`.
         plan: of a round.
+
+    Raises:
+        ValueError: with the reason, and what to use instead.
     """
-    name = f"algorithm={algorithm.name}"
-    if plan.strategy == "fsdp":
-        if joint["params"] or joint["buffers"]:
-            return f"{name} trains two models, which strategy=fsdp cannot; use strategy=ddp"
-        if algorithm.phases != (LocalPhase(),):
-            return f"{name} trains parts of a model, which strategy=fsdp cannot; use strategy=ddp"
-    return None if algorithm.separable else _cut(name, plan)
+    reason = None
+    if plan.strategy == "fsdp" and (joint["params"] or joint["buffers"]):
+        reason = "trains two models, which strategy=fsdp cannot; use strategy=ddp"
+    elif plan.strategy == "fsdp" and algorithm.phases != (LocalPhase(),):
+        reason = "trains parts of a model, which strategy=fsdp cannot; use strategy=ddp"
+    elif not algorithm.separable:
+        reason = _cut(plan)
+    if reason is not None:
+        raise ValueError(f"algorithm={algorithm.name} {reason}")
 
 
-def _cut(name: str, plan: RoundPlan) -> str | None:
-    whole = f"{name} needs whole batches"
+def _cut(plan: RoundPlan) -> str | None:
+    whole = "needs whole batches, which"
     if plan.strategy in {"dp", "fsdp"}:
-        return f"{whole}, which strategy={plan.strategy} divides; use strategy=ddp"
+        return f"{whole} strategy={plan.strategy} divides; use strategy=ddp"
     if plan.strategy == "ddp" and plan.shard == "batch":
-        return f"{whole}, which strategy.shard=batch divides; use strategy.shard=clients"
+        return f"{whole} strategy.shard=batch divides; use strategy.shard=clients"
     if plan.batching.micro_batch is not None:
-        return f"{whole}, which micro_batch={plan.batching.micro_batch} cuts; use micro_batch=null"
+        return f"{whole} micro_batch={plan.batching.micro_batch} cuts; use micro_batch=null"
     return None
