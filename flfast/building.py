@@ -121,7 +121,8 @@ def build_algorithm(config: DictConfig, initial: Tree, model: nn.Module) -> Algo
         ValueError: if mode or metric need something it does not have.
     """
     make = instantiate(config.algorithm)
-    algorithm = make if isinstance(make, Algorithm) else call_with(make, initial=initial)
+    own = {"initial": initial, "batchnorm": batchnorm_weights(model, initial)}
+    algorithm = make if isinstance(make, Algorithm) else call_with(make, **own)
     if config.mode != "federated" and algorithm.name != "fedavg":
         log.warning("mode=%s does not use algorithm=%s", config.mode, algorithm.name)
     if config.mode == "local_only":
@@ -132,7 +133,7 @@ def build_algorithm(config: DictConfig, initial: Tree, model: nn.Module) -> Algo
     if config.bn != "aggregate" and not has_batchnorm:
         log.warning("bn=%s changes nothing: the model has no BatchNorm", config.bn)
     elif config.bn == "local":
-        algorithm = keep_local(algorithm, batchnorm_weights(model, initial))
+        algorithm = keep_local(algorithm, own["batchnorm"])
     if config.local_optimizer_state == "keep":
         return keep_optimizer(algorithm)
     return average_optimizer(algorithm) if config.local_optimizer_state == "average" else algorithm

@@ -4,7 +4,7 @@ Every field of `Algorithm` defaults to FedAvg, so a file states only its differe
 knows devices, loggers, configs, or how many clients run at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -13,8 +13,39 @@ from torch import Tensor
 from flfast.datamodules.batches import Batch
 from flfast.state.tree import Tree
 
-Task = Callable[[Tree, Batch], Tensor]
-"""(params, batch) -> mean task loss []; params by name, those of local training or any others."""
+
+class Task(Protocol):
+    """The model's task, as objectives see it.
+
+    Weights are given by name, those of local training or any others; names that the model does
+    not have are left aside. Buffers that are not given are those of local training.
+    """
+
+    def __call__(self, params: Tree, batch: Batch) -> Tensor:
+        """Mean task loss [] of a batch, or of any part of it."""
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean [] over the examples of the batch, of a value each, [B]; padding counts nothing."""
+
+    def features(self, weights: Tree, batch: Batch, *, layer: str) -> tuple[Tensor, Tensor]:
+        """What enters a layer, [B, D], and the mean task loss []."""
+
+    def fixed_features(self, weights: Tree, batch: Batch, *, layer: str) -> Tensor:
+        """What enters a layer, [B, D], of a model in evaluation, without a gradient."""
+
+
+class LocalPhase(NamedTuple):
+    """A part of local training, with an optimizer of its own.
+
+    Attributes:
+        trains: names of the parameters that it changes; None is all of them.
+        epochs: passes over the client's examples; None are the plan's. A plan that counts local
+            steps counts those of every phase.
+    """
+
+    trains: Collection[str] | None = None
+    epochs: int | None = None
+
 
 Weighting = Literal["samples", "uniform"]
 
@@ -99,10 +130,15 @@ class Algorithm:
         server_state: initial weights -> server state, with `params` and `buffers`.
         client_state: broadcast -> state of a client that takes part for the first time.
         broadcast: server state -> what every client of the cohort receives.
-        start: (broadcast, client state) -> weights local training starts from.
+        start: (broadcast, client state) -> weights local training starts from. Leaves that the
+            model does not have are changed along: parameters by the local optimizer, buffers
+            in place by the objective.
+        phases: of local training, one after another over the same examples.
         optimizer: (broadcast, client state) -> state the local optimizer starts with, by
             parameter name; None is a fresh one every round.
-        loss: local objective.
+        loss: local objective; gets all parameters, and the buffers that the model does not have.
+        separable: whether the objective of a batch is a mean over its examples, so that a batch
+            may be cut into parts whose gradients add up.
         correct: (gradients, params, context) -> gradients the optimizer sees; None leaves them.
         finish: (`Finished`, context) -> (upload, new client state).
         server_step: (server state, weighted mean of uploads) -> server state.
@@ -118,8 +154,10 @@ class Algorithm:
     client_state: Callable[[Tree], Tree] = _stateless
     broadcast: Callable[[Tree], Tree] = _broadcast
     start: Callable[[Tree, Tree], Tree] = _start
+    phases: tuple[LocalPhase, ...] = (LocalPhase(),)
     optimizer: Callable[[Tree, Tree], Tree] | None = None
     loss: Objective = _task_loss
+    separable: bool = True
     correct: Callable[[Tree, Tree, Context], Tree] | None = None
     finish: Callable[[Finished, Context], tuple[Tree, Tree]] = _upload_weights
     server_step: Callable[[Tree, Tree], Tree] = _take_mean
@@ -151,3 +189,21 @@ def inner_functions(algorithm: Algorithm) -> dict[str, Any]:
 def inner_context(ctx: Context) -> Context:
     """The context as a wrapped algorithm knows it."""
     return ctx._replace(client=ctx.client["inner"])
+
+
+def joint_leaves(algorithm: Algorithm, weights: Tree) -> Tree:
+    """What local training changes beside the model, as a new client starts it.
+
+    Args:
+        algorithm: says so in `start`.
+        weights: of the model.
+
+    Returns:
+        `{"params": ..., "buffers": ...}`, empty for most algorithms.
+    """
+    broadcast = algorithm.broadcast(algorithm.server_state(weights))
+    start = algorithm.start(broadcast, algorithm.client_state(broadcast))
+    return {
+        kind: {name: leaf for name, leaf in start[kind].items() if name not in weights[kind]}
+        for kind in ("params", "buffers")
+    }

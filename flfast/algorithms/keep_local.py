@@ -13,7 +13,7 @@ from flfast.algorithms.algorithm import (
     inner_context,
     inner_functions,
 )
-from flfast.state.tree import Tree, merge
+from flfast.state.tree import Tree, merge, part_of
 
 _KINDS = ("params", "buffers")
 
@@ -30,20 +30,24 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
     """
 
     def client_state(broadcast: Tree) -> Tree:
-        return {"inner": algorithm.client_state(broadcast), "own": initial}
+        return {"inner": algorithm.client_state(merge(broadcast, initial)), "own": initial}
 
     def broadcast(server: Tree) -> Tree:
         return _without(algorithm.broadcast(server), initial)
 
     def start(broadcast: Tree, client: Tree) -> Tree:
-        return merge(algorithm.start(broadcast, client["inner"]), client["own"])
+        return algorithm.start(merge(broadcast, client["own"]), client["inner"])
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         upload, inner = algorithm.finish(done, inner_context(ctx))
-        return _without(upload, initial), {"inner": inner, "own": _only(done.weights, initial)}
+        return _without(upload, initial), {"inner": inner, "own": part_of(done.weights, initial)}
 
     def server_step(server: Tree, mean: Tree) -> Tree:
         return merge(server, algorithm.server_step(_without(server, initial), mean))
+
+    def personal(broadcast: Tree, client: Tree) -> Tree:
+        whole = merge(broadcast, client["own"])
+        return (algorithm.personal or _model)(whole, client["inner"])
 
     return replace(
         algorithm,
@@ -54,12 +58,12 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
         start=start,
         finish=finish,
         server_step=server_step,
-        personal=start,
+        personal=personal,
     )
 
 
-def _only(tree: Tree, names: Tree) -> Tree:
-    return {kind: {name: tree[kind][name] for name in names[kind]} for kind in _KINDS}
+def _model(broadcast: Tree, client: Tree) -> Tree:
+    return {kind: broadcast[kind] for kind in _KINDS}
 
 
 def _without(tree: Tree, names: Tree) -> Tree:

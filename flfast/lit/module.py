@@ -1,24 +1,24 @@
 """The LightningModule: `training_step` is one local step of one client."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any
 
 import lightning as L
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from flfast.algorithms.algorithm import Algorithm, Context, Task
+from flfast.algorithms.algorithm import Algorithm, Context, LocalPhase
 from flfast.datamodules.batches import Batch
 from flfast.lit.batchnorm import batchnorm_layers, freeze
+from flfast.lit.joint import JointLeaves
 from flfast.lit.metrics import PredictionStore
-from flfast.lit.sharding import add_gradients, mean_over_ranks, shard, sharded_leaves
+from flfast.lit.sharding import add_gradients, shard, sharded_leaves
+from flfast.lit.task import LocalTask, ShardedTask
 from flfast.state.sharding import place_tree, whole
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import write_weights
@@ -57,6 +57,8 @@ class LocalModule(L.LightningModule):
         self.mesh: DeviceMesh | None = None
         self.params = dict(model.named_parameters())
         self.leaves: Tree = self.params
+        self.joint = self._joint_of({"params": {}, "buffers": {}})
+        self._trainable = {name for name, p in self.params.items() if p.requires_grad}
         self.optimizer_state: Tree = {}
         self.predictions = PredictionStore()
         self.own: Callable[[Batch], Tensor] | None = None
@@ -84,23 +86,57 @@ class LocalModule(L.LightningModule):
         self.context = context
         self._contexts: dict[torch.device, Context] = {}
         self.optimizer_state = optimizer_state
-        write_weights(self.model, context.start)
-        self.num_examples = 0
+        own, beside = divided(context.start, self.model)
+        write_weights(self.model, own)
+        self.joint = self._joint_of(beside)
         self.loss_sum = torch.zeros(())
-        self.num_seen = 0
+        self.num_seen = self.num_examples = 0
+
+    def begin_phase(self, phase: LocalPhase) -> None:
+        """Take up a phase where the one before ended."""
+        trained = self.trained(phase, self.joint.params)
+        for name, p in self.all_params.items():
+            p.requires_grad_(name in trained)
+        self.num_examples = 0
+
+    def end(self) -> None:
+        """Leave the model as it was, but for its weights."""
+        for name, p in self.params.items():
+            p.requires_grad_(name in self._trainable)
+
+    def trained(self, phase: LocalPhase, joint: Iterable[str]) -> list[str]:
+        """Names of the parameters that a phase trains.
+
+        Args:
+            phase: of local training.
+            joint: names of those beside the model's; frozen where they end with the name of one
+                of the model's that is.
+        """
+        frozen = self.params.keys() - self._trainable
+        names = [name for name in self.params if name not in frozen]
+        names += [name for name in joint if name.rpartition("/")[2] not in frozen]
+        return [name for name in names if phase.trains is None or name in phase.trains]
+
+    @property
+    def all_params(self) -> dict[str, nn.Parameter]:
+        """Parameters by name, those beside the model's included."""
+        return {**self.params, **self.joint.params}
+
+    def _joint_of(self, leaves: Tree) -> JointLeaves:
+        first = next(iter(self.params.values()))
+        return JointLeaves(leaves, dtype=first.dtype, device=first.device)
 
     def configure_optimizers(self) -> Optimizer:
         """A fresh local optimizer, with the state it should start from."""
-        trained = [p for p in self.params.values() if p.requires_grad]
-        self.optimizer = self.make_optimizer(trained, lr=self.context.lr)
+        trained = {name: p for name, p in self.all_params.items() if p.requires_grad}
+        self.optimizer = self.make_optimizer(list(trained.values()), lr=self.context.lr)
         if self.optimizer_state:
             state_dict = self.optimizer.state_dict()
-            names = [name for name, p in self.params.items() if p.requires_grad]
             # Copies: load_state_dict keeps the tensors it gets, and steps change them in place.
             copies = tree_map(
                 torch.clone, place_tree(self.optimizer_state, self.params, self.device)
             )
-            state = enumerate(copies.get(name, {}) for name in names)
+            state = enumerate(copies.get(name, {}) for name in trained)
             self.optimizer.load_state_dict({**state_dict, "state": dict(state)})
         return self.optimizer
 
@@ -125,15 +161,13 @@ class LocalModule(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Local objective of one batch: `loss` [] for the gradient, `mean` [] to report."""
         if self.mesh is not None:
-            loss = self.algorithm.loss(self._shared_loss, self.leaves, batch, self.context)
+            task = ShardedTask(self.model, own=self.leaves, mesh=self.mesh, share=batch.share)
+            loss = self.algorithm.loss(task, self.leaves, batch, self.context)
             assert isinstance(loss, DTensor)
             full = loss.full_tensor()
             return {"loss": full * batch.scale, "mean": full.detach()}
-        return self._objective(self.task_loss, self.params, batch, self.context)
-
-    def _shared_loss(self, params: Tree, batch: Batch) -> Tensor:
-        assert self.mesh is not None
-        return mean_over_ranks(self.task_loss(params, batch) * batch.share, self.mesh)
+        params = {**self.all_params, **self.joint.own_buffers}
+        return self._objective(LocalTask(self.model, own=params), params, batch, self.context)
 
     def on_after_backward(self) -> None:
         """Where parameters are sharded, add the gradient of what the objective itself read."""
@@ -141,7 +175,7 @@ class LocalModule(L.LightningModule):
             add_gradients(self.params, self.leaves)
 
     def _objective(
-        self, task: Task, params: Tree, batch: Batch, ctx: Context
+        self, task: LocalTask, params: Tree, batch: Batch, ctx: Context
     ) -> dict[str, Tensor]:
         loss = self.algorithm.loss(task, params, batch, ctx)
         return {"loss": loss * (batch.scale * batch.share), "mean": loss.detach()}
@@ -156,14 +190,12 @@ class LocalModule(L.LightningModule):
             batch: on that device.
             device: where; parameters are copied there inside of autograd.
         """
-        params = {name: p.to(device) for name, p in self.params.items()}
+        params = {name: p.to(device) for name, p in self.all_params.items()}
+        # The first device's count.
+        params |= {n: b.to(device, copy=True) for n, b in self.joint.own_buffers.items()}
         if device not in self._contexts:  # once a client, not once a step
             self._contexts[device] = self._placed(self.context, device)
-
-        def task(params: Tree, batch: Batch) -> Tensor:
-            return F.cross_entropy(functional_call(model, params, (batch.inputs,)), batch.targets)
-
-        return self._objective(task, params, batch, self._contexts[device])
+        return self._objective(LocalTask(model), params, batch, self._contexts[device])
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Count what was seen; a rank's stand-in for an empty part counts nothing."""
@@ -179,31 +211,14 @@ class LocalModule(L.LightningModule):
         self.loss_sum = torch.tensor(found[0])
         self.num_seen, self.num_examples = round(found[1]), round(found[2])
 
-    def task_loss(self, params: Tree, batch: Batch) -> Tensor:
-        """Mean cross-entropy [] of the model with the given parameters.
-
-        Raises:
-            MisconfigurationException: if those are not the model's own, which is sharded.
-        """
-        if params is self.leaves:
-            logits = self.model(batch.inputs)
-        elif self.mesh is not None:
-            raise MisconfigurationException(
-                f"algorithm={self.algorithm.name} computes its loss with parameters that are not "
-                f"the model's own, which strategy=fsdp cannot; use strategy=ddp"
-            )
-        else:
-            logits = functional_call(self.model, params, (batch.inputs,))
-        return F.cross_entropy(logits, batch.targets)
-
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Correct the gradient of the local step where the algorithm does."""
         if self.algorithm.correct is None:
             return
-        grads = {name: p.grad for name, p in self.params.items() if p.grad is not None}
-        corrected = self.algorithm.correct(grads, self.params, self.context)
-        for name, grad in corrected.items():
-            self.params[name].grad = grad
+        params = self.all_params
+        grads = {name: p.grad for name, p in params.items() if p.grad is not None}
+        for name, grad in self.algorithm.correct(grads, params, self.context).items():
+            params[name].grad = grad
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log `val/loss` within local training, for callbacks such as EarlyStopping."""
@@ -228,8 +243,17 @@ class LocalModule(L.LightningModule):
         Raises:
             ValueError: if the optimizer keeps something that is not a tensor.
         """
-        names: dict[Tensor, str] = {p: name for name, p in self.params.items()}
+        names: dict[Tensor, str] = {p: name for name, p in self.all_params.items()}
         return {names[p]: _tensors(state) for p, state in self.optimizer.state.items()}
+
+
+def divided(weights: Tree, model: nn.Module) -> tuple[Tree, Tree]:
+    """Weights of the model, and the leaves that it does not have."""
+    names = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    kinds = ("params", "buffers")
+    own = {kind: {n: w for n, w in weights[kind].items() if n in names} for kind in kinds}
+    beside = {kind: {n: w for n, w in weights[kind].items() if n not in names} for kind in kinds}
+    return own, beside
 
 
 def check_optimizer_state(make_optimizer: MakeOptimizer, *, lr: float) -> None:

@@ -55,6 +55,18 @@ def merge(left: Tree, right: Tree) -> Tree:
     return merged
 
 
+def part_of(tree: Tree, like: Tree) -> Tree:
+    """The leaves of `tree` that `like` has, too.
+
+    >>> part_of({"a": {"x": 1, "y": 2}, "b": 3}, {"a": {"y": 0}})
+    {'a': {'y': 2}}
+    """
+    return {
+        name: part_of(tree[name], leaf) if isinstance(leaf, dict) else tree[name]
+        for name, leaf in like.items()
+    }
+
+
 def num_bytes(tree: Tree) -> int:
     """Bytes that sending the tree takes, uncompressed."""
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))

@@ -6,6 +6,7 @@ from functools import cached_property
 from flfast.lit.engines.cohort import LocalResult
 from flfast.lit.engines.eager import EagerEngine
 from flfast.lit.engines.fused import FusedEngine
+from flfast.lit.engines.limits import check_allowed
 from flfast.lit.fused.agreement import agree
 from flfast.plan import RoundPlan
 from flfast.state.tree import Tree
@@ -23,6 +24,7 @@ class AutoEngine(FusedEngine):
 
     def choose(self, plan: RoundPlan) -> str:
         """`fused`, or `eager` and why; see `Engine.choose`."""
+        check_allowed(self.algorithm, self._joint, plan)
         key = (plan.phase, plan.strategy, plan.shard)
         if key not in self._reasons:
             self._reasons[key] = self._obstacle(plan) or self._disagreement(plan)
@@ -47,8 +49,8 @@ class AutoEngine(FusedEngine):
         """What two local steps of client 0 say against the program, if anything."""
         low = plan.precision not in {"32-true", "64-true"}
         plan = plan._replace(local_steps=2, local_epochs=None)
-        initial = read_weights(self.model)
-        broadcast = self.algorithm.broadcast(self.algorithm.server_state(initial))
+        server = self.algorithm.server_state(read_weights(self.model))
+        broadcast = self.algorithm.broadcast(server)
         results: list[LocalResult] = []
         EagerEngine.train_clients(self, [0], broadcast, plan, results.append)
         try:
@@ -56,5 +58,6 @@ class AutoEngine(FusedEngine):
         except Exception as error:  # noqa: BLE001 - whatever torch says of a model it cannot trace
             return f"the model cannot be traced: {str(error).splitlines()[0]}"
         eager, fused = (result.done.weights for result in results)
-        same = all(agree(initial[kind], eager[kind], fused[kind], low=low) for kind in eager)
+        start = results[0].context.start
+        same = all(agree(start[kind], eager[kind], fused[kind], low=low) for kind in eager)
         return None if same else "traced steps arrive at other weights"

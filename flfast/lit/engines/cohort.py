@@ -2,14 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import lightning as L
 import numpy as np
 from torch import Tensor, nn
 
-from flfast.algorithms.algorithm import Algorithm, Context, Finished
+from flfast.algorithms.algorithm import Algorithm, Context, Finished, joint_leaves
 from flfast.datamodules.batches import WHOLE, RankShare
 from flfast.datamodules.federated import ClientDataModule, FederatedDataModule
 from flfast.lit.batchnorm import recalibrate
@@ -30,7 +30,7 @@ from flfast.plan import RoundPlan
 from flfast.randomness import generator, seed_torch
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree, WeightedMean, all_finite, num_bytes
-from flfast.state.weights import read_buffers, write_weights
+from flfast.state.weights import read_buffers, read_weights, write_weights
 
 FINE_TUNING = Algorithm(
     name="fine-tuning",
@@ -168,6 +168,11 @@ class CohortEngine(ABC):
             sizes = [len(self.data.train_clients.of(k)) for k in cohort]
             ranks = deal(sizes, self.world.size)
         return [k for k, rank in zip(cohort, ranks, strict=True) if rank == self.world.rank]
+
+    @cached_property
+    def _joint(self) -> Tree:
+        """Leaves that local training changes beside the model, as a new client has them."""
+        return joint_leaves(self.algorithm, read_weights(self.model))
 
     @abstractmethod
     def train_clients(

@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 
 from flfast.algorithms.algorithm import Finished
 from flfast.lit.engines.cohort import CohortEngine, LocalResult
+from flfast.lit.engines.limits import check_allowed
+from flfast.lit.engines.phases import phase_plan
 from flfast.lit.world import average_buffers, sum_over_ranks
 from flfast.plan import RoundPlan
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, merge
 from flfast.state.weights import read_weights
 
 
@@ -16,7 +18,8 @@ class EagerEngine(CohortEngine):
     name = "eager"
 
     def choose(self, plan: RoundPlan) -> str:
-        """`eager`; it can do everything."""
+        """`eager`; see `Engine.choose`."""
+        check_allowed(self.algorithm, self._joint, plan)
         return "eager"
 
     def train_clients(
@@ -34,14 +37,23 @@ class EagerEngine(CohortEngine):
         trainer, module = self.trainers.trainer(plan), self.trainers.module(plan)
         context, optimizer_state, data = self._begin(client_id, broadcast, plan)
         module.begin(context, optimizer_state)
-        num_steps = trainer.fit(module, data, plan)
+        num_steps, num_examples = 0, 0
+        optimizer: Tree = {}
+        for phase in self.algorithm.phases:
+            module.begin_phase(phase)
+            num_steps += trainer.fit(module, data, phase_plan(plan, phase))
+            num_examples = max(num_examples, module.num_examples)
+            optimizer |= module.read_optimizer_state() if self.algorithm.optimizer else {}
+        module.num_examples = num_examples
+        module.end()
         if self._together(plan):
             module.add_ranks(lambda values: sum_over_ranks(self.world, values))
-            average_buffers(self.world, module.model)  # each rank's BatchNorm saw its own parts
+            for part in (module.model, module.joint):  # BatchNorm saw each rank's own parts
+                average_buffers(self.world, part)
         done = Finished(
-            weights=read_weights(module.model),
+            weights=merge(read_weights(module.model), module.joint.read()),
             num_examples=min(module.num_examples, len(data.indices)),
             num_steps=num_steps,
-            optimizer=module.read_optimizer_state() if self.algorithm.optimizer else {},
+            optimizer=optimizer,
         )
         return LocalResult(client_id, context, done, module.num_seen, float(module.loss_sum))

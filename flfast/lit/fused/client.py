@@ -12,7 +12,7 @@ from flfast.lit.fused.passes import Call, Chunk, epoch_chunks
 from flfast.lit.fused.programs import Programs
 from flfast.lit.fused.rows import Rows
 from flfast.lit.fused.step import LocalStep
-from flfast.lit.fused.work import Outcome, Work, rate
+from flfast.lit.fused.work import Beginning, Outcome, Work, rate
 from flfast.plan import Batching, RoundPlan
 from flfast.state.tree import Tree, tree_map
 
@@ -42,21 +42,17 @@ class ClientProgram:
         }
         self._weights: dict[tuple[int, int, float], Tree] = {}
 
-    def train(
-        self, data: ClientDataModule, context: Context, optimizer_state: Tree, plan: RoundPlan
-    ) -> Outcome:
-        """Local training of one client, from `context.start`.
+    def train(self, own: Beginning, plan: RoundPlan) -> Outcome:
+        """Local training of one client.
 
         Args:
-            data: the client's.
-            context: what it may read.
-            optimizer_state: by parameter name; empty for a fresh optimizer.
+            own: its beginning.
             plan: epochs or steps, learning rate.
         """
-        context = on_device(context, self.device)
+        data, context = own.data, on_device(own.context, self.device)
         num_seen, num_examples, num_steps, epoch_idx = 0, 0, 0, 0
         with torch.inference_mode():
-            self._work.load(0, context, optimizer_state)
+            self._work.load(0, own)
             settings = self.settings(context)
             exact = self.is_exact(data, context)
             batching = data.batching if exact else self._in_cache(data.batching)
@@ -77,6 +73,8 @@ class ClientProgram:
 
     def is_exact(self, data: ClientDataModule, context: Context) -> bool:
         """Whether batches must keep their size, since padding would change what they say."""
+        if not self.step.algorithm.separable:
+            return True
         if self._exact is None:
             few = data.data.train_clients.indices[:4]
             # Random numbers that nobody else draws from.

@@ -1,7 +1,7 @@
 """Local training of a stack of clients, by programs that step all of them at once."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,26 +15,12 @@ from flfast.lit.fused.stacks import LocalSteps, StackCall, local_steps, stack_ca
 from flfast.lit.fused.step import LocalStep
 from flfast.lit.fused.trace import like
 from flfast.lit.fused.widths import auto_width
-from flfast.lit.fused.work import Outcome, Work
+from flfast.lit.fused.work import Beginning, Outcome, Work
 from flfast.plan import RoundPlan
 from flfast.state.tree import Tree, tree_map
 
 READY_EXAMPLES = 512
 """Rows made ready at once, by one gather."""
-
-
-class Beginning(NamedTuple):
-    """What a client starts from.
-
-    Attributes:
-        context: what it may read.
-        optimizer_state: by parameter name; empty for a fresh optimizer.
-        data: the client's.
-    """
-
-    context: Context
-    optimizer_state: Tree
-    data: ClientDataModule
 
 
 class StackProgram:
@@ -85,13 +71,13 @@ class StackProgram:
     def _agrees(self, begin: Callable[[], Beginning], plan: RoundPlan) -> bool:
         """Whether two of the same client arrive where it does alone."""
         own = begin()
-        alone = self._client.train(own.data, own.context, own.optimizer_state, plan).done.weights
+        alone = self._client.train(own, plan).done.weights
         try:
             both = [outcome.done.weights for outcome in self.train([begin(), begin()], plan)]
         except (RuntimeError, NotImplementedError):  # no operators for a stack
             return False
         return all(
-            agree(own.context.start[kind], alone[kind], found[kind], low=False)
+            agree(own.weights[kind], alone[kind], found[kind], low=False)
             for found in both
             for kind in alone
         )
@@ -111,16 +97,15 @@ class StackProgram:
             NotImplementedError: likewise.
         """
         if len(stack) == 1:
-            ((context, optimizer_state, data),) = stack
-            yield self._client.train(data, context, optimizer_state, plan)
+            yield self._client.train(stack[0], plan)
             return
         steps = _steps(stack, plan)
         with torch.inference_mode():
             contexts = _on_device([own.context for own in stack], self._client.device)
             if self._work.width < len(stack):
                 self._work = Work(self._client.step, len(stack))
-            for place, (own, context) in enumerate(zip(stack, contexts, strict=True)):
-                self._work.load(place, context, own.optimizer_state)
+            for place, own in enumerate(stack):
+                self._work.load(place, own)
             self._run([own.data for own in stack], contexts, steps)
         for place, (wanted, context) in enumerate(zip(steps, contexts, strict=True)):
             num_seen = int(wanted.sizes.sum())

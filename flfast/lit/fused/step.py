@@ -5,12 +5,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn import functional as F
 
 from flfast.algorithms.algorithm import Algorithm, Context
 from flfast.datamodules.batches import Batch
 from flfast.lit.fused.optimizers import LocalOptimizer
+from flfast.lit.task import LocalTask
 from flfast.state.tree import Tree, leaves, tree_map
 
 Step = Callable[[Tree, Tree, Tree, Tree], None]
@@ -29,6 +28,9 @@ class Clip(NamedTuple):
     by_value: bool = False
 
 
+NO_CLIP = Clip()
+
+
 class LocalStep:
     """Pure functions of one client's local step; every tree's leaves are tensors.
 
@@ -43,14 +45,23 @@ class LocalStep:
         model: in training mode.
         algorithm: gives objective and gradient correction.
         optimizer: the update.
+        trained: names of parameters.
+        joint: leaves beside the model's, `{"params": ..., "buffers": ...}`.
         clip: gradient clipping.
     """
 
     def __init__(
-        self, model: nn.Module, algorithm: Algorithm, optimizer: LocalOptimizer, clip: Clip
+        self,
+        model: nn.Module,
+        algorithm: Algorithm,
+        optimizer: LocalOptimizer,
+        *,
+        trained: list[str],
+        joint: Tree,
+        clip: Clip = NO_CLIP,
     ) -> None:
         self.model, self.algorithm, self.optimizer, self.clip = model, algorithm, optimizer, clip
-        self.trained = [name for name, p in model.named_parameters() if p.requires_grad]
+        self.trained, self.joint = trained, joint
         self._reached: list[str] = []
 
     def whole(self, state: Tree, context: Tree, settings: Tree, batch: Tree) -> None:
@@ -83,13 +94,9 @@ class LocalStep:
     def _gradients(
         self, state: Tree, context: Tree, settings: Tree, batch: Tree, *, seed: Tensor
     ) -> Tree:
-        def task(params: Tree, batch: Batch) -> Tensor:
-            own = {**state["buffers"], **params}
-            logits = functional_call(self.model, own, (batch.inputs,))
-            losses = F.cross_entropy(logits, batch.targets, reduction="none")
-            return (losses * weights).sum()
-
-        weights = batch["weights"]
+        own = {n: b for n, b in state["buffers"].items() if n not in self.joint["buffers"]}
+        beside = {name: state["buffers"][name] for name in self.joint["buffers"]}
+        task = LocalTask(self.model, buffers=own, weights=batch["weights"])
         ctx = _context(context, settings)
         with torch.enable_grad():
             params = {
@@ -97,7 +104,7 @@ class LocalStep:
                 for name, p in state["params"].items()
             }
             examples = Batch(batch["inputs"], batch["targets"])
-            loss = self.algorithm.loss(task, params, examples, ctx)
+            loss = self.algorithm.loss(task, {**params, **beside}, examples, ctx)
             wanted = [params[name] for name in self.trained]
             grads = torch.autograd.grad(loss, wanted, seed.to(loss.dtype), allow_unused=True)
         state["loss"].addcmul_(loss.detach(), batch["num"])

@@ -1,11 +1,13 @@
 """The tensors that local training changes: of one client, or of a stack of them."""
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from flfast.algorithms.algorithm import Context, Finished
+from flfast.datamodules.federated import ClientDataModule
 from flfast.lit.fused.step import LocalStep
 from flfast.lit.fused.trace import like
 from flfast.state.tree import Tree, tree_map
@@ -13,6 +15,22 @@ from flfast.state.weights import buffers
 
 SMALLEST_LR = 1e-20
 """Stands for a learning rate of zero: it changes no parameter that is not zero itself."""
+
+
+class Beginning(NamedTuple):
+    """What a client starts from.
+
+    Attributes:
+        context: what it may read.
+        weights: where it starts, which is `context.start` in the first phase.
+        optimizer_state: by parameter name; empty for a fresh optimizer.
+        data: the client's.
+    """
+
+    context: Context
+    weights: Tree
+    optimizer_state: Tree
+    data: ClientDataModule
 
 
 class Outcome(NamedTuple):
@@ -29,6 +47,18 @@ class Outcome(NamedTuple):
     loss_sum: float
 
 
+def added(before: Outcome, after: Outcome) -> Outcome:
+    """What two phases of local training left, one after the other."""
+    first, last = before.done, after.done
+    done = Finished(
+        weights=last.weights,
+        num_examples=max(first.num_examples, last.num_examples),
+        num_steps=first.num_steps + last.num_steps,
+        optimizer={**first.optimizer, **last.optimizer},
+    )
+    return Outcome(done, before.num_seen + after.num_seen, before.loss_sum + after.loss_sum)
+
+
 class Work:
     """State of local steps of S clients in a row; a slot is one client's.
 
@@ -39,15 +69,16 @@ class Work:
 
     def __init__(self, step: LocalStep, width: int) -> None:
         self.step, self.width = step, width
-        params = dict(step.model.named_parameters())
+        first = next(step.model.parameters())
+        joint = tree_map(partial(_placed, like=first), step.joint)
+        params = {**dict(step.model.named_parameters()), **joint["params"]}
         trained = {name: params[name] for name in step.trained}
-        first = next(iter(params.values()))
         # Sums over examples are no numbers of 16 bits, whatever the model's are.
         exact = torch.promote_types(first.dtype, torch.float32)
         with torch.inference_mode():
             one: Tree = {
                 "params": params,
-                "buffers": dict(buffers(step.model)),
+                "buffers": {**buffers(step.model), **joint["buffers"]},
                 "optimizer": step.optimizer.empty(trained),
                 "loss": torch.zeros((), dtype=exact, device=first.device),
             }
@@ -69,18 +100,17 @@ class Work:
         """The states of neighbours, as views [width, ...]."""
         return tree_map(lambda leaf: leaf[first : first + width], self.state)
 
-    def load(self, place: int, context: Context, optimizer_state: Tree) -> None:
+    def load(self, place: int, own: Beginning) -> None:
         """Put a client at its start.
 
         Args:
             place: of the slot.
-            context: what it may read.
-            optimizer_state: by parameter name; empty for a fresh optimizer.
+            own: the client's beginning.
         """
         state = self.slot(place)
-        for kind in context.start:
-            tree_map(torch.Tensor.copy_, state[kind], context.start[kind])
-        self.step.optimizer.load(state["optimizer"], optimizer_state, rate(context))
+        for kind in ("params", "buffers"):
+            tree_map(torch.Tensor.copy_, state[kind], own.weights[kind])
+        self.step.optimizer.load(state["optimizer"], own.optimizer_state, rate(own.context))
         state["loss"].zero_()
 
     def finished(
@@ -103,6 +133,10 @@ class Work:
 def rate(context: Context) -> float:
     """The learning rate of local steps: a state kept in multiples of it can be read back."""
     return max(context.lr, SMALLEST_LR)
+
+
+def _placed(leaf: Tensor, *, like: Tensor) -> Tensor:
+    return leaf.to(like if leaf.is_floating_point() else like.device)
 
 
 def _to_host(leaf: Tensor) -> Tensor:

@@ -1,0 +1,43 @@
+"""FedBABU: only the body is trained and sent; the head stays as it was drawn.
+
+Oh, Kim, Yun: FedBABU: Towards Enhanced Representation for Federated Image Classification.
+ICLR 2022, Algorithm 1. https://arxiv.org/abs/2106.06042
+
+    w_ext,k := SGD on F_k(w_ext,k, w_cls[0]),   w_ext[t+1] = sum_k n_k / n * w_ext,k
+
+Clients become personal at evaluation: they fine-tune the whole model.
+"""
+
+from flfast.algorithms.algorithm import Algorithm, Context, Finished, LocalPhase, Weighting
+from flfast.algorithms.split import split
+from flfast.state.tree import Tree, merge, part_of
+
+
+def fedbabu(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> Algorithm:
+    """FedAvg of the body under a head that is never trained.
+
+    Args:
+        head: layers of the head; None is the last layer.
+        weighting: `samples` or `uniform`.
+        initial: weights before round 1; every client can draw the same head.
+    """
+    fixed, trained = split(initial, head)
+
+    def broadcast(server: Tree) -> Tree:
+        return part_of(server, trained)
+
+    def start(broadcast: Tree, client: Tree) -> Tree:
+        return merge(part_of(broadcast, trained), fixed)
+
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        return part_of(done.weights, trained), ctx.client
+
+    return Algorithm(
+        name="fedbabu",
+        weighting=weighting,
+        phases=(LocalPhase(trains=trained["params"].keys()),),
+        broadcast=broadcast,
+        start=start,
+        finish=finish,
+        server_step=merge,
+    )

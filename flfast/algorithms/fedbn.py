@@ -1,0 +1,30 @@
+"""FedBN: BatchNorm stays with the client, everything else is averaged.
+
+Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated Learning on Non-IID Features via Local Batch
+Normalization. ICLR 2021, Algorithm 1. https://arxiv.org/abs/2102.07623
+
+    w_l[t+1] = sum_k n_k / n * w_l,k   for every layer l that is not BatchNorm
+
+The paper averages uniformly. `bn=local` does the same to any other algorithm.
+"""
+
+import logging
+
+from flfast.algorithms.algorithm import Algorithm, Weighting
+from flfast.algorithms.keep_local import keep_local
+from flfast.state.tree import Tree
+
+log = logging.getLogger(__name__)
+
+
+def fedbn(*, weighting: Weighting, batchnorm: Tree) -> Algorithm:
+    """FedAvg with BatchNorm's parameters and statistics kept on the client.
+
+    Args:
+        weighting: `samples` or `uniform`.
+        batchnorm: the leaves of BatchNorm layers before round 1; without any it is FedAvg.
+    """
+    if not batchnorm["params"] and not batchnorm["buffers"]:
+        log.warning("algorithm=fedbn is FedAvg: the model has no BatchNorm")
+        return Algorithm(name="fedbn", weighting=weighting)
+    return keep_local(Algorithm(name="fedbn", weighting=weighting), batchnorm)

@@ -1,0 +1,27 @@
+"""FedPer: the base is federated, the personalisation layers never leave the client.
+
+Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers. 2019,
+Algorithms 1 and 2. https://arxiv.org/abs/1912.00818
+
+    (W_B, W_Pk) := SGD on F_k(W_B, W_Pk),   W_B[t+1] = sum_k n_k / n * W_Bk
+"""
+
+from dataclasses import replace
+
+from flfast.algorithms.algorithm import Algorithm, Weighting
+from flfast.algorithms.keep_local import keep_local
+from flfast.algorithms.split import split
+from flfast.state.tree import Tree
+
+
+def fedper(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> Algorithm:
+    """FedAvg of the body; every client has a head of its own, trained together with the body.
+
+    Args:
+        head: layers of the personalisation head; None is the last layer.
+        weighting: `samples` or `uniform`.
+        initial: weights before round 1.
+    """
+    own, _ = split(initial, head)
+    shared = Algorithm(name="fedper", weighting=weighting)
+    return replace(keep_local(shared, own), evaluate_server=False)

@@ -1,0 +1,30 @@
+"""LG-FedAvg: local representations under one federated head.
+
+Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally:
+Federated Learning with Local and Global Representations. 2020, Algorithm 1.
+https://arxiv.org/abs/2001.01523
+
+    (l_k, g_k) := SGD on F_k(l_k, g_k),   g[t+1] = sum_k n_k / n * g_k
+
+The paper starts from a model that FedAvg trained; `init_from=RUN/model.pt` does.
+"""
+
+from dataclasses import replace
+
+from flfast.algorithms.algorithm import Algorithm, Weighting
+from flfast.algorithms.keep_local import keep_local
+from flfast.algorithms.split import split
+from flfast.state.tree import Tree
+
+
+def lg_fedavg(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> Algorithm:
+    """FedAvg of the head; every client has a body of its own.
+
+    Args:
+        head: layers of the federated head; None is the last layer.
+        weighting: `samples` or `uniform`.
+        initial: weights before round 1.
+    """
+    _, own = split(initial, head)
+    shared = Algorithm(name="lg_fedavg", weighting=weighting)
+    return replace(keep_local(shared, own), evaluate_server=False)

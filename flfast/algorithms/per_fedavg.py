@@ -1,0 +1,78 @@
+"""Per-FedAvg: FedAvg of a model that one gradient step makes personal.
+
+Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A
+Model-Agnostic Meta-Learning Approach. NeurIPS 2020, equations 3, 7 and 8, Algorithm 1.
+https://arxiv.org/abs/2002.07948
+
+    u = w - alpha * grad F(w; D)
+    w := w - beta * (I - alpha * hessian F(w; D'')) grad F(u; D')
+    first_order:    leaves out the Hessian
+    hessian_free:   hessian F(w) v  =~  (grad F(w + delta * v) - grad F(w - delta * v)) / (2 delta)
+
+beta is `optimizer.lr`. Clients become personal at evaluation, by fine-tuning.
+"""
+
+import logging
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from flfast.algorithms.algorithm import Algorithm, Context, Task, Weighting
+from flfast.algorithms.surrogate import gradient, surrogate
+from flfast.datamodules.batches import Batch
+from flfast.options import NonNegative, Positive
+from flfast.state.tree import Tree
+
+log = logging.getLogger(__name__)
+
+
+def per_fedavg(
+    *,
+    alpha: NonNegative,
+    gradients: Literal["first_order", "hessian_free"],
+    delta: Positive,
+    batches: Literal["disjoint", "same"],
+    weighting: Weighting,
+) -> Algorithm:
+    """FedAvg of the loss after a gradient step; alpha = 0 is FedAvg.
+
+    Args:
+        alpha: size of the step that makes the model personal, >= 0.
+        gradients: how the gradient of that loss is approximated.
+        delta: size of the difference that `hessian_free` takes.
+        batches: D, D' and D'' are `disjoint` parts of a batch, or all the `same`; a batch with
+            fewer than two examples for each is not divided.
+        weighting: `samples`, or `uniform` as in the paper.
+    """
+    num_parts = {"first_order": 2, "hessian_free": 3}[gradients]
+    if alpha == 0:
+        log.warning("algorithm.alpha=0 makes Per-FedAvg FedAvg")
+
+    def parts(batch: Batch) -> list[Batch]:
+        if batches == "same" or len(batch.targets) < 2 * num_parts:
+            return [batch] * num_parts
+        return [
+            batch._replace(inputs=batch.inputs[i::num_parts], targets=batch.targets[i::num_parts])
+            for i in range(num_parts)
+        ]
+
+    def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+        first, second, *third = parts(batch)
+        _, grads = gradient(task, params, first, of=params)
+        value, meta = gradient(task, moved(params, grads, -alpha), second, of=params)
+        for part in third:
+            (_, ahead), (_, behind) = (
+                gradient(task, moved(params, meta, step), part, of=params)
+                for step in (delta, -delta)
+            )
+            meta = {n: g - alpha * (ahead[n] - behind[n]) / (2 * delta) for n, g in meta.items()}
+        return surrogate(value, params, meta)
+
+    return Algorithm(name="per_fedavg", weighting=weighting, separable=False, loss=loss)
+
+
+@torch.no_grad()
+def moved(params: Tree, direction: Tree, step: float) -> Tree:
+    """Parameters a step along a direction, where it has any."""
+    return {n: p + step * direction[n] if n in direction else p for n, p in params.items()}

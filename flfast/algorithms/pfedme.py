@@ -1,0 +1,84 @@
+"""pFedMe: the server learns Moreau envelopes of the clients' losses; minimisers are personal.
+
+Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020,
+Algorithm 1, equations 3 and 8. https://arxiv.org/abs/2006.08848
+
+    theta := theta - personal_lr * (grad F_k(theta; batch) + lam * (theta - w_k)),   K times
+    w_k := w_k - eta * lam * (w_k - theta)
+    w[t+1] = (1 - beta) * w[t] + beta * mean_k w_k
+
+theta continues from batch to batch, as in the authors' code. eta is `optimizer.lr`.
+"""
+
+import logging
+
+import torch
+from torch import Tensor
+
+from flfast.algorithms.algorithm import Algorithm, Context, Finished, Task, Weighting
+from flfast.algorithms.joint import personal_part, prefixed, separated
+from flfast.algorithms.surrogate import gradient, surrogate
+from flfast.datamodules.batches import Batch
+from flfast.options import Count, Positive
+from flfast.state.tree import Tree, tree_map
+
+log = logging.getLogger(__name__)
+
+
+def pfedme(
+    *,
+    lam: Positive,
+    inner_steps: Count,
+    personal_lr: Positive,
+    beta: Positive,
+    weighting: Weighting,
+) -> Algorithm:
+    """Personal models as minimisers near the client's copy of the server's model.
+
+    Args:
+        lam: strength of the proximal term, > 0; the paper's lambda.
+        inner_steps: gradient steps on every batch; the paper's K.
+        personal_lr: learning rate of those.
+        beta: step of the server; 1 takes the mean.
+        weighting: `samples`, or `uniform` as in the paper.
+    """
+    if personal_lr * lam >= 2:
+        log.warning("algorithm.personal_lr * algorithm.lam >= 2: the inner steps diverge")
+
+    def start(broadcast: Tree, client: Tree) -> Tree:
+        theta = prefixed(broadcast["params"])
+        return {"params": broadcast["params"], "buffers": {**broadcast["buffers"], **theta}}
+
+    def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+        kept = personal_part(params)
+        w = {name: params[name] for name in kept}
+        theta = tree_map(torch.clone, kept)
+        for _ in range(inner_steps):
+            value, grads = gradient(task, theta, batch, of=w)
+            for name, grad in grads.items():
+                pull = lam * (theta[name] - w[name].detach())
+                theta[name] = theta[name] - personal_lr * (grad + pull)
+        with torch.no_grad():
+            tree_map(torch.Tensor.copy_, kept, theta)
+        return surrogate(value, w, {n: lam * (w[n] - theta[n]).detach() for n in grads})
+
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        upload, personal = separated(done.weights)
+        return upload, {"params": personal["buffers"], "buffers": upload["buffers"]}
+
+    def server_step(server: Tree, mean: Tree) -> Tree:
+        params = tree_map(lambda w, m: w + beta * (m - w), server["params"], mean["params"])
+        return {**server, **mean, "params": params}
+
+    return Algorithm(
+        name="pfedme",
+        weighting=weighting,
+        stateful=True,
+        separable=False,
+        client_state=lambda broadcast: {k: broadcast[k] for k in ("params", "buffers")},
+        start=start,
+        loss=loss,
+        finish=finish,
+        server_step=server_step,
+        personal=lambda broadcast, client: client,
+    )

@@ -1,0 +1,125 @@
+"""The model's task as objectives see it: see `flfast.algorithms.algorithm.Task`."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from flfast.datamodules.batches import Batch
+from flfast.lit.sharding import mean_over_ranks
+from flfast.state.tree import Tree
+
+
+class LocalTask:
+    """The task of a model in local training.
+
+    Args:
+        model: [B, ...] -> logits [B, C].
+        buffers: its buffers where they are not its own, by name.
+        own: the parameters that are its own, which need not be put into it.
+        weights: of the examples of the batch, [B], that sum to one; None is a plain mean.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        buffers: Mapping[str, Tensor] | None = None,
+        own: Tree | None = None,
+        weights: Tensor | None = None,
+    ) -> None:
+        self._model, self._buffers, self._own, self._weights = model, buffers or {}, own, weights
+
+    def __call__(self, params: Tree, batch: Batch) -> Tensor:
+        """Mean cross-entropy []; see `Task`."""
+        return self._loss(self._logits(params, batch), batch)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean [] over examples; see `Task`."""
+        # A part of the batch, which is never padded then, has no weights of its own.
+        weights = self._weights
+        if weights is None or len(values) != len(weights):
+            return values.mean()
+        return (values * weights).sum()
+
+    def features(self, weights: Tree, batch: Batch, *, layer: str) -> tuple[Tensor, Tensor]:
+        """What enters a layer, and the loss; see `Task`."""
+        entered: list[Tensor] = []
+
+        def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            entered.append(inputs[0].flatten(1))
+
+        hook = self._model.get_submodule(layer).register_forward_pre_hook(keep)
+        try:
+            loss = self(weights, batch)
+        finally:
+            hook.remove()
+        return entered[0], loss
+
+    def fixed_features(self, weights: Tree, batch: Batch, *, layer: str) -> Tensor:
+        """What enters a layer of a model in evaluation; see `Task`."""
+        with torch.no_grad(), _evaluating(self._model):
+            return self.features(weights, batch, layer=layer)[0].detach()
+
+    def _logits(self, params: Tree, batch: Batch) -> Tensor:
+        if params is self._own:
+            logits: Tensor = self._model(batch.inputs)
+            return logits
+        # Weights of the context have the type that they are sent in, not the Trainer's precision.
+        given = {
+            name: params[name].to(like.dtype)
+            for name, like in (*self._model.named_parameters(), *self._model.named_buffers())
+            if name in params
+        }
+        return functional_call(self._model, {**self._buffers, **given}, (batch.inputs,))
+
+    def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        if self._weights is None:
+            return F.cross_entropy(logits, batch.targets)
+        return self.mean(F.cross_entropy(logits, batch.targets, reduction="none"))
+
+
+class ShardedTask(LocalTask):
+    """The same of a model that is sharded over ranks, each with its part of the batch.
+
+    Args:
+        model: sharded.
+        own: its parameters.
+        mesh: the ranks.
+        share: `Batch.share` of this rank's part.
+    """
+
+    def __init__(self, model: nn.Module, *, own: Tree, mesh: DeviceMesh, share: float) -> None:
+        super().__init__(model, own=own)
+        self._mesh, self._share = mesh, share
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean [] over the examples of all ranks; see `Task`."""
+        return mean_over_ranks(super().mean(values) * self._share, self._mesh)
+
+    def _logits(self, params: Tree, batch: Batch) -> Tensor:
+        if params is not self._own:
+            raise MisconfigurationException(
+                "the algorithm computes its loss with parameters that are not the model's own, "
+                "which strategy=fsdp cannot; use strategy=ddp"
+            )
+        return super()._logits(params, batch)
+
+    def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return mean_over_ranks(super()._loss(logits, batch) * self._share, self._mesh)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

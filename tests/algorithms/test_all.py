@@ -1,0 +1,73 @@
+"""Every file of conf/algorithm: engines agree, whoever takes part, with however much data."""
+
+import pytest
+from algorithms_by_name import NAMES, close, federation_of, run
+from engines import mlp, net
+from torch import nn
+
+from flfast.lit.engines.eager import EagerEngine
+from flfast.lit.engines.fused import FusedEngine
+from flfast.plan import Batching
+
+SPLIT = {"fedper", "fedrep", "lg_fedavg", "fedbabu"}
+FEW = {"fedrep": {"head_epochs": 2}, "pfedme": {"inner_steps": 2}}  # fewer operators to trace
+
+
+def flat(tree, prefix=""):
+    out = {}
+    for name, leaf in tree.items():
+        both = isinstance(leaf, dict)
+        out |= flat(leaf, f"{prefix}{name}/") if both else {prefix + name: leaf}
+    return out
+
+
+def assert_engines_agree(name, make_model, make_data, make_federation, *, sizes, stack):
+    batchnorm = any(isinstance(layer, nn.BatchNorm1d) for layer in make_model())
+
+    def one(engine):
+        federation = federation_of(
+            make_data,
+            make_federation,
+            name,
+            make_model(),
+            sizes=sizes,
+            rounds=3,
+            local_epochs=2,
+            sampling={"fraction": 0.75, "dropout": 0.2},
+            batching=Batching(batch_size=3, drop_single=batchnorm),
+            algorithm=FEW.get(name, {}),
+        )
+        return run(federation, engine, stack)
+
+    eager, fused = one(EagerEngine), one(FusedEngine)
+    close(flat(fused.server), flat(eager.server), tol=1e-9)
+    for k in range(len(sizes)):
+        found, expected = (flat(f.engine.states.get(k) or {}) for f in (fused, eager))
+        close(found, expected, tol=1e-9)
+    for row, expected in zip(fused.history[1:], eager.history[1:], strict=True):
+        for column in ("train/loss", "comm/up_bytes", "comm/down_bytes"):
+            assert row.get(column) == pytest.approx(expected.get(column), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_engines_agree_on_a_network(name, make_data, make_federation):
+    """Partial participation, dropped clients, unequal sizes, a client with one example."""
+    assert_engines_agree(name, mlp, make_data, make_federation, sizes=(6, 1, 9, 4), stack=1)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SPLIT])
+def test_engines_agree_on_a_convex_problem_in_stacks(name, make_data, make_federation):
+    def linear():
+        return net(lambda: nn.Linear(5, 3))
+
+    assert_engines_agree(name, linear, make_data, make_federation, sizes=(6, 1, 9, 4), stack=3)
+
+
+@pytest.mark.parametrize("name", ["apfl", "fedbn", "moon"])
+def test_engines_agree_on_statistics_of_two_models(name, make_data, make_federation):
+    """Of one that stays with the client, of one that is trained along, of one that is read."""
+
+    def batchnorm():
+        return mlp(lambda: nn.BatchNorm1d(8))
+
+    assert_engines_agree(name, batchnorm, make_data, make_federation, sizes=(6, 4, 9, 5), stack=1)

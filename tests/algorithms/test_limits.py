@@ -1,0 +1,118 @@
+"""What algorithms become at the ends of their options, and that they say so."""
+
+import logging
+
+import pytest
+import torch
+from algorithms_by_name import algorithm_of, close, federation_of, personal_of, run, server_of
+from engines import mlp, net
+from torch import nn
+
+from flfast.plan import Batching
+
+
+@pytest.fixture
+def solve(make_data, make_federation):
+    def solve(name, *, batch_size=3, **algorithm):
+        plan = algorithm.pop("plan", {"local_epochs": 2})
+        federation = federation_of(
+            make_data,
+            make_federation,
+            name,
+            mlp(),
+            sizes=(7, 1, 4),
+            rounds=3,
+            batching=Batching(batch_size),
+            algorithm=algorithm,
+            **plan,
+        )
+        return run(federation)
+
+    return solve
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [
+        ("moon", {"mu": 0.0, "weighting": "uniform"}),
+        ("fedbn", {}),
+        ("per_fedavg", {"alpha": 0.0, "batches": "same"}),
+        ("per_fedavg", {"alpha": 0.0, "batches": "same", "gradients": "hessian_free"}),
+        ("ditto", {"weighting": "uniform"}),
+        ("apfl", {}),
+    ],
+)
+def test_the_servers_model_is_that_of_fedavg(name, algorithm, solve):
+    fedavg = solve("fedavg", weighting="uniform")
+    close(server_of(solve(name, **algorithm)), server_of(fedavg), tol=1e-9)
+
+
+def test_pfedme_with_one_step_of_size_one_over_lambda_is_fedavg_of_single_steps(solve):
+    one_step = {"local_epochs": None, "local_steps": 1}
+    fedavg = solve("fedavg", weighting="uniform", plan=one_step)
+    pfedme = solve("pfedme", inner_steps=1, personal_lr=0.5, lam=2.0, plan=one_step)
+    close(server_of(pfedme), server_of(fedavg))
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [("ditto", {"lam": 0.0}), ("apfl", {"alpha": 1.0, "adaptive": False})],
+)
+def test_personal_models_are_those_of_local_training(name, algorithm, solve):
+    local, found = solve("local"), solve(name, **algorithm)
+    for k in range(3):
+        close(personal_of(found, k), personal_of(local, k))
+
+
+def test_apfl_without_own_models_evaluates_the_servers(solve):
+    federation = solve("apfl", alpha=0.0, adaptive=False)
+    close(personal_of(federation, 0), server_of(federation))
+
+
+def test_ditto_with_a_strong_pull_stays_at_the_broadcast(solve):
+    """lr * lam = 1 takes every personal model back to w, and one step of SGD away."""
+    far, near = (solve("ditto", lam=lam, plan={"local_epochs": 4}) for lam in (0.0, 9.0))
+    start = far.initial["params"]
+
+    def distance(federation):
+        own = personal_of(federation, 0)
+        return sum(float((own[n] - start[n]).square().sum()) for n in start)
+
+    assert distance(near) < distance(far)
+
+
+def test_fedper_and_lg_fedavg_are_each_others_complement(solve):
+    head, body = solve("lg_fedavg", head=["2"]), solve("fedper", head=["0"])
+    for k in range(3):
+        close(personal_of(head, k), personal_of(body, k))
+
+
+def test_fedrep_of_one_client_trains_head_and_body_in_turn(make_data, make_federation):
+    """Its own head included, nothing is lost between rounds: two rounds of one are two of FedPer
+    with a head that learns first."""
+    federation = federation_of(
+        make_data, make_federation, "fedrep", mlp(), sizes=(6,), rounds=1, local_epochs=1
+    )
+    run(federation)
+    row = federation.history[-1]
+    own, start = personal_of(federation, 0), federation.initial["params"]
+    assert all(not torch.equal(own[n], start[n].double()) for n in start)
+    assert row["comm/up_bytes"] == sum(8 * start[n].numel() for n in ("0.weight", "0.bias"))
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm", "said"),
+    [
+        ("moon", {"mu": 0.0}, "algorithm.mu=0"),
+        ("ditto", {"lam": 0.0}, "algorithm.lam=0"),
+        ("per_fedavg", {"alpha": 0.0}, "algorithm.alpha=0"),
+        ("apfl", {"alpha": 0.0, "adaptive": False}, "algorithm.alpha=0"),
+        ("apfl", {"alpha": 1.0, "adaptive": False}, "algorithm.alpha=1"),
+        ("pfedme", {"personal_lr": 0.2}, "algorithm.personal_lr"),
+        ("fedbn", {}, "no BatchNorm"),
+    ],
+)
+def test_degenerate_settings_warn(name, algorithm, said, caplog):
+    with caplog.at_level(logging.WARNING):
+        algorithm_of(name, net(lambda: nn.Linear(5, 3)), **algorithm)
+    assert [said in record.getMessage() for record in caplog.records] == [True]

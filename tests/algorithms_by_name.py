@@ -1,0 +1,81 @@
+"""Federations of an algorithm by the name of its file, in double precision."""
+
+import logging
+from pathlib import Path
+
+import torch
+from engines import engine_of
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from flfast.algorithms.algorithm import Algorithm
+from flfast.injection import call_with
+from flfast.lit.batchnorm import batchnorm_weights
+from flfast.lit.engines.eager import EagerEngine
+from flfast.plan import Batching
+from flfast.state.weights import read_weights
+
+CONF = Path(__file__).parents[1] / "conf" / "algorithm"
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+
+
+def algorithm_of(name, model, **options):
+    """What `algorithm=NAME` with options builds for a model."""
+    config = OmegaConf.merge(OmegaConf.load(CONF / f"{name}.yaml"), options)
+    made = instantiate(config)
+    if isinstance(made, Algorithm):
+        return made
+    initial = read_weights(model)
+    return call_with(made, initial=initial, batchnorm=batchnorm_weights(model, initial))
+
+
+def federation_of(make_data, make_federation, name, model, *, sizes=(6, 3, 1), **options):
+    """A federation in double precision; `algorithm` are options of the algorithm."""
+    own = options.pop("algorithm", {})
+    federation = make_federation(
+        make_data(sizes, split=options.pop("split", (0.0, 0.0)), num_test=6),
+        model,
+        algorithm=algorithm_of(name, model, **own),
+        trainer={"precision": "64-true", **options.pop("trainer", {})},
+        batching=options.pop("batching", Batching(-1)),
+        eval_every=options.pop("eval_every", 99),
+        **options,
+    )
+    plans = federation.plans
+    federation.plans = lambda r, h: plans(r, h)._replace(precision="64-true")
+    return federation
+
+
+def run(federation, engine=EagerEngine, stack="auto"):
+    federation.engine = engine_of(federation, engine, stack=stack)
+    federation.run()
+    return federation
+
+
+def personal_of(federation, k):
+    """Parameters that client k is evaluated with."""
+    engine = federation.engine
+    broadcast = federation.algorithm.broadcast(federation.server)
+    client = engine._client(k, broadcast)
+    return federation.algorithm.personal(broadcast, client)["params"]
+
+
+def server_of(federation):
+    return federation.server["params"]
+
+
+def quiet(caplog):
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def close(found, expected, tol=1e-12):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            torch.as_tensor(found[name]),
+            torch.as_tensor(value),
+            rtol=tol,
+            atol=tol,
+            check_dtype=False,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
