@@ -10,6 +10,7 @@ from flfast.algorithms.algorithm import (
     Algorithm,
     Context,
     Finished,
+    Uploads,
     inner_context,
     inner_functions,
 )
@@ -29,6 +30,9 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
         initial: the leaves to keep with their initial values, `{"params": ..., "buffers": ...}`.
     """
 
+    def server_state(weights: Tree) -> Tree:
+        return merge(weights, algorithm.server_state(_without(weights, initial)))
+
     def client_state(broadcast: Tree) -> Tree:
         return {"inner": algorithm.client_state(broadcast), "own": initial}
 
@@ -42,13 +46,14 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
         upload, inner = algorithm.finish(done, inner_context(ctx))
         return _without(upload, initial), {"inner": inner, "own": _only(done.weights, initial)}
 
-    def server_step(server: Tree, mean: Tree) -> Tree:
-        return merge(server, algorithm.server_step(_without(server, initial), mean))
+    def server_step(server: Tree, uploads: Uploads) -> Tree:
+        return merge(server, algorithm.server_step(_without(server, initial), uploads))
 
     return replace(
         algorithm,
         **inner_functions(algorithm),
         stateful=True,
+        server_state=server_state,
         client_state=client_state,
         broadcast=broadcast,
         start=start,

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.algorithm import Algorithm, Uploads
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.rows import (
     client_columns,
@@ -116,8 +116,12 @@ class Federation:
         Raises:
             ValueError: if the population is too small for the sampler.
         """
-        num_clients = len(self.data.train_clients.offsets) - 1
-        return self.sampler(num_clients, rng=generator(self.seed, "cohort", round_idx))
+        return self.sampler(self.population, rng=generator(self.seed, "cohort", round_idx))
+
+    @property
+    def population(self) -> int:
+        """Clients there are; the pooled one of the centralised baseline is one."""
+        return len(self.data.train_clients.offsets) - 1
 
     def _round(self, round_idx: int) -> None:
         start = time.perf_counter()
@@ -161,7 +165,9 @@ class Federation:
                 )
             log.warning("round %d: every client dropped out; the model stays", plan.round_idx)
             return
-        self.server = self.algorithm.server_step(self.server, trained.mean)
+        num_clients = len(trained.reports) - len(rejected)
+        uploads = Uploads(trained.mean, num_clients, self.population)
+        self.server = self.algorithm.server_step(self.server, uploads)
         if self.recalibrate:
             self.server = self.engine.recalibrate(self.server, cohort.clients.tolist(), plan)
 
