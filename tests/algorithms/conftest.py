@@ -1,9 +1,14 @@
 """Federations of softmax regression in double precision, beside the same in NumPy."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+import torch
+from engines import ran
 from references import Reference, initial, vector
 
+from flfast.lit.engines.fused import FusedEngine
 from flfast.plan import Batching
 
 
@@ -59,3 +64,28 @@ def follow(make_data, make_federation):
         return federation
 
     return follow
+
+
+@pytest.fixture
+def arrive(make_data, make_federation):
+    """Largest component of the mean objective's gradient at the end of a run."""
+
+    def arrive(algorithm, *, momentum=0.0, decay=0.2):
+        federation = make_federation(
+            make_data([4, 9, 6]),
+            initial(5, 3),
+            algorithm=algorithm,
+            rounds=60,
+            eval_every=60,
+            lr=0.3 * (1 - momentum),
+            local_epochs=10,
+            batching=Batching(-1),
+            optimizer=partial(torch.optim.SGD, momentum=momentum, weight_decay=decay),
+            trainer={"precision": "64-true"},
+        )
+        ran(federation, FusedEngine)
+        reference, w = Reference(federation.data, -1, 1, 0.3), vector(federation.weights())
+        steps = [reference.steps(k, 1)[0] for k in range(reference.num_clients)]
+        return abs(np.mean([reference.gradient(w, s) for s in steps], axis=0) + decay * w).max()
+
+    return arrive

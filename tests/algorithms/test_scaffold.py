@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from references import Reference, initial, vector
+from references import initial
 
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.scaffold import scaffold
@@ -75,23 +75,12 @@ def test_with_one_client_it_is_sgd(make_data, make_federation, momentum):
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
-def test_it_arrives_at_the_optimum_and_fedavg_beside_it(make_data, make_federation, momentum):
-    def gradient_at_the_end(algorithm):
-        federation = run(
-            make_data,
-            make_federation,
-            algorithm,
-            rounds=150,
-            local_epochs=10,
-            lr=0.3 * (1 - momentum),
-            optimizer=partial(torch.optim.SGD, momentum=momentum, weight_decay=0.1),
-        )
-        reference, w = Reference(federation.data, -1, 1, 0.1), vector(federation.weights())
-        steps = [reference.steps(k, 1)[0] for k in range(3)]
-        return abs(np.mean([reference.gradient(w, s) + 0.1 * w for s in steps], axis=0)).max()
+def test_it_arrives_at_the_optimum(arrive, momentum):
+    assert arrive(make(momentum=momentum), momentum=momentum) < 1e-6
 
-    assert gradient_at_the_end(make(momentum=momentum)) < 1e-8
-    assert gradient_at_the_end(fedavg(weighting="uniform")) > 1e-3
+
+def test_fedavg_stays_beside_the_optimum(arrive):
+    assert arrive(fedavg(weighting="uniform")) > 1e-3
 
 
 def test_control_variates_travel_with_the_model_both_ways(make_data, make_federation):

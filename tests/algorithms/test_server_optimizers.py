@@ -26,7 +26,7 @@ def updates(reference, w, cohort, round_idx, *, uniform=False):
     return np.average(moved, axis=0, weights=sizes)
 
 
-def reddi(second_moment, *, server_lr, beta1, tau, beta2=None):
+def reddi(second_moment, *, server_lr, beta1, tau, **_):
     """Algorithm 2 of Reddi et al. 2021, line by line."""
 
     def equations(reference, w, cohorts):
@@ -95,9 +95,9 @@ def run_step(algorithm, *, start, means):
 
 
 def test_the_first_step_of_fedadam_by_hand():
-    """Delta = 3: m = 0.3, v = 0.99 * 0.0001 + 0.01 * 9 = 0.090099, 2 + 0.05 * 0.3 / (v^.5 + 0.01)."""
+    """Delta = 3: m = 0.1 * 3 and v = 0.99 * 0.01^2 + 0.01 * 3^2 = 0.090099."""
     (found,) = run_step(fedadam(**ADAM, weighting="samples"), start=2.0, means=[5.0])
-    assert found == pytest.approx(2 + 0.015 / (0.090099**0.5 + 0.01))
+    assert found == pytest.approx(2 + 0.05 * 0.3 / (0.090099**0.5 + 0.01))
 
 
 def test_plain_server_optimizers_are_fedavg(caplog):
