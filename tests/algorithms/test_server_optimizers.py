@@ -5,14 +5,19 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from engines import ran, with_batchnorm
 
 from flfast.algorithms.algorithm import Uploads
 from flfast.algorithms.fedadagrad import fedadagrad
 from flfast.algorithms.fedadam import fedadam
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedavgm import fedavgm
+from flfast.algorithms.feddyn import feddyn
+from flfast.algorithms.fednova import fednova
 from flfast.algorithms.fedopt import fedopt
 from flfast.algorithms.fedyogi import fedyogi
+from flfast.algorithms.scaffold import scaffold
+from flfast.lit.engines.eager import EagerEngine
 
 PARTIAL = {"fraction": 0.6, "count": None, "dropout": 0.3}
 ADAM = {"server_lr": 0.05, "beta1": 0.9, "beta2": 0.99, "tau": 0.01}
@@ -127,6 +132,33 @@ def test_any_torch_optimizer_can_be_the_servers(ours, theirs):
     theirs = fedopt(server_optimizer=theirs, weighting="samples")
     steps = [run_step(a, start=3.0, means=[1.5, -2.0, 0.25]) for a in (ours, theirs)]
     assert steps[0] == pytest.approx(steps[1])
+
+
+BUFFERS = {
+    "fedopt": fedopt(server_optimizer=torch.optim.Adam, weighting="samples"),
+    "fedadam": fedadam(**ADAM, weighting="samples"),
+    "feddyn": feddyn(alpha=1e-9),
+    "scaffold": scaffold(
+        server_lr=0.5, momentum=0.0, nesterov=False, local_optimizer_state="reset"
+    ),
+    "fednova": fednova(
+        weighting="samples",
+        momentum=0.0,
+        nesterov=False,
+        local_steps=None,
+        local_optimizer_state="reset",
+    ),
+}
+
+
+@pytest.mark.parametrize("algorithm", BUFFERS.values(), ids=BUFFERS)
+def test_buffers_are_averaged(make_data, make_federation, algorithm):
+    def after_a_round(algorithm):
+        federation = make_federation(make_data([6, 8]), with_batchnorm(), algorithm=algorithm)
+        return ran(federation, EagerEngine).server["buffers"]
+
+    plain = fedavg(weighting=algorithm.weighting)
+    torch.testing.assert_close(after_a_round(algorithm), after_a_round(plain))
 
 
 def test_a_step_leaves_the_old_server_state_as_it_was():
