@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 
 from flfast.algorithms.algorithm import Algorithm, Context, Finished, Uploads, Weighting
-from flfast.algorithms.local_sgd import gradient_weight
+from flfast.algorithms.local_sgd import weight_of_steps
 from flfast.options import Count, Portion
 from flfast.state.tree import Tree, tree_map
 
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 def fednova(
     *,
     weighting: Weighting,
-    momentum: Portion,
-    nesterov: bool,
+    momentum: Portion | None,
+    nesterov: bool | None,
     local_steps: Count | None,
     local_optimizer_state: Literal["reset"],
 ) -> Algorithm:
@@ -35,16 +35,17 @@ def fednova(
 
     Args:
         weighting: p_k, `samples` or `uniform`.
-        momentum: of the local optimizer, in [0, 1).
+        momentum: of the local optimizer, in [0, 1); None is refused, since that is not SGD.
         nesterov: whether that is Nesterov's.
         local_steps: of every client; None where they differ.
         local_optimizer_state: a_k holds for an optimizer that starts fresh.
     """
+    weigh = weight_of_steps("fednova", momentum=momentum, nesterov=nesterov)
     if local_steps is not None:
         log.warning("algorithm=fednova with local_steps=%d is FedAvg", local_steps)
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        weight = gradient_weight(done.num_steps, momentum=momentum, nesterov=nesterov)
+        weight = weigh(done.num_steps)
         direction = tree_map(
             lambda start, end: (start - end) / weight, ctx.start["params"], done.weights["params"]
         )

@@ -1,5 +1,8 @@
 """What local steps of SGD add up to."""
 
+from collections.abc import Callable
+from functools import partial
+
 
 def gradient_weight(num_steps: int, *, momentum: float, nesterov: bool) -> float:
     """|a|_1, where SGD from no momentum moves by -lr * sum_j a_j * g_j in `num_steps` steps.
@@ -13,3 +16,24 @@ def gradient_weight(num_steps: int, *, momentum: float, nesterov: bool) -> float
     decayed = momentum * (1 - momentum**num_steps) / (1 - momentum)
     heavy_ball = (num_steps - decayed) / (1 - momentum)
     return num_steps + momentum * heavy_ball if nesterov else heavy_ball
+
+
+def weight_of_steps(
+    algorithm: str, *, momentum: float | None, nesterov: bool | None
+) -> Callable[[int], float]:
+    """`gradient_weight` by number of local steps.
+
+    Args:
+        algorithm: that needs it.
+        momentum: of the local optimizer; None where it has none.
+        nesterov: whether that is Nesterov's.
+
+    Raises:
+        ValueError: if the optimizer is not SGD.
+    """
+    if momentum is None:
+        raise ValueError(
+            f"algorithm={algorithm} needs local steps of SGD, whose options are momentum and "
+            f"nesterov; use optimizer=sgd"
+        )
+    return partial(gradient_weight, momentum=momentum, nesterov=bool(nesterov))

@@ -15,7 +15,7 @@ momentum, |a|_1 stands for K: c_k remains a mean of gradients. Buffers are avera
 from typing import Literal
 
 from flfast.algorithms.algorithm import Algorithm, Context, Finished, Uploads
-from flfast.algorithms.local_sgd import gradient_weight
+from flfast.algorithms.local_sgd import weight_of_steps
 from flfast.options import Portion, Positive
 from flfast.state.tree import Tree, move, sub, tree_map, zeros
 
@@ -23,25 +23,27 @@ from flfast.state.tree import Tree, move, sub, tree_map, zeros
 def scaffold(
     *,
     server_lr: Positive,
-    momentum: Portion,
-    nesterov: bool,
+    momentum: Portion | None,
+    nesterov: bool | None,
     local_optimizer_state: Literal["reset"],
 ) -> Algorithm:
     """Variance-reduced local training; every client weighs the same, as in the paper.
 
     Args:
         server_lr: of the server's step, > 0.
-        momentum: of the local optimizer, in [0, 1).
+        momentum: of the local optimizer, in [0, 1); None is refused, since that is not SGD.
         nesterov: whether that is Nesterov's.
         local_optimizer_state: |a|_1 holds for an optimizer that starts fresh.
     """
+
+    weigh = weight_of_steps("scaffold", momentum=momentum, nesterov=nesterov)
 
     def correct(grads: Tree, params: Tree, ctx: Context) -> Tree:
         own, common = ctx.client["control"], ctx.server["control"]
         return {name: grads[name] - own[name] + common[name] for name in grads if name in own}
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        weight = gradient_weight(done.num_steps, momentum=momentum, nesterov=nesterov)
+        weight = weigh(done.num_steps)
         own, common = ctx.client["control"], ctx.server["control"]
         if not ctx.lr:  # a step of no length says nothing about gradients
             return {**done.weights, "control": zeros(own)}, ctx.client

@@ -72,6 +72,11 @@ def test_trajectories_are_the_papers(follow, local, weighting):
     )
 
 
+def test_local_steps_of_another_optimizer_are_refused():
+    with pytest.raises(ValueError, match="algorithm=fednova needs local steps of SGD"):
+        nova(momentum=None, nesterov=None)
+
+
 def final(make_data, make_federation, algorithm, **options):
     federation = make_federation(make_data([3, 8, 1, 6]), algorithm=algorithm, rounds=3, **options)
     federation.run()
