@@ -35,7 +35,6 @@ def scaffold(
         nesterov: whether that is Nesterov's.
         local_optimizer_state: |a|_1 holds for an optimizer that starts fresh.
     """
-
     weigh = weight_of_steps("scaffold", momentum=momentum, nesterov=nesterov)
 
     def correct(grads: Tree, params: Tree, ctx: Context) -> Tree:
