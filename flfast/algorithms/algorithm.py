@@ -83,6 +83,20 @@ class Finished(NamedTuple):
     optimizer: Tree
 
 
+class Uploads(NamedTuple):
+    """What a cohort sent, as the server sees it.
+
+    Attributes:
+        mean: weighted mean of the uploads.
+        num_clients: uploads in it, >= 1; those of dropped or diverged clients are not.
+        population: clients that there are.
+    """
+
+    mean: Tree
+    num_clients: int
+    population: int
+
+
 class Objective(Protocol):
     """Local objective of one batch."""
 
@@ -114,8 +128,8 @@ def _upload_weights(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
     return done.weights, ctx.client
 
 
-def _take_mean(server: Tree, mean: Tree) -> Tree:
-    return {**server, **mean}
+def _take_mean(server: Tree, uploads: Uploads) -> Tree:
+    return {**server, **uploads.mean}
 
 
 @dataclass(frozen=True)
@@ -141,7 +155,7 @@ class Algorithm:
             may be cut into parts whose gradients add up.
         correct: (gradients, params, context) -> gradients the optimizer sees; None leaves them.
         finish: (`Finished`, context) -> (upload, new client state).
-        server_step: (server state, weighted mean of uploads) -> server state.
+        server_step: (server state, `Uploads`) -> server state.
         personal: (broadcast, client state) -> weights the client is evaluated with; None means
             that clients have no models of their own.
     """
@@ -160,7 +174,7 @@ class Algorithm:
     separable: bool = True
     correct: Callable[[Tree, Tree, Context], Tree] | None = None
     finish: Callable[[Finished, Context], tuple[Tree, Tree]] = _upload_weights
-    server_step: Callable[[Tree, Tree], Tree] = _take_mean
+    server_step: Callable[[Tree, Uploads], Tree] = _take_mean
     personal: Callable[[Tree, Tree], Tree] | None = None
 
     def weight(self, num_examples: int) -> float:

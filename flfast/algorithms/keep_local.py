@@ -10,6 +10,7 @@ from flfast.algorithms.algorithm import (
     Algorithm,
     Context,
     Finished,
+    Uploads,
     inner_context,
     inner_functions,
 )
@@ -29,6 +30,9 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
         initial: the leaves to keep with their initial values, `{"params": ..., "buffers": ...}`.
     """
 
+    def server_state(weights: Tree) -> Tree:
+        return merge(weights, algorithm.server_state(_without(weights, initial)))
+
     def client_state(broadcast: Tree) -> Tree:
         return {"inner": algorithm.client_state(merge(broadcast, initial)), "own": initial}
 
@@ -42,8 +46,8 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
         upload, inner = algorithm.finish(done, inner_context(ctx))
         return _without(upload, initial), {"inner": inner, "own": part_of(done.weights, initial)}
 
-    def server_step(server: Tree, mean: Tree) -> Tree:
-        return merge(server, algorithm.server_step(_without(server, initial), mean))
+    def server_step(server: Tree, uploads: Uploads) -> Tree:
+        return merge(server, algorithm.server_step(_without(server, initial), uploads))
 
     def personal(broadcast: Tree, client: Tree) -> Tree:
         whole = merge(broadcast, client["own"])
@@ -53,6 +57,7 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
         algorithm,
         **inner_functions(algorithm),
         stateful=True,
+        server_state=server_state,
         client_state=client_state,
         broadcast=broadcast,
         start=start,

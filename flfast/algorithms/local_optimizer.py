@@ -13,6 +13,7 @@ from flfast.algorithms.algorithm import (
     Algorithm,
     Context,
     Finished,
+    Uploads,
     inner_context,
     inner_functions,
 )
@@ -47,9 +48,10 @@ def keep_optimizer(algorithm: Algorithm) -> Algorithm:
 def average_optimizer(algorithm: Algorithm) -> Algorithm:
     """The algorithm with local optimizer states averaged, broadcast and uploaded."""
 
-    def server_step(server: Tree, mean: Tree) -> Tree:
-        inner = {name: leaf for name, leaf in mean.items() if name != "optimizer"}
-        return {**algorithm.server_step(server, inner), "optimizer": mean["optimizer"]}
+    def server_step(server: Tree, uploads: Uploads) -> Tree:
+        inner = {name: leaf for name, leaf in uploads.mean.items() if name != "optimizer"}
+        stepped = algorithm.server_step(server, uploads._replace(mean=inner))
+        return {**stepped, "optimizer": uploads.mean["optimizer"]}
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         upload, client = algorithm.finish(done, ctx)

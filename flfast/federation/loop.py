@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.algorithm import Algorithm, Uploads
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.rows import (
     client_columns,
@@ -120,6 +120,11 @@ class Federation:
         drawn = self.sampler(len(candidates), rng=generator(self.seed, "cohort", round_idx))
         return Cohort(candidates[drawn.clients], candidates[drawn.dropped])
 
+    @property
+    def population(self) -> int:
+        """Clients that may be drawn; the pooled one of the centralised baseline is one."""
+        return len(self.data.candidates)
+
     def _round(self, round_idx: int) -> None:
         start = time.perf_counter()
         plan = self.plans(round_idx, self.history)
@@ -164,7 +169,9 @@ class Federation:
                 )
             log.warning("round %d: every client dropped out; the model stays", plan.round_idx)
             return
-        self.server = self.algorithm.server_step(self.server, trained.mean)
+        num_clients = len(trained.reports) - len(rejected)
+        uploads = Uploads(trained.mean, num_clients, self.population)
+        self.server = self.algorithm.server_step(self.server, uploads)
         if self.recalibrate:
             self.server = self.engine.recalibrate(self.server, cohort.clients.tolist(), plan)
 

@@ -37,6 +37,21 @@ def sub(left: Tree, right: Tree) -> Tree:
     return tree_map(torch.sub, left, right)
 
 
+def move(start: Tree, end: Tree, share: float) -> Tree:
+    """`start + share * (end - start)`, leaf by leaf."""
+    return tree_map(lambda a, b: a + share * (b - a), start, end)
+
+
+def zeros(tree: Tree) -> Tree:
+    """Zeros of the tree's shapes and types."""
+    return tree_map(torch.zeros_like, tree)
+
+
+def dot(left: Tree, right: Tree) -> Tensor:
+    """Sum of products over the leaves of `left`, shape []."""
+    return cast(Tensor, sum(leaf.sum() for leaf in leaves(tree_map(torch.mul, left, right))))
+
+
 def squared_norm(tree: Tree) -> Tensor:
     """Sum of squares over all leaves, shape []."""
     return cast(Tensor, sum(leaf.square().sum() for leaf in leaves(tree)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.algorithm import Algorithm, Uploads
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
 from flfast.algorithms.local import local
@@ -311,7 +311,8 @@ def test_the_order_of_a_cohort_does_not_matter(make_data, make_federation):
                     federation.plans(round_idx, []),
                     on_client=lambda report: None,
                 )
-                server = federation.algorithm.server_step(server, trained.mean)
+                uploads = Uploads(trained.mean, num_clients=3, population=3)
+                server = federation.algorithm.server_step(server, uploads)
             found.append(server["params"])
         torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
 

@@ -1,0 +1,1 @@
+"""Pages, and what makes the tables in them."""

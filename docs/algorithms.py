@@ -1,0 +1,121 @@
+"""The table of docs/algorithms.md, from docstrings, configs and a round of every algorithm.
+
+`python -m docs.algorithms` writes it anew.
+"""
+
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from flfast.building import build_plan
+from flfast.experiment import build_parts
+from flfast.lit.engines.eager import EagerEngine
+from flfast.state.store import ClientStates
+from flfast.state.tree import Tree, num_bytes
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "algorithms.md"
+COLUMNS = ("`algorithm=`", "paper", "down", "up", "server keeps", "clients keep", "options")
+_TABLE = re.compile(r"<!-- table -->.*<!-- /table -->", re.DOTALL)
+_SMALL = ("data=synthetic", "data.num_examples=400", "partition=iid", "local_epochs=1")
+_MODEL = ("params", "buffers")
+
+
+def page() -> str:
+    """The page, with a table that is up to date."""
+    marked = f"<!-- table -->\n\n{table()}\n\n<!-- /table -->"
+    return _TABLE.sub(lambda _: marked, PAGE.read_text(encoding="utf-8"))
+
+
+def table() -> str:
+    """A row for every file of conf/algorithm."""
+    names = sorted(path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml"))
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        rows = [row(compose("config", [f"algorithm={name}", *_SMALL])) for name in names]
+    named = ([f"`{name}`", *cells] for name, cells in zip(names, rows, strict=True))
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *named]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def row(config: DictConfig) -> list[str]:
+    """Cells of an algorithm, after a round of two clients."""
+    parts = build_parts(config)
+    algorithm, states = parts.module.algorithm, ClientStates()
+    server = algorithm.server_state(parts.initial)
+    engine = EagerEngine(parts.module, parts.data, lambda plan: _trainer(), states)
+    plan = build_plan(0, config, parts.module.model)
+    mean = engine.train(server, [0, 1], plan, on_client=lambda report: None).mean
+    assert mean is not None
+    node = config.algorithm
+    source = inspect.getdoc(import_module(node._target_.rpartition(".")[0])) or ""
+    return [
+        paper(source),
+        sent(algorithm.broadcast(server), parts.initial),
+        sent(mean, parts.initial),
+        kept(server),
+        kept(states.get(0) or {}),
+        options(node),
+    ]
+
+
+def _trainer() -> L.Trainer:
+    return L.Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_epochs=1,
+        limit_val_batches=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+def paper(docstring: str) -> str:
+    """First author, year and link of the first paper that a docstring cites."""
+    for paragraph in docstring.split("\n\n"):
+        found = re.search(
+            r"^([^,:]+)(,?)[^:]*:.*\b((?:19|20)\d\d)\b.*?(https://\S+)", paragraph, re.DOTALL
+        )
+        if found:
+            first, others, year, link = found.groups()
+            return f"[{first}{' et al.' if others else ''} {year}]({link})"
+    return ""
+
+
+def sent(tree: Tree, weights: Tree) -> str:
+    """Size against the model's, and what is sent beside it."""
+    share = num_bytes(tree) / num_bytes(weights)
+    others = [
+        f"`{name}`" for name, part in tree.items() if name not in _MODEL and part is not None
+    ]
+    return ", ".join([f"{share:.3g} x" if share else "nothing", *others])
+
+
+def kept(tree: Tree) -> str:
+    """What a state holds beside the model."""
+    return ", ".join(f"`{name}`" for name in tree if name not in _MODEL)
+
+
+def options(node: DictConfig) -> str:
+    """Options with their defaults; those that follow others are not to be set."""
+    values: Any = OmegaConf.to_container(node, resolve=False)
+    return ", ".join(
+        f"`{name}: {_shown(value)}`"
+        for name, value in values.items()
+        if not name.startswith("_") and "${" not in str(value)
+    )
+
+
+def _shown(value: Any) -> str:
+    return value["_target_"].rpartition(".")[2] if isinstance(value, dict) else str(value)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

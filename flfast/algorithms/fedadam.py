@@ -1,0 +1,38 @@
+"""FedAdam: Adam on the server, without the correction of its bias.
+
+Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization.
+ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
+
+    Delta[t] = mean_k w_k[t+1] - w[t]
+    m[t] = beta1 * m[t-1] + (1 - beta1) * Delta[t]
+    v[t] = beta2 * v[t-1] + (1 - beta2) * Delta[t]^2
+    w[t+1] = w[t] + server_lr * m[t] / (sqrt(v[t]) + tau),   m[-1] = 0, v[-1] = tau^2
+
+Buffers are averaged.
+"""
+
+from flfast.algorithms.adaptive_server import adaptive_server
+from flfast.algorithms.algorithm import Algorithm, Weighting
+from flfast.options import Portion, Positive
+
+
+def fedadam(
+    *, server_lr: Positive, beta1: Portion, beta2: Portion, tau: Positive, weighting: Weighting
+) -> Algorithm:
+    """FedAvg with Adam on the server.
+
+    Args:
+        server_lr: of the server's step, > 0.
+        beta1: decay of the first moment, in [0, 1).
+        beta2: decay of the second moment, in [0, 1).
+        tau: adaptivity, > 0; the smaller, the more.
+        weighting: `samples` or `uniform`.
+    """
+    return adaptive_server(
+        "fedadam",
+        lambda v, square: beta2 * v + (1 - beta2) * square,
+        server_lr=server_lr,
+        beta1=beta1,
+        tau=tau,
+        weighting=weighting,
+    )

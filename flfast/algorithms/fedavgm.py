@@ -1,0 +1,35 @@
+"""FedAvgM: momentum on the server.
+
+Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+Classification. 2019, section 4.3. https://arxiv.org/abs/1909.06335
+
+    v[t+1] = momentum * v[t] + (w[t] - mean_k w_k[t+1])
+    w[t+1] = w[t] - server_lr * v[t+1]
+
+Buffers are averaged.
+"""
+
+import logging
+from functools import partial
+
+from torch.optim import SGD
+
+from flfast.algorithms.algorithm import Algorithm, Weighting
+from flfast.algorithms.server_optimizer import server_optimized
+from flfast.options import Portion, Positive
+
+log = logging.getLogger(__name__)
+
+
+def fedavgm(*, server_lr: Positive, momentum: Portion, weighting: Weighting) -> Algorithm:
+    """FedAvg with momentum on the server; server_lr = 1 and momentum = 0 is FedAvg.
+
+    Args:
+        server_lr: of the server's step, > 0.
+        momentum: in [0, 1).
+        weighting: `samples` or `uniform`.
+    """
+    if momentum == 0 and server_lr == 1:
+        log.warning("algorithm.momentum=0 with algorithm.server_lr=1 makes FedAvgM FedAvg")
+    make_optimizer = partial(SGD, lr=server_lr, momentum=momentum)
+    return server_optimized(Algorithm(name="fedavgm", weighting=weighting), make_optimizer)

@@ -1,0 +1,60 @@
+"""FedDyn: a regulariser that changes with every round, so that local and global optima agree.
+
+Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic
+Regularization. ICLR 2021, Algorithm 1. https://arxiv.org/abs/2111.04263
+
+    w_k[t+1] = argmin_w  F_k(w) - <g_k[t], w> + alpha / 2 * |w - w[t]|^2     (by local training)
+    g_k[t+1] = g_k[t] - alpha * (w_k[t+1] - w[t])
+    h[t+1]   = h[t] - alpha / population * sum_k (w_k[t+1] - w[t])
+    w[t+1]   = mean_k w_k[t+1] - h[t+1] / alpha
+
+Clients keep g_k, the server h; both start at 0, and only models are sent. Buffers are averaged.
+"""
+
+from torch import Tensor
+
+from flfast.algorithms.algorithm import Algorithm, Context, Finished, Task, Uploads
+from flfast.datamodules.batches import Batch
+from flfast.options import Positive
+from flfast.state.tree import Tree, dot, squared_norm, sub, tree_map, zeros
+
+
+def feddyn(*, alpha: Positive) -> Algorithm:
+    """Dynamic regularisation; every client weighs the same, as in the paper.
+
+    Args:
+        alpha: strength of the regulariser, > 0. Local training is FedAvg's for alpha -> 0, but
+            not the server's step: it then adds up all the mean updates so far.
+    """
+
+    def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+        gradient, start = ctx.client["gradient"], ctx.server["params"]
+        distance = squared_norm(sub(start, params))
+        return task(params, batch) - dot(gradient, params) + alpha / 2 * distance
+
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        gradient = tree_map(
+            lambda g, end, start: g - alpha * (end - start),
+            ctx.client["gradient"],
+            done.weights["params"],
+            ctx.server["params"],
+        )
+        return done.weights, {"gradient": gradient}
+
+    def server_step(server: Tree, uploads: Uploads) -> Tree:
+        old, mean = server["params"], uploads.mean["params"]
+        share = uploads.num_clients / uploads.population
+        h = tree_map(lambda h, new, old: h - alpha * share * (new - old), server["h"], mean, old)
+        params = tree_map(lambda new, h: new - h / alpha, mean, h)
+        return {**server, **uploads.mean, "params": params, "h": h}
+
+    return Algorithm(
+        name="feddyn",
+        weighting="uniform",
+        stateful=True,
+        server_state=lambda weights: {**weights, "h": zeros(weights["params"])},
+        client_state=lambda broadcast: {"gradient": zeros(broadcast["params"])},
+        loss=loss,
+        finish=finish,
+        server_step=server_step,
+    )

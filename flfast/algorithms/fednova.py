@@ -1,0 +1,62 @@
+"""FedNova: clients that take more local steps do not weigh more.
+
+Wang, Liu, Liang, Joshi, Poor: Tackling the Objective Inconsistency Problem in Heterogeneous
+Federated Optimization. NeurIPS 2020, equations 5 to 7. https://arxiv.org/abs/2007.07481
+
+    d_k = (w[t] - w_k[t+1]) / (lr * |a_k|_1)
+    w[t+1] = w[t] - tau_eff * sum_k p_k * lr * d_k,   tau_eff = sum_k p_k * |a_k|_1
+
+a_k weighs the gradients of client k's local steps in its update: all 1 for plain SGD, and
+(1 - momentum^(steps left)) / (1 - momentum) with momentum. Buffers are averaged.
+"""
+
+import logging
+from typing import Literal
+
+import torch
+
+from flfast.algorithms.algorithm import Algorithm, Context, Finished, Uploads, Weighting
+from flfast.algorithms.local_sgd import weight_of_steps
+from flfast.options import Count, Portion
+from flfast.state.tree import Tree, tree_map
+
+log = logging.getLogger(__name__)
+
+
+def fednova(
+    *,
+    weighting: Weighting,
+    momentum: Portion | None,
+    nesterov: bool | None,
+    local_steps: Count | None,
+    local_optimizer_state: Literal["reset"],
+) -> Algorithm:
+    """Normalised averaging; with equal numbers of local steps it is FedAvg.
+
+    Args:
+        weighting: p_k, `samples` or `uniform`.
+        momentum: of the local optimizer, in [0, 1); None is refused, since that is not SGD.
+        nesterov: whether that is Nesterov's.
+        local_steps: of every client; None where they differ.
+        local_optimizer_state: a_k holds for an optimizer that starts fresh.
+    """
+    weigh = weight_of_steps("fednova", momentum=momentum, nesterov=nesterov)
+    if local_steps is not None:
+        log.warning("algorithm=fednova with local_steps=%d is FedAvg", local_steps)
+
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        weight = weigh(done.num_steps)
+        direction = tree_map(
+            lambda start, end: (start - end) / weight, ctx.start["params"], done.weights["params"]
+        )
+        steps = torch.tensor(weight, dtype=torch.float64)
+        return {**done.weights, "params": direction, "steps": steps}, ctx.client
+
+    def server_step(server: Tree, uploads: Uploads) -> Tree:
+        mean = uploads.mean
+        params = tree_map(
+            lambda w, direction: w - mean["steps"] * direction, server["params"], mean["params"]
+        )
+        return {**server, "params": params, "buffers": mean["buffers"]}
+
+    return Algorithm(name="fednova", weighting=weighting, finish=finish, server_step=server_step)

@@ -1,0 +1,23 @@
+"""FedOpt: the server takes its step with an optimizer, of which FedAvg is SGD with rate 1.
+
+Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization.
+ICLR 2021, Algorithm 1. https://arxiv.org/abs/2003.00295
+
+    Delta[t] = mean_k w_k[t+1] - w[t]
+    w[t+1] = ServerOpt(w[t], -Delta[t], server_lr)
+
+Buffers are averaged.
+"""
+
+from flfast.algorithms.algorithm import Algorithm, Weighting
+from flfast.algorithms.server_optimizer import MakeOptimizer, server_optimized
+
+
+def fedopt(*, server_optimizer: MakeOptimizer, weighting: Weighting) -> Algorithm:
+    """FedAvg with any torch optimizer on the server.
+
+    Args:
+        server_optimizer: parameters -> optimizer.
+        weighting: `samples` or `uniform`.
+    """
+    return server_optimized(Algorithm(name="fedopt", weighting=weighting), server_optimizer)

@@ -1,0 +1,91 @@
+"""Federations of softmax regression in double precision, beside the same in NumPy."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from engines import ran
+from references import Reference, initial, vector
+
+from flfast.lit.engines.fused import FusedEngine
+from flfast.plan import Batching
+
+
+class Trajectory:
+    """Parameters [P] after every round."""
+
+    def __init__(self):
+        self.rounds = []
+
+    def on_round_end(self, federation, row, clients):
+        self.rounds.append(vector(federation.weights()))
+
+
+@pytest.fixture
+def follow(make_data, make_federation):
+    """Run an algorithm, and compare every round's parameters with a paper's equations."""
+
+    def follow(
+        algorithm,
+        equations,
+        *,
+        sizes=(3, 8, 1, 6),
+        batch_size=-1,
+        epochs=3,
+        lr=0.1,
+        rounds=4,
+        tol=1e-9,
+        **options,
+    ):
+        """`equations(reference, w, cohorts)` yields parameters [P] after each round."""
+        data = make_data(sizes)
+        federation = make_federation(
+            data,
+            initial(5, 3),
+            algorithm=algorithm,
+            rounds=rounds,
+            lr=lr,
+            local_epochs=epochs,
+            batching=Batching(batch_size),
+            trainer={"precision": "64-true"},
+            **options,
+        )
+        found = Trajectory()
+        federation.callbacks = [found]
+        federation.run()
+        reference = Reference(data, batch_size, epochs, lr)
+        cohorts = [federation.cohort(r).clients.tolist() for r in range(1, rounds + 1)]
+        start = vector(initial(5, 3).state_dict())
+        expected = list(equations(reference, start, cohorts))
+        assert len(expected) == rounds
+        np.testing.assert_allclose(found.rounds[1:], expected, rtol=tol, atol=tol)
+        assert abs(expected[-1] - start).max() > 0.01, "nothing happened"
+        return federation
+
+    return follow
+
+
+@pytest.fixture
+def arrive(make_data, make_federation):
+    """Largest component of the mean objective's gradient at the end of a run."""
+
+    def arrive(algorithm, *, momentum=0.0, decay=0.2):
+        federation = make_federation(
+            make_data([4, 9, 6]),
+            initial(5, 3),
+            algorithm=algorithm,
+            rounds=60,
+            eval_every=60,
+            lr=0.3 * (1 - momentum),
+            local_epochs=10,
+            batching=Batching(-1),
+            optimizer=partial(torch.optim.SGD, momentum=momentum, weight_decay=decay),
+            trainer={"precision": "64-true"},
+        )
+        ran(federation, FusedEngine)
+        reference, w = Reference(federation.data, -1, 1, 0.3), vector(federation.weights())
+        steps = [reference.steps(k, 1)[0] for k in range(reference.num_clients)]
+        return abs(np.mean([reference.gradient(w, s) for s in steps], axis=0) + decay * w).max()
+
+    return arrive

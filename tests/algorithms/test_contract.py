@@ -1,0 +1,141 @@
+"""What holds for every file of conf/algorithm, with the options that it comes with."""
+
+from collections import OrderedDict
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from engines import ran
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from torch import nn
+
+from flfast.building import build_algorithm
+from flfast.federation.loop import DivergedError
+from flfast.lit.engines.eager import EagerEngine
+from flfast.lit.engines.fused import FusedEngine
+from flfast.plan import Batching
+from flfast.state.tree import all_finite, leaves, tree_map
+from flfast.state.weights import read_weights
+
+CONF = Path(__file__).parents[2] / "conf"
+NAMES = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml"))
+# Unequal sizes; one example is none that BatchNorm could take.
+SIZES = {"linear": (1, 9, 4, 6, 3), "mlp": (1, 9, 4, 6, 3), "own_batchnorm": (4, 9, 4, 6, 5)}
+MODELS = {
+    "linear": lambda: [("fc", nn.Linear(5, 3))],
+    "mlp": lambda: [("fc1", nn.Linear(5, 6)), ("act", nn.Tanh()), ("fc", nn.Linear(6, 3))],
+    "own_batchnorm": lambda: [
+        ("fc1", nn.Linear(5, 6)),
+        ("norm", nn.BatchNorm1d(6)),
+        ("act", nn.Tanh()),
+        ("fc", nn.Linear(6, 3)),
+    ],
+}
+
+
+@cache
+def config_of(name):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", [f"algorithm={name}"])
+
+
+@pytest.fixture
+def federation_of(make_data, make_federation):
+    """A federation of some of its clients in every round, by algorithm and problem."""
+
+    def federation_of(name, problem="mlp", **options):
+        torch.manual_seed(3)  # noqa: TID251 - a test's own model
+        model = nn.Sequential(OrderedDict(MODELS[problem]())).double()
+        bn = "local" if problem == "own_batchnorm" else "aggregate"
+        config = OmegaConf.merge(config_of(name), {"bn": bn})
+        return make_federation(
+            make_data(SIZES[problem], split=(0.0, 0.3)),
+            model,
+            algorithm=build_algorithm(config, read_weights(model), model),
+            trainer={"precision": "64-true"},
+            batching=Batching(2, drop_single=bn == "local"),
+            **{
+                "rounds": 3,
+                "eval_every": 3,
+                "sampling": {"fraction": 0.8, "dropout": 0.3},
+                **options,
+            },
+        )
+
+    return federation_of
+
+
+def found(federation):
+    """What a run leaves, but for times."""
+    states = federation.engine.states
+    timed = ("time/", "plan/", "train/samples_per_s")
+    rows = [
+        {name: value for name, value in row.items() if not name.startswith(timed)}
+        for row in federation.history
+    ]
+    return {
+        "server": federation.server,
+        "states": {k: states.get(k) for k in range(federation.population)},
+        "rows": rows,
+    }
+
+
+def assert_close(found, expected, tol):
+    for part in ("server", "states"):
+        torch.testing.assert_close(found[part], expected[part], rtol=tol, atol=tol)
+    rows = [pytest.approx(row, rel=max(tol, 1e-12), nan_ok=True) for row in expected["rows"]]
+    assert found["rows"] == rows
+
+
+@pytest.mark.parametrize("problem", MODELS)
+@pytest.mark.parametrize("name", NAMES)
+def test_engines_agree_and_numbers_stay_finite(federation_of, name, problem):
+    stack = "auto" if problem == "linear" else 1  # a stack is traced three times
+    eager = found(ran(federation_of(name, problem), EagerEngine))
+    fused = found(ran(federation_of(name, problem), FusedEngine, stack=stack))
+    assert_close(fused, eager, tol=1e-8)
+    assert all_finite(fused["server"])
+    if problem == "mlp":
+        again = found(ran(federation_of(name, problem), FusedEngine, stack=stack))
+        assert_close(again, fused, tol=0)
+
+
+class Poison:
+    """Makes the examples of clients NaN: of client 1 after round 1, of all after round 2."""
+
+    def on_round_end(self, federation, row, clients):
+        data, states = federation.data, federation.engine.states
+        self.states = {k: tree_map(torch.clone, states.get(k) or {}) for k in range(5)}
+        for k in {0: (), 1: (1,), 2: range(5)}[row["round"]]:
+            data.examples.inputs[data.train_clients.of(k)] = torch.nan
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_diverged_clients_are_left_out_counted_and_named_and_keep_their_states(
+    federation_of, name, caplog
+):
+    poison = Poison()
+    federation = federation_of(name, "linear", sampling={}, rounds=3, callbacks=[poison])
+    with pytest.raises(DivergedError, match="round 3: all 5 clients diverged"):
+        ran(federation, FusedEngine)
+    assert "round 2: clients [1] uploaded NaN or infinity" in caplog.text
+    assert [row["cohort/rejected"] for row in federation.history[1:]] == [0, 1]
+    states = {k: federation.engine.states.get(k) or {} for k in range(5)}
+    torch.testing.assert_close(states, poison.states, rtol=0, atol=0)
+    assert all(all_finite(tree) for tree in (federation.server, *states.values()))
+    assert any(list(leaves(tree)) for tree in states.values()) == federation.algorithm.stateful
+
+
+@pytest.mark.slow
+def test_two_ranks_arrive_where_one_does(federation_of, in_world):
+    def finals(**options):
+        return {
+            name: ran(federation_of(name, "linear", **options), EagerEngine).server
+            for name in NAMES
+        }
+
+    expected = finals()
+    for found in in_world(2, lambda world: finals(world=world, strategy="ddp")).values():
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)

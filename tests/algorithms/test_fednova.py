@@ -1,0 +1,93 @@
+"""FedNova against its equations, and where it is FedAvg."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from flfast.algorithms.fedavg import fedavg
+from flfast.algorithms.fednova import fednova
+from flfast.algorithms.local_sgd import gradient_weight
+
+SGD = {"momentum": 0.0, "nesterov": False}
+HEAVY_BALL = {"momentum": 0.6, "nesterov": False}
+NESTEROV = {"momentum": 0.6, "nesterov": True}
+
+
+def nova(weighting="samples", *, local_steps=None, **local):
+    return fednova(
+        weighting=weighting, local_steps=local_steps, local_optimizer_state="reset", **local
+    )
+
+
+def coefficients(num_steps, *, momentum, nesterov):
+    """a_k of Wang et al.: what every gradient weighs in the sum of all steps, step by step."""
+    steps, velocity = np.zeros(num_steps), np.zeros(num_steps)
+    for i in range(num_steps):
+        gradient = np.eye(num_steps)[i]
+        velocity = momentum * velocity + gradient
+        steps += gradient + momentum * velocity if nesterov else velocity
+    return steps
+
+
+@pytest.mark.parametrize("local", [SGD, HEAVY_BALL, NESTEROV])
+@pytest.mark.parametrize("num_steps", [1, 2, 7])
+def test_the_weight_of_gradients_is_the_norm_of_their_coefficients(num_steps, local):
+    expected = coefficients(num_steps, **local).sum()
+    assert gradient_weight(num_steps, **local) == pytest.approx(expected)
+
+
+def test_coefficients_of_momentum_are_the_papers():
+    expected = [(1 - 0.6**left) / (1 - 0.6) for left in (3, 2, 1)]
+    assert coefficients(3, **HEAVY_BALL) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+@pytest.mark.parametrize("local", [SGD, HEAVY_BALL, NESTEROV])
+def test_trajectories_are_the_papers(follow, local, weighting):
+    """Clients take 2 to 8 local steps."""
+
+    def equations(reference, w, cohorts):
+        for round_idx, cohort in enumerate(cohorts, start=1):
+            if cohort:
+                shares = [reference.size(k) if weighting == "samples" else 1.0 for k in cohort]
+                shares = np.array(shares) / sum(shares)
+                norms, directions = [], []
+                for k in cohort:
+                    num_steps = len(reference.steps(k, round_idx))
+                    norms.append(coefficients(num_steps, **local).sum())
+                    moved = w - reference.sgd(k, round_idx, w, **local)
+                    directions.append(moved / (reference.lr * norms[-1]))
+                w = w - (shares @ norms) * (shares @ directions) * reference.lr
+            yield w
+
+    follow(
+        nova(weighting, **local),
+        equations,
+        batch_size=2,
+        epochs=2,
+        sampling={"fraction": 0.8, "dropout": 0.2},
+        optimizer=partial(torch.optim.SGD, **local),
+    )
+
+
+def test_local_steps_of_another_optimizer_are_refused():
+    with pytest.raises(ValueError, match="algorithm=fednova needs local steps of SGD"):
+        nova(momentum=None, nesterov=None)
+
+
+def final(make_data, make_federation, algorithm, **options):
+    federation = make_federation(make_data([3, 8, 1, 6]), algorithm=algorithm, rounds=3, **options)
+    federation.run()
+    return federation.weights()
+
+
+def test_with_equal_steps_it_is_fedavg_and_says_so(make_data, make_federation, caplog):
+    run = partial(final, make_data, make_federation)
+    options = {"local_epochs": None, "local_steps": 3}
+    found = run(nova(**SGD, local_steps=3), **options)
+    assert "algorithm=fednova with local_steps=3 is FedAvg" in caplog.text
+    torch.testing.assert_close(found, run(fedavg(weighting="samples"), **options))
+    unequal = run(nova(**SGD))
+    assert not torch.allclose(unequal["weight"], run(fedavg(weighting="samples"))["weight"])

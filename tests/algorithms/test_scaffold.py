@@ -1,0 +1,102 @@
+"""SCAFFOLD against its equations, its limits, and what it is for."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from references import initial
+
+from flfast.algorithms.fedavg import fedavg
+from flfast.algorithms.scaffold import scaffold
+from flfast.plan import Batching
+from flfast.state.tree import num_bytes
+
+SGD = {"momentum": 0.0, "nesterov": False}
+
+
+def make(server_lr=1.0, **local):
+    return scaffold(server_lr=server_lr, local_optimizer_state="reset", **{**SGD, **local})
+
+
+def karimireddy(server_lr):
+    """Algorithm 1 of Karimireddy et al. 2020, option II."""
+
+    def equations(reference, x, cohorts):
+        c, own = np.zeros_like(x), np.zeros((reference.num_clients, len(x)))
+        for round_idx, cohort in enumerate(cohorts, start=1):
+            if cohort:
+                moves, changes = [], []
+                for k in cohort:
+                    drift = c - own[k]
+                    y = reference.sgd(k, round_idx, x, change=lambda w, drift=drift: drift)
+                    num_steps = len(reference.steps(k, round_idx))
+                    new = own[k] - c + (x - y) / (num_steps * reference.lr)
+                    moves.append(y - x)
+                    changes.append(new - own[k])
+                    own[k] = new
+                x = x + server_lr * np.mean(moves, axis=0)
+                c = c + np.sum(changes, axis=0) / reference.num_clients
+            yield x
+
+    return equations
+
+
+@pytest.mark.parametrize("sampling", [{}, {"fraction": 0.6, "dropout": 0.3}], ids=["all", "some"])
+@pytest.mark.parametrize(("batch_size", "server_lr"), [(-1, 1.0), (2, 0.7)])
+def test_trajectories_are_the_papers(follow, batch_size, server_lr, sampling):
+    follow(make(server_lr), karimireddy(server_lr), batch_size=batch_size, sampling=sampling)
+
+
+def run(make_data, make_federation, algorithm, *, sizes=(4, 9, 6), **options):
+    federation = make_federation(
+        make_data(sizes),
+        initial(5, 3),
+        algorithm=algorithm,
+        trainer={"precision": "64-true"},
+        **{"batching": Batching(-1), "eval_every": 1000, **options},
+    )
+    federation.run()
+    return federation
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_with_one_client_it_is_sgd(make_data, make_federation, momentum):
+    """A mean over one client has no drift: its own control variate is the common one."""
+    options = {
+        "sizes": [8],
+        "rounds": 4,
+        "batching": Batching(3),
+        "optimizer": partial(torch.optim.SGD, momentum=momentum),
+    }
+    found = run(make_data, make_federation, make(momentum=momentum), **options)
+    plain = run(make_data, make_federation, fedavg(weighting="uniform"), **options)
+    torch.testing.assert_close(found.weights(), plain.weights())
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.8])
+def test_it_arrives_at_the_optimum(arrive, momentum):
+    assert arrive(make(momentum=momentum), momentum=momentum) < 1e-6
+
+
+def test_fedavg_stays_beside_the_optimum(arrive):
+    assert arrive(fedavg(weighting="uniform")) > 1e-3
+
+
+def test_control_variates_travel_with_the_model_both_ways(make_data, make_federation):
+    federation = run(make_data, make_federation, make())
+    sent = 3 * 2 * num_bytes(federation.initial["params"])
+    assert federation.history[1]["comm/up_bytes"] == sent
+    assert federation.history[1]["comm/down_bytes"] == sent
+
+
+def test_control_variates_average_to_the_servers(make_data, make_federation):
+    federation = run(make_data, make_federation, make(), rounds=3)
+    own = [federation.engine.states.get(k)["control"]["weight"] for k in range(3)]
+    torch.testing.assert_close(sum(own) / 3, federation.server["control"]["weight"])
+
+
+def test_a_round_at_rate_zero_changes_nothing(make_data, make_federation):
+    federation = run(make_data, make_federation, make(), lr=0.0)
+    assert federation.history[-1]["cohort/rejected"] == 0
+    assert not federation.server["control"]["weight"].any()

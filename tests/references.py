@@ -1,0 +1,80 @@
+"""Softmax regression of every client in NumPy, float64: what papers' equations are written in.
+
+Nothing of the package but the order in which a client visits its examples.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.plan import Batching
+
+
+@dataclass
+class Reference:
+    """Clients whose parameters are one vector, the weight [C, D] row by row and then the bias [C].
+
+    Attributes:
+        data: set up, of inputs [N, D].
+        batch_size: of local steps; -1 is all of a client's examples.
+        epochs: local epochs.
+        lr: of local steps.
+    """
+
+    data: FederatedDataModule
+    batch_size: int
+    epochs: int
+    lr: float
+
+    @property
+    def num_clients(self) -> int:
+        return self.data.num_clients
+
+    def size(self, k: int) -> int:
+        """Training examples of a client."""
+        return len(self.data.train_clients.of(k))
+
+    def steps(self, k: int, round_idx: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(inputs [b, D], targets [b]) of every local step in a round."""
+        client = self.data.client(k, batching=Batching(self.batch_size), round_idx=round_idx)
+        size = self.size(k) if self.batch_size == -1 else self.batch_size
+        inputs = self.data.examples.inputs.double().numpy()
+        targets = self.data.examples.targets.numpy()
+        return [
+            (inputs[order[i : i + size]], targets[order[i : i + size]])
+            for order in (client.next_order() for _ in range(self.epochs))
+            for i in range(0, len(order), size)
+        ]
+
+    def gradient(self, w: np.ndarray, step: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        """Of the mean cross-entropy of a step's examples, [P]."""
+        inputs, targets = step
+        num_classes = self.data.num_classes
+        weight, bias = w[:-num_classes].reshape(num_classes, -1), w[-num_classes:]
+        logits = inputs @ weight.T + bias
+        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+        error = odds / odds.sum(axis=1, keepdims=True) - np.eye(num_classes)[targets]
+        return np.concatenate([(error.T @ inputs).ravel(), error.sum(axis=0)]) / len(targets)
+
+    def sgd(self, k, round_idx, w, *, momentum=0.0, nesterov=False, change=None) -> np.ndarray:
+        """What a client's local training makes of w, with `change(w)` added to its gradients."""
+        w, velocity = w.copy(), np.zeros_like(w)
+        for step in self.steps(k, round_idx):
+            gradient = self.gradient(w, step) + (0.0 if change is None else change(w))
+            velocity = momentum * velocity + gradient
+            w -= self.lr * (gradient + momentum * velocity if nesterov else velocity)
+        return w
+
+
+def initial(num_features: int, num_classes: int) -> nn.Linear:
+    """A model in double precision, as `Reference` knows it."""
+    torch.manual_seed(1)  # noqa: TID251 - a test's own model
+    return nn.Linear(num_features, num_classes).double()
+
+
+def vector(weights: dict) -> np.ndarray:
+    """The parameters of `initial` in one vector, from a flat state dict."""
+    return np.concatenate([weights["weight"].numpy().ravel(), weights["bias"].numpy()])
