@@ -39,5 +39,5 @@ def fedbabu(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> A
         broadcast=broadcast,
         start=start,
         finish=finish,
-        server_step=merge,
+        server_step=lambda server, uploads: merge(server, uploads.mean),
     )

@@ -15,7 +15,7 @@ import logging
 import torch
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm, Context, Finished, Task, Weighting
+from flfast.algorithms.algorithm import Algorithm, Context, Finished, Task, Uploads, Weighting
 from flfast.algorithms.joint import personal_part, prefixed, separated
 from flfast.algorithms.surrogate import gradient, surrogate
 from flfast.datamodules.batches import Batch
@@ -66,7 +66,8 @@ def pfedme(
         upload, personal = separated(done.weights)
         return upload, {"params": personal["buffers"], "buffers": upload["buffers"]}
 
-    def server_step(server: Tree, mean: Tree) -> Tree:
+    def server_step(server: Tree, uploads: Uploads) -> Tree:
+        mean = uploads.mean
         params = tree_map(lambda w, m: w + beta * (m - w), server["params"], mean["params"])
         return {**server, **mean, "params": params}
 
