@@ -33,11 +33,11 @@ def feddyn(*, alpha: Positive) -> Algorithm:
         return task(params, batch) - dot(gradient, params) + alpha / 2 * distance
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        gradient = tree_map(
-            lambda g, end, start: g - alpha * (end - start),
-            ctx.client["gradient"],
-            done.weights["params"],
+        gradient = tree_map(  # of what is shared
+            lambda start, end, g: g - alpha * (end - start),
             ctx.server["params"],
+            done.weights["params"],
+            ctx.client["gradient"],
         )
         return done.weights, {"gradient": gradient}
 

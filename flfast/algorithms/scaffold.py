@@ -14,6 +14,8 @@ momentum, |a|_1 stands for K: c_k remains a mean of gradients. Buffers are avera
 
 from typing import Literal
 
+import torch
+
 from flfast.algorithms.algorithm import Algorithm, Context, Finished, Uploads
 from flfast.algorithms.local_sgd import weight_of_steps
 from flfast.options import Portion, Positive
@@ -39,16 +41,16 @@ def scaffold(
 
     def correct(grads: Tree, params: Tree, ctx: Context) -> Tree:
         own, common = ctx.client["control"], ctx.server["control"]
-        return {name: grads[name] - own[name] + common[name] for name in grads if name in own}
+        return {name: grads[name] - own[name] + common[name] for name in grads if name in common}
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         weight = weigh(done.num_steps)
         own, common = ctx.client["control"], ctx.server["control"]
         if not ctx.lr:  # a step of no length says nothing about gradients
-            return {**done.weights, "control": zeros(own)}, ctx.client
+            return {**done.weights, "control": zeros(common)}, ctx.client
         moved = sub(ctx.server["params"], done.weights["params"])
         change = tree_map(lambda x, c: x / (weight * ctx.lr) - c, moved, common)
-        control = tree_map(lambda own, change: own + change, own, change)
+        control = tree_map(torch.add, change, own)  # of what is shared
         return {**done.weights, "control": change}, {"control": control}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:

@@ -1,8 +1,8 @@
-"""Every file of conf/algorithm: engines agree, whoever takes part, with however much data."""
+"""Two models with BatchNorm side by side: engines agree on the statistics of both."""
 
 import pytest
-from algorithms_by_name import NAMES, close, federation_of, run
-from engines import mlp, net
+from algorithms_by_name import close, federation_of, run
+from engines import mlp
 from torch import nn
 
 from flfast.lit.engines.eager import EagerEngine
@@ -47,20 +47,6 @@ def assert_engines_agree(name, make_model, make_data, make_federation, *, sizes,
     for row, expected in zip(fused.history[1:], eager.history[1:], strict=True):
         for column in ("train/loss", "comm/up_bytes", "comm/down_bytes"):
             assert row.get(column) == pytest.approx(expected.get(column), rel=1e-6)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_engines_agree_on_a_network(name, make_data, make_federation):
-    """Partial participation, dropped clients, unequal sizes, a client with one example."""
-    assert_engines_agree(name, mlp, make_data, make_federation, sizes=(6, 1, 9, 4), stack=1)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in SPLIT])
-def test_engines_agree_on_a_convex_problem_in_stacks(name, make_data, make_federation):
-    def linear():
-        return net(lambda: nn.Linear(5, 3))
-
-    assert_engines_agree(name, linear, make_data, make_federation, sizes=(6, 1, 9, 4), stack=3)
 
 
 @pytest.mark.parametrize("name", ["apfl", "fedbn", "moon"])
