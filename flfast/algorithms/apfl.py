@@ -1,14 +1,11 @@
 """APFL: a client's model is a mixture of its own and its copy of the server's.
 
-Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning. 2020, equations 3, 4 and 10,
-Algorithm 1. https://arxiv.org/abs/2003.13461
+Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning. 2020, Algorithm 1, equation 10.
+https://arxiv.org/abs/2003.13461
 
     w_k := w_k - eta * grad F_k(w_k)
     v_k := v_k - eta * alpha_k * grad F_k(m_k),   m_k = alpha_k * v_k + (1 - alpha_k) * w_k
     alpha_k := alpha_k - eta * <v_k - w_k, grad F_k(m_k)>,   if it adapts, kept in [0, 1]
-
-A client that comes late starts v_k at the server's model of then. It is evaluated with the mixture
-of v_k and the server's model.
 """
 
 import logging

@@ -7,10 +7,8 @@ Algorithm 1, equations 3 and 8. https://arxiv.org/abs/2006.08848
     w_k := w_k - eta * lam * (w_k - theta)
     w[t+1] = (1 - beta) * w[t] + beta * mean_k w_k
 
-theta continues from batch to batch, as in the authors' code. eta is `optimizer.lr`.
+theta continues from batch to batch, as in the authors' code; eta is `optimizer.lr`.
 """
-
-import logging
 
 import torch
 from torch import Tensor
@@ -21,8 +19,6 @@ from flfast.algorithms.surrogate import gradient, surrogate
 from flfast.datamodules.batches import Batch
 from flfast.options import Count, Positive
 from flfast.state.tree import Tree, tree_map
-
-log = logging.getLogger(__name__)
 
 
 def pfedme(
@@ -38,12 +34,10 @@ def pfedme(
     Args:
         lam: strength of the proximal term, > 0; the paper's lambda.
         inner_steps: gradient steps on every batch; the paper's K.
-        personal_lr: learning rate of those.
+        personal_lr: learning rate of those, > 0; below 2 / lam they converge.
         beta: step of the server; 1 takes the mean.
         weighting: `samples`, or `uniform` as in the paper.
     """
-    if personal_lr * lam >= 2:
-        log.warning("algorithm.personal_lr * algorithm.lam >= 2: the inner steps diverge")
 
     def start(broadcast: Tree, client: Tree) -> Tree:
         theta = prefixed(broadcast["params"])
@@ -58,8 +52,7 @@ def pfedme(
             for name, grad in grads.items():
                 pull = lam * (theta[name] - w[name].detach())
                 theta[name] = theta[name] - personal_lr * (grad + pull)
-        with torch.no_grad():
-            tree_map(torch.Tensor.copy_, kept, theta)
+        tree_map(lambda own, found: own.detach().copy_(found), kept, theta)
         return surrogate(value, w, {n: lam * (w[n] - theta[n]).detach() for n in grads})
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:

@@ -161,7 +161,8 @@ class LocalModule(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Local objective of one batch: `loss` [] for the gradient, `mean` [] to report."""
         if self.mesh is not None:
-            task = ShardedTask(self.model, own=self.leaves, mesh=self.mesh, share=batch.share)
+            name, own = self.algorithm.name, self.leaves
+            task = ShardedTask(self.model, own=own, mesh=self.mesh, share=batch.share, name=name)
             loss = self.algorithm.loss(task, self.leaves, batch, self.context)
             assert isinstance(loss, DTensor)
             full = loss.full_tensor()

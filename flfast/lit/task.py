@@ -92,11 +92,14 @@ class ShardedTask(LocalTask):
         own: its parameters.
         mesh: the ranks.
         share: `Batch.share` of this rank's part.
+        name: of the algorithm, for messages.
     """
 
-    def __init__(self, model: nn.Module, *, own: Tree, mesh: DeviceMesh, share: float) -> None:
+    def __init__(
+        self, model: nn.Module, *, own: Tree, mesh: DeviceMesh, share: float, name: str
+    ) -> None:
         super().__init__(model, own=own)
-        self._mesh, self._share = mesh, share
+        self._mesh, self._share, self._name = mesh, share, name
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean [] over the examples of all ranks; see `Task`."""
@@ -105,8 +108,8 @@ class ShardedTask(LocalTask):
     def _logits(self, params: Tree, batch: Batch) -> Tensor:
         if params is not self._own:
             raise MisconfigurationException(
-                "the algorithm computes its loss with parameters that are not the model's own, "
-                "which strategy=fsdp cannot; use strategy=ddp"
+                f"algorithm={self._name} computes its loss with parameters that are not the "
+                f"model's own, which strategy=fsdp cannot; use strategy=ddp"
             )
         return super()._logits(params, batch)
 

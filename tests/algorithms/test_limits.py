@@ -108,7 +108,6 @@ def test_fedrep_of_one_client_trains_head_and_body_in_turn(make_data, make_feder
         ("per_fedavg", {"alpha": 0.0}, "algorithm.alpha=0"),
         ("apfl", {"alpha": 0.0, "adaptive": False}, "algorithm.alpha=0"),
         ("apfl", {"alpha": 1.0, "adaptive": False}, "algorithm.alpha=1"),
-        ("pfedme", {"personal_lr": 0.2}, "algorithm.personal_lr"),
         ("fedbn", {}, "no BatchNorm"),
     ],
 )
