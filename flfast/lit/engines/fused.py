@@ -14,6 +14,7 @@ from flfast.lit.engines.cohort import LocalResult
 from flfast.lit.engines.eager import EagerEngine
 from flfast.lit.fused.limits import obstacle
 from flfast.lit.fused.optimizers import local_optimizer
+from flfast.lit.fused.rows import Stored
 from flfast.lit.fused.stack import Beginning, StackProgram
 from flfast.lit.fused.stacks import grouped, local_steps
 from flfast.lit.fused.step import Clip, LocalStep
@@ -57,6 +58,10 @@ class FusedEngine(EagerEngine):
     @cached_property
     def _programs(self) -> dict[object, StackProgram]:
         return {}
+
+    @cached_property
+    def _stored(self) -> Stored:
+        return Stored(self.data)
 
     def choose(self, plan: RoundPlan) -> str:
         """`fused`; see `Engine.choose`."""
@@ -144,7 +149,7 @@ class FusedEngine(EagerEngine):
             trained = [p for p in self.module.params.values() if p.requires_grad]
             optimizer = local_optimizer(self.module.make_optimizer(trained, lr=plan.lr))
             step = LocalStep(self.model, self.algorithm, optimizer, clip)
-            self._programs[key] = StackProgram(step)
+            self._programs[key] = StackProgram(step, self._stored)
         return self._programs[key]
 
 
