@@ -3,6 +3,7 @@
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -20,6 +21,9 @@ WARM_UPS = 3
 
 KEPT = 64
 """Places of state and numbers of clients whose recordings a program keeps."""
+
+KEPT_BYTES = 2**30
+"""Of what a program's recordings read, beside the state."""
 
 
 class Recorder(Protocol):
@@ -98,16 +102,24 @@ class Replayed:
     def __call__(self, fixed: list[Tensor], rows: list[Tensor], *, num: int, width: int) -> None:
         """Run `num` steps; see `Script`."""
         recording = self._recording(fixed, width)
-        recording.load(fixed)
-        for start, stop in spans(num):
-            steps = recording.steps([row[start:stop] for row in rows], stop - start)
-            if recording.warm_ups < WARM_UPS:
-                recording.warm_ups += 1
-                self._recorder.warm_up(steps.run)
-                continue
+        parts = [([row[start:stop] for row in rows], stop - start) for start, stop in spans(num)]
+        cold = max(WARM_UPS - recording.warm_ups, 0)
+        for part, length in parts[:cold]:
+            recording.warm_ups += 1
+            self._recorder.warm_up(partial(recording.run, fixed, part, length))
+        if parts[cold:]:
+            recording.load(fixed)
+        for part, length in parts[cold:]:
+            steps = recording.steps(part, length)
             if steps.replay is None:
                 steps.replay = self._recorded(steps.run)
+                self._forget()
             steps.replay()
+
+    def _forget(self) -> None:
+        kept = self._recordings
+        while len(kept) > 1 and sum(own.num_bytes() for own in kept.values()) > KEPT_BYTES:
+            kept.popitem(last=False)
 
     def _recorded(self, run: Callable[[], None]) -> Callable[[], None]:
         try:
@@ -154,33 +166,43 @@ class _Recording:
 
     def __init__(self, script: Script, fixed: list[Tensor], width: int, in_place: int) -> None:
         self._script, self._width, self.warm_ups = script, width, 0
-        # State is held, too: memory that is in use is never given to another tensor.
-        self._fixed = [
-            leaf if place < in_place else torch.empty_like(leaf) if read else leaf.new_empty(0)
-            for place, (leaf, read) in enumerate(zip(fixed, script.reads, strict=True))
-        ]
-        self._copied = [p for p, read in enumerate(script.reads) if read and p >= in_place]
+        # State is held: memory that is in use is never given to another tensor.
+        self._state = fixed[:in_place]
+        self._fixed: list[Tensor] = []
         self._steps: dict[int, _Steps] = {}
 
     def load(self, fixed: list[Tensor]) -> None:
         """Take inputs that all steps share."""
-        for place in self._copied:
-            self._fixed[place].copy_(fixed[place])
+        own = range(len(self._state), len(fixed))
+        reads = self._script.reads
+        if not self._fixed:
+            # Of what no step reads there is nothing.
+            made = [torch.empty_like(fixed[i]) if reads[i] else fixed[i].new_empty(0) for i in own]
+            self._fixed = [*self._state, *made]
+        for i in own:
+            if reads[i]:
+                self._fixed[i].copy_(fixed[i])
 
     def steps(self, rows: list[Tensor], num: int) -> _Steps:
         """`num` steps, with these rows loaded; steps that read none have none."""
         if num not in self._steps:
             own = [torch.empty_like(row) for row in rows]
-            self._steps[num] = _Steps(own, lambda: self._run(own, num))
+            self._steps[num] = _Steps(own, partial(self.run, self._fixed, own, num))
         found = self._steps[num]
         for static, row in zip(found.rows, rows, strict=True):
             static.copy_(row)
         return found
 
-    def _run(self, rows: list[Tensor], num: int) -> None:
+    def run(self, fixed: list[Tensor], rows: list[Tensor], num: int) -> None:
+        """Run steps of the script."""
         # TorchScript's profiler would compile kernels after some runs, in a capture perhaps.
         with torch.jit.optimized_execution(False):  # noqa: FBT003 - torch's own
-            self._script(self._fixed, rows, num=num, width=self._width)
+            self._script(fixed, rows, num=num, width=self._width)
+
+    def num_bytes(self) -> int:
+        """Of the memory that is its own."""
+        rows = [row for steps in self._steps.values() for row in steps.rows]
+        return sum(own.nbytes for own in (*self._fixed[len(self._state) :], *rows))
 
 
 def spans(num: int) -> Iterator[tuple[int, int]]:

@@ -157,3 +157,17 @@ def test_rounds_of_recordings_are_those_of_the_eager_engine(
 
     fused = assert_engines_agree(make, stack=stack, engine=Replaying)
     assert fused.engine.recordings() > 0
+
+
+def test_what_is_dropped_is_recorded_anew(monkeypatch):
+    monkeypatch.setattr(graphs, "KEPT_BYTES", 0)
+    script, recorder = script_of(), Counting()
+    replayed = Replayed(script, recorder, in_place=2)
+    context = [drawn(2), drawn(5)]
+    found, expected = ([state_of(), state_of()] for _ in range(2))
+    for seed in range(4 * (WARM_UPS + 1)):
+        rows, place = [drawn(2, 6, 3, seed=seed)], seed // (2 * (WARM_UPS + 1))
+        replayed([*found[place], *context], rows, num=2, width=1)
+        script([*expected[place], *context], rows, num=2, width=1)
+    torch.testing.assert_close(found, expected)
+    assert len(recorder.recorded) == 2 and len(replayed._recordings) == 1
