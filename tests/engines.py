@@ -8,7 +8,38 @@ from flfast.lit.engines.auto import AutoEngine
 from flfast.lit.engines.cohort import fine_tuning
 from flfast.lit.engines.eager import EagerEngine
 from flfast.lit.engines.fused import FusedEngine
+from flfast.lit.fused.graphs import Direct
 from flfast.state.store import ClientStates
+
+
+class Replaying(FusedEngine):
+    """Replays programs on the CPU, too."""
+
+    def _program(self, plan):
+        program = super()._program(plan)
+        programs = program._client.programs
+        programs.recorder = programs.recorder or Direct()
+        return program
+
+    def recordings(self):
+        """How many were made by programs that could all be recorded."""
+        made = 0
+        for own in self._programs.values():
+            programs = own._client.programs
+            for program in programs._programs.values():
+                assert program._recorder is programs.recorder
+                for recording in program._recordings.values():
+                    made += sum(own.replay is not None for own in recording._steps.values())
+        return made
+
+
+class OperatorByOperator(FusedEngine):
+    """Replays no programs on a GPU either."""
+
+    def _program(self, plan):
+        program = super()._program(plan)
+        program._client.programs.recorder = None
+        return program
 
 
 def net(*layers):

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from flfast.state.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class BatchTransform:
         """
         if rng is not None and self.augments:
             # A row per image: however an epoch is cut into batches, an image's draws stay its own.
-            draws = torch.from_numpy(rng.random((len(inputs), 3))).to(inputs.device)
+            draws = to_device(rng.random((len(inputs), 3)), inputs.device)
             if self.random_flip:
                 flip = draws[:, 0].view(-1, 1, 1, 1) < 0.5
                 inputs = torch.where(flip, inputs.flip(-1), inputs)
@@ -60,9 +63,8 @@ class BatchTransform:
             return inputs
         if len(self.mean) == len(self.std) == 1:
             return inputs.sub_(self.mean[0]).div_(self.std[0])
-        mean = torch.tensor(self.mean, dtype=dtype, device=inputs.device).view(-1, 1, 1)
-        std = torch.tensor(self.std, dtype=dtype, device=inputs.device).view(-1, 1, 1)
-        return inputs.sub_(mean).div_(std)
+        mean = _per_channel(self.mean, dtype, inputs.device)
+        return inputs.sub_(mean).div_(_per_channel(self.std, dtype, inputs.device))
 
 
 def image_transform(
@@ -88,6 +90,13 @@ def image_transform(
     return BatchTransform(
         mean=tuple(mean), std=tuple(std), random_crop=random_crop, random_flip=random_flip
     )
+
+
+@lru_cache
+def _per_channel(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    # Kept: a new tensor a batch would make the CPU wait for the GPU.
+    with torch.inference_mode(mode=False):
+        return torch.tensor(values, dtype=dtype, device=device).view(-1, 1, 1)
 
 
 def _crop(inputs: Tensor, padding: int, draws: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from flfast.lit.engines.limits import check_allowed
 from flfast.lit.engines.phases import phase_plan
 from flfast.lit.fused.limits import obstacle
 from flfast.lit.fused.optimizers import local_optimizer
+from flfast.lit.fused.rows import Stored
 from flfast.lit.fused.stack import StackProgram
 from flfast.lit.fused.stacks import grouped, local_steps
 from flfast.lit.fused.step import Clip, LocalStep
@@ -60,6 +61,10 @@ class FusedEngine(EagerEngine):
     @cached_property
     def _programs(self) -> dict[object, StackProgram]:
         return {}
+
+    @cached_property
+    def _stored(self) -> Stored:
+        return Stored(self.data)
 
     def choose(self, plan: RoundPlan) -> str:
         """`fused`; see `Engine.choose`."""
@@ -168,7 +173,7 @@ class FusedEngine(EagerEngine):
                 joint=self._joint,
                 clip=clip,
             )
-            self._programs[key] = StackProgram(step)
+            self._programs[key] = StackProgram(step, self._stored)
         return self._programs[key]
 
 

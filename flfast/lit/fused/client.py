@@ -7,14 +7,15 @@ from torch import Tensor
 
 from flfast.algorithms.algorithm import Context
 from flfast.datamodules.federated import ClientDataModule
+from flfast.lit.fused.contexts import Contexts, readable
 from flfast.lit.fused.padding import notices_padding
 from flfast.lit.fused.passes import Call, Chunk, epoch_chunks
 from flfast.lit.fused.programs import Programs
-from flfast.lit.fused.rows import Rows
+from flfast.lit.fused.rows import Rows, Stored
 from flfast.lit.fused.step import LocalStep
 from flfast.lit.fused.work import Beginning, Outcome, Work, rate
 from flfast.plan import Batching, RoundPlan
-from flfast.state.tree import Tree, tree_map
+from flfast.state.tree import Tree
 
 CACHED_EXAMPLES = 64
 """Of a full batch at a time on the CPU: 177 µs an example of a small CNN, where all took 302."""
@@ -27,14 +28,16 @@ class ClientProgram:
 
     Args:
         step: the local step, with its model where and in the type that it trains in.
+        stored: all examples.
     """
 
-    def __init__(self, step: LocalStep) -> None:
+    def __init__(self, step: LocalStep, stored: Stored) -> None:
         self.step, self.programs = step, Programs(step)
         self._exact: bool | None = None  # found out with the first client
         first = next(iter(step.model.parameters()))
         self.device = first.device
-        self.rows = Rows(dtype=first.dtype, device=first.device)
+        self.rows = Rows(stored, dtype=first.dtype, device=first.device)
+        self.contexts = Contexts(first.device)
         self._work = Work(step, 1)
         self._exactly: Any = {
             "dtype": self._work.state["loss"].dtype,
@@ -49,7 +52,8 @@ class ClientProgram:
             own: its beginning.
             plan: epochs or steps, learning rate.
         """
-        data, context = own.data, on_device(own.context, self.device)
+        data = own.data
+        (context,) = self.contexts.copied([own.context], plan.round_idx)
         num_seen, num_examples, num_steps, epoch_idx = 0, 0, 0, 0
         with torch.inference_mode():
             self._work.load(0, own)
@@ -67,9 +71,14 @@ class ClientProgram:
                 num_steps += sum(chunk.num_steps for chunk in chunks)
                 num_examples = num_examples or min(num_seen, len(data.indices))
                 epoch_idx += 1
-            loss_sum = self._work.loss(0)
-            done = self._work.finished(0, context, num_examples=num_examples, num_steps=num_steps)
-        return Outcome(done, num_seen, loss_sum)
+            (reached,) = self._work.reached(1)
+            return self._work.outcome(
+                reached,
+                context,
+                num_seen=num_seen,
+                num_examples=num_examples,
+                num_steps=num_steps,
+            )
 
     def is_exact(self, data: ClientDataModule, context: Context) -> bool:
         """Whether batches must keep their size, since padding would change what they say."""
@@ -85,7 +94,8 @@ class ClientProgram:
 
     def settings(self, context: Context) -> Tree:
         """What all steps of a round share."""
-        return {"lr": torch.tensor(rate(context), dtype=torch.float64, device=self.device)}
+        # Filled there: a number that is copied there waits for what runs there.
+        return {"lr": torch.full((), rate(context), dtype=torch.float64, device=self.device)}
 
     def batch(self, num_examples: int) -> Tree:
         """What steps of whole batches share of them."""
@@ -115,20 +125,6 @@ class ClientProgram:
         if key not in self._weights and call.size:
             weights = torch.zeros(call.size, **self._exactly)
             weights[: call.real] = 1 / call.real
-            num, share = torch.tensor([call.real, call.share], **self._exactly).unbind()
+            num, share = (torch.full((), n, **self._exactly) for n in (call.real, call.share))
             self._weights[key] = {"weights": weights, "num": num, "share": share}
         return self._weights.get(key, {})
-
-
-def readable(context: Context) -> Tree:
-    """A context as steps read it."""
-    return {"server": context.server, "client": context.client, "start": context.start}
-
-
-def on_device(context: Context, device: torch.device) -> Context:
-    """A context with its tensors on a device."""
-    server, client, start = (
-        tree_map(lambda leaf: leaf.to(device), tree)
-        for tree in (context.server, context.client, context.start)
-    )
-    return Context(server, client, start, context.lr)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from flfast.lit.fused.graphs import CudaGraphs, Recorder, Replayed
 from flfast.lit.fused.stacked import stacked
 from flfast.lit.fused.step import LocalStep
 from flfast.lit.fused.torchscript import Script
@@ -23,11 +24,16 @@ class Programs:
 
     Args:
         step: the local step.
+
+    Attributes:
+        recorder: makes programs repeatable, where launching operators takes longer than they do.
     """
 
     def __init__(self, step: LocalStep) -> None:
         self.step = step
-        self._scripts: OrderedDict[Hashable, Script] = OrderedDict()
+        device = next(step.model.parameters()).device
+        self.recorder: Recorder | None = CudaGraphs(device) if device.type == "cuda" else None
+        self._programs: OrderedDict[Hashable, Script | Replayed] = OrderedDict()
 
     def run(
         self, kind: str, trees: list[Tree], rows: Tree, *, num: int, alone: list[Tree] | None
@@ -43,10 +49,10 @@ class Programs:
                 and so are leaves of trees that have one axis more.
         """
         fixed = [leaf for tree in trees for leaf in leaves(tree)]
-        script = self._script(kind, trees, fixed, rows, alone)
+        program = self._program(kind, trees, fixed, rows, alone)
         width = 1 if alone is None else next(iter(rows.values())).shape[1]
         with torch.autocast(fixed[0].device.type, enabled=False):  # it is in the program
-            script(fixed, list(rows.values()), num=num, width=width)
+            program(fixed, list(rows.values()), num=num, width=width)
 
     def operators(self, kind: str, trees: list[Tree], rows: Tree) -> GraphModule:
         """The operators of a client's step; its arguments as of `run`, rows of one step."""
@@ -54,14 +60,14 @@ class Programs:
         with torch.inference_mode(mode=False):
             return operators(getattr(self.step, kind), [*rest, {**batch, **rows}])
 
-    def _script(
+    def _program(
         self,
         kind: str,
         trees: list[Tree],
         fixed: list[Tensor],
         rows: Tree,
         alone: list[Tree] | None,
-    ) -> Script:
+    ) -> Script | Replayed:
         shared: tuple[bool, ...] | None = None
         if alone is not None:
             singles = [leaf for tree in alone for leaf in leaves(tree)]
@@ -71,16 +77,20 @@ class Programs:
         )
         autocast = torch.is_autocast_enabled(fixed[0].device.type)
         key = (kind, tuple(_names(trees[1])), shapes, autocast, shared)
-        if key not in self._scripts:
+        if key not in self._programs:
             first = {name: row[0] if shared is None else row[0, 0] for name, row in rows.items()}
             *rest, batch = trees if alone is None else alone
             module = self.operators(kind, [*rest, batch], first)
             with torch.inference_mode(mode=False):
-                self._scripts[key] = _compiled(module, [*rest, batch, first], shared)
-            if len(self._scripts) > KEPT:
-                self._scripts.popitem(last=False)
-        self._scripts.move_to_end(key)
-        return self._scripts[key]
+                script = _compiled(module, [*rest, batch, first], shared)
+            in_place = len(list(leaves(trees[0])))
+            self._programs[key] = (
+                Replayed(script, self.recorder, in_place=in_place) if self.recorder else script
+            )
+            if len(self._programs) > KEPT:
+                self._programs.popitem(last=False)
+        self._programs.move_to_end(key)
+        return self._programs[key]
 
 
 def _compiled(module: GraphModule, trees: list[Tree], shared: tuple[bool, ...] | None) -> Script:

@@ -1,23 +1,48 @@
 """Examples made ready for many local steps at once."""
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.datamodules.federated import ClientDataModule
+from flfast.datamodules.federated import ClientDataModule, FederatedDataModule
+from flfast.state.transfer import to_device
+
+
+class Stored:
+    """All examples as they are stored, on each device where they fit beside the model.
+
+    Args:
+        data: in memory.
+    """
+
+    def __init__(self, data: FederatedDataModule) -> None:
+        self._examples = data.examples
+        self.on = lru_cache(maxsize=None)(self._on)
+
+    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Inputs [N, ...] and targets [N], there or on the CPU."""
+        inputs, targets = self._examples.inputs, self._examples.targets
+        assert isinstance(inputs, Tensor)
+        if device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(device)
+            if inputs.nbytes + targets.nbytes < free / 2:
+                inputs, targets = inputs.to(device), targets.to(device)
+        return inputs, targets
 
 
 class Rows:
     """Reads examples from memory as the model takes them.
 
     Args:
+        stored: all of them.
         dtype: of the model.
         device: of the model.
     """
 
-    def __init__(self, *, dtype: torch.dtype, device: torch.device) -> None:
-        self._dtype, self._device = dtype, device
-        self._examples: tuple[Tensor, Tensor] | None = None
+    def __init__(self, stored: Stored, *, dtype: torch.dtype, device: torch.device) -> None:
+        self._stored, self._dtype, self._device = stored, dtype, device
 
     def ready(self, order: np.ndarray, data: ClientDataModule, padding: int = 0) -> list[Tensor]:
         """Inputs [M, ...] and targets [M] of a client's examples, augmented.
@@ -27,8 +52,8 @@ class Rows:
             data: the client's.
             padding: rows to add behind, with any example's values.
         """
-        stored, targets = self._stored(data)
-        index = torch.from_numpy(order).to(stored.device)
+        stored, targets = self._stored.on(self._device)
+        index = to_device(order, stored.device)
         inputs = stored.index_select(0, index).to(self._device)
         inputs = data.augmented(inputs, dtype=self._dtype)
         targets = targets.index_select(0, index).to(self._device)
@@ -51,27 +76,13 @@ class Rows:
         if not clients[0].data.examples.transform.augments:
             rows = self.ready(index.reshape(-1), clients[0])
             return [row.unflatten(0, shape) for row in rows]
-        parts = [
-            self.ready(index[:, place][real[:, place]], own) for place, own in enumerate(clients)
-        ]
-        made = []
-        for row in zip(*parts, strict=True):
-            found = row[0].new_zeros((*shape, *row[0].shape[1:]))
-            for place, own in enumerate(row):
-                chosen = torch.from_numpy(real[:, place]).to(found.device)
-                found[:, place][chosen] = own
-            made.append(found)
-        return made
-
-    def _stored(self, data: ClientDataModule) -> tuple[Tensor, Tensor]:
-        """All examples as they are stored, on the device where they fit beside the model."""
-        if self._examples is None:
-            examples = data.data.examples
-            assert isinstance(examples.inputs, Tensor)
-            inputs, targets = examples.inputs, examples.targets
-            if self._device.type == "cuda":
-                free, _ = torch.cuda.mem_get_info(self._device)
-                if inputs.nbytes + targets.nbytes < free / 2:
-                    inputs, targets = inputs.to(self._device), targets.to(self._device)
-            self._examples = inputs, targets
-        return self._examples
+        parts, start = [], 0
+        places = np.zeros(shape, dtype=np.int64)  # in the parts, client after client
+        for place, own in enumerate(clients):
+            parts.append(self.ready(index[:, place][real[:, place]], own))
+            num = len(parts[-1][1])
+            places[:, place][real[:, place]] = np.arange(start, start + num)
+            start += num
+        chosen = to_device(places.reshape(-1), self._device)
+        joined = map(torch.cat, zip(*parts, strict=True))
+        return [row.index_select(0, chosen).unflatten(0, shape) for row in joined]

@@ -10,17 +10,20 @@ from torch import Tensor
 from flfast.algorithms.algorithm import Context
 from flfast.datamodules.federated import ClientDataModule
 from flfast.lit.fused.agreement import agree
-from flfast.lit.fused.client import ROWS, ClientProgram, readable
+from flfast.lit.fused.client import ROWS, ClientProgram
+from flfast.lit.fused.contexts import readable
+from flfast.lit.fused.rows import Stored
 from flfast.lit.fused.stacks import LocalSteps, StackCall, local_steps, stack_calls
 from flfast.lit.fused.step import LocalStep
 from flfast.lit.fused.trace import like
 from flfast.lit.fused.widths import auto_width
 from flfast.lit.fused.work import Beginning, Outcome, Work
 from flfast.plan import RoundPlan
+from flfast.state.transfer import to_device
 from flfast.state.tree import Tree, tree_map
 
-READY_EXAMPLES = 512
-"""Rows made ready at once, by one gather."""
+READY_EXAMPLES = {"cpu": 512, "cuda": 8192}
+"""Rows made ready at once, by one gather: few enough for a core's cache, many for a GPU."""
 
 
 class StackProgram:
@@ -28,10 +31,11 @@ class StackProgram:
 
     Args:
         step: the local step, with its model where and in the type that it trains in.
+        stored: all examples.
     """
 
-    def __init__(self, step: LocalStep) -> None:
-        self._client = ClientProgram(step)
+    def __init__(self, step: LocalStep, stored: Stored) -> None:
+        self._client = ClientProgram(step, stored)
         self._work = Work(step, 1)
         self._widths: dict[Hashable, int] = {}
 
@@ -52,15 +56,15 @@ class StackProgram:
         (largest, *_) = _steps([own], few)[0].sizes
         key = (int(largest), tuple(plan.batching))
         if key not in self._widths:
-            found = self._auto_width(own, int(largest))
+            found = self._auto_width(own, int(largest), plan.round_idx)
             if found > 1 and not self._agrees(begin, few):
                 found = 1
             self._widths[key] = found
         return self._widths[key]
 
-    def _auto_width(self, own: Beginning, num_examples: int) -> int:
+    def _auto_width(self, own: Beginning, num_examples: int, round_idx: int) -> int:
         with torch.inference_mode():
-            context = _on_device([own.context], self._client.device)[0]
+            (context,) = self._client.contexts.copied([own.context], round_idx)
             settings = self._client.settings(context)
             rows = self._client.rows.ready(own.data.indices[:1].repeat(num_examples), own.data)
             batch = self._client.batch(num_examples)
@@ -101,20 +105,24 @@ class StackProgram:
             return
         steps = _steps(stack, plan)
         with torch.inference_mode():
-            contexts = _on_device([own.context for own in stack], self._client.device)
+            contexts = self._client.contexts.copied([own.context for own in stack], plan.round_idx)
             if self._work.width < len(stack):
                 self._work = Work(self._client.step, len(stack))
             for place, own in enumerate(stack):
                 self._work.load(place, own)
             self._run([own.data for own in stack], contexts, steps)
-        for place, (wanted, context) in enumerate(zip(steps, contexts, strict=True)):
+            reached = self._work.reached(len(stack))
+        for own, wanted, context, arrived in zip(stack, steps, contexts, reached, strict=True):
             num_seen = int(wanted.sizes.sum())
-            num_examples = min(num_seen, wanted.epoch, len(stack[place].data.indices))
             with torch.inference_mode():
-                done = self._work.finished(
-                    place, context, num_examples=num_examples, num_steps=len(wanted.sizes)
+                outcome = self._work.outcome(
+                    arrived,
+                    context,
+                    num_seen=num_seen,
+                    num_examples=min(num_seen, wanted.epoch, len(own.data.indices)),
+                    num_steps=len(wanted.sizes),
                 )
-            yield Outcome(done, num_seen, self._work.loss(place))
+            yield outcome
 
     def _run(
         self, data: list[ClientDataModule], contexts: list[Context], steps: list[LocalSteps]
@@ -149,13 +157,15 @@ class StackProgram:
         """Rows of a call's steps, [T, S, B, ...], some of them at a time."""
         numbers, sizes = examples.of(call)
         data = examples.data[call.first : call.first + call.width]
-        at_once = max(READY_EXAMPLES // (call.width * call.size), 1)
+        loss = self._work.state["loss"]
+        ready = READY_EXAMPLES.get(loss.device.type, READY_EXAMPLES["cpu"])
+        at_once = max(ready // (call.width * call.size), 1)
         for start in range(0, call.num, at_once):
             part = slice(start, start + at_once)
             real = np.arange(call.size) < sizes[part, :, None]
             inputs, targets = self._client.rows.ready_together(numbers[part], real, data)
-            num = torch.from_numpy(sizes[part]).to(self._work.state["loss"])
-            weights = torch.from_numpy(real).to(num) / num.unsqueeze(-1)
+            num = to_device(sizes[part], loss.device).to(loss.dtype)
+            weights = to_device(real, loss.device).to(loss.dtype) / num.unsqueeze(-1)
             yield {"weights": weights, "num": num, "inputs": inputs, "targets": targets}
 
 
@@ -205,26 +215,6 @@ def _order(data: ClientDataModule, steps: LocalSteps) -> np.ndarray:
         parts.append(data.next_order()[: min(left, steps.epoch)])
         left -= len(parts[-1])
     return np.concatenate(parts)
-
-
-def _on_device(contexts: list[Context], device: torch.device) -> list[Context]:
-    """Contexts with their tensors on a device, where those that were one tensor still are."""
-    moved: dict[int, Tensor] = {}
-
-    def move(leaf: Tensor) -> Tensor:
-        if id(leaf) not in moved:
-            moved[id(leaf)] = leaf.to(device)
-        return moved[id(leaf)]
-
-    return [
-        Context(
-            tree_map(move, context.server),
-            tree_map(move, context.client),
-            tree_map(move, context.start),
-            context.lr,
-        )
-        for context in contexts
-    ]
 
 
 def _together(contexts: list[Context]) -> Tree:

@@ -24,6 +24,9 @@ class Script:
             together say what it is for any number.
         sliced: number of its last inputs that are rows of a step; the others stay.
 
+    Attributes:
+        reads: of every input that stays, whether the step needs it.
+
     Raises:
         NotImplementedError: if a value in the graph has no TorchScript form, or the steps of the
             stacks differ in more than a factor.
@@ -32,6 +35,8 @@ class Script:
 
     def __init__(self, *modules: GraphModule, sliced: int) -> None:
         self._constants = list(constants(modules[0]).values())
+        inputs = placeholders(modules[0].graph)
+        self.reads = [bool(node.users) for node in inputs[: len(inputs) - sliced]]
         source, *wider = (_source(module, sliced) for module in modules)
         for module, other in zip(modules[1:], wider, strict=True):
             alike = map(torch.equal, self._constants, constants(module).values())

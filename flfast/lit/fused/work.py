@@ -1,6 +1,8 @@
 """The tensors that local training changes: of one client, or of a stack of them."""
 
+from collections.abc import Iterator
 from functools import partial
+from operator import itemgetter
 from typing import NamedTuple
 
 import torch
@@ -10,11 +12,15 @@ from flfast.algorithms.algorithm import Context, Finished
 from flfast.datamodules.federated import ClientDataModule
 from flfast.lit.fused.step import LocalStep
 from flfast.lit.fused.trace import like
-from flfast.state.tree import Tree, tree_map
+from flfast.state.transfer import to_host
+from flfast.state.tree import Tree, num_bytes, tree_map
 from flfast.state.weights import buffers
 
 SMALLEST_LR = 1e-20
 """Stands for a learning rate of zero: it changes no parameter that is not zero itself."""
+
+HOST_BYTES = 2**28
+"""Of clients' states that are copied from a GPU at once."""
 
 
 class Beginning(NamedTuple):
@@ -113,21 +119,40 @@ class Work:
         self.step.optimizer.load(state["optimizer"], own.optimizer_state, rate(own.context))
         state["loss"].zero_()
 
-    def finished(
-        self, place: int, context: Context, *, num_examples: int, num_steps: int
-    ) -> Finished:
-        """Where a client has arrived: copies on the CPU."""
-        state, optimizer = self.slot(place), self.step.optimizer
-        return Finished(
-            weights={kind: tree_map(_to_host, state[kind]) for kind in ("params", "buffers")},
+    def reached(self, num: int) -> Iterator[Tree]:
+        """Where the first `num` clients have arrived: their states on the CPU.
+
+        Of a GPU many at a time are copied, and waited for once; on the CPU they are views.
+        """
+        state = {kind: tree for kind, tree in self.state.items() if kind != "grads"}
+        at_once = max(HOST_BYTES * self.width // num_bytes(state), 1)
+        for start in range(0, num, at_once):
+            stop = min(start + at_once, num)
+            with torch.inference_mode():
+                found = to_host(tree_map(itemgetter(slice(start, stop)), state))
+                own = [tree_map(itemgetter(place), found) for place in range(stop - start)]
+            yield from own
+
+    def outcome(
+        self, reached: Tree, context: Context, *, num_seen: int, num_examples: int, num_steps: int
+    ) -> Outcome:
+        """What local training left of a client, in copies.
+
+        Args:
+            reached: where it has arrived.
+            context: what it could read.
+            num_seen: examples processed, every pass counted.
+            num_examples: distinct ones.
+            num_steps: local steps.
+        """
+        optimizer = self.step.optimizer
+        done = Finished(
+            weights={kind: tree_map(_copy, reached[kind]) for kind in ("params", "buffers")},
             num_examples=num_examples,
             num_steps=num_steps,
-            optimizer=optimizer.read(state["optimizer"], self.step.trained, rate(context)),
+            optimizer=optimizer.read(reached["optimizer"], self.step.trained, rate(context)),
         )
-
-    def loss(self, place: int) -> float:
-        """A client's sum of the local objective over examples."""
-        return float(self.state["loss"][place])
+        return Outcome(done, num_seen, float(reached["loss"]))
 
 
 def rate(context: Context) -> float:
@@ -139,5 +164,5 @@ def _placed(leaf: Tensor, *, like: Tensor) -> Tensor:
     return leaf.to(like if leaf.is_floating_point() else like.device)
 
 
-def _to_host(leaf: Tensor) -> Tensor:
-    return leaf.clone(memory_format=torch.contiguous_format).cpu()
+def _copy(leaf: Tensor) -> Tensor:
+    return leaf.clone(memory_format=torch.contiguous_format)

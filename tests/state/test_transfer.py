@@ -1,0 +1,33 @@
+"""Values arrive as they left."""
+
+import numpy as np
+import pytest
+import torch
+
+from flfast.state.transfer import to_device, to_host
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_there_and_back(device):
+    values = {"a": np.arange(5), "b": np.array([[True, False]])}
+    there = {name: to_device(value, torch.device(device)) for name, value in values.items()}
+    assert {leaf.device.type for leaf in there.values()} == {device}
+    back = to_host({"in": there, "t": torch.ones(2, 3, device=device).t()})
+    assert all(np.array_equal(back["in"][name].numpy(), value) for name, value in values.items())
+    assert back["t"].stride() == (1, 3)
+
+
+def test_what_is_on_the_cpu_is_not_copied():
+    leaf = torch.ones(2)
+    assert to_host({"a": leaf})["a"] is leaf
