@@ -15,8 +15,8 @@ from flfast.state.store import ClientStates
 class Replaying(FusedEngine):
     """Replays programs on the CPU, too."""
 
-    def _program(self, plan):
-        program = super()._program(plan)
+    def _program(self, plan, number):
+        program = super()._program(plan, number)
         programs = program._client.programs
         programs.recorder = programs.recorder or Direct()
         return program
@@ -36,8 +36,8 @@ class Replaying(FusedEngine):
 class OperatorByOperator(FusedEngine):
     """Replays no programs on a GPU either."""
 
-    def _program(self, plan):
-        program = super()._program(plan)
+    def _program(self, plan, number):
+        program = super()._program(plan, number)
         program._client.programs.recorder = None
         return program
 
