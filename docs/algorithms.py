@@ -4,6 +4,7 @@
 """
 
 import inspect
+import json
 import re
 from importlib import import_module
 from pathlib import Path
@@ -56,10 +57,10 @@ def row(config: DictConfig) -> list[str]:
     source = inspect.getdoc(import_module(node._target_.rpartition(".")[0])) or ""
     return [
         paper(source),
-        sent(algorithm.broadcast(server), parts.initial),
-        sent(mean, parts.initial),
+        sized(algorithm.broadcast(server), parts.initial),
+        sized(mean, parts.initial),
         kept(server),
-        kept(states.get(0) or {}),
+        sized(states.get(0) or {}, parts.initial, nothing=""),
         options(node),
     ]
 
@@ -89,13 +90,18 @@ def paper(docstring: str) -> str:
     return ""
 
 
-def sent(tree: Tree, weights: Tree) -> str:
-    """Size against the model's, and what is sent beside it."""
+def sized(tree: Tree, weights: Tree, *, nothing: str = "nothing") -> str:
+    """Size against the model's, and what there is beside it."""
     share = num_bytes(tree) / num_bytes(weights)
+    # Wrappers keep the state of what they wrap, which may be empty.
     others = [
-        f"`{name}`" for name, part in tree.items() if name not in _MODEL and part is not None
+        f"`{name}`" for name, part in tree.items() if name not in _MODEL and not _is_empty(part)
     ]
-    return ", ".join([f"{share:.3g} x" if share else "nothing", *others])
+    return ", ".join([f"{share:.3g} x", *others]) if share else nothing
+
+
+def _is_empty(part: Any) -> bool:
+    return part is None or (isinstance(part, dict) and not part)
 
 
 def kept(tree: Tree) -> str:
@@ -114,7 +120,9 @@ def options(node: DictConfig) -> str:
 
 
 def _shown(value: Any) -> str:
-    return value["_target_"].rpartition(".")[2] if isinstance(value, dict) else str(value)
+    if isinstance(value, dict):
+        return value["_target_"].rpartition(".")[2]
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 if __name__ == "__main__":

@@ -64,10 +64,9 @@ def _command(compiler: str) -> list[str]:
     assert spec.origin is not None
     torch = Path(spec.origin).parent
     headers = [torch / "include", torch / "include" / "torch" / "csrc" / "api" / "include"]
-    newest = int(version("torch").split(".")[1]) >= 9
     return [
         compiler,
-        *("-O3", "-march=native", f"-std=c++{20 if newest else 17}", "-shared", "-fPIC"),
+        *("-O3", "-march=native", "-std=c++20", "-shared", "-fPIC"),
         *(f"-I{folder}" for folder in headers),
         str(_SOURCE),
         *(f"-L{torch / 'lib'}", "-lc10", "-ltorch_cpu"),
