@@ -1,5 +1,6 @@
 """Local training of one client, by compiled programs."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,8 +10,8 @@ from flfast.algorithms.algorithm import Context
 from flfast.datamodules.federated import ClientDataModule
 from flfast.lit.fused.contexts import Contexts, readable
 from flfast.lit.fused.padding import notices_padding
-from flfast.lit.fused.passes import Call, Chunk, epoch_chunks
-from flfast.lit.fused.programs import Programs
+from flfast.lit.fused.passes import Call, epoch_chunks
+from flfast.lit.fused.programs import Bound, Programs
 from flfast.lit.fused.rows import Rows, Stored
 from flfast.lit.fused.step import LocalStep
 from flfast.lit.fused.work import Beginning, Outcome, Work, rate
@@ -58,6 +59,7 @@ class ClientProgram:
         with torch.inference_mode():
             self._work.load(0, own)
             settings = self.settings(context)
+            bound = self._bound(context, settings)
             exact = self.is_exact(data, context)
             batching = data.batching if exact else self._in_cache(data.batching)
             while num_steps != plan.local_steps and epoch_idx != plan.local_epochs:
@@ -66,7 +68,8 @@ class ClientProgram:
                 order = data.next_order()
                 for chunk in chunks:
                     rows = self.rows.ready(order[chunk.start : chunk.stop], data, chunk.padding)
-                    self._run(chunk, rows, context, settings)
+                    for call in chunk.calls:
+                        bound(call)(_needed(call, rows), num=call.num)
                 num_seen += chunks[-1].stop
                 num_steps += sum(chunk.num_steps for chunk in chunks)
                 num_examples = num_examples or min(num_seen, len(data.indices))
@@ -107,17 +110,19 @@ class ClientProgram:
         small = whole and self.device.type == "cpu"
         return batching._replace(micro_batch=CACHED_EXAMPLES) if small else batching
 
-    def _run(self, chunk: Chunk, rows: list[Tensor], context: Context, settings: Tree) -> None:
-        for call in chunk.calls:
-            state = self._work.slot(0, grads=call.kind != "whole")
-            stop = call.offset + call.num * call.size
-            needed = {
-                name: row[call.offset : stop].unflatten(0, (call.num, call.size))
-                for name, row in zip(ROWS, rows, strict=True)
-                if call.size
-            }
-            trees = [state, readable(context), settings, self._batch(call)]
-            self.programs.run(call.kind, trees, needed, num=call.num, alone=None)
+    def _bound(self, context: Context, settings: Tree) -> Callable[[Call], Bound]:
+        """Steps of calls, for one client."""
+        found: dict[Call, Bound] = {}
+
+        def bound(call: Call) -> Bound:
+            alike = call._replace(offset=0, num=0)
+            if alike not in found:
+                state = self._work.slot(0, grads=call.kind != "whole")
+                trees = [state, readable(context), settings, self._batch(call)]
+                found[alike] = self.programs.bind(call.kind, trees)
+            return found[alike]
+
+        return bound
 
     def _batch(self, call: Call) -> Tree:
         """What the steps of a call share of their batches: tensors, made once."""
@@ -128,3 +133,13 @@ class ClientProgram:
             num, share = (torch.full((), n, **self._exactly) for n in (call.real, call.share))
             self._weights[key] = {"weights": weights, "num": num, "share": share}
         return self._weights.get(key, {})
+
+
+def _needed(call: Call, rows: list[Tensor]) -> Tree:
+    """A call's part of a chunk's rows, by step."""
+    stop = call.offset + call.num * call.size
+    return {
+        name: row[call.offset : stop].unflatten(0, (call.num, call.size))
+        for name, row in zip(ROWS, rows, strict=True)
+        if call.size
+    }

@@ -1,11 +1,12 @@
 """Programs of a local step: traced when first needed, and the last used ones kept."""
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.fx import GraphModule
 
 from flfast.lit.fused.graphs import CudaGraphs, Recorder, Replayed
@@ -35,24 +36,16 @@ class Programs:
         self.recorder: Recorder | None = CudaGraphs(device) if device.type == "cuda" else None
         self._programs: OrderedDict[Hashable, Script | Replayed] = OrderedDict()
 
-    def run(
-        self, kind: str, trees: list[Tree], rows: Tree, *, num: int, alone: list[Tree] | None
-    ) -> None:
-        """Take `num` steps.
+    def bind(self, kind: str, trees: list[Tree], *, alone: list[Tree] | None = None) -> "Bound":
+        """Local steps that will differ in nothing but their rows.
 
         Args:
             kind: which function of `LocalStep`: `whole`, `accumulate` or `apply`.
             trees: state, context, settings and batch, but for what changes from step to step.
-            rows: the rest of the batch by name, each [num, ...].
-            num: steps.
-            alone: of a stack, the trees of any one of its clients; rows then are [num, S, ...],
-                and so are leaves of trees that have one axis more.
+            alone: of a stack, the trees of any one of its clients; leaves of `trees` that have one
+                axis more are then [S, ...].
         """
-        fixed = [leaf for tree in trees for leaf in leaves(tree)]
-        program = self._program(kind, trees, fixed, rows, alone)
-        width = 1 if alone is None else next(iter(rows.values())).shape[1]
-        with torch.autocast(fixed[0].device.type, enabled=False):  # it is in the program
-            program(fixed, list(rows.values()), num=num, width=width)
+        return Bound(self, kind, trees, alone)
 
     def operators(self, kind: str, trees: list[Tree], rows: Tree) -> GraphModule:
         """The operators of a client's step; its arguments as of `run`, rows of one step."""
@@ -60,30 +53,18 @@ class Programs:
         with torch.inference_mode(mode=False):
             return operators(getattr(self.step, kind), [*rest, {**batch, **rows}])
 
-    def _program(
-        self,
-        kind: str,
-        trees: list[Tree],
-        fixed: list[Tensor],
-        rows: Tree,
-        alone: list[Tree] | None,
+    def program(
+        self, key: Hashable, make: Callable[[], Script], *, in_place: int
     ) -> Script | Replayed:
-        shared: tuple[bool, ...] | None = None
-        if alone is not None:
-            singles = [leaf for tree in alone for leaf in leaves(tree)]
-            shared = tuple(a.ndim == b.ndim for a, b in zip(fixed, singles, strict=True))
-        shapes = tuple(
-            (name, row.shape[1 if shared is None else 2 :]) for name, row in rows.items()
-        )
-        autocast = torch.is_autocast_enabled(fixed[0].device.type)
-        key = (kind, tuple(_names(trees[1])), shapes, autocast, shared)
+        """The program kept by a key.
+
+        Args:
+            key: all that programs differ in.
+            make: compiles it.
+            in_place: number of its first inputs that are state.
+        """
         if key not in self._programs:
-            first = {name: row[0] if shared is None else row[0, 0] for name, row in rows.items()}
-            *rest, batch = trees if alone is None else alone
-            module = self.operators(kind, [*rest, batch], first)
-            with torch.inference_mode(mode=False):
-                script = _compiled(module, [*rest, batch, first], shared)
-            in_place = len(list(leaves(trees[0])))
+            script = make()
             self._programs[key] = (
                 Replayed(script, self.recorder, in_place=in_place) if self.recorder else script
             )
@@ -91,6 +72,55 @@ class Programs:
                 self._programs.popitem(last=False)
         self._programs.move_to_end(key)
         return self._programs[key]
+
+
+class Bound:
+    """Local steps over rows; see `Programs.bind`."""
+
+    def __init__(
+        self, programs: Programs, kind: str, trees: list[Tree], alone: list[Tree] | None
+    ) -> None:
+        self._programs, self._kind, self._alone = programs, kind, alone
+        self._trees = trees if alone is None else alone
+        self._fixed = [leaf for tree in trees for leaf in leaves(tree)]
+        self._in_place = len(list(leaves(trees[0])))
+        self._shared: tuple[bool, ...] | None = None
+        if alone is not None:
+            singles = [leaf for tree in alone for leaf in leaves(tree)]
+            pairs = zip(self._fixed, singles, strict=True)
+            self._shared = tuple(leaf.ndim == single.ndim for leaf, single in pairs)
+        self._device_type = self._fixed[0].device.type
+        self._autocast = torch.is_autocast_enabled(self._device_type)
+        self._key = (kind, tuple(_names(trees[1])), self._autocast, self._shared)
+        self._found: dict[Hashable, Script | Replayed] = {}
+
+    def __call__(self, rows: Tree, *, num: int) -> None:
+        """Take `num` steps.
+
+        Args:
+            rows: the rest of the batch by name, each [num, ...], of a stack [num, S, ...].
+            num: steps.
+        """
+        given = list(rows.values())
+        axes = 1 if self._alone is None else 2
+        shapes = tuple(row.shape[axes:] for row in given)
+        if shapes not in self._found:
+            make = partial(self._make, rows)
+            key = (self._key, tuple(rows), shapes)
+            self._found[shapes] = self._programs.program(key, make, in_place=self._in_place)
+        width = 1 if self._alone is None else given[0].shape[1]
+        # Autocast is in the program.
+        off = torch.autocast(self._device_type, enabled=False) if self._autocast else nullcontext()
+        with off:
+            self._found[shapes](self._fixed, given, num=num, width=width)
+
+    def _make(self, rows: Tree) -> Script:
+        one = (0,) if self._alone is None else (0, 0)
+        first = {name: row[one] for name, row in rows.items()}
+        module = self._programs.operators(self._kind, self._trees, first)
+        *rest, batch = self._trees
+        with torch.inference_mode(mode=False):
+            return _compiled(module, [*rest, batch, first], self._shared)
 
 
 def _compiled(module: GraphModule, trees: list[Tree], shared: tuple[bool, ...] | None) -> Script:

@@ -141,13 +141,13 @@ class StackProgram:
                 state = self._work.slots(call.first, call.width)
                 context = _members(together, alone[1], members)
             trees = [state, context, settings, self._batch]
+            bound = self._client.programs.bind(
+                "whole", trees, alone=None if call.width == 1 else alone
+            )
             for rows in self._rows(call, examples):
-                num = len(rows["num"])
                 if call.width == 1:
                     rows = tree_map(lambda row: row.squeeze(1), rows)
-                    self._client.programs.run("whole", trees, rows, num=num, alone=None)
-                else:
-                    self._client.programs.run("whole", trees, rows, num=num, alone=alone)
+                bound(rows, num=len(rows["num"]))
 
     @property
     def _batch(self) -> Tree:
