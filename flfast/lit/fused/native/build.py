@@ -17,6 +17,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
+_HEADERS = sorted(_SOURCE.parent.glob("*.h"))
 _COMPILERS = ("c++", "g++", "clang++")
 
 
@@ -102,6 +103,7 @@ def _fingerprint(command: list[str]) -> str:
         capture_output=True,
         check=False,
     ).stdout
-    parts = [_SOURCE.read_bytes(), " ".join(command).encode(), compiler]
+    parts = [path.read_bytes() for path in (_SOURCE, *_HEADERS)]
+    parts += [" ".join(command).encode(), compiler]
     parts += [version("torch").encode(), platform.machine().encode()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
