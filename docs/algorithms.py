@@ -6,6 +6,7 @@
 import inspect
 import json
 import re
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,24 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.building import build_plan
 from flfast.experiment import build_parts
 from flfast.lit.engines.eager import EagerEngine
+from flfast.lit.engines.fused import FusedEngine
+from flfast.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree, num_bytes
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "algorithms.md"
-COLUMNS = ("`algorithm=`", "paper", "down", "up", "server keeps", "clients keep", "options")
+COLUMNS = (
+    *("`algorithm=`", "paper", "down", "up", "server keeps", "clients keep"),
+    *("engines", "strategies", "options"),
+)
+STRATEGIES: dict[str, Callable[[RoundPlan], RoundPlan]] = {
+    "single": lambda plan: plan._replace(strategy="single"),
+    "dp": lambda plan: plan._replace(strategy="dp"),
+    "ddp": lambda plan: plan._replace(strategy="ddp", shard="clients"),
+    "ddp/batch": lambda plan: plan._replace(strategy="ddp", shard="batch"),
+    "fsdp": lambda plan: plan._replace(strategy="fsdp"),
+}
 _TABLE = re.compile(r"<!-- table -->.*<!-- /table -->", re.DOTALL)
 _SMALL = ("data=synthetic", "data.num_examples=400", "partition=iid", "local_epochs=1")
 _MODEL = ("params", "buffers")
@@ -49,7 +62,9 @@ def row(config: DictConfig) -> list[str]:
     parts = build_parts(config)
     algorithm, states = parts.module.algorithm, ClientStates()
     server = algorithm.server_state(parts.initial)
-    engine = EagerEngine(parts.module, parts.data, lambda plan: _trainer(), states)
+    args = (parts.module, parts.data, lambda plan: _trainer(), states)
+    engine = EagerEngine(*args)
+    engines = (engine, FusedEngine(*args, stack="auto"))
     plan = build_plan(0, config, parts.module.model)
     mean = engine.train(server, [0, 1], plan, on_client=lambda report: None).mean
     assert mean is not None
@@ -61,8 +76,19 @@ def row(config: DictConfig) -> list[str]:
         sized(mean, parts.initial),
         kept(server),
         sized(states.get(0) or {}, parts.initial, nothing=""),
+        ", ".join(engine.name for engine in engines if allows(engine.choose, plan)),
+        ", ".join(name for name, how in STRATEGIES.items() if allows(engine.choose, how(plan))),
         options(node),
     ]
+
+
+def allows(choose: Callable[[RoundPlan], str], plan: RoundPlan) -> bool:
+    """Whether an engine takes a plan."""
+    try:
+        choose(plan)
+    except ValueError:
+        return False
+    return True
 
 
 def _trainer() -> L.Trainer:
