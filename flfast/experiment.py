@@ -139,7 +139,7 @@ def build_federation(phases: list[Phase], parts: Parts, world: World) -> Federat
     callbacks = build_callbacks(config)
     make_trainer = partial(build_trainer, phases, callbacks, world)
     plans = build_plans(phases, module.model)
-    loggers = list((instantiate(config.logger) or {}).values())
+    loggers = [logger for logger in (instantiate(config.logger) or {}).values() if logger]
     for logger in loggers:
         logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
     states = make_states(config.client_states, run_dir() / "client_states", world)

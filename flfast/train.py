@@ -16,6 +16,7 @@ from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.phases import compose_phases
+from flfast.config.words import check_words
 
 _INSTALLED = Path(__file__).parent / "conf"
 CONF = str(_INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "conf")
@@ -36,6 +37,7 @@ def main() -> None:
     # Hydra would print a stripped traceback and exit; its errors should come here as they are.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        check_words(sys.argv[1:], conf=CONF)
         _run()
     except (ConfigError, HydraException, OmegaConfBaseException, OSError) as error:
         if wanted == "1":
