@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.finite import finite
 from flfast.algorithms.keep_local import keep_local
 from flfast.algorithms.local import local
 from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
@@ -76,7 +77,10 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> nn.Module:
     shape, num_classes = data.examples.input_shape, data.num_classes
     model: nn.Module = make
     if not isinstance(make, nn.Module):
-        model = call_with(make, input_shape=shape, num_classes=num_classes)
+        try:
+            model = call_with(make, input_shape=shape, num_classes=num_classes)
+        except RuntimeError as error:
+            raise ValueError(f"the model cannot be built: {error}") from None
     batch = next(iter(data.eval_loader(data.train_clients.of(0)[:2])))
     inputs = data.examples.transform(batch.inputs, dtype=torch.get_default_dtype())
     try:
@@ -125,6 +129,7 @@ def build_algorithm(config: DictConfig, initial: Tree, model: nn.Module) -> Algo
         log.warning("bn=%s changes nothing: the model has no BatchNorm", config.bn)
     elif config.bn == "local":
         algorithm = keep_local(algorithm, own["batchnorm"])
+    algorithm = finite(algorithm)
     if config.local_optimizer_state == "keep":
         return keep_optimizer(algorithm)
     return average_optimizer(algorithm) if config.local_optimizer_state == "average" else algorithm

@@ -5,6 +5,7 @@ Torch-free until the config is known to be good: importing torch and Lightning c
 
 import os
 import sys
+import traceback
 from pathlib import Path
 
 import hydra
@@ -39,12 +40,19 @@ def main() -> None:
     try:
         check_words(sys.argv[1:], conf=CONF)
         _run()
-    except (ConfigError, HydraException, OmegaConfBaseException, OSError) as error:
-        if wanted == "1":
+    except Exception as error:
+        told = isinstance(error, (ConfigError, HydraException, OmegaConfBaseException, OSError))
+        if wanted == "1" or not (told or _while_composing(error)):
             raise
         sys.exit(explain(error, conf=CONF))
     finally:
         os.environ["HYDRA_FULL_ERROR"] = wanted or "0"
+
+
+def _while_composing(error: Exception) -> bool:
+    """Whether Hydra failed before it called us: its assertions meet what a user typed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return not any(frame.filename == __file__ and frame.name == "_run" for frame in frames)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What the top level of the config may hold. Torch-free."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from annotated_types import Le
 from pydantic import BaseModel, ConfigDict, Field
 
 from flfast.options import BatchSize, Count, NonNegative, NonNegativeInt, Portion, Positive, Seed
@@ -121,7 +122,7 @@ class SamplerSettings(TargetSettings):
 class Settings(_Strict):
     """The whole config."""
 
-    rounds: Count
+    rounds: Annotated[Count, Le(1_000_000)]
     seed: Seed
     mode: Literal["federated", "centralized", "local_only"]
     batch_size: BatchSize | Literal["auto"]
