@@ -6,7 +6,6 @@ It ends with exit code 0 if a run with the defaults will work in FOLDER (`output
 import argparse
 import contextlib
 import csv
-import io
 import sys
 import tempfile
 import time
@@ -105,15 +104,19 @@ def _default_run(folder: Path | None) -> tuple[bool, str]:
 
 def _command(*overrides: str) -> tuple[int, str]:
     """Exit code of the command, run in this process, and what it said to the user."""
-    before, said = sys.argv, io.StringIO()
+    before = sys.argv
     sys.argv = ["flfast", *overrides]
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
-            train.main()
-    except SystemExit as stop:
-        return int(stop.code or 0), said.getvalue()
-    finally:
-        sys.argv = before
+    # Files, not strings: ranks ask for their number.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as said:
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+                train.main()
+        except SystemExit as stop:
+            said.seek(0)
+            text = said.read()
+            return int(stop.code or 0), text.partition("flfast stops here:")[2] or text
+        finally:
+            sys.argv = before
     return 0, ""
 
 

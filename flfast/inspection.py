@@ -57,6 +57,7 @@ def _driver() -> str:
 
 def kernels() -> Result:
     """Kernels of our own for small matrix products, compiled if they were not."""
+    missing.cache_clear()  # asked anew
     reason = missing()
     if reason is None:
         return True, f"in {cache_folder()}"

@@ -36,10 +36,10 @@ def check(config: DictConfig) -> None:
     Raises:
         ConfigError: one line per problem: key, value, what is allowed.
     """
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise ConfigError("\n".join(f"{key} is missing; set it" for key in missing))
     try:
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            raise ConfigError("\n".join(f"{key} is missing; set it" for key in missing))
         values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from None

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -92,6 +92,7 @@ def composed(option):
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))
 def test_any_value_of_any_key_is_good_or_an_error_that_names_it(override):
     (option, key), value = override
+    assume(not key.startswith("logger."))  # of which composed() has none
     config = deepcopy(composed(option))
     try:
         OmegaConf.update(config, key, value, merge=False, force_add=True)
