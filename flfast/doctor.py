@@ -31,7 +31,7 @@ from flfast.lit.rates import flops_per_example, peak_flops
 from flfast.models.mlp import mlp
 
 _ROUNDS = 10
-_MODEL = {"input_shape": (1, 8, 8), "num_classes": 10}
+_SHAPE = (1, 8, 8)  # of the defaults' data
 
 
 class Finding(NamedTuple):
@@ -92,7 +92,8 @@ def _default_run(folder: Path | None) -> tuple[bool, str]:
         with (Path(place) / "metrics.csv").open() as table:
             last = list(csv.DictReader(table))[-1]
     rate = float(last["train/samples_per_s"])
-    flops, _ = flops_per_example(mlp(**_MODEL, hidden=[200, 200], dropout=0.0), (1, 8, 8))
+    model = mlp(input_shape=_SHAPE, num_classes=10, hidden=[200, 200], dropout=0.0)
+    flops, _ = flops_per_example(model, _SHAPE)
     threads, ranks = torch.get_num_threads(), last["plan/devices"]
     peak = peak_flops("cpu")
     return True, (

@@ -1,4 +1,4 @@
-"""The self-check, for real: a run with the defaults, ranks, kernels; and where they are missing."""
+"""The self-check, for real: a run with the defaults, ranks, kernels; and where some are not."""
 
 import pytest
 from processes import Command
@@ -39,4 +39,4 @@ def test_without_compiler_and_run_folder_it_says_what_to_do_and_fails(start, tmp
     assert "no C++ compiler" in text
     assert "run folder: fails" in text
     assert "hydra.run.dir=FOLDER" in text
-    assert text.splitlines()[-1] == "A run with the defaults will not work: run folder"
+    assert text.splitlines()[-1] == "A run with the defaults will not work: run folder."

@@ -56,13 +56,14 @@ def check(config: DictConfig) -> None:
 
 def _circular(node: Any, prefix: str = "") -> str:
     """The first key whose value follows from itself."""
-    for name in node if isinstance(node, DictConfig) else range(len(node)):
-        key = f"{prefix}{name}"
+    names: Iterable[Any] = node if isinstance(node, DictConfig) else range(len(node))
+    for name in names:
         try:
             child = node[name]
         except RecursionError:
-            return f"{key}={OmegaConf.to_container(node, resolve=False)[name]}"  # type: ignore[call-overload, index]
-        if OmegaConf.is_config(child) and (found := _circular(child, f"{key}.")):
+            typed: Any = OmegaConf.to_container(node, resolve=False)
+            return f"{prefix}{name}={typed[name]}"
+        if OmegaConf.is_config(child) and (found := _circular(child, f"{prefix}{name}.")):
             return found
     return ""
 
