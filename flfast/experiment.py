@@ -29,6 +29,7 @@ from flfast.building import (
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.phases import Phase
 from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.sources.image_files import UnreadableImageError
 from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.engines.cohort import fine_tuning
 from flfast.lit.engines.engine import Engine
@@ -57,8 +58,11 @@ def run_experiment(phases: list[Phase], world: World) -> float | None:
     federation = build(phases, world)
     try:
         history = federation.run()
-    except (DivergedError, MisconfigurationException) as error:
+    except (DivergedError, FloatingPointError, MisconfigurationException) as error:
         raise ConfigError(str(error)) from error
+    except UnreadableImageError as error:
+        # A worker that reads puts its traceback before the message.
+        raise OneRankError(str(error).strip().splitlines()[-1]) from error
     except ValueError as error:
         if "Expected more than 1 value per channel" not in str(error):
             raise
@@ -101,6 +105,8 @@ def together(world: World, work: Callable[[], T]) -> T:
         message, failure = str(error), error
     except InstantiationException as error:
         message, failure = str(error.__cause__ or error), error
+    except MemoryError as error:
+        message, failure = f"data or model are larger than the memory: {error}", error
     except Exception as error:
         # Of the program, not of the settings; the others must not wait for this rank.
         gather(world, f"{type(error).__name__}: {error}")
@@ -139,7 +145,7 @@ def build_federation(phases: list[Phase], parts: Parts, world: World) -> Federat
     callbacks = build_callbacks(config)
     make_trainer = partial(build_trainer, phases, callbacks, world)
     plans = build_plans(phases, module.model)
-    loggers = list((instantiate(config.logger) or {}).values())
+    loggers = [logger for logger in (instantiate(config.logger) or {}).values() if logger]
     for logger in loggers:
         logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
     states = make_states(config.client_states, run_dir() / "client_states", world)

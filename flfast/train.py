@@ -5,6 +5,7 @@ Torch-free until the config is known to be good: importing torch and Lightning c
 
 import os
 import sys
+import traceback
 from pathlib import Path
 
 import hydra
@@ -16,6 +17,7 @@ from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.phases import compose_phases
+from flfast.config.words import check_words
 
 _INSTALLED = Path(__file__).parent / "conf"
 CONF = str(_INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "conf")
@@ -36,13 +38,21 @@ def main() -> None:
     # Hydra would print a stripped traceback and exit; its errors should come here as they are.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        check_words(sys.argv[1:], conf=CONF)
         _run()
-    except (ConfigError, HydraException, OmegaConfBaseException, OSError) as error:
-        if wanted == "1":
+    except Exception as error:
+        told = isinstance(error, (ConfigError, HydraException, OmegaConfBaseException, OSError))
+        if wanted == "1" or not (told or _while_composing(error)):
             raise
         sys.exit(explain(error, conf=CONF))
     finally:
         os.environ["HYDRA_FULL_ERROR"] = wanted or "0"
+
+
+def _while_composing(error: Exception) -> bool:
+    """Whether Hydra failed before it called us: its assertions meet what a user typed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return not any(frame.filename == __file__ and frame.name == "_run" for frame in frames)
 
 
 if __name__ == "__main__":

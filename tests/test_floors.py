@@ -11,18 +11,20 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "flfast"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
-    {"options", "randomness", "plan", "injection", "state"},
+    {"options", "randomness", "plan", "injection", "machine", "state"},
     {"models", "datamodules"},
     {"algorithms"},
     {"lit"},
     {"federation"},
     {"callbacks", "loggers"},
+    {"inspection"},
     {"config"},
     {"building"},
     {"joining", "sizing"},
     {"experiment"},
     {"launch"},
     {"train"},
+    {"doctor"},
 )
 # What the tables of a run look like, callbacks read beside their own floor.
 SHARED = {"flfast.loggers.columns", "flfast.loggers.table"}
@@ -43,6 +45,7 @@ TORCH_FREE = {
     "flfast.options",
     "flfast.plan",
     "flfast.injection",
+    "flfast.machine",
     "flfast.loggers.columns",
     "flfast.loggers.table",
     "flfast.callbacks.comparison",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 Config = dict[str, Any]
+_PER_CORE = 64  # threads or processes, far beyond what could pay
 Rule = Callable[[Config], str | None]
 
 
@@ -121,6 +122,19 @@ def _devices(config: Config) -> str | None:
     return None
 
 
+def _processes(config: Config) -> str | None:
+    most = _PER_CORE * (os.cpu_count() or 1)
+    asked = {
+        "threads": config["threads"],
+        "loader.num_workers": config["loader"]["num_workers"],
+        "trainer.devices": config["trainer"]["devices"],
+    }
+    for key, value in asked.items():
+        if isinstance(value, int) and value > most:
+            return f"{key}={value}: allowed: up to {most}, {_PER_CORE} for each core there is"
+    return None
+
+
 def _sync_batchnorm(config: Config) -> str | None:
     if not config["trainer"].get("sync_batchnorm"):
         return None
@@ -175,6 +189,7 @@ RULES: tuple[Rule, ...] = (
     _finetuning,
     _init_from,
     _devices,
+    _processes,
     _sync_batchnorm,
     _sharded,
 )

@@ -158,7 +158,7 @@ def test_one_clear_error_before_torch_is_imported(found, overrides):
             "would average over clients",
         ),
         (("optimizer.nesterov=true",), "Nesterov momentum requires a momentum"),
-        (("bn=local", "optimizer.lr=1e30"), "diverged"),
+        (("bn=local", "optimizer.lr=1e18"), "diverged"),
         (
             (f"lr_schedule.scheduler={PLATEAU}",),
             "needs a metric",
