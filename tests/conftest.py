@@ -27,6 +27,7 @@ from flfast.experiment import quiet_lightning
 from flfast.federation.loop import Federation
 from flfast.federation.samplers.uniform import uniform
 from flfast.lit.engines.eager import EagerEngine
+from flfast.lit.fused.trace import operators
 from flfast.lit.module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
@@ -37,6 +38,17 @@ from flfast.state.weights import read_weights
 
 settings.register_profile("flfast", deadline=None, derandomize=True)
 settings.load_profile("flfast")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def traced_before_all_tests():
+    """Trace a gradient before there was any: the worst order for those that fork."""
+
+    def step(state):
+        leaf = state["p"].detach().requires_grad_()
+        leaf.sum().backward()
+
+    operators(step, [{"p": torch.ones(3)}])
 
 
 @pytest.fixture(autouse=True)

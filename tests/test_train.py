@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 import torch
 import yaml
 from tables import assert_same_numbers, rows, timeless
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.run import main as torchrun
 
 from flfast import train
@@ -211,22 +213,38 @@ def test_an_error_in_a_rank_is_one_clear_error(flfast_run, capfd):
     assert "round 1: all 5 clients diverged" in capfd.readouterr().err
 
 
+def second_of_two_nodes(port):
+    """What torchrun does on the other node, but its rank is forked: no second import."""
+    settings = LaunchConfig(
+        min_nodes=2,
+        max_nodes=2,
+        nproc_per_node=1,
+        rdzv_backend="static",
+        rdzv_endpoint=f"localhost:{port}",
+        rdzv_configs={"rank": 1, "timeout": 900},
+        start_method="fork",
+        max_restarts=0,
+    )
+    elastic_launch(settings, train.main)()
+
+
 @pytest.mark.slow
 def test_torchrun_on_two_nodes_gives_the_numbers_of_one_process(flfast_run, start, tmp_path):
-    """Its ranks are new interpreters, that know nothing of this process."""
+    """Its rank is a new interpreter, that knows nothing of this process."""
     alone = rows(flfast_run(*QUICK))
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
+    words = ("strategy=ddp", *QUICK, "hydra.run.dir=run")
     agents = [
         start(
             torchrun,
-            *("--nnodes=2", "--nproc-per-node=1", f"--node-rank={node}"),
+            *("--nnodes=2", "--nproc-per-node=1", "--node-rank=0"),
             *("--master-addr=localhost", f"--master-port={port}", "-m", "flfast.train"),
-            *("strategy=ddp", *QUICK, "hydra.run.dir=run"),
-            folder=f"node{node}",
-        )
-        for node in (0, 1)
+            *words,
+            folder="node0",
+        ),
+        start(partial(second_of_two_nodes, port), *words, folder="node1"),
     ]
     found = [agent.end() for agent in agents]
     assert [code for code, _ in found] == [0, 0], found

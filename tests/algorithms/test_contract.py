@@ -35,22 +35,28 @@ MODELS = {
 }
 # A head needs a body.
 SPLIT = {"fedbabu", "fedper", "fedrep", "lg_fedavg"}
-PROBLEMS = [
-    (name, problem)
-    for name in NAMES
-    for problem in MODELS
-    if problem != "linear" or name not in SPLIT
-]
+# NaN in one place of a stack is no more than that; which clients are rejected is not the engine's.
+STACKED = {"ditto", "scaffold"}
 
 
 def smallest(name):
     return "mlp" if name in SPLIT else "linear"
 
 
+PROBLEMS = [(name, problem) for name in NAMES for problem in (smallest(name), "own_batchnorm")]
+
+
 @cache
-def config_of(name):
+def plain_config():
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("config", [f"algorithm={name}"])
+        return compose("config", ["algorithm=fedavg"])
+
+
+def config_of(name):
+    """What Hydra composes for `algorithm=NAME`, whose file has no defaults list."""
+    config = plain_config().copy()
+    config.algorithm = OmegaConf.load(CONF / "algorithm" / f"{name}.yaml")
+    return config
 
 
 @pytest.fixture
@@ -108,9 +114,9 @@ def test_engines_agree_and_numbers_stay_finite(federation_of, name, problem):
     fused = found(ran(federation_of(name, problem), FusedEngine, stack=stack))
     assert_close(fused, eager, tol=1e-8)
     assert all_finite(fused["server"])
-    if problem == "mlp":
-        again = found(ran(federation_of(name, problem), FusedEngine, stack=stack))
-        assert_close(again, fused, tol=0)
+    if problem == smallest(name):
+        again = found(ran(federation_of(name, problem), EagerEngine))
+        assert_close(again, eager, tol=0)
 
 
 class Poison:
@@ -130,7 +136,7 @@ def test_diverged_clients_are_left_out_counted_and_named_and_keep_their_states(
     poison = Poison()
     federation = federation_of(name, smallest(name), sampling={}, rounds=3, callbacks=[poison])
     with pytest.raises(DivergedError, match="round 3: all 5 clients diverged"):
-        ran(federation, FusedEngine)
+        ran(federation, FusedEngine if name in STACKED else EagerEngine)
     assert "round 2: clients [1] uploaded NaN or infinity" in caplog.text
     assert [row["cohort/rejected"] for row in federation.history[1:]] == [0, 1]
     states = {k: federation.engine.states.get(k) or {} for k in range(5)}
@@ -143,7 +149,7 @@ def test_diverged_clients_are_left_out_counted_and_named_and_keep_their_states(
 def test_two_ranks_arrive_where_one_does(federation_of, in_world):
     def finals(**options):
         return {
-            name: ran(federation_of(name, smallest(name), **options), EagerEngine).server
+            name: ran(federation_of(name, smallest(name), rounds=2, **options), EagerEngine).server
             for name in NAMES
         }
 
