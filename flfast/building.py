@@ -19,7 +19,6 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.finite import finite
 from flfast.algorithms.keep_local import keep_local
 from flfast.algorithms.local import local
 from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
@@ -129,7 +128,6 @@ def build_algorithm(config: DictConfig, initial: Tree, model: nn.Module) -> Algo
         log.warning("bn=%s changes nothing: the model has no BatchNorm", config.bn)
     elif config.bn == "local":
         algorithm = keep_local(algorithm, own["batchnorm"])
-    algorithm = finite(algorithm)
     if config.local_optimizer_state == "keep":
         return keep_optimizer(algorithm)
     return average_optimizer(algorithm) if config.local_optimizer_state == "average" else algorithm

@@ -58,7 +58,7 @@ def run_experiment(phases: list[Phase], world: World) -> float | None:
     federation = build(phases, world)
     try:
         history = federation.run()
-    except (DivergedError, FloatingPointError, MisconfigurationException) as error:
+    except (DivergedError, MisconfigurationException) as error:
         raise ConfigError(str(error)) from error
     except UnreadableImageError as error:
         # A worker that reads puts its traceback before the message.

@@ -25,7 +25,7 @@ from flfast.lit.engines.engine import Engine, Trained
 from flfast.lit.metrics import GroupMetrics
 from flfast.plan import RoundPlan
 from flfast.randomness import generator
-from flfast.state.tree import Tree, num_bytes
+from flfast.state.tree import Tree, all_finite, num_bytes
 from flfast.state.weights import flatten
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 class DivergedError(RuntimeError):
-    """Every client of a round uploaded NaN or infinity."""
+    """A round left no numbers: NaN or infinity in every upload, or in the server's model."""
 
 
 @dataclass
@@ -172,6 +172,11 @@ class Federation:
         num_clients = len(trained.reports) - len(rejected)
         uploads = Uploads(trained.mean, num_clients, self.population)
         self.server = self.algorithm.server_step(self.server, uploads)
+        if not all_finite(self.server["params"]):
+            raise DivergedError(
+                f"round {plan.round_idx}: the server's step made NaN or infinity of finite "
+                f"uploads; lower algorithm.server_lr, or what else scales the step"
+            )
         if self.recalibrate:
             self.server = self.engine.recalibrate(self.server, cohort.clients.tolist(), plan)
 
