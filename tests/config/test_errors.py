@@ -64,7 +64,7 @@ BEFORE_TORCH = {
     ("sampler.fractoin=1",): "unknown key sampler.fractoin",
     ("optimizer=adam", "optimizer.betas=[0.5]"): "at least 2 items",
     ("+trainer.enable_checkpointing=true",): "is flfast's own",
-    ("model={_target_: a.b, width: 3}",): "it is a config group; allowed: cnn, custom",
+    ("model={_target_: a.b, width: 3}",): "model is a config group; allowed: cnn, custom",
     ("+trainer.sync_batchnorm=true",): "needs strategy=ddp strategy.shard=batch on GPUs",
     ("model=custom",): "model._target_ is missing; set it",
 }
