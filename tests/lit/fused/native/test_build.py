@@ -30,7 +30,9 @@ def compiler(monkeypatch, tmp_path):
 def test_only_the_first_process_compiles(cache, compiler, tmp_path):
     """With a slow compiler that counts; `test_kernels.py` takes the real one's library."""
     count = f"echo once >> {tmp_path / 'calls'}"
-    compiler('[ "$1" = -march=native ] && exit', count, "sleep 1", "shift $(($# - 1))", "echo > $1")
+    compiler(
+        '[ "$1" = -march=native ] && exit', count, "sleep 1", "shift $(($# - 1))", "echo > $1"
+    )
     fork = multiprocessing.get_context("fork")
     processes = [fork.Process(target=build) for _ in range(3)]
     for process in processes:
