@@ -1,6 +1,7 @@
 """From a checked config to a run."""
 
 import logging
+import os
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -124,6 +125,7 @@ def build_parts(config: DictConfig) -> Parts:
     quiet_lightning()
     keep_freed_memory()
     torch.set_num_threads(config.threads)
+    os.environ["OMP_NUM_THREADS"] = str(config.threads)  # or Lightning's ddp shares out all cores
     data = build_data(config)
     model = build_model(config, data)
     use_channels_last(model)

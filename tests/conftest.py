@@ -1,5 +1,6 @@
 """Small federations, built by hand, and the command line, run in this process."""
 
+import logging
 import sys
 import warnings
 from pathlib import Path
@@ -35,6 +36,9 @@ from flfast.lit.world import ALONE, launched_world
 from flfast.plan import Batching, RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.weights import read_weights
+
+# Or pytest listens to what torch says of every tensor that it traces.
+logging.getLogger("torch.__trace").propagate = True
 
 settings.register_profile("flfast", deadline=None, derandomize=True)
 settings.load_profile("flfast")
