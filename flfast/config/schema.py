@@ -125,6 +125,7 @@ class Settings(_Strict):
     local_steps: Count | None
     bn: Literal["aggregate", "local", "frozen", "recalibrate"]
     local_optimizer_state: Literal["reset", "keep", "average"]
+    upload_clip_norm: Positive | None
     client_states: Literal["auto", "ram", "disk"]
     eval_every: Count
     finetune_epochs: NonNegativeInt
@@ -141,6 +142,9 @@ class Settings(_Strict):
     lr_schedule: LrScheduleSettings
     schedule: ScheduleSettings
     sampler: SamplerSettings
+    aggregation: Node
+    attack: Node
+    faults: Node
     engine: Node
     strategy: StrategySettings
     trainer: TrainerSettings
