@@ -36,7 +36,7 @@ def distances(rows: Tensor, center: Tensor) -> Tensor:
         center: float64 [D].
     """
     squares = torch.zeros(len(rows), dtype=torch.float64)
-    for part, middle in zip(parts(rows), center.split(_COLUMNS), strict=True):
+    for part, middle in zip(parts(rows), parts(center[None]), strict=True):
         squares += (part.double() - middle).square_().sum(dim=1)
     return squares.sqrt()
 

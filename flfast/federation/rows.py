@@ -16,7 +16,7 @@ def training_columns(
 ) -> Row:
     """Columns of a round's training; the loss is a mean over the examples seen.
 
-    Dropped is who sent nothing that arrived in time, rejected whose upload arrived and was left out.
+    Dropped is who sent nothing that arrived in time, rejected whose upload was then left out.
     """
     kept = [report for report in trained.reports if report.accepted]
     lost = sum(report.status == "lost" for report in trained.reports)
