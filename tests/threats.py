@@ -47,7 +47,7 @@ THREATS = {
     "mean": {
         "clip_norm": 0.05,
         "attack": scaled(fraction=0.3, scale=3.0),
-        "faults": simulated(**{**FAULTS, "corruption": "nan"}),
+        "faults": simulated(**{**FAULTS, "corruption": "not_finite"}),
     },
 }
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from flfast.state.tree import Tree, leaves, tree_map
 from flfast.state.vector import with_change
 
-Corruption = Literal["nan", "inf", "huge", "shape"]
-KINDS: tuple[Corruption, ...] = ("nan", "inf", "huge", "shape")
+Corruption = Literal["not_finite", "huge", "shape"]
+KINDS: tuple[Corruption, ...] = ("not_finite", "huge", "shape")
 HUGE = 1e6  # times what was learned
 
 
@@ -23,7 +23,7 @@ def corrupted(
     Args:
         upload: not changed.
         origin: what it would be had the client learned nothing.
-        kind: `nan` and `inf` are one number of the upload, `huge` its change times 1e6, `shape`
+        kind: `not_finite` has one NaN or infinity, `huge` is the change times 1e6, `shape`
             one leaf without its last number; `any` is one of these.
         rng: draws kind and place.
     """
@@ -33,11 +33,10 @@ def corrupted(
         return with_change(upload, origin, lambda change: HUGE * change)
     if kind == "shape":
         return _at_one_leaf(upload, rng, lambda leaf: leaf.flatten()[:-1].clone())
-    value = torch.nan if kind == "nan" else torch.inf
 
     def spoil(leaf: Tensor) -> Tensor:
         spoilt = leaf.clone(memory_format=torch.contiguous_format)
-        spoilt.view(-1)[rng.integers(leaf.numel())] = value
+        spoilt.view(-1)[rng.integers(leaf.numel())] = rng.choice((np.nan, np.inf, -np.inf))
         return spoilt
 
     return _at_one_leaf(upload, rng, spoil)

@@ -69,8 +69,7 @@ def test_a_long_change_is_scaled_down_to_the_norm():
 
 
 REASONS = {
-    "nan": ("rejected", "NaN or infinity on arrival"),
-    "inf": ("rejected", "NaN or infinity on arrival"),
+    "not_finite": ("rejected", "NaN or infinity on arrival"),
     "shape": ("rejected", "leaves of other names or shapes"),
     "huge": ("trained", ""),
 }

@@ -15,11 +15,8 @@ def test_a_tree_comes_back_from_its_vectors():
     start = tree()
     floats, others = to_vectors(start)
     assert floats.dtype == torch.float32
-    assert (
-        vector_sizes(start)
-        == (len(floats), torch.float32, len(others))
-        == (12, *others.shape)[:1] + (torch.float32, 1)
-    )
+    assert vector_sizes(start) == (12, torch.float32, 1)
+    assert (len(floats), len(others)) == (12, 1)
     back = from_vectors(floats, others, start)
     start["params"]["half"] = start["params"]["half"].float()
     torch.testing.assert_close(back, start, rtol=0, atol=0)
