@@ -118,10 +118,10 @@ def test_a_run_says_what_became_of_every_client(flfast_run):
         "aggregation.num_byzantine=1",
         "attack=sign_flip",
         "faults=simulated",
-        "faults.lost=0.2",
-        "faults.broken=0.2",
-        "faults.deadline=0.4",
-        "upload_clip_norm=1.0",
+        "faults.lost=0.15",
+        "faults.broken=0.15",
+        "faults.deadline=0.17",
+        "upload_clip_norm=0.3",
     )
     clients = [row for row in read_rows(folder / "clients.csv") if row["round"] != "0"]
     for row in read_rows(folder / "metrics.csv")[1:]:

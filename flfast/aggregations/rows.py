@@ -5,6 +5,7 @@ Sums are taken in double precision: an attacker's row may be as long as its numb
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,5 +61,9 @@ def trimmed_mean_of_rows(rows: Tensor, num_trimmed: int) -> Tensor:
         num_trimmed: of either kind, < K / 2.
     """
     kept = slice(num_trimmed, len(rows) - num_trimmed)
-    means = [part.sort(dim=0).values[kept].double().mean(dim=0) for part in parts(rows)]
-    return torch.cat([rows.new_empty(0), *(mean.to(rows.dtype) for mean in means)])
+    means = []
+    for part in parts(rows):
+        # torch takes 160 ms to sort 100 x 16384 numbers by column, NumPy 10.
+        columns = np.sort(np.ascontiguousarray(part.numpy().T), axis=1)
+        means.append(columns[:, kept].mean(axis=1, dtype=np.float64))
+    return torch.from_numpy(np.concatenate([np.empty(0), *means])).to(rows.dtype)
