@@ -41,14 +41,14 @@ def population():
 
 @pytest.fixture
 def accuracy(population, make_federation):
-    """Accuracy of the server's model after twenty rounds, in percent."""
+    """Accuracy of the server's model after fifteen rounds, in percent."""
 
     def accuracy(aggregation, attack=None):
         federation = make_federation(
             population,
             net(nn.Flatten, lambda: nn.Linear(64, 10)),
-            rounds=20,
-            eval_every=20,
+            rounds=15,
+            eval_every=15,
             batching=Batching(10),
         )
         federation.engine = engine_of(federation, FusedEngine, stack=1)
@@ -114,6 +114,7 @@ def test_a_run_says_what_became_of_every_client(flfast_run):
         "experiment=quick",
         "sampler.fraction=1.0",
         "callbacks=files",
+        "model=logistic",
         "aggregation=multi_krum",
         "aggregation.num_byzantine=1",
         "attack=sign_flip",

@@ -26,7 +26,7 @@ ROBUST = {
 }
 AVERAGING = ("median", "trimmed_mean", "geometric_median")
 every = pytest.mark.parametrize("name", ROBUST)
-few = settings(max_examples=25)
+few = settings(max_examples=15)
 
 
 def combined(name, rows, weights=None):
