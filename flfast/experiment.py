@@ -41,6 +41,7 @@ from flfast.lit.ownership import make_states
 from flfast.lit.world import World, gather
 from flfast.sizing import Parts, find_sizes, least, with_sizes
 from flfast.state.store import ClientStates
+from flfast.threats import build_uplink, check_cohort, poison
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -127,6 +128,7 @@ def build_parts(config: DictConfig) -> Parts:
     torch.set_num_threads(config.threads)
     os.environ["OMP_NUM_THREADS"] = str(config.threads)  # or Lightning's ddp shares out all cores
     data = build_data(config)
+    poison(config, data)
     model = build_model(config, data)
     use_channels_last(model)
     initial = initial_weights(config, model)
@@ -153,6 +155,7 @@ def build_federation(phases: list[Phase], parts: Parts, world: World) -> Federat
     states = make_states(config.client_states, run_dir() / "client_states", world)
     make_engine = instantiate(config.engine)
     engine = make_engine(module, data, make_trainer, states, world)
+    engine.uplink = build_uplink(config, data)
     if config.finetune_epochs:
         tuner = make_engine(fine_tuning(module), data, make_trainer, ClientStates(), world)
         engine.evaluate_finetuned(tuner, config.finetune_epochs)
@@ -174,12 +177,14 @@ def build_federation(phases: list[Phase], parts: Parts, world: World) -> Federat
         eval_every=config.eval_every,
         seed=config.seed,
         recalibrate=config.bn == "recalibrate",
+        faults=engine.uplink.faults,
         callbacks=callbacks,
         loggers=loggers,
         run_dir=run_dir(),
         title=title,
     )
-    federation.cohort(1)  # a sampler that asks too much says so here
+    # A sampler that asks too much says so here, and an aggregation that does.
+    check_cohort(engine.uplink.aggregation, federation.cohort(1))
     return federation
 
 

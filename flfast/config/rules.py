@@ -92,6 +92,16 @@ def _baselines(config: Config) -> str | None:
     return None
 
 
+def _threats(config: Config) -> str | None:
+    if config["mode"] == "federated":
+        return None
+    for key, plain in (("aggregation", "mean"), ("attack", "none"), ("faults", "none")):
+        name = str(config[key].get("_target_")).rpartition(".")[2]
+        if name != plain:
+            return f"{key}={name} with mode={config['mode']}: nothing is sent; use {key}={plain}"
+    return None
+
+
 def _finetuning(config: Config) -> str | None:
     epochs = config["finetune_epochs"]
     if epochs and config["mode"] == "centralized":
@@ -186,6 +196,7 @@ RULES: tuple[Rule, ...] = (
     _workers,
     _optimized,
     _baselines,
+    _threats,
     _finetuning,
     _init_from,
     _devices,

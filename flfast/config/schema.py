@@ -132,6 +132,7 @@ class Settings(_Strict):
     local_steps: Count | None
     bn: Literal["aggregate", "local", "frozen", "recalibrate"]
     local_optimizer_state: Literal["reset", "keep", "average"]
+    upload_clip_norm: Positive | None
     client_states: Literal["auto", "ram", "disk"]
     eval_every: Count
     finetune_epochs: NonNegativeInt
@@ -148,6 +149,9 @@ class Settings(_Strict):
     lr_schedule: LrScheduleSettings
     schedule: ScheduleSettings
     sampler: SamplerSettings
+    aggregation: TargetSettings
+    attack: TargetSettings
+    faults: TargetSettings
     engine: TargetSettings
     strategy: StrategySettings
     trainer: TrainerSettings

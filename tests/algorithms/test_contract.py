@@ -11,10 +11,13 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import nn
 
+from flfast.aggregations.multi_krum import multi_krum
+from flfast.attacks.sign_flip import sign_flip
 from flfast.building import build_algorithm
 from flfast.federation.loop import DivergedError
 from flfast.lit.engines.eager import EagerEngine
 from flfast.lit.engines.fused import FusedEngine
+from flfast.lit.uplink import Uplink
 from flfast.plan import Batching
 from flfast.state.tree import all_finite, leaves, tree_map
 from flfast.state.weights import read_weights
@@ -143,6 +146,50 @@ def test_diverged_clients_are_left_out_counted_and_named_and_keep_their_states(
     torch.testing.assert_close(states, poison.states, rtol=0, atol=0)
     assert all(all_finite(tree) for tree in (federation.server, *states.values()))
     assert any(list(leaves(tree)) for tree in states.values()) == federation.algorithm.stateful
+
+
+class Listening(Uplink):
+    """Keeps what it delivers."""
+
+    def deliver(self, upload, origin, **path):
+        HEARD.append((upload["params"], origin().get("params", {})))
+        return super().deliver(upload, origin, **path)
+
+
+HEARD = []
+
+
+def trained_once(federation):
+    server = federation.algorithm.server_state(federation.initial)
+    plan = federation.plans(1, [])
+    return federation.engine.train(server, range(5), plan, on_client=lambda report: None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_client_that_learns_nothing_uploads_the_origin(federation_of, name):
+    HEARD.clear()
+    federation = federation_of(name, smallest(name), lr=0.0)
+    federation.engine.uplink = Listening()
+    trained_once(federation)
+    assert len(HEARD) == 5
+    for params, origin in HEARD:
+        for leaf, value in params.items():
+            expected = origin.get(leaf, torch.zeros_like(value))
+            torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attackers_and_who_resists_them_go_with_every_algorithm(federation_of, name):
+    federation = federation_of(name, smallest(name))
+    federation.engine.uplink = Uplink(
+        aggregation=multi_krum(num_byzantine=1, num_selected=2),
+        clip_norm=1.0,
+        attack=sign_flip(fraction=0.2, scale=2.0),
+        attackers=frozenset({1}),
+    )
+    trained = trained_once(federation)
+    assert all_finite(trained.mean)
+    assert sum(report.rejected for report in trained.reports) == 3
 
 
 @pytest.mark.slow

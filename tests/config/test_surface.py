@@ -8,13 +8,14 @@ from omegaconf import OmegaConf
 from flfast.train import CONF
 
 SURFACE = """
-algorithm batch_size bn callbacks client_states data engine eval_every finetune_epochs init_from
+aggregation algorithm attack batch_size bn callbacks client_states data engine eval_every faults
+finetune_epochs init_from
 loader.eval_batch_size loader.num_workers loader.persistent_workers loader.pin_memory
 local_epochs local_optimizer_state local_steps logger lr_schedule.scheduler
 lr_schedule.warmup_rounds last_batch micro_batch mode model optimized_metric optimizer.lr
 partition rounds sampler.count sampler.dropout sampler.fraction
 sampler.holdout_clients schedule seed split.test
-split.val strategy threads trainer.accelerator trainer.accumulate_grad_batches
+split.val strategy threads upload_clip_norm trainer.accelerator trainer.accumulate_grad_batches
 trainer.devices trainer.precision trainer.gradient_clip_val
 """
 
@@ -45,7 +46,10 @@ def test_every_option_of_every_group_composes(root):
 def test_every_file_of_a_mirrored_package_has_its_config(root):
     """conf/algorithm/fedprox.yaml is flfast/algorithms/fedprox.py; adding one edits nothing."""
     mirrored = {
+        "aggregation": "aggregations",
         "algorithm": "algorithms",
+        "attack": "attacks",
+        "faults": "faults",
         "model": "models",
         "partition": "datamodules/partitions",
         "sampler": "federation/samplers",
