@@ -4,8 +4,11 @@ import datetime
 import logging
 import sys
 import time
+from dataclasses import fields
 from functools import partial
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,6 +21,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from flfast.building import choose_strategy
+from flfast.checkpoints.signals import StoppedError, StopRanks, StopRequests
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.phases import Phase
 from flfast.experiment import run_experiment, together
@@ -26,6 +30,9 @@ from flfast.lit.devices import num_devices
 from flfast.lit.world import ALONE, World, gather, launched_world
 
 log = logging.getLogger(__name__)
+
+STOP = "stop"
+"""Name of the note that somebody asked for an end."""
 
 
 def run(phases: list[Phase]) -> float | None:
@@ -38,18 +45,23 @@ def run(phases: list[Phase]) -> float | None:
         `optimized_metric` after the last round.
 
     Raises:
-        ConfigError: if a setting cannot be run, or a rank dies; of a world that was started from
-            outside only rank 0 has a message, the others end with the same exit code.
+        ConfigError: if a setting cannot be run, or ranks die too often; of a world that was
+            started from outside only rank 0 has a message, the others end with the same exit code.
+        StoppedError: if the run was told to stop.
     """
     world = launched_world()
     if world is None:
         size = num_ranks(phases)
-        return _launch(phases, size) if size > 1 else run_experiment(phases, ALONE)
+        if size > 1:
+            return _launch(phases, size)
+        with StopRequests(alone=True) as requests:
+            return run_experiment(phases, ALONE, requests)
     try:
         _join(phases, world)
         even = len(set(gather(world, world.local_size))) == 1
         phases = together(world, partial(fit_to_world, phases, world, even=even))
-        return run_experiment(phases, world)
+        with StopRequests(alone=world.size == 1) as requests:
+            return run_experiment(phases, world, requests)
     except ConfigError:
         if world.rank:
             raise SystemExit(2) from None
@@ -79,13 +91,50 @@ def _num_ranks(config: DictConfig) -> int:
     return num_devices(chosen) if strategy in {"ddp", "fsdp"} else 1
 
 
+class _Outcome(NamedTuple):
+    """How a rank ended.
+
+    Attributes:
+        value: `optimized_metric` after the last round.
+        refused: the message of an error for the user.
+        stopped: whether the run was told to stop.
+    """
+
+    value: float | None = None
+    refused: str | None = None
+    stopped: bool = False
+
+
 def _launch(phases: list[Phase], size: int) -> float | None:
-    config = phases[0].config
+    torch.set_num_threads(phases[0].config.threads)
+    with TemporaryDirectory(prefix="flfast-") as folder, StopRanks(Path(folder) / STOP):
+        entry = elastic_launch(_settings(phases, size), _rank)
+        try:
+            results = entry(phases, HydraConfig.instance().cfg, Path(folder))
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            message = failure.message
+            message = str(message["message"] if isinstance(message, dict) else message)
+            raise ConfigError(f"rank {rank} of {size} died: {message.splitlines()[-1]}") from None
+        except SignalException as error:
+            raise SystemExit(128 + error.sigval) from None
+    outcome: _Outcome = results[0]
+    if outcome.refused is not None:
+        raise ConfigError(outcome.refused)
+    if outcome.stopped:
+        raise StoppedError
+    return outcome.value
+
+
+def _settings(phases: list[Phase], size: int) -> LaunchConfig:
     # A forked rank starts in a fraction of a second, a spawned one imports everything anew; but
     # neither CUDA nor a pool of threads survives a fork.
     safe = sys.platform == "linux" and not torch.cuda.is_initialized()
-    forkable = safe and config.threads == 1
-    settings = LaunchConfig(
+    forkable = safe and phases[0].config.threads == 1
+    options: dict[str, Any] = {}
+    if "signals_to_handle" in {field.name for field in fields(LaunchConfig)}:
+        options["signals_to_handle"] = "SIGHUP,SIGQUIT"  # the others are `StopRanks`'
+    return LaunchConfig(
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=size,
@@ -93,45 +142,50 @@ def _launch(phases: list[Phase], size: int) -> float | None:
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         start_method="fork" if forkable else "spawn",
-        max_restarts=0,
+        max_restarts=max(phase.config.strategy.get("max_restarts", 0) for phase in phases),
         monitor_interval=0.1,
+        **options,
     )
-    torch.set_num_threads(config.threads)
-    try:
-        results = elastic_launch(settings, _rank)(phases, HydraConfig.instance().cfg)
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        message = failure.message
-        message = str(message["message"] if isinstance(message, dict) else message)
-        raise ConfigError(f"rank {rank} of {size} died: {message.splitlines()[-1]}") from None
-    except SignalException as error:
-        raise SystemExit(128 + error.sigval) from None
-    result = results[0]
-    if isinstance(result, str):
-        raise ConfigError(result)
-    return result
 
 
-def _rank(phases: list[Phase], hydra_config: Any) -> float | str | None:
-    """What every launched process runs; an error for the user comes back as its message."""
-    HydraConfig.instance().cfg = hydra_config
-    setup_globals()
-    if not logging.getLogger().handlers:  # a spawned process knows nothing of Hydra's job
-        job: Any = HydraConfig.get()
-        configure_log(job.job_logging, job.verbose)
-    world = launched_world()
-    assert world is not None
-    try:
-        _join(phases, world)
-        return run_experiment(phases, world)
-    except OneRankError:
-        raise
-    except ConfigError as error:
-        return str(error)
-    except RuntimeError:
-        # If only the connection to a rank that died is lost, that rank is noticed first.
-        time.sleep(1)
-        raise
+def _rank(phases: list[Phase], hydra_config: Any, notes: Path) -> _Outcome:
+    """What every launched process runs.
+
+    Args:
+        phases: of the run.
+        hydra_config: of the job.
+        notes: folder in which all processes of the launch leave word.
+    """
+    with StopRequests(alone=False) as requests:
+        refusal = notes / "refusal"
+        if refusal.exists():  # a restart cannot mend what the program or the settings do
+            return _Outcome(refused=refusal.read_text(encoding="utf-8"))
+        requests.heed(notes / STOP)
+        HydraConfig.instance().cfg = hydra_config
+        setup_globals()
+        if not logging.getLogger().handlers:  # a spawned process knows nothing of Hydra's job
+            job: Any = HydraConfig.get()
+            configure_log(job.job_logging, job.verbose)
+        world = launched_world()
+        assert world is not None
+        try:
+            _join(phases, world)
+            return _Outcome(run_experiment(phases, world, requests))
+        except StoppedError:
+            return _Outcome(stopped=True)
+        except OneRankError as error:
+            refusal.write_text(str(error), encoding="utf-8")
+            raise
+        except ConfigError as error:
+            return _Outcome(refused=str(error))
+        except RuntimeError:
+            # If only the connection to a rank that died is lost, that rank is noticed first.
+            time.sleep(1)
+            raise
+        except Exception as error:
+            text = f"rank {world.rank} of {world.size} died: {type(error).__name__}: {error}"
+            refusal.write_text(text, encoding="utf-8")
+            raise
 
 
 def _join(phases: list[Phase], world: World) -> None:

@@ -98,6 +98,17 @@ def _finetuning(config: Config) -> str | None:
     return None
 
 
+def _kept_best(config: Config) -> str | None:
+    every, best = config["checkpoint"]["every"], config["checkpoint"]["keep_best"]
+    if best is None:
+        return None
+    if every == 0:
+        return f"checkpoint.keep_best={best} with checkpoint.every=0: there is none to keep"
+    if best.startswith("val/") and config["split"]["val"] == 0:
+        return f"checkpoint.keep_best={best} needs validation data; set split.val > 0"
+    return None
+
+
 def _init_from(config: Config) -> str | None:
     path = config["init_from"]
     if path is not None and not Path(path).is_file():
@@ -173,6 +184,7 @@ RULES: tuple[Rule, ...] = (
     _optimized,
     _baselines,
     _finetuning,
+    _kept_best,
     _init_from,
     _devices,
     _sync_batchnorm,

@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from flfast.lit.metrics import GroupMetrics
+from flfast.lit.world import World
 from flfast.plan import RoundPlan
+from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 
 
@@ -48,10 +50,14 @@ class Engine(Protocol):
     Attributes:
         name: as in `engine=`.
         evaluation_sets: what `evaluate` will measure.
+        states: what this rank's clients keep between rounds.
+        world: the ranks of the run.
     """
 
     name: str
     evaluation_sets: set[str]
+    states: ClientStates
+    world: World
 
     def choose(self, plan: RoundPlan) -> str:
         """How cohorts of a plan are run, in a few words.
