@@ -101,8 +101,8 @@ def build(phases: list[Phase], world: World, requests: StopRequests) -> Federati
     sizes = together(world, partial(find_sizes, phases, parts, world))
     phases = with_sizes(phases, least(gather(world, sizes)))
     federation = together(world, partial(build_federation, phases, parts, world, origin))
-    sizes = sizes_of(given, phases)
-    together(world, partial(keep_checkpoints, federation, config, sizes, folder, requests))
+    stand_for = sizes_of(given, phases)
+    together(world, partial(keep_checkpoints, federation, config, stand_for, folder, requests))
     if origins:
         together(world, partial(resume, federation, config, origins))
     return federation

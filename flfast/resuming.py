@@ -94,7 +94,9 @@ def _plain(config: DictConfig) -> dict[str, Any]:
 def loggers_of(config: DictConfig, origin: Checkpoint | None) -> Any:
     """The node of the loggers, which go on with the run that is resumed."""
     nodes: Any = OmegaConf.to_container(config.logger, resolve=True) if config.logger else {}
-    for node in nodes.values() if origin else ():
+    if origin is None:
+        return nodes
+    for node in nodes.values():
         name = node["_target_"].rpartition(".")[2]
         known = origin.about["loggers"].get(name)
         if name in _LOGGER_IDS and known and node.get(_LOGGER_IDS[name]) is None:

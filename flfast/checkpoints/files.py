@@ -7,7 +7,7 @@ import pickle
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 
@@ -27,7 +27,7 @@ def write_tensors(path: Path, value: dict[str, Any]) -> None:
     with temporary.open("wb") as file:
         failed = _Failing(file)
         try:
-            torch.save(value, failed)
+            torch.save(value, cast(IO[bytes], failed))
         except RuntimeError as error:
             raise failed.error or error from None
         sync(file)
@@ -39,7 +39,8 @@ class _Failing(io.RawIOBase):
 
     def __init__(self, file: io.BufferedWriter) -> None:
         super().__init__()
-        self._file, self.error = file, None
+        self._file = file
+        self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
         try:
