@@ -2,6 +2,7 @@
 
 import datetime
 import logging
+import signal
 import sys
 import time
 from dataclasses import fields
@@ -27,12 +28,12 @@ from flfast.config.phases import Phase
 from flfast.experiment import run_experiment, together
 from flfast.joining import fit_to_world
 from flfast.lit.devices import num_devices
-from flfast.lit.world import ALONE, World, gather, launched_world
+from flfast.lit.world import ALONE, World, gather, launched_world, num_restarts
 
 log = logging.getLogger(__name__)
 
-STOP = "stop"
-"""Name of the note that somebody asked for an end."""
+STOP, REFUSAL = "stop", "refusal"
+"""Names of notes: that somebody asked for an end, and why the run cannot be."""
 
 
 def run(phases: list[Phase]) -> float | None:
@@ -107,11 +108,14 @@ class _Outcome(NamedTuple):
 
 def _launch(phases: list[Phase], size: int) -> float | None:
     torch.set_num_threads(phases[0].config.threads)
-    with TemporaryDirectory(prefix="flfast-") as folder, StopRanks(Path(folder) / STOP):
+    notes = TemporaryDirectory(prefix="flfast-")
+    with notes as folder, StopRanks(Path(folder) / STOP) as requests:
         entry = elastic_launch(_settings(phases, size), _rank)
         try:
             results = entry(phases, HydraConfig.instance().cfg, Path(folder))
         except ChildFailedError as error:
+            if requests.asked:  # whoever asked told the ranks, too, which died of it
+                raise StoppedError from None
             rank, failure = error.get_first_failure()
             message = failure.message
             message = str(message["message"] if isinstance(message, dict) else message)
@@ -156,11 +160,12 @@ def _rank(phases: list[Phase], hydra_config: Any, notes: Path) -> _Outcome:
         hydra_config: of the job.
         notes: folder in which all processes of the launch leave word.
     """
-    with StopRequests(alone=False) as requests:
-        refusal = notes / "refusal"
-        if refusal.exists():  # a restart cannot mend what the program or the settings do
-            return _Outcome(refused=refusal.read_text(encoding="utf-8"))
-        requests.heed(notes / STOP)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; the launcher has it, too
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # another rank has died
+    with StopRequests(alone=False, names=["SIGUSR1"]) as requests:
+        known = _word_of(notes)
+        if known is not None:
+            return known
         HydraConfig.instance().cfg = hydra_config
         setup_globals()
         if not logging.getLogger().handlers:  # a spawned process knows nothing of Hydra's job
@@ -174,7 +179,7 @@ def _rank(phases: list[Phase], hydra_config: Any, notes: Path) -> _Outcome:
         except StoppedError:
             return _Outcome(stopped=True)
         except OneRankError as error:
-            refusal.write_text(str(error), encoding="utf-8")
+            (notes / REFUSAL).write_text(str(error), encoding="utf-8")
             raise
         except ConfigError as error:
             return _Outcome(refused=str(error))
@@ -184,8 +189,17 @@ def _rank(phases: list[Phase], hydra_config: Any, notes: Path) -> _Outcome:
             raise
         except Exception as error:
             text = f"rank {world.rank} of {world.size} died: {type(error).__name__}: {error}"
-            refusal.write_text(text, encoding="utf-8")
+            (notes / REFUSAL).write_text(text, encoding="utf-8")
             raise
+
+
+def _word_of(notes: Path) -> _Outcome | None:
+    """What a restart would not change: a wish to end, an error of the program or the settings."""
+    if (notes / STOP).exists():
+        return _Outcome(stopped=True)
+    if (notes / REFUSAL).exists():
+        return _Outcome(refused=(notes / REFUSAL).read_text(encoding="utf-8"))
+    return None
 
 
 def _join(phases: list[Phase], world: World) -> None:
@@ -196,4 +210,8 @@ def _join(phases: list[Phase], world: World) -> None:
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         timeout = max(phase.config.strategy.get("timeout_s", 1800) for phase in phases)
-        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
+        limit = datetime.timedelta(seconds=timeout)
+        # TorchElastic's store outlives a restart, and with it the addresses of ranks that died.
+        store, rank, size = next(dist.rendezvous("env://", timeout=limit))
+        own = dist.PrefixStore(f"attempt-{num_restarts()}", store)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=limit)

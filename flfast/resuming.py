@@ -1,7 +1,6 @@
 """From the config to a run that leaves checkpoints, and goes on from one."""
 
 import logging
-import os
 from copy import deepcopy
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +17,7 @@ from flfast.checkpoints.science import digest
 from flfast.checkpoints.signals import StopRequests
 from flfast.config.phases import Phase
 from flfast.federation.loop import Federation
-from flfast.lit.world import World, gather
+from flfast.lit.world import World, gather, num_restarts
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ def find_origins(config: DictConfig, folder: Path) -> list[Checkpoint]:
     Raises:
         ValueError: if it asks for one that is not there.
     """
-    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    restarted = num_restarts() > 0
     found = _newest(folder) if restarted or config.resume == "auto" else []
     if not found and config.resume not in {None, "auto"}:
         found = find(config.resume, folder)

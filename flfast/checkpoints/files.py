@@ -3,8 +3,8 @@
 import io
 import json
 import os
-import pickle
 import shutil
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, cast
@@ -12,8 +12,6 @@ from typing import IO, Any, cast
 import torch
 
 from flfast.checkpoints.folders import ABOUT, BrokenCheckpointError
-
-_TORN = (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError)
 
 
 def write_tensors(path: Path, value: dict[str, Any]) -> None:
@@ -60,9 +58,15 @@ def read_tensors(path: Path, *, mapped: bool = False) -> dict[str, Any]:
     Raises:
         BrokenCheckpointError: if the file is torn, or asks for code.
     """
+    if not zipfile.is_zipfile(path):
+        raise BrokenCheckpointError(f"{path}: is not there, torn, or no file of tensors")
     try:
+        with zipfile.ZipFile(path) as archive:
+            wrong = archive.testzip()  # torch does not look at the checksums
+        if wrong is not None:
+            raise ValueError(f"{wrong} has another checksum")
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except _TORN as error:
+    except Exception as error:  # noqa: BLE001 - whatever torch says of a file it cannot read
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BrokenCheckpointError(f"{path}: {reason}") from None
     if not isinstance(found, dict):

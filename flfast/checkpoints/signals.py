@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 EXIT_STOPPED = 75
 """Exit code of a run that was told to stop and can go on: EX_TEMPFAIL of sysexits.h."""
 
-_NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
+NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
 
 
 class StoppedError(SystemExit):
@@ -35,17 +36,18 @@ class StopRequests:
 
     Args:
         alone: whether nobody else counts the signals.
+        names: of the signals.
     """
 
-    def __init__(self, *, alone: bool) -> None:
+    def __init__(self, *, alone: bool, names: Sequence[str] = NAMES) -> None:
         self.asked: str | None = None
-        self._alone = alone
+        self._alone, self._names = alone, names
         self._pid = os.getpid()
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequests:
         if threading.current_thread() is threading.main_thread():
-            for name in _NAMES:
+            for name in self._names:
                 number = getattr(signal, name, None)
                 if number is None or (name == "SIGUSR1" and _used(number)):
                     continue
@@ -74,11 +76,6 @@ class StopRequests:
             self.second()
             os._exit(128 + number)
 
-    def heed(self, path: Path) -> None:
-        """Take it as a request if there is a file, see `StopRanks`."""
-        if path.exists():
-            self.asked = path.name
-
     def first(self) -> None:
         """What the first signal does beside being noted."""
         if self._alone:
@@ -89,7 +86,7 @@ class StopRequests:
 
 
 class StopRanks(StopRequests):
-    """The same for a process whose children are the ranks; they are told, or killed.
+    """The same for a process whose children are ranks; they are told by SIGUSR1, or killed.
 
     Args:
         note: file that says so to ranks that have yet to start.
@@ -97,14 +94,14 @@ class StopRanks(StopRequests):
 
     def __init__(self, note: Path) -> None:
         super().__init__(alone=True)
-        self._note_for_ranks = note
+        self._note = note
 
     def first(self) -> None:
         """Hand it on."""
         super().first()
-        self._note_for_ranks.touch()
-        for child in multiprocessing.active_children():
-            child.terminate()
+        self._note.touch()
+        for pid in [child.pid for child in multiprocessing.active_children() if child.pid]:
+            os.kill(pid, signal.SIGUSR1)
 
     def second(self) -> None:
         """Leave no rank behind."""
