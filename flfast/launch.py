@@ -162,6 +162,7 @@ def _rank(phases: list[Phase], hydra_config: Any, notes: Path) -> _Outcome:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; the launcher has it, too
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # another rank has died
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # a fork has the launcher's handler
     with StopRequests(alone=False, names=["SIGUSR1"]) as requests:
         known = _word_of(notes)
         if known is not None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -115,5 +116,6 @@ def publish(part: Path, final: Path, about: dict[str, Any], names: Sequence[str]
 
 def remove(path: Path) -> None:
     """Remove a checkpoint; one that is only half removed is none."""
-    (path / ABOUT).unlink(missing_ok=True)
+    with suppress(OSError):
+        (path / ABOUT).unlink()
     shutil.rmtree(path, ignore_errors=True)

@@ -14,7 +14,7 @@ from flfast.state.store import ClientStates
 TABLE = (
     "+callbacks.table={_target_: flfast.callbacks.clients_table.ClientsTable, every_round: true}"
 )
-SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[16]", TABLE)
+SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[16]", "checkpoint.every=1", TABLE)
 
 
 def log_of(folder):
@@ -50,12 +50,10 @@ def assert_identical(found, expected):
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("algorithm=fedavg", "engine=fused", "schedule=adaptive", "schedule.adapt.patience=1"),
-        ("algorithm=scaffold", "engine=eager"),
+        ("engine=fused", "schedule=adaptive", "schedule.adapt.patience=1"),
         ("algorithm=scaffold", "engine=fused", "sampler.dropout=0.3"),
-        ("algorithm=ditto", "engine=eager"),
-        ("algorithm=ditto", "engine=auto", "eval_every=2"),
-        ("algorithm=fedadam", "engine=fused", "lr_schedule=exponential"),
+        ("algorithm=ditto", "engine=eager", "eval_every=2"),
+        ("algorithm=fedadam", "engine=eager", "lr_schedule=exponential"),
         ("local_optimizer_state=keep", "optimizer.momentum=0.9", "client_states=disk"),
     ],
     ids=" ".join,
@@ -155,10 +153,7 @@ def test_states_of_any_world_are_dealt_to_any_other(stopped):
 
 def test_a_broken_checkpoint_is_passed_over_with_a_warning(flfast_run, stopped):
     whole = go_on(flfast_run, f"resume={stopped}", run_dir="whole")
-    flfast_run(*SMALL, "algorithm=scaffold", "rounds=1", run_dir="first")
-    (newest, *_) = finished(stopped)
-    older = finished(stopped.parent / "first")[0]
-    older.rename(newest.with_name(older.name))
+    newest, _ = finished(stopped)
     # As long as it was, so that only reading it tells.
     size = (newest / "server.pt").stat().st_size
     (newest / "server.pt").write_bytes(bytes(size))
