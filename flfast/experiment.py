@@ -140,6 +140,8 @@ def build_parts(config: DictConfig) -> Parts:
     quiet_lightning()
     keep_freed_memory()
     torch.set_num_threads(config.threads)
+    # Autograd counts devices once; those that tracing brings along would forbid to fork ranks.
+    torch.ones((), requires_grad=True).backward()
     data = build_data(config)
     model = build_model(config, data)
     use_channels_last(model)
