@@ -1,6 +1,7 @@
 """Runs that go on from a checkpoint, through the command, in this process."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -65,10 +66,21 @@ def test_a_resumed_run_is_one_that_never_stopped(flfast_run, overrides):
     assert_identical(parts, whole)
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Where a run is kept that several tests begin with."""
+    return tmp_path_factory.mktemp("kept") / "stopped"
+
+
 @pytest.fixture
-def stopped(flfast_run):
+def stopped(flfast_run, kept, tmp_path):
     """Folder of a SCAFFOLD run that did 2 rounds."""
-    return flfast_run(*SMALL, "algorithm=scaffold", "rounds=2", run_dir="stopped")
+    if kept.exists():
+        shutil.copytree(kept, tmp_path / "stopped")
+    else:
+        flfast_run(*SMALL, "algorithm=scaffold", "rounds=2", run_dir="stopped")
+        shutil.copytree(tmp_path / "stopped", kept)
+    return tmp_path / "stopped"
 
 
 def go_on(flfast_run, *overrides, run_dir="stopped"):
