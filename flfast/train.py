@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -17,6 +18,7 @@ from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.phases import compose_phases
+from flfast.config.resuming import check_resume
 from flfast.config.words import check_words
 
 _INSTALLED = Path(__file__).parent / "conf"
@@ -26,6 +28,7 @@ CONF = str(_INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "c
 @hydra.main(version_base="1.3", config_path=CONF, config_name="config")
 def _run(config: DictConfig) -> float | None:
     check(config)
+    check_resume(config, Path(HydraConfig.get().runtime.output_dir))
     phases = compose_phases(config)
     from flfast.launch import run  # imports torch
 
@@ -33,7 +36,7 @@ def _run(config: DictConfig) -> float | None:
 
 
 def main() -> None:
-    """Run; a wrong setting ends in one clear error and exit code 2."""
+    """Run; a wrong setting ends in one clear error and exit code 2, a run told to stop in 75."""
     wanted = os.environ.get("HYDRA_FULL_ERROR")
     # Hydra would print a stripped traceback and exit; its errors should come here as they are.
     os.environ["HYDRA_FULL_ERROR"] = "1"

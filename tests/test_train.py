@@ -259,6 +259,7 @@ def test_a_killed_rank_ends_the_run_with_one_clear_error(start):
     run = start(
         train.main,
         *("strategy=ddp", "trainer.devices=2", "rounds=9999", "callbacks=none"),
+        "strategy.max_restarts=0",
         "hydra.run.dir=run",
     )
     table = run.folder / "run" / "metrics.csv"

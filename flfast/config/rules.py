@@ -109,6 +109,17 @@ def _finetuning(config: Config) -> str | None:
     return None
 
 
+def _kept_best(config: Config) -> str | None:
+    every, best = config["checkpoint"]["every"], config["checkpoint"]["keep_best"]
+    if best is None:
+        return None
+    if every == 0:
+        return f"checkpoint.keep_best={best} with checkpoint.every=0: there is none to keep"
+    if best.startswith("val/") and config["split"]["val"] == 0:
+        return f"checkpoint.keep_best={best} needs validation data; set split.val > 0"
+    return None
+
+
 def _init_from(config: Config) -> str | None:
     path = config["init_from"]
     if path is not None and not Path(path).is_file():
@@ -198,6 +209,7 @@ RULES: tuple[Rule, ...] = (
     _baselines,
     _threats,
     _finetuning,
+    _kept_best,
     _init_from,
     _devices,
     _processes,

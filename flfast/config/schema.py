@@ -79,6 +79,15 @@ class StrategySettings(_Strict):
     shard: Literal["clients", "batch"] = "clients"
     group_params: Count | None = None
     timeout_s: Count = 1800
+    max_restarts: NonNegativeInt = 0
+
+
+class CheckpointSettings(_Strict):
+    """What a run leaves to go on from."""
+
+    every: NonNegativeInt | Literal["auto"]
+    keep_last: Count
+    keep_best: Literal["val/loss", "val/accuracy", "val/auc", "train/loss"] | None
 
 
 class PhaseSettings(_Strict):
@@ -137,6 +146,8 @@ class Settings(_Strict):
     eval_every: Count
     finetune_epochs: NonNegativeInt
     optimized_metric: Literal[OPTIMIZED]  # type: ignore[valid-type]
+    checkpoint: CheckpointSettings
+    resume: str | None
     init_from: str | None
     threads: Count
     split: SplitSettings

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
@@ -56,11 +55,11 @@ class Federation:
         seed: of the run.
         recalibrate: measure BatchNorm statistics after every server step.
         faults: what goes wrong with clients; the engine's uplink has the same.
-        callbacks: Lightning's, and ours with the hooks of a round.
+        callbacks: Lightning's, and whatever has hooks of a round.
         loggers: Lightning's; each gets one row a round.
         run_dir: where the run leaves its files.
         title: one line for pictures and tables.
-        server: server state.
+        server: server state; with `history`, where a run goes on from that was resumed.
         history: rows so far; row r is the state after round r.
     """
 
@@ -75,7 +74,7 @@ class Federation:
     seed: int
     recalibrate: bool = False
     faults: Faults = NO_FAULTS
-    callbacks: Sequence[Callback] = ()
+    callbacks: Sequence[object] = ()
     loggers: Sequence[Logger] = ()
     run_dir: Path = Path()
     title: str = "flfast"
@@ -93,10 +92,11 @@ class Federation:
         """
         status = "failed"
         try:
-            self.server = self.algorithm.server_state(self.initial)
+            self.server = self.server or self.algorithm.server_state(self.initial)
             self._emit("on_run_start")
-            self._finish_round({"round": 0}, {}, evaluate=self.plans(1, []))
-            for round_idx in range(1, self.rounds + 1):
+            if not self.history:
+                self._finish_round({"round": 0}, {}, evaluate=self.plans(1, []))
+            for round_idx in range(len(self.history), self.rounds + 1):
                 self._round(round_idx)
             status = "success"
         finally:

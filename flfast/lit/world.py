@@ -57,6 +57,11 @@ def launched_world() -> World | None:
     )
 
 
+def num_restarts() -> int:
+    """How often TorchElastic or torchrun has started this world anew."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
 def _in_step_of_slurm() -> bool:
     # Only srun describes steps; a batch script and a shell have variables of the whole job, too.
     return int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1 and SLURMEnvironment.detect()

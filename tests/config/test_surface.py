@@ -8,12 +8,12 @@ from omegaconf import OmegaConf
 from flfast.train import CONF
 
 SURFACE = """
-aggregation algorithm attack batch_size bn callbacks client_states data engine eval_every faults
-finetune_epochs init_from
+aggregation algorithm attack batch_size bn callbacks checkpoint.every checkpoint.keep_best
+checkpoint.keep_last client_states data engine eval_every faults finetune_epochs init_from
 loader.eval_batch_size loader.num_workers loader.persistent_workers loader.pin_memory
 local_epochs local_optimizer_state local_steps logger lr_schedule.scheduler
 lr_schedule.warmup_rounds last_batch micro_batch mode model optimized_metric optimizer.lr
-partition rounds sampler.count sampler.dropout sampler.fraction
+partition resume rounds sampler.count sampler.dropout sampler.fraction
 sampler.holdout_clients schedule seed split.test
 split.val strategy threads upload_clip_norm trainer.accelerator trainer.accumulate_grad_batches
 trainer.devices trainer.precision trainer.gradient_clip_val

@@ -5,7 +5,9 @@ from typing import NamedTuple, Protocol
 
 from flfast.lit.metrics import GroupMetrics
 from flfast.lit.uplink import NOT_SELECTED, Status, Uplink
+from flfast.lit.world import World
 from flfast.plan import RoundPlan
+from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 
 
@@ -64,11 +66,15 @@ class Engine(Protocol):
         name: as in `engine=`.
         evaluation_sets: what `evaluate` will measure.
         uplink: what uploads go through; by default nothing happens to them.
+        states: what this rank's clients keep between rounds.
+        world: the ranks of the run.
     """
 
     name: str
     evaluation_sets: set[str]
     uplink: Uplink
+    states: ClientStates
+    world: World
 
     def choose(self, plan: RoundPlan) -> str:
         """How cohorts of a plan are run, in a few words.
