@@ -17,55 +17,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.building import build_model, read_workload
-from benchmarks.machine import num_cores
 from benchmarks.workload import Workload
+from flfast.lit.rates import flops_per_example, peak_flops, seconds
+from flfast.machine import num_cores
 
-BATCH = 10  # of the count, which is divided by it
 LEAST_COPY = {"cpu": 2**18, "cuda": 2**24}  # bytes
-
-
-def flops_per_example(model: nn.Module, shape: tuple[int, ...]) -> tuple[float, float]:
-    """FLOPs of (forward and backward, forward alone) of one example on the CPU."""
-    inputs, targets = torch.randn(BATCH, *shape), torch.zeros(BATCH, dtype=torch.int64)
-    with FlopCounterMode(display=False) as training:
-        F.cross_entropy(model(inputs), targets).backward()
-    with FlopCounterMode(display=False) as evaluation, torch.no_grad():
-        model(inputs)
-    return training.get_total_flops() / BATCH, evaluation.get_total_flops() / BATCH
-
-
-def seconds(work: Callable[[], object], device: str, *, calls: int) -> float:
-    """Least seconds of a call, as the mean of `calls` in a row, in half a second of trying."""
-    best, end = float("inf"), time.perf_counter() + 0.5
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        for _ in range(calls):
-            work()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - start)
-    return best / calls
-
-
-def peak_flops(device: str) -> float:
-    """FLOP/s of the best square float32 matrix product, with one thread."""
-    best = 0.0
-    for size in (512, 1024, 2048) if device == "cpu" else (4096, 8192):
-        a, b = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
-        out = torch.empty_like(a)
-        best = max(best, 2 * size**3 / seconds(lambda: torch.mm(a, b, out=out), device, calls=1))  # noqa: B023
-    return best
 
 
 def copy_rate(num_bytes: int, device: str) -> float:

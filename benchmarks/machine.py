@@ -1,15 +1,14 @@
 """Facts about the machine, which every result carries. Torch-free."""
 
-import os
 import platform
-import re
 import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from flfast.machine import cpu_name, num_cores
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,23 +26,6 @@ def facts() -> dict[str, Any]:
         **{name: version(name) for name in ("torch", "lightning", "numpy")},
         "commit": commit(),
     }
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def cpu_name() -> str:
-    """As the system calls it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), flags=re.MULTILINE)
-        if found:
-            return found[1]
-    return platform.processor() or platform.machine()
 
 
 def gpu_names() -> list[str]:

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import pickle
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -43,7 +42,7 @@ from flfast.lit.world import World, cluster_environment
 from flfast.plan import Batching, RoundPlan
 from flfast.randomness import seed_torch
 from flfast.state.tree import Tree
-from flfast.state.weights import load_weights, read_weights
+from flfast.state.weights import load_weights, read_state_dict, read_weights
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +76,10 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> nn.Module:
     shape, num_classes = data.examples.input_shape, data.num_classes
     model: nn.Module = make
     if not isinstance(make, nn.Module):
-        model = call_with(make, input_shape=shape, num_classes=num_classes)
+        try:
+            model = call_with(make, input_shape=shape, num_classes=num_classes)
+        except RuntimeError as error:
+            raise ValueError(f"the model cannot be built: {error}") from None
     batch = next(iter(data.eval_loader(data.train_clients.of(0)[:2])))
     inputs = data.examples.transform(batch.inputs, dtype=torch.get_default_dtype())
     try:
@@ -102,15 +104,7 @@ def initial_weights(config: DictConfig, model: nn.Module) -> Tree:
     weights = read_weights(model)
     if config.init_from is None:
         return weights
-    try:
-        found = torch.load(config.init_from, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, EOFError, RuntimeError):
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(v, torch.Tensor) for v in found.values()):
-        raise ValueError(
-            f"init_from={config.init_from} holds no weights; allowed: a state dict, as "
-            f"torch.save(model.state_dict(), FILE) or another run's model.pt"
-        )
+    found = read_state_dict(config.init_from, key="init_from")
     return load_weights(weights, found, source=config.init_from)
 
 
@@ -145,7 +139,8 @@ def build_callbacks(config: DictConfig) -> list[L.Callback]:
     Raises:
         ValueError: if one would carry weights from client to client.
     """
-    callbacks = list((instantiate(config.callbacks) or {}).values())
+    named = instantiate(config.callbacks) or {}
+    callbacks = [callback for callback in named.values() if callback is not None]
     if any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks):
         raise ValueError("callbacks: StochasticWeightAveraging would average over clients")
     return callbacks

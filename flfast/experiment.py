@@ -1,6 +1,7 @@
 """From a checked config to a run."""
 
 import logging
+import os
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -26,9 +27,12 @@ from flfast.building import (
     initial_weights,
     run_dir,
 )
+from flfast.checkpoints.folders import Checkpoint
+from flfast.checkpoints.signals import StopRequests
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.phases import Phase
 from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.sources.image_files import UnreadableImageError
 from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.engines.cohort import fine_tuning
 from flfast.lit.engines.engine import Engine
@@ -37,14 +41,24 @@ from flfast.lit.memory import keep_freed_memory
 from flfast.lit.module import LocalModule, check_optimizer_state
 from flfast.lit.ownership import make_states
 from flfast.lit.world import World, gather
+from flfast.resuming import (
+    find_origins,
+    keep_checkpoints,
+    loggers_of,
+    resume,
+    shared_run_dir,
+    sizes_of,
+    with_known_sizes,
+)
 from flfast.sizing import Parts, find_sizes, least, with_sizes
 from flfast.state.store import ClientStates
+from flfast.threats import build_uplink, check_cohort, poison
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def run_experiment(phases: list[Phase], world: World) -> float | None:
+def run_experiment(phases: list[Phase], world: World, requests: StopRequests) -> float | None:
     """Build a federation from a checked config and run it, as one rank of a world.
 
     Returns:
@@ -53,12 +67,16 @@ def run_experiment(phases: list[Phase], world: World) -> float | None:
     Raises:
         ConfigError: if data, model or devices refuse the settings on any rank, or every client
             diverges.
+        StoppedError: if a rank was told to stop.
     """
-    federation = build(phases, world)
+    federation = build(phases, world, requests)
     try:
         history = federation.run()
     except (DivergedError, MisconfigurationException) as error:
         raise ConfigError(str(error)) from error
+    except UnreadableImageError as error:
+        # A worker that reads puts its traceback before the message.
+        raise OneRankError(str(error).strip().splitlines()[-1]) from error
     except ValueError as error:
         if "Expected more than 1 value per channel" not in str(error):
             raise
@@ -70,20 +88,30 @@ def run_experiment(phases: list[Phase], world: World) -> float | None:
     return None if value is None else float(value)
 
 
-def build(phases: list[Phase], world: World) -> Federation:
-    """Everything a run needs; collective.
+def build(phases: list[Phase], world: World, requests: StopRequests) -> Federation:
+    """Everything a run needs, where it is to go on; collective.
 
     Raises:
         ConfigError: if data, model or devices refuse the settings on any rank.
     """
-    config = phases[0].config
+    given, config = phases, phases[0].config
+    folder = shared_run_dir(world)
+    first = world.rank == 0
+    origins = gather(world, together(world, lambda: first and find_origins(config, folder)))[0]
+    origin = origins[0] if origins else None
+    phases = with_known_sizes(phases, origin)
     # Ranks of a node must not download into one folder at the same time.
     waits = world.local_rank > 0 and config.data.get("download", False)
     early = together(world, lambda: None if waits else build_parts(config))
     parts = together(world, lambda: early or build_parts(config))
     sizes = together(world, partial(find_sizes, phases, parts, world))
     phases = with_sizes(phases, least(gather(world, sizes)))
-    return together(world, partial(build_federation, phases, parts, world))
+    federation = together(world, partial(build_federation, phases, parts, world, origin))
+    stand_for = sizes_of(given, phases)
+    together(world, partial(keep_checkpoints, federation, config, stand_for, folder, requests))
+    if origins:
+        together(world, partial(resume, federation, config, origins))
+    return federation
 
 
 def together(world: World, work: Callable[[], T]) -> T:
@@ -101,6 +129,8 @@ def together(world: World, work: Callable[[], T]) -> T:
         message, failure = str(error), error
     except InstantiationException as error:
         message, failure = str(error.__cause__ or error), error
+    except MemoryError as error:
+        message, failure = f"data or model are larger than the memory: {error}", error
     except Exception as error:
         # Of the program, not of the settings; the others must not wait for this rank.
         gather(world, f"{type(error).__name__}: {error}")
@@ -118,7 +148,9 @@ def build_parts(config: DictConfig) -> Parts:
     quiet_lightning()
     keep_freed_memory()
     torch.set_num_threads(config.threads)
+    os.environ["OMP_NUM_THREADS"] = str(config.threads)  # or Lightning's ddp shares out all cores
     data = build_data(config)
+    poison(config, data)
     model = build_model(config, data)
     use_channels_last(model)
     initial = initial_weights(config, model)
@@ -131,7 +163,9 @@ def build_parts(config: DictConfig) -> Parts:
     return Parts(data, module, initial)
 
 
-def build_federation(phases: list[Phase], parts: Parts, world: World) -> Federation:
+def build_federation(
+    phases: list[Phase], parts: Parts, world: World, origin: Checkpoint | None
+) -> Federation:
     """A federation of the parts, with plans, loggers and callbacks."""
     config = phases[0].config
     data, module = parts.data, parts.module
@@ -139,12 +173,14 @@ def build_federation(phases: list[Phase], parts: Parts, world: World) -> Federat
     callbacks = build_callbacks(config)
     make_trainer = partial(build_trainer, phases, callbacks, world)
     plans = build_plans(phases, module.model)
-    loggers = list((instantiate(config.logger) or {}).values())
+    nodes = instantiate(loggers_of(config, origin))
+    loggers = [logger for logger in nodes.values() if logger]
     for logger in loggers:
         logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
     states = make_states(config.client_states, run_dir() / "client_states", world)
     make_engine = instantiate(config.engine)
     engine = make_engine(module, data, make_trainer, states, world)
+    engine.uplink = build_uplink(config, data)
     if config.finetune_epochs:
         tuner = make_engine(fine_tuning(module), data, make_trainer, ClientStates(), world)
         engine.evaluate_finetuned(tuner, config.finetune_epochs)
@@ -166,12 +202,14 @@ def build_federation(phases: list[Phase], parts: Parts, world: World) -> Federat
         eval_every=config.eval_every,
         seed=config.seed,
         recalibrate=config.bn == "recalibrate",
+        faults=engine.uplink.faults,
         callbacks=callbacks,
         loggers=loggers,
         run_dir=run_dir(),
         title=title,
     )
-    federation.cohort(1)  # a sampler that asks too much says so here
+    # A sampler that asks too much says so here, and an aggregation that does.
+    check_cohort(engine.uplink.aggregation, federation.cohort(1))
     return federation
 
 

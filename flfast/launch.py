@@ -2,10 +2,14 @@
 
 import datetime
 import logging
+import signal
 import sys
 import time
+from dataclasses import fields
 from functools import partial
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,14 +22,18 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from flfast.building import choose_strategy
+from flfast.checkpoints.signals import StoppedError, StopRanks, StopRequests
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.phases import Phase
 from flfast.experiment import run_experiment, together
 from flfast.joining import fit_to_world
 from flfast.lit.devices import num_devices
-from flfast.lit.world import ALONE, World, gather, launched_world
+from flfast.lit.world import ALONE, World, gather, launched_world, num_restarts
 
 log = logging.getLogger(__name__)
+
+STOP, REFUSAL = "stop", "refusal"
+"""Names of notes: that somebody asked for an end, and why the run cannot be."""
 
 
 def run(phases: list[Phase]) -> float | None:
@@ -38,18 +46,23 @@ def run(phases: list[Phase]) -> float | None:
         `optimized_metric` after the last round.
 
     Raises:
-        ConfigError: if a setting cannot be run, or a rank dies; of a world that was started from
-            outside only rank 0 has a message, the others end with the same exit code.
+        ConfigError: if a setting cannot be run, or ranks die too often; of a world that was
+            started from outside only rank 0 has a message, the others end with the same exit code.
+        StoppedError: if the run was told to stop.
     """
     world = launched_world()
     if world is None:
         size = num_ranks(phases)
-        return _launch(phases, size) if size > 1 else run_experiment(phases, ALONE)
+        if size > 1:
+            return _launch(phases, size)
+        with StopRequests(alone=True) as requests:
+            return run_experiment(phases, ALONE, requests)
     try:
         _join(phases, world)
         even = len(set(gather(world, world.local_size))) == 1
         phases = together(world, partial(fit_to_world, phases, world, even=even))
-        return run_experiment(phases, world)
+        with StopRequests(alone=world.size == 1) as requests:
+            return run_experiment(phases, world, requests)
     except ConfigError:
         if world.rank:
             raise SystemExit(2) from None
@@ -79,13 +92,53 @@ def _num_ranks(config: DictConfig) -> int:
     return num_devices(chosen) if strategy in {"ddp", "fsdp"} else 1
 
 
+class _Outcome(NamedTuple):
+    """How a rank ended.
+
+    Attributes:
+        value: `optimized_metric` after the last round.
+        refused: the message of an error for the user.
+        stopped: whether the run was told to stop.
+    """
+
+    value: float | None = None
+    refused: str | None = None
+    stopped: bool = False
+
+
 def _launch(phases: list[Phase], size: int) -> float | None:
-    config = phases[0].config
+    torch.set_num_threads(phases[0].config.threads)
+    notes = TemporaryDirectory(prefix="flfast-")
+    with notes as folder, StopRanks(Path(folder) / STOP) as requests:
+        entry = elastic_launch(_settings(phases, size), _rank)
+        try:
+            results = entry(phases, HydraConfig.instance().cfg, Path(folder))
+        except ChildFailedError as error:
+            if requests.asked:  # whoever asked told the ranks, too, which died of it
+                raise StoppedError from None
+            rank, failure = error.get_first_failure()
+            message = failure.message
+            message = str(message["message"] if isinstance(message, dict) else message)
+            raise ConfigError(f"rank {rank} of {size} died: {message.splitlines()[-1]}") from None
+        except SignalException as error:
+            raise SystemExit(128 + error.sigval) from None
+    outcome: _Outcome = results[0]
+    if outcome.refused is not None:
+        raise ConfigError(outcome.refused)
+    if outcome.stopped:
+        raise StoppedError
+    return outcome.value
+
+
+def _settings(phases: list[Phase], size: int) -> LaunchConfig:
     # A forked rank starts in a fraction of a second, a spawned one imports everything anew; but
     # neither CUDA nor a pool of threads survives a fork.
     safe = sys.platform == "linux" and not torch.cuda.is_initialized()
-    forkable = safe and config.threads == 1
-    settings = LaunchConfig(
+    forkable = safe and phases[0].config.threads == 1
+    options: dict[str, Any] = {}
+    if "signals_to_handle" in {field.name for field in fields(LaunchConfig)}:
+        options["signals_to_handle"] = "SIGHUP,SIGQUIT"  # the others are `StopRanks`'
+    return LaunchConfig(
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=size,
@@ -93,45 +146,61 @@ def _launch(phases: list[Phase], size: int) -> float | None:
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         start_method="fork" if forkable else "spawn",
-        max_restarts=0,
+        max_restarts=max(phase.config.strategy.get("max_restarts", 0) for phase in phases),
         monitor_interval=0.1,
+        **options,
     )
-    torch.set_num_threads(config.threads)
-    try:
-        results = elastic_launch(settings, _rank)(phases, HydraConfig.instance().cfg)
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        message = failure.message
-        message = str(message["message"] if isinstance(message, dict) else message)
-        raise ConfigError(f"rank {rank} of {size} died: {message.splitlines()[-1]}") from None
-    except SignalException as error:
-        raise SystemExit(128 + error.sigval) from None
-    result = results[0]
-    if isinstance(result, str):
-        raise ConfigError(result)
-    return result
 
 
-def _rank(phases: list[Phase], hydra_config: Any) -> float | str | None:
-    """What every launched process runs; an error for the user comes back as its message."""
-    HydraConfig.instance().cfg = hydra_config
-    setup_globals()
-    if not logging.getLogger().handlers:  # a spawned process knows nothing of Hydra's job
-        job: Any = HydraConfig.get()
-        configure_log(job.job_logging, job.verbose)
-    world = launched_world()
-    assert world is not None
-    try:
-        _join(phases, world)
-        return run_experiment(phases, world)
-    except OneRankError:
-        raise
-    except ConfigError as error:
-        return str(error)
-    except RuntimeError:
-        # If only the connection to a rank that died is lost, that rank is noticed first.
-        time.sleep(1)
-        raise
+def _rank(phases: list[Phase], hydra_config: Any, notes: Path) -> _Outcome:
+    """What every launched process runs.
+
+    Args:
+        phases: of the run.
+        hydra_config: of the job.
+        notes: folder in which all processes of the launch leave word.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; the launcher has it, too
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # another rank has died
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # a fork has the launcher's handler
+    with StopRequests(alone=False, names=["SIGUSR1"]) as requests:
+        known = _word_of(notes)
+        if known is not None:
+            return known
+        HydraConfig.instance().cfg = hydra_config
+        setup_globals()
+        if not logging.getLogger().handlers:  # a spawned process knows nothing of Hydra's job
+            job: Any = HydraConfig.get()
+            configure_log(job.job_logging, job.verbose)
+        world = launched_world()
+        assert world is not None
+        try:
+            _join(phases, world)
+            return _Outcome(run_experiment(phases, world, requests))
+        except StoppedError:
+            return _Outcome(stopped=True)
+        except OneRankError as error:
+            (notes / REFUSAL).write_text(str(error), encoding="utf-8")
+            raise
+        except ConfigError as error:
+            return _Outcome(refused=str(error))
+        except RuntimeError:
+            # If only the connection to a rank that died is lost, that rank is noticed first.
+            time.sleep(1)
+            raise
+        except Exception as error:
+            text = f"rank {world.rank} of {world.size} died: {type(error).__name__}: {error}"
+            (notes / REFUSAL).write_text(text, encoding="utf-8")
+            raise
+
+
+def _word_of(notes: Path) -> _Outcome | None:
+    """What a restart would not change: a wish to end, an error of the program or the settings."""
+    if (notes / STOP).exists():
+        return _Outcome(stopped=True)
+    if (notes / REFUSAL).exists():
+        return _Outcome(refused=(notes / REFUSAL).read_text(encoding="utf-8"))
+    return None
 
 
 def _join(phases: list[Phase], world: World) -> None:
@@ -142,4 +211,8 @@ def _join(phases: list[Phase], world: World) -> None:
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         timeout = max(phase.config.strategy.get("timeout_s", 1800) for phase in phases)
-        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
+        limit = datetime.timedelta(seconds=timeout)
+        # TorchElastic's store outlives a restart, and with it the addresses of ranks that died.
+        store, rank, size = next(dist.rendezvous("env://", timeout=limit))
+        own = dist.PrefixStore(f"attempt-{num_restarts()}", store)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=limit)

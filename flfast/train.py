@@ -5,9 +5,11 @@ Torch-free until the config is known to be good: importing torch and Lightning c
 
 import os
 import sys
+import traceback
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -16,6 +18,8 @@ from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.phases import compose_phases
+from flfast.config.resuming import check_resume
+from flfast.config.words import check_words
 
 _INSTALLED = Path(__file__).parent / "conf"
 CONF = str(_INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "conf")
@@ -24,6 +28,7 @@ CONF = str(_INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "c
 @hydra.main(version_base="1.3", config_path=CONF, config_name="config")
 def _run(config: DictConfig) -> float | None:
     check(config)
+    check_resume(config, Path(HydraConfig.get().runtime.output_dir))
     phases = compose_phases(config)
     from flfast.launch import run  # imports torch
 
@@ -31,18 +36,26 @@ def _run(config: DictConfig) -> float | None:
 
 
 def main() -> None:
-    """Run; a wrong setting ends in one clear error and exit code 2."""
+    """Run; a wrong setting ends in one clear error and exit code 2, a run told to stop in 75."""
     wanted = os.environ.get("HYDRA_FULL_ERROR")
     # Hydra would print a stripped traceback and exit; its errors should come here as they are.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        check_words(sys.argv[1:], conf=CONF)
         _run()
-    except (ConfigError, HydraException, OmegaConfBaseException, OSError) as error:
-        if wanted == "1":
+    except Exception as error:
+        told = isinstance(error, (ConfigError, HydraException, OmegaConfBaseException, OSError))
+        if wanted == "1" or not (told or _while_composing(error)):
             raise
         sys.exit(explain(error, conf=CONF))
     finally:
         os.environ["HYDRA_FULL_ERROR"] = wanted or "0"
+
+
+def _while_composing(error: Exception) -> bool:
+    """Whether Hydra failed before it called us: its assertions meet what a user typed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return not any(frame.filename == __file__ and frame.name == "_run" for frame in frames)
 
 
 if __name__ == "__main__":

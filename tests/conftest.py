@@ -1,5 +1,6 @@
 """Small federations, built by hand, and the command line, run in this process."""
 
+import logging
 import sys
 import warnings
 from pathlib import Path
@@ -27,6 +28,7 @@ from flfast.experiment import quiet_lightning
 from flfast.federation.loop import Federation
 from flfast.federation.samplers.uniform import uniform
 from flfast.lit.engines.eager import EagerEngine
+from flfast.lit.fused.trace import operators
 from flfast.lit.module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
@@ -35,8 +37,22 @@ from flfast.plan import Batching, RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.weights import read_weights
 
+# Or pytest listens to what torch says of every tensor that it traces.
+logging.getLogger("torch.__trace").propagate = True
+
 settings.register_profile("flfast", deadline=None, derandomize=True)
 settings.load_profile("flfast")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def traced_before_all_tests():
+    """Trace a gradient before there was any: the worst order for those that fork."""
+
+    def step(state):
+        leaf = state["p"].detach().requires_grad_()
+        leaf.sum().backward()
+
+    operators(step, [{"p": torch.ones(3)}])
 
 
 @pytest.fixture(autouse=True)

@@ -63,6 +63,7 @@ class Problem:
         rounds: how many.
         precision: `trainer.precision`.
         seed: of data, weights and run.
+        threat: key of `THREATS`; None is peace.
     """
 
     sizes: tuple[int, ...]
@@ -88,6 +89,7 @@ class Problem:
     rounds: int
     precision: str
     seed: int
+    threat: str | None = None
 
     def with_batching(self, **changes: object) -> "Problem":
         """The same with other options of its batching."""

@@ -11,6 +11,7 @@ import lightning as L
 import numpy as np
 import pytest
 from problems import OPTIMIZERS, Problem, make_algorithm, make_data, make_model
+from threats import threaten
 
 from flfast.federation.loop import Federation
 from flfast.federation.samplers.uniform import uniform
@@ -18,6 +19,7 @@ from flfast.lit.engines.eager import EagerEngine
 from flfast.lit.engines.fused import FusedEngine
 from flfast.lit.module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
+from flfast.lit.uplink import Uplink
 from flfast.lit.world import ALONE, World
 from flfast.plan import RoundPlan
 from flfast.state.store import ClientStates
@@ -136,6 +138,7 @@ def _federation(
         OPTIMIZERS[problem.optimizer],
         freeze_batchnorm=problem.batchnorm == "frozen",
     )
+    uplink = threaten(problem.threat, data) if problem.threat else Uplink()
     value, kind = problem.clip or (None, None)
 
     def make_trainer(plan):
@@ -162,9 +165,11 @@ def _federation(
             default_root_dir=folder,
         )
 
+    engine = ENGINES[way.engine](module, data, make_trainer, ClientStates(), world)
+    engine.uplink = uplink
     return Federation(
         algorithm=algorithm,
-        engine=ENGINES[way.engine](module, data, make_trainer, ClientStates(), world),
+        engine=engine,
         data=data,
         sampler=partial(
             uniform, fraction=problem.fraction, count=problem.count, dropout=problem.dropout
@@ -175,6 +180,7 @@ def _federation(
         eval_every=problem.rounds,
         seed=problem.seed,
         recalibrate=problem.batchnorm == "recalibrate",
+        faults=uplink.faults,
         callbacks=[recorder],
         run_dir=folder,
     )

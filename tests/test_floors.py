@@ -11,18 +11,21 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "flfast"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
-    {"options", "randomness", "plan", "injection", "state"},
+    {"options", "randomness", "plan", "injection", "machine", "state"},
     {"models", "datamodules"},
-    {"algorithms"},
+    {"algorithms", "aggregations", "attacks", "faults"},
     {"lit"},
     {"federation"},
     {"callbacks", "loggers"},
+    {"inspection"},
+    {"checkpoints"},
     {"config"},
-    {"building"},
-    {"joining", "sizing"},
+    {"building", "threats"},
+    {"joining", "resuming", "sizing"},
     {"experiment"},
     {"launch"},
     {"train"},
+    {"doctor"},
 )
 # What the tables of a run look like, callbacks read beside their own floor.
 SHARED = {"flfast.loggers.columns", "flfast.loggers.table"}
@@ -30,7 +33,9 @@ HYDRA = {
     "flfast.train",
     "flfast.experiment",
     "flfast.building",
+    "flfast.threats",
     "flfast.joining",
+    "flfast.resuming",
     "flfast.sizing",
     "flfast.launch",
     "flfast.config.*",
@@ -42,7 +47,12 @@ TORCH_FREE = {
     "flfast.config.*",
     "flfast.options",
     "flfast.plan",
+    "flfast.checkpoints.folders",
+    "flfast.checkpoints.policy",
+    "flfast.checkpoints.science",
+    "flfast.checkpoints.signals",
     "flfast.injection",
+    "flfast.machine",
     "flfast.loggers.columns",
     "flfast.loggers.table",
     "flfast.callbacks.comparison",

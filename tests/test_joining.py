@@ -2,8 +2,10 @@
 
 import os
 import socket
+from pathlib import Path
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 from tables import assert_same_numbers, rows
 
@@ -104,6 +106,12 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
+def one_rank():
+    """The command, and how many threads it left."""
+    train.main()
+    Path("threads").write_text(str(torch.get_num_threads()))
+
+
 @pytest.fixture
 def run_ranks(start):
     """One process a rank, each in a folder of its own: (exit code, stderr) of each."""
@@ -112,7 +120,7 @@ def run_ranks(start):
         port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
         command = (*QUICK, *overrides, "hydra.run.dir=run")
         ranks = [
-            start(train.main, *command, folder=f"rank{number}", env={**port, **env})
+            start(one_rank, *command, folder=f"rank{number}", env={**port, **env})
             for number, env in enumerate(envs)
         ]
         return [rank.end() for rank in ranks]
@@ -144,6 +152,8 @@ def test_tasks_of_slurm_give_the_numbers_of_one_process(
     assert together[-1]["plan/strategy"] == f"ddp/{shard}"
     assert not (tmp_path / "rank1" / "run" / "metrics.csv").exists()
     assert_same_numbers(together, alone)
+    # Lightning would give all cores to a rank that is alone on its node.
+    assert [(tmp_path / f"rank{number}" / "threads").read_text() for number in (0, 1)] == ["1"] * 2
 
 
 def ranks_of_torchrun():

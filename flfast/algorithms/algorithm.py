@@ -87,7 +87,7 @@ class Uploads(NamedTuple):
     """What a cohort sent, as the server sees it.
 
     Attributes:
-        mean: weighted mean of the uploads.
+        mean: of the uploads, weighted, or what another aggregation has in its place.
         num_clients: uploads in it, >= 1; those of dropped or diverged clients are not.
         population: clients that there are.
     """
@@ -155,6 +155,8 @@ class Algorithm:
             may be cut into parts whose gradients add up.
         correct: (gradients, params, context) -> gradients the optimizer sees; None leaves them.
         finish: (`Finished`, context) -> (upload, new client state).
+        origin: broadcast -> upload of a client that learned nothing; leaves that it lacks are
+            zero then. Attacks and `upload_clip_norm` change how far uploads are from it.
         server_step: (server state, `Uploads`) -> server state.
         personal: (broadcast, client state) -> weights the client is evaluated with; None means
             that clients have no models of their own.
@@ -174,6 +176,7 @@ class Algorithm:
     separable: bool = True
     correct: Callable[[Tree, Tree, Context], Tree] | None = None
     finish: Callable[[Finished, Context], tuple[Tree, Tree]] = _upload_weights
+    origin: Callable[[Tree], Tree] = _broadcast
     server_step: Callable[[Tree, Uploads], Tree] = _take_mean
     personal: Callable[[Tree, Tree], Tree] | None = None
 

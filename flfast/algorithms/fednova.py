@@ -59,4 +59,10 @@ def fednova(
         )
         return {**server, "params": params, "buffers": mean["buffers"]}
 
-    return Algorithm(name="fednova", weighting=weighting, finish=finish, server_step=server_step)
+    return Algorithm(
+        name="fednova",
+        weighting=weighting,
+        finish=finish,
+        origin=lambda broadcast: {"buffers": broadcast["buffers"]},  # directions start at zero
+        server_step=server_step,
+    )

@@ -6,12 +6,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from flfast.config.errors import ConfigError
 from flfast.config.rules import RULES, Config, shown
-from flfast.config.schema import Settings
+from flfast.config.schema import STRICT, OptimizerSettings, Settings
 from flfast.config.signature import Signature, read_signature
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
@@ -36,14 +36,16 @@ def check(config: DictConfig) -> None:
     Raises:
         ConfigError: one line per problem: key, value, what is allowed.
     """
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise ConfigError("\n".join(f"{key} is missing; set it" for key in missing))
     try:
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            raise ConfigError("\n".join(f"{key} is missing; set it" for key in missing))
         values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(str(error).splitlines()[0]) from None
-    problems = [*_schema(values)]
+        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise ConfigError(f"{_circular(config)}: its interpolation needs itself") from None
+    problems = [*_schema("", values, Settings)]
     if not problems:
         problems = [*_targets("", _without_ours(values)), *_trainer_names(values["trainer"])]
     if not problems:
@@ -52,11 +54,25 @@ def check(config: DictConfig) -> None:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
 
 
-def _schema(values: Config) -> Iterator[str]:
+def _circular(node: Any, prefix: str = "") -> str:
+    """The first key whose value follows from itself."""
+    names: Iterable[Any] = node if isinstance(node, DictConfig) else range(len(node))
+    for name in names:
+        try:
+            child = node[name]
+        except RecursionError:
+            typed: Any = OmegaConf.to_container(node, resolve=False)
+            return f"{prefix}{name}={typed[name]}"
+        if OmegaConf.is_config(child) and (found := _circular(child, f"{prefix}{name}.")):
+            return found
+    return ""
+
+
+def _schema(prefix: str, values: Config, schema: type[BaseModel]) -> Iterator[str]:
     try:
-        Settings.model_validate(values)
+        schema.model_validate(values)
     except ValidationError as error:
-        yield from _described("", error, known=Settings.model_fields)
+        yield from _described(prefix, error, known=schema.model_fields)
 
 
 def _described(prefix: str, error: ValidationError, *, known: Iterable[str]) -> Iterator[str]:
@@ -116,8 +132,11 @@ def _target(prefix: str, node: Config) -> Iterator[str]:
         missing = error.args[0]
         yield f"{prefix}_target_={target}: there is no {missing}; install it or set PYTHONPATH"
         return
-    if signature is not None:
-        yield from _call(prefix, node, signature)
+    if signature is None:
+        return
+    yield from _call(prefix, node, signature)
+    if target.startswith("torch.optim.") and "lr" in signature.parameters and "lr" in node:
+        yield from _schema(prefix, node, OptimizerSettings)
 
 
 def _call(prefix: str, node: Config, signature: Signature) -> Iterator[str]:
@@ -129,13 +148,17 @@ def _call(prefix: str, node: Config, signature: Signature) -> Iterator[str]:
             if not signature.open_ended:
                 known = signature.parameters
                 yield f"unknown key {prefix}{name}={shown(value)}{_suggest(name, known)}"
-        elif parameter.annotation is not None and not isinstance(value, dict):
+        elif parameter.annotation is not None and not _is_call(value):
             yield from _typed(prefix + name, value, parameter.annotation)
+
+
+def _is_call(value: Any) -> bool:
+    return isinstance(value, dict) and "_target_" in value
 
 
 def _typed(key: str, value: Any, annotation: Any) -> Iterator[str]:
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(annotation, config=ConfigDict(strict=True))
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation, config=STRICT)
     except Exception:  # noqa: BLE001 - a type pydantic has no idea of
         return
     try:

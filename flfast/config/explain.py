@@ -12,6 +12,9 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from flfast.config.errors import ConfigError
 
 _UNKNOWN = re.compile(r"Could not (?:override|delete.*?|append.*?) '([^']+)'")
 
@@ -34,6 +37,9 @@ def explain(error: Exception, *, conf: str) -> int:
         message = f"{error.override}: {message.splitlines()[0]}"
     elif error.__cause__ is not None and str(error.__cause__) not in message:
         message = f"{message}\n{error.__cause__}"
+    elif not isinstance(error, (ConfigError, HydraException, OmegaConfBaseException, OSError)):
+        typed = " ".join(sys.argv[1:])
+        message = f"Hydra cannot compose {typed}: {message or type(error).__name__}"
     lines = "\n".join(f"  {line}" for line in message.strip().splitlines())
     sys.stderr.write(f"flfast stops here:\n{lines}\n")
     sys.stderr.write(

@@ -49,10 +49,10 @@ def compose_phases(config: DictConfig) -> list[Phase]:
         start = phase["from"] if phase["from"] > 0 else config.rounds + 1 + phase["from"]
         if not 1 <= start <= config.rounds:
             continue  # a shorter run ends before
-        composed = compose("config", [*HydraConfig.get().overrides.task, *phase.overrides])
         try:
+            composed = compose("config", [*HydraConfig.get().overrides.task, *phase.overrides])
             check(composed)
-        except ConfigError as error:
+        except (ValueError, TypeError, AssertionError) as error:  # of ours, and of Hydra's inside
             raise ConfigError(f"{key}: {error}") from None
         changed = _frozen(config, composed)
         if changed:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 Config = dict[str, Any]
+_PER_CORE = 64  # threads or processes, far beyond what could pay
 Rule = Callable[[Config], str | None]
 
 
@@ -91,10 +92,31 @@ def _baselines(config: Config) -> str | None:
     return None
 
 
+def _threats(config: Config) -> str | None:
+    if config["mode"] == "federated":
+        return None
+    for key, plain in (("aggregation", "mean"), ("attack", "none"), ("faults", "none")):
+        name = str(config[key].get("_target_")).rpartition(".")[2]
+        if name != plain:
+            return f"{key}={name} with mode={config['mode']}: nothing is sent; use {key}={plain}"
+    return None
+
+
 def _finetuning(config: Config) -> str | None:
     epochs = config["finetune_epochs"]
     if epochs and config["mode"] == "centralized":
         return f"finetune_epochs={epochs} with mode=centralized: there are no clients; use 0"
+    return None
+
+
+def _kept_best(config: Config) -> str | None:
+    every, best = config["checkpoint"]["every"], config["checkpoint"]["keep_best"]
+    if best is None:
+        return None
+    if every == 0:
+        return f"checkpoint.keep_best={best} with checkpoint.every=0: there is none to keep"
+    if best.startswith("val/") and config["split"]["val"] == 0:
+        return f"checkpoint.keep_best={best} needs validation data; set split.val > 0"
     return None
 
 
@@ -118,6 +140,19 @@ def _devices(config: Config) -> str | None:
             f"trainer.accelerator={accelerator} trainer.devices={devices}: there is no GPU here; "
             f"allowed: trainer.accelerator=cpu with a count of devices"
         )
+    return None
+
+
+def _processes(config: Config) -> str | None:
+    most = _PER_CORE * (os.cpu_count() or 1)
+    asked = {
+        "threads": config["threads"],
+        "loader.num_workers": config["loader"]["num_workers"],
+        "trainer.devices": config["trainer"]["devices"],
+    }
+    for key, value in asked.items():
+        if isinstance(value, int) and value > most:
+            return f"{key}={value}: allowed: up to {most}, {_PER_CORE} for each core there is"
     return None
 
 
@@ -172,9 +207,12 @@ RULES: tuple[Rule, ...] = (
     _workers,
     _optimized,
     _baselines,
+    _threats,
     _finetuning,
+    _kept_best,
     _init_from,
     _devices,
+    _processes,
     _sync_batchnorm,
     _sharded,
 )

@@ -1,20 +1,33 @@
 """What the top level of the config may hold. Torch-free."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from annotated_types import Le
 from pydantic import BaseModel, ConfigDict, Field
 
-from flfast.options import BatchSize, Count, NonNegative, NonNegativeInt, Portion, Positive
+from flfast.options import BatchSize, Count, NonNegative, NonNegativeInt, Portion, Positive, Seed
 from flfast.plan import LastBatch
 
-Node = dict[str, Any]
 METRICS = ("loss", "accuracy", "auc")
 VIEWS = ("val", "global", "local", "personal", "finetuned", "new", "new_finetuned")
 OPTIMIZED = (*(f"{view}/{metric}" for view in VIEWS for metric in METRICS), "train/loss")
 
 
+STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+
+
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", **STRICT)
+
+
+class _Open(BaseModel):
+    model_config = ConfigDict(extra="allow", **STRICT)
+
+
+class TargetSettings(_Open):
+    """What Hydra calls, with the rest as its options."""
+
+    target: str = Field(alias="_target_", min_length=1)
 
 
 class SplitSettings(_Strict):
@@ -33,10 +46,8 @@ class LoaderSettings(_Strict):
     persistent_workers: bool
 
 
-class TrainerSettings(BaseModel):
+class TrainerSettings(_Open):
     """Options of lightning.Trainer with ranges that Lightning checks late or not at all."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
 
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "tpu"]
     devices: int | Literal["auto"] | list[NonNegativeInt]
@@ -52,10 +63,8 @@ class TrainerSettings(BaseModel):
     profiler: Literal["simple", "advanced", "pytorch"] | dict[str, Any] | None
 
 
-class OptimizerSettings(BaseModel):
+class OptimizerSettings(TargetSettings):
     """Any torch optimizer."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
 
     lr: Positive
     momentum: NonNegative = 0.0
@@ -70,6 +79,15 @@ class StrategySettings(_Strict):
     shard: Literal["clients", "batch"] = "clients"
     group_params: Count | None = None
     timeout_s: Count = 1800
+    max_restarts: NonNegativeInt = 0
+
+
+class CheckpointSettings(_Strict):
+    """What a run leaves to go on from."""
+
+    every: NonNegativeInt | Literal["auto"]
+    keep_last: Count
+    keep_best: Literal["val/loss", "val/accuracy", "val/auc", "train/loss"] | None
 
 
 class PhaseSettings(_Strict):
@@ -100,14 +118,12 @@ class ScheduleSettings(_Strict):
 class LrScheduleSettings(_Strict):
     """The learning rate over rounds."""
 
-    scheduler: Node | None
+    scheduler: TargetSettings | None
     warmup_rounds: NonNegativeInt
 
 
-class SamplerSettings(BaseModel):
+class SamplerSettings(TargetSettings):
     """Who takes part; the rest are options of the sampler."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
 
     holdout_clients: NonNegativeInt | Portion = 0
 
@@ -115,8 +131,8 @@ class SamplerSettings(BaseModel):
 class Settings(_Strict):
     """The whole config."""
 
-    rounds: Count
-    seed: NonNegativeInt
+    rounds: Annotated[Count, Le(1_000_000)]
+    seed: Seed
     mode: Literal["federated", "centralized", "local_only"]
     batch_size: BatchSize | Literal["auto"]
     micro_batch: Count | Literal["auto"] | None
@@ -125,24 +141,30 @@ class Settings(_Strict):
     local_steps: Count | None
     bn: Literal["aggregate", "local", "frozen", "recalibrate"]
     local_optimizer_state: Literal["reset", "keep", "average"]
+    upload_clip_norm: Positive | None
     client_states: Literal["auto", "ram", "disk"]
     eval_every: Count
     finetune_epochs: NonNegativeInt
     optimized_metric: Literal[OPTIMIZED]  # type: ignore[valid-type]
+    checkpoint: CheckpointSettings
+    resume: str | None
     init_from: str | None
     threads: Count
     split: SplitSettings
     loader: LoaderSettings
-    algorithm: Node
-    data: Node
-    partition: Node
-    model: Node
+    algorithm: TargetSettings
+    data: TargetSettings
+    partition: TargetSettings
+    model: TargetSettings
     optimizer: OptimizerSettings
     lr_schedule: LrScheduleSettings
     schedule: ScheduleSettings
     sampler: SamplerSettings
-    engine: Node
+    aggregation: TargetSettings
+    attack: TargetSettings
+    faults: TargetSettings
+    engine: TargetSettings
     strategy: StrategySettings
     trainer: TrainerSettings
-    logger: Node | None
-    callbacks: Node | None
+    logger: dict[str, TargetSettings | None] | None
+    callbacks: dict[str, TargetSettings | None] | None

@@ -42,7 +42,19 @@ class Examples:
                 f"labels must lie in [0, {self.num_classes}), "
                 f"got {int(labels.min())} to {int(labels.max())}"
             )
+        if isinstance(self.inputs, Tensor) and self.inputs.is_floating_point():
+            _check_finite(self.inputs)
         for name in ("inputs", "is_test", "owner"):
             value = getattr(self, name)
             if value is not None and len(value) != num:
                 raise ValueError(f"{name} has {len(value)} entries, targets have {num}")
+
+
+def _check_finite(inputs: Tensor) -> None:
+    if not inputs.numel() or all(bound.isfinite() for bound in inputs.aminmax()):
+        return
+    broken = ~inputs.flatten(start_dim=1).isfinite().all(dim=1)  # [N]
+    raise ValueError(
+        f"inputs of {int(broken.sum())} examples hold NaN or infinity, the first of them is "
+        f"example {int(broken.nonzero()[0])}"
+    )

@@ -1,6 +1,7 @@
 """The LightningDataModule of a federation: one dataset, many clients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import lightning as L
 import numpy as np
@@ -81,10 +82,7 @@ class FederatedDataModule(L.LightningDataModule):
         """
         if self._fetch is not None:
             return
-        self.examples = call_with(self.source, seed=self.seed)
-        self._fetch = make_fetch(self.examples, self.loading)
-        # Workers of their own: a validation pass may come in the middle of a local epoch.
-        self._fetch_eval = make_fetch(self.examples, self.loading)
+        self._serve(call_with(self.source, seed=self.seed))
         self.splits, central = split_examples(
             self.examples, self.partition, seed=self.seed, split=self.split
         )
@@ -94,6 +92,26 @@ class FederatedDataModule(L.LightningDataModule):
         self.central_test = central if len(central) else own_test.indices
         train = self.splits["train"]
         self.train_clients = train.only(self.members).pooled() if self.pooled else train
+
+    def _serve(self, examples: Examples) -> None:
+        self.examples = examples
+        self._fetch = make_fetch(examples, self.loading)
+        # Workers of their own: a validation pass may come in the middle of a local epoch.
+        self._fetch_eval = make_fetch(examples, self.loading)
+
+    def relabel(self, clients: Iterable[int], change: Callable[[Tensor, int], Tensor]) -> None:
+        """Give clients other labels to learn from, before any training; others see none of it.
+
+        Args:
+            clients: whose training examples change.
+            change: (labels int64 [M], C) -> labels.
+        """
+        targets = self.examples.targets.clone()
+        for client_id in clients:
+            own = torch.from_numpy(self.train_clients.of(client_id))
+            targets[own] = change(targets[own], self.num_classes)
+        self.close()
+        self._serve(replace(self.examples, targets=targets))
 
     def close(self) -> None:
         """End the processes that read examples, if any; nothing is fetched afterwards."""

@@ -44,7 +44,11 @@ def learning_rates(
             with warnings.catch_warnings():
                 # torch expects optimizer.step() before; here only the rates are of interest.
                 warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step.*")
-                schedule.step()
+                try:
+                    schedule.step()
+                except ArithmeticError as error:
+                    name = type(schedule).__name__
+                    raise ValueError(f"lr_schedule.scheduler={name}: {error}") from None
     if min(rates) < 0:
         raise ValueError(
             f"lr_schedule: round {rates.index(min(rates)) + 1} would have learning rate "

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm, Uploads
 from flfast.datamodules.federated import FederatedDataModule
+from flfast.faults.fault import NO_FAULTS, Faults
+from flfast.federation.deadline import in_time
 from flfast.federation.rows import (
     client_columns,
     client_rows,
@@ -23,9 +24,10 @@ from flfast.federation.rows import (
 from flfast.federation.samplers.cohort import Cohort
 from flfast.lit.engines.engine import Engine, Trained
 from flfast.lit.metrics import GroupMetrics
+from flfast.lit.uplink import DIVERGED, NOT_SELECTED
 from flfast.plan import RoundPlan
 from flfast.randomness import generator
-from flfast.state.tree import Tree, num_bytes
+from flfast.state.tree import Tree, all_finite, num_bytes
 from flfast.state.weights import flatten
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ Row = dict[str, Any]
 
 
 class DivergedError(RuntimeError):
-    """Every client of a round uploaded NaN or infinity."""
+    """A round left no numbers: NaN or infinity in every upload, or in the server's model."""
 
 
 @dataclass
@@ -52,11 +54,12 @@ class Federation:
         eval_every: rounds between evaluations; the last round is always evaluated.
         seed: of the run.
         recalibrate: measure BatchNorm statistics after every server step.
-        callbacks: Lightning's, and ours with the hooks of a round.
+        faults: what goes wrong with clients; the engine's uplink has the same.
+        callbacks: Lightning's, and whatever has hooks of a round.
         loggers: Lightning's; each gets one row a round.
         run_dir: where the run leaves its files.
         title: one line for pictures and tables.
-        server: server state.
+        server: server state; with `history`, where a run goes on from that was resumed.
         history: rows so far; row r is the state after round r.
     """
 
@@ -70,7 +73,8 @@ class Federation:
     eval_every: int
     seed: int
     recalibrate: bool = False
-    callbacks: Sequence[Callback] = ()
+    faults: Faults = NO_FAULTS
+    callbacks: Sequence[object] = ()
     loggers: Sequence[Logger] = ()
     run_dir: Path = Path()
     title: str = "flfast"
@@ -88,10 +92,11 @@ class Federation:
         """
         status = "failed"
         try:
-            self.server = self.algorithm.server_state(self.initial)
+            self.server = self.server or self.algorithm.server_state(self.initial)
             self._emit("on_run_start")
-            self._finish_round({"round": 0}, {}, evaluate=self.plans(1, []))
-            for round_idx in range(1, self.rounds + 1):
+            if not self.history:
+                self._finish_round({"round": 0}, {}, evaluate=self.plans(1, []))
+            for round_idx in range(len(self.history), self.rounds + 1):
                 self._round(round_idx)
             status = "success"
         finally:
@@ -132,7 +137,8 @@ class Federation:
             before = self.plans(round_idx - 1, self.history[:-1])
             if plan._replace(round_idx=0, lr=0) != before._replace(round_idx=0, lr=0):
                 log.info("round %d: %s", round_idx, plan.describe())
-        cohort = self.cohort(round_idx)
+        drawn = self.cohort(round_idx)
+        cohort = in_time(drawn, plan, self.algorithm, self.data, self.faults.late)
         self._emit("on_round_start", plan, cohort)
         sent = num_bytes(self.algorithm.broadcast(self.server))
         trained = self.engine.train(
@@ -157,21 +163,30 @@ class Federation:
         self._finish_round(row, clients, evaluate=plan if due else None)
 
     def _server_step(self, trained: Trained, cohort: Cohort, plan: RoundPlan) -> None:
-        rejected = [report.client_id for report in trained.reports if report.rejected]
-        if rejected:
-            log.warning("round %d: clients %s uploaded NaN or infinity", plan.round_idx, rejected)
+        refused = [r for r in trained.reports if r.rejected and r.reason != NOT_SELECTED]
+        for what in dict.fromkeys(report.reason for report in refused):
+            who = [report.client_id for report in refused if report.reason == what]
+            log.warning("round %d: clients %s uploaded %s", plan.round_idx, who, what)
         if trained.mean is None:
-            if rejected:
+            diverged = [r.client_id for r in refused if r.reason == DIVERGED]
+            if diverged and len(diverged) == len(trained.reports):
                 raise DivergedError(
-                    f"round {plan.round_idx}: all {len(rejected)} clients diverged (NaN or "
+                    f"round {plan.round_idx}: all {len(diverged)} clients diverged (NaN or "
                     f"infinity) at lr={plan.lr:g}; lower optimizer.lr or set "
                     f"trainer.gradient_clip_val"
                 )
-            log.warning("round %d: every client dropped out; the model stays", plan.round_idx)
+            why = trained.shortage or "no upload arrived whole"
+            why = why if trained.reports else "every client dropped out"
+            log.warning("round %d: %s; the model stays", plan.round_idx, why)
             return
-        num_clients = len(trained.reports) - len(rejected)
+        num_clients = sum(report.accepted for report in trained.reports)
         uploads = Uploads(trained.mean, num_clients, self.population)
         self.server = self.algorithm.server_step(self.server, uploads)
+        if not all_finite(self.server["params"]):
+            raise DivergedError(
+                f"round {plan.round_idx}: the server's step made NaN or infinity of finite "
+                f"uploads; lower algorithm.server_lr, or what else scales the step"
+            )
         if self.recalibrate:
             self.server = self.engine.recalibrate(self.server, cohort.clients.tolist(), plan)
 

@@ -14,18 +14,23 @@ Row = dict[str, Any]
 def training_columns(
     trained: Trained, cohort: Cohort, *, seconds: float, broadcast_bytes: int
 ) -> Row:
-    """Columns of a round's training; the loss is a mean over the examples seen."""
-    kept = [report for report in trained.reports if not report.rejected]
+    """Columns of a round's training; the loss is a mean over the examples seen.
+
+    Dropped is who sent nothing that arrived in time, rejected whose upload was then left out.
+    """
+    kept = [report for report in trained.reports if report.accepted]
+    lost = sum(report.status == "lost" for report in trained.reports)
+    missing = len(cohort.dropped) + len(cohort.late)
     seen = sum(report.num_seen for report in trained.reports)
     kept_seen = sum(report.num_seen for report in kept)
     row: Row = {
         "time/train_s": seconds,
         "train/samples_per_s": seen / seconds,
         "comm/up_bytes": sum(report.up_bytes for report in trained.reports),
-        "comm/down_bytes": broadcast_bytes * (len(cohort.clients) + len(cohort.dropped)),
+        "comm/down_bytes": broadcast_bytes * (len(cohort.clients) + missing),
         "cohort/clients": len(cohort.clients),
-        "cohort/dropped": len(cohort.dropped),
-        "cohort/rejected": len(trained.reports) - len(kept),
+        "cohort/dropped": missing + lost,
+        "cohort/rejected": sum(report.rejected for report in trained.reports),
     }
     if kept_seen:
         total = sum(report.loss * report.num_seen for report in kept)
@@ -69,9 +74,11 @@ def client_columns(name: str, metrics: GroupMetrics) -> Iterator[tuple[int, Row]
 def client_rows(trained: Trained, cohort: Cohort) -> dict[int, Row]:
     """What each client of the cohort did, by client."""
     rows: dict[int, Row] = {int(client): {"status": "dropped"} for client in cohort.dropped}
+    rows |= {int(client): {"status": "late"} for client in cohort.late}
     for report in trained.reports:
         rows[report.client_id] = {
-            "status": "rejected" if report.rejected else "trained",
+            "status": report.status,
+            "reason": report.reason,
             "num_examples": report.num_examples,
             "num_steps": report.num_steps,
             "train/loss": report.loss,

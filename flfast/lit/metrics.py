@@ -119,7 +119,9 @@ def _micro_auc(predictions: Predictions, group: Tensor, num_groups: int) -> Tens
     """AUC over all (example, class) pairs: the Mann-Whitney statistic of mid-ranks, [G]."""
     num_classes = predictions.scores.shape[1]
     # Bits of floats that are not negative sort like the floats: (group, score) in one integer.
-    keys = (group[:, None] << 32) + predictions.scores.contiguous().view(torch.int32)
+    # What a diverged model predicts counts as 0.
+    scores = predictions.scores.nan_to_num(0.0)
+    keys = (group[:, None] << 32) + scores.contiguous().view(torch.int32)
     positive = keys.gather(1, predictions.targets[:, None]).squeeze(1)
     keys = keys.flatten().sort().values
     positive = positive.sort().values  # neighbours are found in the cache

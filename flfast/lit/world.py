@@ -57,6 +57,11 @@ def launched_world() -> World | None:
     )
 
 
+def num_restarts() -> int:
+    """How often TorchElastic or torchrun has started this world anew."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
 def _in_step_of_slurm() -> bool:
     # Only srun describes steps; a batch script and a shell have variables of the whole job, too.
     return int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1 and SLURMEnvironment.detect()
@@ -136,7 +141,7 @@ def reduce_mean(world: World, mean: WeightedMean) -> WeightedMean:
     """
     if world.size == 1:
         return mean
-    like = next((spec for spec in gather(world, _spec(mean)) if spec is not None), None)
+    like = like_of_any(world, None if mean.total is None else mean.like)
     if like is None:
         return mean
     if mean.total is None:
@@ -152,6 +157,8 @@ def reduce_mean(world: World, mean: WeightedMean) -> WeightedMean:
     return mean
 
 
-def _spec(mean: WeightedMean) -> Tree | None:
+def like_of_any(world: World, like: Tree | None) -> Tree | None:
+    """Shapes and types of what the first rank that has something has; None if none; collective."""
     # Meta tensors have shapes and types and weigh nothing.
-    return None if mean.total is None else tree_map(lambda leaf: leaf.to("meta"), mean.like)
+    spec = None if like is None else tree_map(lambda leaf: leaf.to("meta"), like)
+    return next((found for found in gather(world, spec) if found is not None), None)

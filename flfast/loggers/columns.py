@@ -38,6 +38,7 @@ CLIENT_COLUMNS: tuple[str, ...] = (
     "round",
     "client_id",
     "status",
+    "reason",
     "num_examples",
     "num_steps",
     "train/loss",

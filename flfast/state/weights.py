@@ -1,5 +1,8 @@
 """Weights of a module as a tree, `{"params": {...}, "buffers": {...}}`, and back."""
 
+import warnings
+from typing import Any
+
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -39,6 +42,42 @@ def write_weights(module: nn.Module, weights: Tree) -> None:
             tensor.copy_(shard_like(value, tensor) if isinstance(tensor, DTensor) else value)
 
 
+def read_state_dict(path: str, *, key: str) -> dict[str, torch.Tensor]:
+    """Flat state dict on the CPU from a file of `torch.save`; nothing that lies in it is run.
+
+    Args:
+        path: of the file.
+        key: that named it, for the message.
+
+    Raises:
+        ValueError: if it is damaged, or holds anything else.
+    """
+    reason = ""
+    found: Any = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's thoughts about what is refused below
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # noqa: BLE001 - damaged bytes lead torch to errors of any kind
+        reason = f" ({type(error).__name__})"
+    if not isinstance(found, dict) or not all(map(_is_weight, found, found.values())):
+        raise ValueError(
+            f"{key}={path} holds no weights{reason}; allowed: a state dict, as "
+            f"torch.save(model.state_dict(), FILE) or another run's model.pt"
+        )
+    return found
+
+
+def _is_weight(name: object, value: object) -> bool:
+    return (
+        isinstance(name, str)
+        and isinstance(value, torch.Tensor)
+        and value.device.type == "cpu"
+        and value.layout is torch.strided
+        and not value.is_complex()
+    )
+
+
 def load_weights(weights: Tree, state_dict: dict[str, torch.Tensor], *, source: str) -> Tree:
     """Weights with every leaf taken from a state dict.
 
@@ -48,7 +87,7 @@ def load_weights(weights: Tree, state_dict: dict[str, torch.Tensor], *, source: 
         source: where it came from, for the message.
 
     Raises:
-        ValueError: if names or shapes differ.
+        ValueError: if names or shapes differ, or a value is NaN or infinite.
     """
     expected = {**weights["params"], **weights["buffers"]}
     missing = sorted(expected.keys() - state_dict.keys())
@@ -63,6 +102,12 @@ def load_weights(weights: Tree, state_dict: dict[str, torch.Tensor], *, source: 
             f"init_from={source} does not fit the model: "
             f"missing {missing or 'nothing'}, unexpected {unexpected or 'nothing'}, "
             f"shapes {shapes or 'fit'}"
+        )
+    broken = sorted(name for name in expected if not state_dict[name].isfinite().all())
+    if broken:
+        raise ValueError(
+            f"init_from={source} holds NaN or infinity in {', '.join(broken)}: the run that wrote "
+            f"it diverged"
         )
     loaded = {
         kind: {name: state_dict[name].to(value.dtype) for name, value in weights[kind].items()}

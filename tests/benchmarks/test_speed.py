@@ -1,30 +1,35 @@
 import json
-import os
-import subprocess
 import sys
 
 import pytest
 
-from benchmarks.speed import arguments, interleaved
+from benchmarks.speed import arguments, interleaved, main
 
 
-def speed(root, *options):
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks.speed", *options],
-        cwd=root,
-        env={**os.environ, "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture
+def speed(monkeypatch, capsys):
+    """The command in this process; contenders have their own: (exit code, what it said)."""
+
+    def speed(*options):
+        monkeypatch.setattr(sys, "argv", ["speed", *options])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+        said = capsys.readouterr()
+        # Python writes a code that is a text to stderr.
+        return (1, code) if isinstance(code, str) else (code, said.out + said.err)
+
+    return speed
 
 
 @pytest.mark.slow
-def test_a_quick_call_leaves_a_table_numbers_and_a_picture(root, tmp_path):
+def test_a_quick_call_leaves_a_table_numbers_and_a_picture(speed, tmp_path):
     contenders = ("--contenders", "plain-1", "eager")
-    done = speed(root, "--quick", "--workloads", "W2", *contenders, "--output", str(tmp_path))
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert "W2-quick" in done.stdout
+    code, said = speed("--quick", "--workloads", "W2", *contenders, "--output", str(tmp_path))
+    assert code == 0, said
+    assert "W2-quick" in said
     (picture,) = tmp_path.glob("*.png")
     assert picture.read_bytes().startswith(b"\x89PNG")
     result = json.loads(picture.with_suffix(".json").read_text())
@@ -47,17 +52,17 @@ def test_a_quick_call_leaves_a_table_numbers_and_a_picture(root, tmp_path):
         (("--repeats", "0"), "0 is no count >= 1"),
     ],
 )
-def test_what_cannot_run_is_said_at_once(root, options, said):
-    done = speed(root, *options)
-    assert done.returncode
-    assert said in done.stderr
+def test_what_cannot_run_is_said_at_once(speed, options, said):
+    code, found = speed(*options)
+    assert code
+    assert said in found
 
 
-def test_a_failing_contender_ends_the_call_with_what_it_said(root, tmp_path):
+def test_a_failing_contender_ends_the_call_with_what_it_said(speed, tmp_path):
     options = ("--quick", "--workloads", "W2", "--contenders", "eager", "--output", str(tmp_path))
-    done = speed(root, *options, "--overrides", "roundz=1")
-    assert done.returncode == 1
-    assert "roundz" in done.stdout
+    code, said = speed(*options, "--overrides", "roundz=1")
+    assert code == 1
+    assert "roundz" in said
     assert not list(tmp_path.iterdir())  # nothing was measured
 
 

@@ -64,9 +64,16 @@ BEFORE_TORCH = {
     ("sampler.fractoin=1",): "unknown key sampler.fractoin",
     ("optimizer=adam", "optimizer.betas=[0.5]"): "at least 2 items",
     ("+trainer.enable_checkpointing=true",): "is flfast's own",
-    ("model={_target_: a.b, width: 3}",): "it is a config group; allowed: cnn, custom",
+    ("model={_target_: a.b, width: 3}",): "model is a config group; allowed: cnn, custom",
     ("+trainer.sync_batchnorm=true",): "needs strategy=ddp strategy.shard=batch on GPUs",
     ("model=custom",): "model._target_ is missing; set it",
+    ("aggregation=trimmed_mean", "aggregation.trim=0.5"): "trim=0.5: must be less than 0.5",
+    ("aggregation=krumm",): "Could not find 'aggregation/krumm'",
+    ("attack=sign_flip", "attack.fraction=1.5"): "attack.fraction=1.5: must be less than or equal",
+    ("attack=sign_flip", "mode=centralized"): "attack=sign_flip with mode=centralized: nothing",
+    ("faults=simulated", "faults.corruption=worse"): "corruption=worse: must be 'not_finite'",
+    ("faults=simulated", "faults.deadline=0"): "faults.deadline=0: must be greater than 0",
+    ("upload_clip_norm=0",): "upload_clip_norm=0: must be greater than 0",
 }
 
 
@@ -132,6 +139,7 @@ def test_one_clear_error_before_torch_is_imported(found, overrides):
         (("sampler.holdout_clients=10",), "leaves none of 10 clients to train"),
         (("sampler.holdout_clients=2", "split.test=0"), "clients held out have no test data"),
         (("finetune_epochs=2", "split.test=0"), "no client has test data of its own"),
+        (("aggregation=krum", "aggregation.num_byzantine=4"), "asks for 11 uploads for aggre"),
         (("loader.pin_memory=true",), "loader.pin_memory=True needs a GPU"),
         (("optimized_metric=local/accuracy", "split.test=0"), "will not be measured"),
         (("lr_schedule=cosine", "lr_schedule.scheduler.eta_min=-1"), "allowed: >= 0"),
@@ -158,7 +166,7 @@ def test_one_clear_error_before_torch_is_imported(found, overrides):
             "would average over clients",
         ),
         (("optimizer.nesterov=true",), "Nesterov momentum requires a momentum"),
-        (("bn=local", "optimizer.lr=1e30"), "diverged"),
+        (("bn=local", "optimizer.lr=1e18"), "diverged"),
         (
             (f"lr_schedule.scheduler={PLATEAU}",),
             "needs a metric",

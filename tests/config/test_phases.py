@@ -53,8 +53,9 @@ def test_a_run_changes_strategy_precision_and_batch_from_round_to_round(flfast_r
     "schedule", ["growing_batch", "warmup_then_large_batch", "precision_switch", "adaptive"]
 )
 def test_ready_schedules_run(flfast_run, schedule):
+    small = ("engine=eager", "model=logistic", "trainer.limit_train_batches=1")
     folder = flfast_run(
-        "rounds=22", f"schedule={schedule}", *ADAPT[schedule == "adaptive"], *QUICK
+        "rounds=22", f"schedule={schedule}", *ADAPT[schedule == "adaptive"], *small, *QUICK
     )
     assert len(set(plans(folder))) > 1
 

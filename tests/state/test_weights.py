@@ -1,8 +1,20 @@
+import io
+import os
+import pickle
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
-from flfast.state.weights import flatten, load_weights, read_weights, write_weights
+from flfast.state.weights import (
+    flatten,
+    load_weights,
+    read_state_dict,
+    read_weights,
+    write_weights,
+)
 
 
 def model():
@@ -44,3 +56,65 @@ def test_tied_parameters_travel_once():
     net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     net[1].weight = net[0].weight
     assert set(read_weights(net)["params"]) == {"0.weight", "0.bias", "1.bias"}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return tmp_path_factory.mktemp("weights") / "model.pt"
+
+
+def saved(content, **options):
+    stream = io.BytesIO()
+    torch.save(content, stream, **options)
+    return stream.getvalue()
+
+
+WHOLE = [saved({"a": torch.ones(3)}, _use_new_zipfile_serialization=new) for new in (True, False)]
+
+
+@given(st.sampled_from(WHOLE), st.data())
+def test_bytes_of_any_kind_are_weights_or_a_value_error(path, whole, data):
+    content = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
+    for _ in range(data.draw(st.integers(0, 3)) if content else 0):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(data.draw(st.sampled_from([b"", b"\x80\x02", b"PK\x03\x04"])) + content)
+    try:
+        assert all(map(torch.is_tensor, read_state_dict(str(path), key="init_from").values()))
+    except ValueError as error:
+        assert str(error).startswith(f"init_from={path} holds no weights")
+
+
+class Attack:
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.folder),)
+
+
+def test_pickled_code_in_a_file_of_weights_never_runs(path, tmp_path):
+    attack = Attack(tmp_path / "was-run")
+    old = saved({"a": attack}, _use_new_zipfile_serialization=False)
+    for content in (saved({"a": attack}), old, pickle.dumps(attack), saved(model())):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="holds no weights"):
+            read_state_dict(str(path), key="init_from")
+    assert not (tmp_path / "was-run").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[1], {1: torch.ones(1)}, {"a": torch.eye(2).to_sparse()}, {"a": torch.ones(1) * 1j}],
+)
+def test_what_is_no_flat_state_dict_of_plain_tensors_is_refused(path, content):
+    path.write_bytes(saved(content))
+    with pytest.raises(ValueError, match="holds no weights"):
+        read_state_dict(str(path), key="init_from")
+
+
+def test_weights_with_nan_are_refused_by_name():
+    weights = read_weights(model())
+    state = flatten(weights)
+    state["2.weight"] = torch.full((2, 4), float("nan"))
+    with pytest.raises(ValueError, match=r"init_from=x.pt holds NaN or infinity in 2.weight"):
+        load_weights(weights, state, source="x.pt")

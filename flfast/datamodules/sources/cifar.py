@@ -3,7 +3,8 @@
 Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
 """
 
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -43,7 +44,11 @@ def cifar(  # noqa: PLR0913 - one parameter an option
     dataset = getattr(datasets, name)
 
     def read(part: Part) -> tuple[Tensor, Tensor]:
-        data = dataset(root, train=part == "train", download=download)
+        try:
+            data = dataset(root, train=part == "train", download=download)
+        except RuntimeError as error:
+            folder = Path(root) / dataset.base_folder
+            raise ValueError(f"{', '.join(_damaged(dataset, folder))}: {error}") from None
         return torch.from_numpy(data.data).permute(0, 3, 1, 2), torch.tensor(data.targets)
 
     return official_examples(
@@ -55,3 +60,11 @@ def cifar(  # noqa: PLR0913 - one parameter an option
             mean=mean, std=std, channels=3, random_crop=random_crop, random_flip=random_flip
         ),
     )
+
+
+def _damaged(dataset: Any, folder: Path) -> list[str]:
+    """Names of the files that are missing, or not those that were published."""
+    from torchvision.datasets.utils import check_integrity
+
+    published = [*dataset.train_list, *dataset.test_list]
+    return [name for name, md5 in published if not check_integrity(folder / name, md5)]

@@ -3,12 +3,14 @@
 Cohen et al., EMNIST: an extension of MNIST to handwritten letters, 2017 (arXiv:1702.05373).
 """
 
+from pathlib import Path
 from typing import Literal
 
 from torch import Tensor
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.held_out import Part, official_examples
+from flfast.datamodules.sources.idx_files import check_idx
 from flfast.datamodules.transforms import image_transform
 from flfast.options import Positive
 
@@ -48,6 +50,8 @@ def emnist(
     first_label = 1 if split == "letters" else 0
 
     def read(part: Part) -> tuple[Tensor, Tensor]:
+        stem = Path(root) / "EMNIST" / "raw" / f"emnist-{split}-{part}"
+        check_idx(Path(f"{stem}-images-idx3-ubyte"), Path(f"{stem}-labels-idx1-ubyte"))
         data = EMNIST(root, split=split, train=part == "train", download=download)
         # The files hold every image with rows and columns exchanged.
         return data.data.transpose(1, 2).unsqueeze(1), data.targets - first_label

@@ -48,7 +48,8 @@ def official_examples(
         transform: of the batches.
 
     Raises:
-        ValueError: if the files are not there and were not downloaded, or are damaged.
+        ValueError: if the files are not there and were not downloaded, are damaged, or do not
+            fit together.
     """
     try:
         with _quiet_download():
@@ -59,14 +60,17 @@ def official_examples(
             "the environment variable FLFAST_DATA to them, or set data.download=true and have a "
             f"network ({' '.join(str(error).split()) or type(error).__name__})"
         ) from None
-    return Examples(
-        inputs=torch.cat([train, test]).contiguous(),
-        targets=torch.cat([train_labels, test_labels]).to(torch.int64),
-        num_classes=num_classes,
-        input_shape=tuple(train.shape[1:]),
-        transform=transform,
-        is_test=np.arange(len(train) + len(test)) >= len(train),
-    )
+    try:
+        return Examples(
+            inputs=torch.cat([train, test]).contiguous(),
+            targets=torch.cat([train_labels, test_labels]).to(torch.int64),
+            num_classes=num_classes,
+            input_shape=tuple(train.shape[1:]),
+            transform=transform,
+            is_test=np.arange(len(train) + len(test)) >= len(train),
+        )
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"data.root={root}: {files} do not fit together: {error}") from None
 
 
 def held_out_test(targets: np.ndarray, *, test_fraction: float, seed: int) -> np.ndarray | None:

@@ -13,6 +13,10 @@ from torch.utils.data import Dataset
 _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
+class UnreadableImageError(ValueError):
+    """A file that is no image, perhaps found in the middle of training."""
+
+
 @dataclass(frozen=True)
 class ImageFiles(Dataset[Tensor]):
     """Map-style dataset of uint8 images [channels, H, W], decoded on access.
@@ -35,7 +39,9 @@ class ImageFiles(Dataset[Tensor]):
             with Image.open(self.paths[index]) as image:
                 pixels = image.convert("L" if self.channels == 1 else "RGB")
         except _UNREADABLE as error:
-            raise ValueError(f"{self.paths[index]} is no readable image: {error}") from None
+            raise UnreadableImageError(
+                f"{self.paths[index]} is no readable image: {error}"
+            ) from None
         if self.image_size is not None:
             size = (self.image_size, self.image_size)
             pixels = ImageOps.fit(pixels, size, method=Image.Resampling.BILINEAR)

@@ -5,12 +5,14 @@ Fashion-MNIST, 2017 (arXiv:1708.07747); Clanuwat et al., Deep Learning for Class
 Literature, 2018 (arXiv:1812.01718).
 """
 
+from pathlib import Path
 from typing import Literal
 
 from torch import Tensor
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.held_out import Part, official_examples
+from flfast.datamodules.sources.idx_files import check_idx
 from flfast.datamodules.transforms import image_transform
 from flfast.options import Positive
 
@@ -38,6 +40,8 @@ def mnist(
     from torchvision import datasets
 
     def read(part: Part) -> tuple[Tensor, Tensor]:
+        stem = Path(root) / name / "raw" / ("train" if part == "train" else "t10k")
+        check_idx(Path(f"{stem}-images-idx3-ubyte"), Path(f"{stem}-labels-idx1-ubyte"))
         data = getattr(datasets, name)(root, train=part == "train", download=download)
         return data.data.unsqueeze(1), data.targets
 

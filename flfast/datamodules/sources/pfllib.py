@@ -31,7 +31,7 @@ def pfllib(*, root: str) -> Examples:
     folder = Path(root).expanduser()
     config = _read_config(folder)
     paths = _client_files(folder, num_clients=config.get("num_clients", 0))
-    parts = [_read_client(path) for path in paths]
+    parts = [_read_client(path, config.get("num_classes")) for path in paths]
     counts = np.array([len(labels) for _, labels in parts])
     _check_alike(paths, [inputs for inputs, _ in parts])
     first = next((inputs for inputs, _ in parts if len(inputs)), parts[0][0])
@@ -92,7 +92,7 @@ def _client_files(folder: Path, *, num_clients: int) -> list[Path]:
     return [part / f"{client_id}.npz" for part in parts for client_id in range(num_clients)]
 
 
-def _read_client(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def _read_client(path: Path, num_classes: int | None) -> tuple[np.ndarray, np.ndarray]:
     inputs, targets = load_arrays(path, entry="data", names=("x", "y"))
     if targets.ndim != 1 or targets.dtype.kind not in "iu":
         raise ValueError(
@@ -103,9 +103,16 @@ def _read_client(path: Path) -> tuple[np.ndarray, np.ndarray]:
             f"{path}: x has shape {list(inputs.shape)}, y {list(targets.shape)}; "
             "expected [n, ...] and [n]"
         )
+    low, high = targets.min(initial=0), targets.max(initial=0)
+    if low < 0 or high >= (num_classes or np.inf):
+        below = f"[0, {num_classes}), as config.json says" if num_classes else ">= 0"
+        raise ValueError(f"{path}: labels must lie in {below}, got {low} to {high}")
     # Floats as models read them; of the integers torch knows few more than these two.
     integer = inputs.dtype if inputs.dtype == np.uint8 else np.int64
-    return inputs.astype(np.float32 if inputs.dtype.kind == "f" else integer, copy=False), targets
+    inputs = inputs.astype(np.float32 if inputs.dtype.kind == "f" else integer, copy=False)
+    if inputs.size and not np.isfinite([inputs.min(), inputs.max()]).all():
+        raise ValueError(f"{path}: x holds NaN or infinity")
+    return inputs, targets
 
 
 def _check_alike(paths: list[Path], parts: list[np.ndarray]) -> None:

@@ -37,7 +37,10 @@ def svhn(
     from torchvision.datasets import SVHN
 
     def read(part: Part) -> tuple[Tensor, Tensor]:
-        data = SVHN(root, split=part, download=download)
+        try:
+            data = SVHN(root, split=part, download=download)
+        except RuntimeError as error:
+            raise ValueError(f"{part}_32x32.mat: {error}") from None
         # From Fortran order, in which torch.cat would be slow.
         return torch.from_numpy(data.data).contiguous(), torch.from_numpy(data.labels)
 

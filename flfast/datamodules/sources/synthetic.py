@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import psutil
 import torch
 
 from flfast.datamodules.examples import Examples
@@ -38,7 +39,8 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
         seed: the run's seed, on which alone the numbers depend.
 
     Raises:
-        ValueError: if a client would have nothing to train on, or shape is empty.
+        ValueError: if a client would have nothing to train on, shape is empty, or memory is too
+            small.
     """
     if num_examples < num_clients:
         raise ValueError(
@@ -47,8 +49,15 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
         )
     if not len(shape):
         raise ValueError("data.shape=[] must name at least one dimension, such as [32]")
-    rng = generator(seed, "synthetic data")
     num, size = num_examples + num_test, math.prod(shape)
+    needed, memory = 4 * (num + num_classes) * size, psutil.virtual_memory().total
+    if needed > memory:
+        raise ValueError(
+            f"data.num_examples={num_examples} data.num_test={num_test} data.num_classes="
+            f"{num_classes} data.shape={list(shape)} need {needed / 1e9:.0f} GB of memory; "
+            f"allowed: up to {memory / 1e9:.0f} GB"
+        )
+    rng = generator(seed, "synthetic data")
     means = rng.standard_normal((num_classes, size), dtype=np.float32)
     labels = rng.integers(num_classes, size=num)
     inputs = rng.standard_normal((num, size), dtype=np.float32)

@@ -19,17 +19,13 @@ from flfast.lit.engines.trainers import Trainers
 from flfast.lit.metrics import GroupMetrics
 from flfast.lit.module import LocalModule
 from flfast.lit.ownership import fetch_states, owner, return_states
-from flfast.lit.world import (
-    ALONE,
-    World,
-    deal,
-    gather,
-    reduce_mean,
-)
+from flfast.lit.uplink import DIVERGED, NOT_SELECTED, Arrival, Uplink
+from flfast.lit.uploads import Uploads, uploads_for
+from flfast.lit.world import ALONE, World, deal, gather
 from flfast.plan import RoundPlan
 from flfast.randomness import generator, seed_torch
 from flfast.state.store import ClientStates
-from flfast.state.tree import Tree, WeightedMean, all_finite, num_bytes
+from flfast.state.tree import Tree, all_finite, num_bytes
 from flfast.state.weights import read_buffers, read_weights, write_weights
 
 FINE_TUNING = Algorithm(
@@ -95,6 +91,7 @@ class CohortEngine(ABC):
     ) -> None:
         self.module, self.data, self.states, self.world = module, data, states, world
         self.trainers = Trainers(module, make_trainer)
+        self.uplink = Uplink()
         self._rank_share = RankShare(world.rank, world.size)
         self._evaluate_with(None)
 
@@ -139,21 +136,24 @@ class CohortEngine(ABC):
         if moved:
             fetch_states(self.world, self.states, cohort)
         broadcast = self.algorithm.broadcast(server)
-        mean, reports = WeightedMean(), []
+        uploads, reports = uploads_for(self.uplink.aggregation, cohort), []
 
         def deliver(result: LocalResult) -> None:
-            reports.append(self._finish(result, mean))
+            reports.append(self._finish(result, uploads, plan.round_idx))
             on_client(reports[-1])
 
         self.train_clients(mine, broadcast, plan, deliver)
+        outcome = uploads.combine(ALONE if together else self.world)
         if not together:
-            mean = reduce_mean(self.world, mean)
             place = {client_id: i for i, client_id in enumerate(cohort)}
             everyones = [report for part in gather(self.world, reports) for report in part]
             reports = sorted(everyones, key=lambda report: place[report.client_id])
         if moved:
             return_states(self.world, self.states, cohort, trained=mine)
-        return Trained(mean.result() if mean.weight else None, reports)
+        for number, report in enumerate(reports):
+            if report.client_id in outcome.left_out:
+                reports[number] = report._replace(status="rejected", reason=NOT_SELECTED)
+        return Trained(outcome.mean, reports, outcome.shortage)
 
     def _together(self, plan: RoundPlan) -> bool:
         batches = plan.strategy == "ddp" and plan.shard == "batch"
@@ -184,22 +184,28 @@ class CohortEngine(ABC):
     ) -> None:
         """Local training of clients, each delivered as it ends."""
 
-    def _finish(self, result: LocalResult, mean: WeightedMean) -> ClientReport:
+    def _finish(self, result: LocalResult, uploads: Uploads, round_idx: int) -> ClientReport:
         client_id, context, done, num_seen, loss_sum = result
         upload, state = self.algorithm.finish(done, context)
-        rejected = not (all_finite(upload) and all_finite(state))
-        if not rejected:
-            mean.add(upload, self.algorithm.weight(done.num_examples))
+        if all_finite(upload) and all_finite(state):
             if self.algorithm.stateful:
                 self.states.put(client_id, state)
+            origin = partial(self.algorithm.origin, context.server)
+            path = {"round_idx": round_idx, "client_id": client_id}
+            arrival = self.uplink.deliver(upload, origin, **path)
+        else:
+            arrival = Arrival("rejected", DIVERGED, num_bytes(upload), None)
+        if arrival.upload is not None:
+            uploads.add(client_id, arrival.upload, self.algorithm.weight(done.num_examples))
         return ClientReport(
             client_id=client_id,
             num_examples=done.num_examples,
             num_seen=num_seen,
             num_steps=done.num_steps,
             loss=loss_sum / max(num_seen, 1),
-            up_bytes=num_bytes(upload),
-            rejected=rejected,
+            up_bytes=arrival.num_bytes,
+            status=arrival.status,
+            reason=arrival.reason,
         )
 
     def _client(self, client_id: int, broadcast: Tree) -> Tree:

@@ -4,7 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from flfast.lit.metrics import GroupMetrics
+from flfast.lit.uplink import NOT_SELECTED, Status, Uplink
+from flfast.lit.world import World
 from flfast.plan import RoundPlan
+from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 
 
@@ -17,8 +20,9 @@ class ClientReport(NamedTuple):
         num_seen: training examples processed, every pass counted.
         num_steps: local steps taken.
         loss: mean local training loss over the examples seen.
-        up_bytes: size of the upload.
-        rejected: the upload held NaN or infinity and was left out of the mean.
+        up_bytes: size of the upload, as it arrived.
+        status: what became of the upload.
+        reason: why, or what was done to it; empty for most.
     """
 
     client_id: int
@@ -27,19 +31,32 @@ class ClientReport(NamedTuple):
     num_steps: int
     loss: float
     up_bytes: int
-    rejected: bool
+    status: Status = "trained"
+    reason: str = ""
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the upload arrived and was left out of the mean."""
+        return self.status == "rejected"
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the upload took part, also if the aggregation preferred others."""
+        return self.status == "trained" or self.reason == NOT_SELECTED
 
 
 class Trained(NamedTuple):
     """A cohort's round.
 
     Attributes:
-        mean: weighted mean of the uploads; None if no client delivered one.
+        mean: of the uploads, as the aggregation has it; None if too few clients delivered one.
         reports: one per client of the cohort, in its order.
+        shortage: what is missing where some did; otherwise empty.
     """
 
     mean: Tree | None
     reports: list[ClientReport]
+    shortage: str = ""
 
 
 class Engine(Protocol):
@@ -48,10 +65,16 @@ class Engine(Protocol):
     Attributes:
         name: as in `engine=`.
         evaluation_sets: what `evaluate` will measure.
+        uplink: what uploads go through; by default nothing happens to them.
+        states: what this rank's clients keep between rounds.
+        world: the ranks of the run.
     """
 
     name: str
     evaluation_sets: set[str]
+    uplink: Uplink
+    states: ClientStates
+    world: World
 
     def choose(self, plan: RoundPlan) -> str:
         """How cohorts of a plan are run, in a few words.

@@ -28,6 +28,9 @@ class ReusedTrainer:
         # Lightning's profiler reports at the end of every fit; one report a run is meant.
         self._describe = self.trainer.profiler.describe
         self.trainer.profiler.describe = lambda: None
+        # Signals are the run's; in a world of ranks Lightning's handler would join in a broadcast.
+        connector = self.trainer._signal_connector  # noqa: SLF001 - Lightning has no option for it
+        connector.register_signal_handlers = lambda: None
         # What Lightning calls a callback's state belongs to one fit: EarlyStopping's patience.
         self._callback_states = [
             (callback, deepcopy(callback.state_dict())) for callback in self.trainer.callbacks

@@ -1,6 +1,7 @@
 """Tracing: from a function of trees to a straight line of torch operators, without autograd."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -59,8 +60,19 @@ def operators(fn: Callable[..., None], trees: Sequence[Tree]) -> GraphModule:
 
 def record(run: Callable[..., tuple[()]], tensors: Sequence[Tensor]) -> GraphModule:
     """The operators that `run(*tensors)` runs on tensors of such shapes."""
+    _look_for_devices()
     # Real tensors that the function holds become constants of the graph.
     return make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+
+
+@cache
+def _look_for_devices() -> None:
+    """Let autograd look for devices, which it does once, before fake tensors say there is CUDA.
+
+    It would start a thread for each, and no rank could be forked from this process ever after.
+    """
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        torch.zeros((), device="cpu", requires_grad=True).backward()
 
 
 def like(leaf: Tensor, width: int | None = None) -> Tensor:

@@ -124,14 +124,46 @@ def test_missing_and_empty_folders_are_errors(tmp_path):
         (client(2) | {"x": np.array(["a", "b"])}, "only numbers are read"),
         (client(2, shape=(1, 5, 4)), r"float32 \[1, 5, 4\], but .*0.npz float32 \[1, 4, 4\]"),
         (client(2, dtype=np.uint8), r"uint8 \[1, 4, 4\], but"),
-        (client(2) | {"y": np.array([0, -1])}, "labels must lie in"),
+        (client(2) | {"y": np.array([0, -1])}, "labels must lie in >= 0, got -1 to 0"),
+        (client(2) | {"x": np.full((2, 1, 4, 4), np.nan, np.float32)}, "x holds NaN or infinity"),
+        (client(2) | {"x": np.full((2, 1, 4, 4), np.inf, np.float32)}, "x holds NaN or infinity"),
     ],
 )
 def test_what_does_not_fit_is_refused(root, content, message):
     write(root, "test", 1, **content)
     with pytest.raises(ValueError, match=message) as caught:
         pfllib(root=str(root))
-    assert "1.npz" in str(caught.value) or "labels" in str(caught.value)
+    assert "1.npz" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "labels", [[0, 0, 0, 0], [0, 1, 2, 0]], ids=["one class", "an empty client"]
+)
+def test_one_class_only_and_a_client_without_tests_are_trained_on(tmp_path, flfast_run, labels):
+    for client_id, num in enumerate((4, 4, 4)):
+        inputs = np.ones((num, 1, 4, 4), np.float32)
+        write(tmp_path / "data", "train", client_id, x=inputs, y=np.array(labels))
+        rest = 0 if client_id == 1 else 4
+        write(tmp_path / "data", "test", client_id, x=inputs[:rest], y=np.array(labels)[:rest])
+    folder = flfast_run(
+        *("data=pfllib", f"data.root={tmp_path / 'data'}", "partition=natural"),
+        *("model=logistic", "rounds=1", "callbacks=none", "split.val=0.25"),
+    )
+    assert len((folder / "metrics.csv").read_text().splitlines()) == 3
+
+
+def test_a_client_without_training_examples_is_an_error_that_names_it(
+    tmp_path, flfast_run, capsys
+):
+    for client_id, num in enumerate((4, 0)):
+        write(tmp_path / "data", "train", client_id, **client(num))
+        write(tmp_path / "data", "test", client_id, **client(4))
+    with pytest.raises(SystemExit):
+        flfast_run(
+            *("data=pfllib", f"data.root={tmp_path / 'data'}", "partition=natural"),
+            *("model=logistic", "rounds=1", "callbacks=none"),
+        )
+    assert "client" in capsys.readouterr().err
 
 
 class Attack:

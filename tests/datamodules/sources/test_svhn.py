@@ -43,3 +43,12 @@ def test_images_are_channels_first_and_ten_means_0(write, download, tmp_path, ca
 def test_missing_files_are_said(tmp_path):
     with pytest.raises(ValueError, match=r"no readable train_32x32\.mat and test_32x32\.mat"):
         svhn(root=str(tmp_path), download=False, **SETTINGS)
+
+
+@pytest.mark.usefixtures("write")
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_cut_file_is_named(part, tmp_path):
+    path = tmp_path / f"{part}_32x32.mat"
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ValueError, match=rf"{part}_32x32\.mat: .*corrupted"):
+        svhn(root=str(tmp_path), download=False, **SETTINGS)

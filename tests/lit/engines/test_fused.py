@@ -39,8 +39,10 @@ SMALL = {  # options of every model that is not small by itself
 DOUBLE = {"precision": "64-true"}
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize(("value", "kind"), [(0.05, "norm"), (0.01, "value"), (100.0, "norm")])
+@pytest.mark.parametrize(
+    ("value", "kind", "accumulate"),
+    [(0.05, "norm", 1), (0.05, "norm", 3), (0.01, "value", 3), (100.0, "norm", 1)],
+)
 def test_gradients_are_clipped(make_data, make_federation, value, kind, accumulate):
     trainer = {**DOUBLE, "gradient_clip_val": value, "gradient_clip_algorithm": kind}
     batching = Batching(3, accumulate=accumulate)

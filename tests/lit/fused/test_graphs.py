@@ -1,6 +1,6 @@
 """Replaying a program is running it; here without a GPU, where a recording is the run itself."""
 
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -55,6 +55,7 @@ def state_of(width=None):
     return [drawn(*lead, 2, 3, seed=1), drawn(*lead, seed=2)]
 
 
+@cache
 def script_of(width=None):
     w, total = state_of()
     trees = [{"w": w, "sum": total}, {"b": drawn(2), "unread": drawn(5)}, {"x": drawn(6, 3)}]

@@ -109,7 +109,7 @@ def program(operations):
     return step
 
 
-@settings(max_examples=120)
+@settings(max_examples=40)
 @given(operations)
 def test_a_traced_step_is_the_step(operations):
     state = {name: drawn(SQUARE, SQUARE, seed=i) for i, name in enumerate(("p", "q", "fixed"))}

@@ -50,7 +50,7 @@ def build() -> Path:
     if compiler is None:
         raise OSError(f"no C++ compiler among {', '.join(_COMPILERS)}")
     command = _command(compiler)
-    folder = _folder()
+    folder = cache_folder()
     target = folder / f"kernels-{_fingerprint(command)}.so"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -86,7 +86,8 @@ def _compile(command: list[str], target: Path) -> None:
     log.info("compiled kernels for this machine: %.1f s", time.perf_counter() - start)
 
 
-def _folder() -> Path:
+def cache_folder() -> Path:
+    """Where what is compiled lies: the user's cache, else a folder for temporary files."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flfast"
     try:
         cache.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,1 @@
+"""Aggregations: how the uploads of a cohort become one."""

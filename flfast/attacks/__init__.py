@@ -1,0 +1,1 @@
+"""Attacks: what clients that mean harm upload, or learn from."""

@@ -1,0 +1,17 @@
+"""Flipped labels: attackers learn honestly from wrong data.
+
+Tolpegin, Truex, Gursoy, Liu: Data Poisoning Attacks Against Federated Learning Systems. ESORICS
+2020, section 3. https://arxiv.org/abs/2007.08432
+"""
+
+from flfast.attacks.attack import Attack
+from flfast.options import Fraction
+
+
+def label_flip(*, fraction: Fraction) -> Attack:
+    """Learns from label C - 1 - y in place of y; validation and test data stay as they are.
+
+    Args:
+        fraction: share of the population that attacks, in [0, 1].
+    """
+    return Attack(fraction, labels=lambda labels, num_classes: num_classes - 1 - labels)

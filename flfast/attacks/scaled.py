@@ -1,0 +1,19 @@
+"""Scaled updates: attackers outweigh all others, so that theirs replaces the model.
+
+Bagdasaryan, Veit, Hua, Estrin, Shmatikov: How To Backdoor Federated Learning. AISTATS 2020,
+equation 3. https://arxiv.org/abs/1807.00459
+"""
+
+from flfast.attacks.attack import Attack
+from flfast.options import Fraction, Positive
+
+
+def scaled(*, fraction: Fraction, scale: Positive) -> Attack:
+    """Uploads `broadcast + scale * (upload - broadcast)`.
+
+    Args:
+        fraction: share of the population that attacks, in [0, 1].
+        scale: length of what is uploaded, relative to what was learned, > 0; the size of the
+            cohort replaces the model.
+    """
+    return Attack(fraction, upload=lambda change, rng: scale * change)

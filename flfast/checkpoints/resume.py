@@ -1,0 +1,128 @@
+"""Going on from a checkpoint: the server, the rows, the client states of this rank."""
+
+import logging
+import zlib
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flfast.checkpoints.files import read_tensors
+from flfast.checkpoints.folders import (
+    SERVER,
+    BrokenCheckpointError,
+    Checkpoint,
+    clients_file,
+)
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.federation.loop import Federation
+from flfast.lit.ownership import owner
+from flfast.lit.world import World, gather
+from flfast.loggers.columns import CLIENT_COLUMNS, COLUMNS
+from flfast.loggers.table import RoundTable, read_rows
+from flfast.state.stack import structure
+from flfast.state.store import ClientStates
+from flfast.state.tree import tree_map
+
+log = logging.getLogger(__name__)
+
+
+def fingerprint(data: FederatedDataModule) -> str:
+    """Of who has which labels, by which a checkpoint knows its data."""
+    parts = (data.train_clients.sizes(), data.examples.targets.numpy())
+    return f"{zlib.crc32(b''.join(np.ascontiguousarray(part).tobytes() for part in parts)):08x}"
+
+
+def restore(
+    federation: Federation, states: ClientStates, candidates: Sequence[Checkpoint], world: World
+) -> Checkpoint:
+    """Bring a federation to where the first of the checkpoints that can be loaded left it.
+
+    Args:
+        federation: as it was built for round 1.
+        states: this rank's, which the federation's engine uses.
+        candidates: newest first, the same on every rank; collective.
+        world: the ranks of the run.
+
+    Raises:
+        ValueError: if none can be loaded, or its data were others.
+    """
+    for checkpoint in candidates:
+        failure: str | None = None
+        try:
+            saved = read_tensors(checkpoint.path / SERVER)
+            own = _own_states(checkpoint, world)
+        except BrokenCheckpointError as error:
+            failure = str(error)
+        failures = [text for text in gather(world, failure) if text is not None]
+        if failures:
+            log.warning("a broken checkpoint is passed over: %s", failures[0])
+            continue
+        if checkpoint.about["data"] != fingerprint(federation.data):
+            raise ValueError(
+                f"{checkpoint.path}: its data were others: clients or labels differ from those "
+                f"that are loaded now"
+            )
+        states.load_state_dict(own)
+        federation.server, federation.history = saved["server"], saved["history"]
+        if world.rank == 0:
+            _cut_tables(checkpoint, federation)
+        return checkpoint
+    paths = ", ".join(str(checkpoint.path) for checkpoint in candidates)
+    raise ValueError(f"no checkpoint can be read: {paths}")
+
+
+def _own_states(checkpoint: Checkpoint, world: World) -> dict[str, Any]:
+    size = int(checkpoint.about["world_size"])
+    ranks = [world.rank] if size == world.size else range(size)
+    names = [clients_file(rank, size) for rank in ranks]
+    parts = [
+        part
+        for name in names
+        for part in read_tensors(checkpoint.path / name, mapped=True)["stacks"]
+    ]
+    if size != world.size:
+        parts = [_owned(part, world) for part in parts]
+    return {"stacks": _joined([part for part in parts if len(part["clients"])])}
+
+
+def _owned(part: dict[str, Any], world: World) -> dict[str, Any]:
+    mine = [owner(world, k) == world.rank for k in part["clients"].tolist()]
+    rows = torch.tensor(mine).nonzero().squeeze(1)
+
+    def taken(leaf: Tensor) -> Tensor:
+        return leaf.index_select(0, rows)
+
+    return {"clients": taken(part["clients"]), "states": tree_map(taken, part["states"])}
+
+
+def _joined(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Parts of the same structure as one."""
+    groups: dict[Hashable, list[dict[str, Any]]] = {}
+    for part in parts:
+        key = structure(tree_map(lambda leaf: leaf[0], part["states"]))
+        groups.setdefault(key, []).append(part)
+    return [group[0] if len(group) == 1 else _concatenated(group) for group in groups.values()]
+
+
+def _concatenated(group: list[dict[str, Any]]) -> dict[str, Any]:
+    first, *others = (part["states"] for part in group)
+    states = tree_map(lambda *rows: torch.cat(rows), first, *others)
+    return {"clients": torch.cat([part["clients"] for part in group]), "states": states}
+
+
+def _cut_tables(checkpoint: Checkpoint, federation: Federation) -> None:
+    """Let the run folder's tables hold the rounds of the checkpoint and no others."""
+    before, now = checkpoint.run_dir, federation.run_dir
+    if (before / "metrics.csv").exists():
+        RoundTable(now / "metrics.csv", COLUMNS).replace(federation.history)
+    _cut(before / "clients.csv", now / "clients.csv", last=checkpoint.round_idx)
+
+
+def _cut(source: Path, target: Path, *, last: int) -> None:
+    if source.exists():
+        rows = [row for row in read_rows(source) if int(row["round"]) <= last]
+        RoundTable(target, CLIENT_COLUMNS).replace(rows)

@@ -1,0 +1,1 @@
+"""Faults: what happens to clients and uploads that mean well."""

@@ -1,0 +1,242 @@
+"""Runs that go on from a checkpoint, through the command, in this process."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from tables import assert_same_numbers, rows, timeless
+
+from flfast.checkpoints import resume
+from flfast.checkpoints.folders import clients_file, find, finished, read
+from flfast.lit.world import World
+from flfast.state.store import ClientStates
+
+TABLE = (
+    "+callbacks.table={_target_: flfast.callbacks.clients_table.ClientsTable, every_round: true}"
+)
+SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[16]", "checkpoint.every=1", TABLE)
+
+
+def log_of(folder):
+    return (folder / "train.log").read_text()
+
+
+def tensors(folder):
+    """Every tensor of a run's last checkpoint, by name."""
+    found = {}
+
+    def walk(prefix, node):
+        if isinstance(node, torch.Tensor):
+            found[prefix] = node
+        elif isinstance(node, dict | list):
+            for name, child in node.items() if isinstance(node, dict) else enumerate(node):
+                walk(f"{prefix}/{name}", child)
+
+    latest = finished(folder)[0]
+    for path in sorted(latest.glob("*.pt")):
+        walk(path.name, torch.load(path, weights_only=True))
+    return found
+
+
+def assert_identical(found, expected):
+    left, right = tensors(found), tensors(expected)
+    assert left.keys() == right.keys()
+    for name, value in right.items():
+        assert torch.equal(left[name], value), name
+    assert timeless(found) == timeless(expected)
+    assert (found / "clients.csv").read_text() == (expected / "clients.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("engine=fused", "schedule=adaptive", "schedule.adapt.patience=1"),
+        ("algorithm=scaffold", "engine=fused", "sampler.dropout=0.3"),
+        ("algorithm=ditto", "engine=eager", "eval_every=2"),
+        ("algorithm=fedadam", "engine=eager", "lr_schedule=exponential"),
+        ("local_optimizer_state=keep", "optimizer.momentum=0.9", "client_states=disk"),
+    ],
+    ids=" ".join,
+)
+def test_a_resumed_run_is_one_that_never_stopped(flfast_run, overrides):
+    whole = flfast_run(*SMALL, *overrides, "rounds=4", run_dir="whole")
+    flfast_run(*SMALL, *overrides, "rounds=2", run_dir="parts")
+    parts = flfast_run(*SMALL, *overrides, "rounds=4", "resume=auto", run_dir="parts")
+    assert_identical(parts, whole)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Where a run is kept that several tests begin with."""
+    return tmp_path_factory.mktemp("kept") / "stopped"
+
+
+@pytest.fixture
+def stopped(flfast_run, kept, tmp_path):
+    """Folder of a SCAFFOLD run that did 2 rounds."""
+    if kept.exists():
+        shutil.copytree(kept, tmp_path / "stopped")
+    else:
+        flfast_run(*SMALL, "algorithm=scaffold", "rounds=2", run_dir="stopped")
+        shutil.copytree(tmp_path / "stopped", kept)
+    return tmp_path / "stopped"
+
+
+def go_on(flfast_run, *overrides, run_dir="stopped"):
+    words = ("algorithm=scaffold", "rounds=3", "resume=auto", *overrides)
+    return flfast_run(*SMALL, *words, run_dir=run_dir)
+
+
+def test_another_folder_goes_on_from_a_path_and_has_all_rounds(flfast_run, stopped):
+    before = (stopped / "metrics.csv").read_text()
+    other = go_on(flfast_run, f"resume={stopped}", run_dir="other")
+    same = go_on(flfast_run)
+    assert_identical(other, same)
+    assert (same / "metrics.csv").read_text().startswith(before)
+    assert [row["round"] for row in rows(other)] == ["0", "1", "2", "3"]
+
+
+def test_an_earlier_round_is_gone_back_to(flfast_run, stopped):
+    whole = go_on(flfast_run, run_dir="stopped")
+    earlier = finished(stopped)[1]
+    assert read(earlier).round_idx == 2
+    again = flfast_run(
+        *(*SMALL, "algorithm=scaffold", "rounds=2", f"resume={earlier}"), run_dir="again"
+    )
+    assert [row["round"] for row in rows(again)] == ["0", "1", "2"]
+    assert timeless(again) == timeless(whole)[:3]
+
+
+def test_what_was_written_of_a_round_without_checkpoint_is_written_anew(flfast_run, stopped):
+    """A kill leaves rows after the checkpoint's, the last of them torn."""
+    whole = go_on(flfast_run, f"resume={stopped}", run_dir="whole")
+    for name in ("metrics.csv", "clients.csv"):
+        with (stopped / name).open("a") as file:
+            file.write((whole / name).read_text().splitlines()[-1] + "\n3,0.1")
+    assert_identical(go_on(flfast_run), whole)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("strategy=dp", "trainer.devices=2", "trainer.accelerator=cpu"),
+        ("engine=eager", "client_states=disk", "loader.eval_batch_size=7"),
+    ],
+    ids=" ".join,
+)
+def test_other_hardware_gives_the_same_numbers(flfast_run, stopped, overrides):
+    same = rows(go_on(flfast_run, f"resume={stopped}", run_dir="same"))
+    assert_same_numbers(rows(go_on(flfast_run, *overrides)), same)
+
+
+def test_a_run_goes_on_with_more_ranks_and_with_fewer(flfast_run, stopped):
+    ranks = ("strategy=ddp", "trainer.devices=2")
+    alone = rows(go_on(flfast_run, f"resume={stopped}", "rounds=5", run_dir="alone"))
+    folder = go_on(flfast_run, *ranks, "rounds=4")
+    about = read(finished(folder)[0]).about
+    assert (about["round"], about["world_size"], len(about["files"])) == (4, 2, 3)
+    assert_same_numbers(rows(go_on(flfast_run, "rounds=5")), alone)
+
+
+def test_states_of_any_world_are_dealt_to_any_other(stopped):
+    """Every client's state is on its owner, once, whatever the number of ranks was."""
+    (checkpoint, *_) = find("auto", stopped)
+    whole = ClientStates()
+    whole.load_state_dict(resume._own_states(checkpoint, World()))
+    assert len(whole) > 3
+    for size in (2, 3):
+        for rank in range(size):
+            part = ClientStates()
+            part.load_state_dict(resume._own_states(checkpoint, World(rank, size)))
+            assert len(part) == sum(
+                k % size == rank and whole.get(k) is not None for k in range(10)
+            )
+            torch.save(part.state_dict(), checkpoint.path / clients_file(rank, size))
+        checkpoint.about["world_size"] = size
+    again = ClientStates()
+    again.load_state_dict(resume._own_states(checkpoint, World()))
+    for k in range(10):
+        left, right = whole.get(k), again.get(k)
+        assert (left is None) == (right is None)
+        if left is not None:
+            torch.testing.assert_close(left, right, rtol=0, atol=0)
+
+
+def test_a_broken_checkpoint_is_passed_over_with_a_warning(flfast_run, stopped):
+    whole = go_on(flfast_run, f"resume={stopped}", run_dir="whole")
+    newest, _ = finished(stopped)
+    # As long as it was, so that only reading it tells.
+    size = (newest / "server.pt").stat().st_size
+    (newest / "server.pt").write_bytes(bytes(size))
+    assert_identical(go_on(flfast_run), whole)
+    assert "passed over" in log_of(stopped)
+
+
+def refused(flfast_run, capsys, *overrides):
+    with pytest.raises(SystemExit) as stop:
+        go_on(flfast_run, *overrides)
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_another_experiment_is_refused_and_nothing_is_touched(flfast_run, stopped, capsys):
+    before = (stopped / "metrics.csv").read_text()
+    said = refused(flfast_run, capsys, "seed=3", "optimizer.lr=1.0")
+    assert "seed: 0 -> 3" in said
+    assert "optimizer.lr: 0.05 -> 1.0" in said
+    assert "rounds=1: the checkpoint is of round 2" in refused(flfast_run, capsys, "rounds=1")
+    assert "resume=auto goes on with it" in refused(flfast_run, capsys, "resume=null")
+    assert "there is no checkpoint" in refused(flfast_run, capsys, "resume=nowhere")
+    assert (stopped / "metrics.csv").read_text() == before
+
+
+def test_other_data_under_the_same_name_are_refused(flfast_run, stopped, capsys):
+    path = finished(stopped)[0] / "about.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "data": "00000000"}))
+    assert "its data were others" in refused(flfast_run, capsys)
+
+
+@pytest.mark.usefixtures("stopped")
+def test_another_precision_is_said(flfast_run):
+    folder = go_on(flfast_run, "trainer.precision=bf16-mixed")
+    assert "up to round 2 it was 32-true: other numbers than in one go" in log_of(folder)
+
+
+def test_auto_begins_where_there_is_nothing_and_ends_where_all_is_done(flfast_run):
+    folder = go_on(flfast_run, run_dir="new")
+    assert "no checkpoint in" in log_of(folder)
+    before = (folder / "metrics.csv").read_text()
+    assert (go_on(flfast_run, run_dir="new") / "metrics.csv").read_text() == before
+
+
+def test_a_size_that_was_found_stays(flfast_run):
+    words = (*SMALL, "batch_size=auto")
+    folder = flfast_run(*words, "rounds=1")
+    about = read(finished(folder)[0])
+    assert about.about["sizes"]["batch_size"] > 10
+    path = about.path / "about.json"
+    path.write_text(json.dumps({**about.about, "sizes": {"batch_size": 7}}))
+    flfast_run(*words, "rounds=2", "resume=auto")
+    assert rows(folder)[-1]["plan/batch_size"] == "7"
+
+
+def test_the_best_round_stays(flfast_run):
+    words = ("checkpoint.keep_best=val/loss", "checkpoint.keep_last=1", "optimizer.lr=1.5")
+    folder = flfast_run(*SMALL, *words, "rounds=6")
+    losses = [float(row["val/loss"]) for row in rows(folder)][1:]
+    best = losses.index(min(losses)) + 1
+    assert {read(path).round_idx for path in finished(folder)} == {best, 6}
+
+
+def test_none_are_left_where_none_are_wanted(flfast_run):
+    folder = flfast_run(*SMALL, "checkpoint.every=0", "rounds=2")
+    assert not (folder / "checkpoints").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_warning_and_training_goes_on(flfast_run):
+    folder = flfast_run(*SMALL, "checkpoint.every=0", "rounds=1")
+    (folder / "checkpoints").write_text("in the way")
+    flfast_run(*SMALL, "checkpoint.every=1", "rounds=4")
+    assert [row["round"] for row in rows(folder)] == ["0", "1", "2", "3", "4"]
+    assert log_of(folder).count("training goes on") == 1

@@ -1,0 +1,173 @@
+"""Random input at the command line: one clear error before training, or a correct run."""
+
+import csv
+import io
+import logging
+import math
+import sys
+import tempfile
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from flfast import train
+from flfast.config.check import check
+from flfast.config.errors import ConfigError
+
+ROUNDS = 2
+# A federation of two clients that takes milliseconds.
+TINY = (
+    "data=synthetic data.num_examples=40 data.num_test=10 data.num_classes=2 data.num_clients=2 "
+    "data.shape=[4] partition.num_clients=2 partition.min_samples=1 model=logistic "
+    f"rounds={ROUNDS} local_epochs=1 strategy=single trainer.devices=1 callbacks=none"
+).split()
+SHAPES = {"cnn": "[1,16,16]", "lenet": "[1,28,28]", "resnet18": "[3,8,8]"}
+# Not installed with flfast, or nothing without an option that must be given.
+LEFT_OUT = {"wandb", "mlflow", "custom", "experiment", "hydra"}
+# A large value of these is a long run, which is what was asked for.
+LONG = {"rounds", "local_epochs", "local_steps", "finetune_epochs", "head_epochs", "inner_steps"}
+HUGE = [10**9, 10**22, 1e17, 1e30]
+
+
+def leaves(node, prefix):
+    for name, child in node.items():
+        if name not in {"_partial_", "defaults"}:
+            yield f"{prefix}{name}"
+            if isinstance(child, dict):
+                yield from leaves(child, f"{prefix}{name}.")
+
+
+def keys():
+    """(option that has it, key) of everything that conf/ holds, whole groups included."""
+    conf = Path(train.CONF)
+    for path in sorted([conf / "config.yaml", *conf.glob("*/*.yaml")]):
+        group = path.parent.name if path.parent != conf else ""
+        if LEFT_OUT.isdisjoint({group, path.stem}):
+            content = OmegaConf.to_container(OmegaConf.load(path))
+            option = f"{group}={path.stem}" if group else ""
+            for name in leaves(content, f"{group}." if group else ""):
+                yield option, name
+
+
+KEYS = list(keys())
+GROUPS = sorted({option.partition("=")[0] for option, _ in KEYS if option})
+PLAIN = [None, -5, -1, 0, 1, 2.5, 0.5, 1e-300, -1e-9, math.nan, math.inf, -math.inf, True, False]
+WORDS = ["", "text", "ünï☃", "1", "null ", "a.b.C", "os.system", "../..", "cpu", "auto"]
+NESTED = [[], {}, [None], [[1]], [1, 2], [math.nan], {"a": 1}, {"_target_": "a.b"}, [{"a": []}]]
+LINKS = ["${nothing}", "${batch_size}", "${oc.env:FLFAST_NOT_SET}", "${optimizer.lr}", "${data}"]
+VALUES = st.one_of(
+    st.sampled_from([*PLAIN, *HUGE]),
+    st.sampled_from([*WORDS, *NESTED, *LINKS]),
+    st.integers(-(2**70), 1) | st.floats(max_value=1.0) | st.text("ab$[]{}'\"\\,:= ü", max_size=6),
+)
+
+
+def meant(key, value):
+    """Whether a value is one that a fuzz test can afford."""
+    large = isinstance(value, int | float) and value > 2
+    return not (large and key.rpartition(".")[2] in LONG)
+
+
+OVERRIDES = st.tuples(st.sampled_from(KEYS), VALUES).filter(lambda o: meant(o[0][1], o[1]))
+
+
+@cache
+def composed(option):
+    """The config with an option chosen; what only a job knows is left out."""
+    with initialize_config_dir(version_base="1.3", config_dir=train.CONF):
+        chosen = [option] if option and not option.startswith("logger") else []
+        return compose("config", overrides=["logger=none", *chosen])
+
+
+@given(OVERRIDES)
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+def test_any_value_of_any_key_is_good_or_an_error_that_names_it(override):
+    (option, key), value = override
+    assume(not key.startswith("logger."))  # of which composed() has none
+    config = deepcopy(composed(option))
+    try:
+        OmegaConf.update(config, key, value, merge=False, force_add=True)
+    except OmegaConfBaseException:
+        return  # no interpolation; Hydra's parser does not let it through
+    try:
+        check(config)
+    except ConfigError as error:
+        assert key.rpartition(".")[2] in str(error) or str(value) in str(error)
+
+
+def typed(value):
+    """A value in Hydra's grammar; strings as they are, since users quote as little."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{name}:{typed(child)}" for name, child in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(typed, value)) + "]"
+    return {None: "null", True: "true", False: "false"}.get(value) or str(value)
+
+
+def run(overrides, folder):
+    """(exit code, what the user read) of the command, in this process."""
+    said = io.StringIO()
+    handlers = list(logging.getLogger().handlers)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of huge numbers
+        patch.setattr(sys, "argv", ["flfast", *overrides, f"hydra.run.dir={folder}"])
+        try:
+            with redirect_stdout(said), redirect_stderr(said):
+                train.main()
+        except SystemExit as stop:
+            return stop.code, said.getvalue()
+        finally:
+            logging.getLogger().handlers = handlers
+    return 0, said.getvalue()
+
+
+def tiny(options):
+    """TINY without what the options replace."""
+    groups = {option.partition("=")[0] for option in options}
+    kept = [word for word in TINY if word.partition("=")[0].partition(".")[0] not in groups]
+    if "partition" in groups and "partition=natural" not in options:
+        kept += ["partition.num_clients=2", "partition.min_samples=1"]
+    shapes = [SHAPES[name] for name in SHAPES if f"model={name}" in options]
+    return [*kept, *options, *(f"data.shape={shape}" for shape in shapes if "data" not in groups)]
+
+
+def whole_table(folder):
+    path = folder / "metrics.csv"
+    table = list(csv.DictReader(path.open())) if path.is_file() else []
+    return table if len(table) == ROUNDS + 1 else None
+
+
+SPELLINGS = st.sampled_from(["{}={}", "{}={}", "{}={}", "+{}={}", "{}x={}", "~{}", "++{}={}"])
+WHOLE_GROUPS = st.tuples(st.sampled_from([("", group) for group in GROUPS]), VALUES)
+
+
+@pytest.mark.slow
+@given(st.lists(st.tuples(OVERRIDES | WHOLE_GROUPS, SPELLINGS), min_size=1, max_size=3))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+def test_any_command_line_is_a_clear_error_or_a_whole_run(drawn):
+    options = {option.partition("=")[0]: option for ((option, _), _), _ in drawn if option}
+    words = [spelling.format(key, typed(value)) for ((_, key), value), spelling in drawn]
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        code, said = run([*tiny(options.values()), *words], folder)
+        table = whole_table(folder)
+    assert "Traceback" not in said
+    if code == 0:
+        logged = "logger" not in options and not any("logger" in word for word in words)
+        if logged and not any("fast_dev_run" in word or "rounds" in word for word in words):
+            assert all(math.isfinite(float(row["global/loss"])) for row in table)
+        return
+    assert code == 2
+    assert table is None
+    message = said.partition("flfast stops here:")[2]
+    named = {"data.root", *(part for word in words for part in word.strip("+~").split("=", 1))}
+    assert any(name.rpartition(".")[2] in message for name in named), message

@@ -1,0 +1,24 @@
+"""Callbacks with which a rank hangs or fails, for runs in processes of their own."""
+
+import os
+import time
+
+from lightning.pytorch.callbacks import Callback
+
+
+class Hangs(Callback):
+    """Rank 1 does nothing more in round 3, in the first world only."""
+
+    def on_round_start(self, federation, plan, cohort):
+        first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+        if federation.engine.world.rank == 1 and plan.round_idx == 3 and first:
+            time.sleep(600)
+
+
+class Fails(Callback):
+    """A bug in rank 1."""
+
+    def on_round_start(self, federation, plan, cohort):
+        if federation.engine.world.rank == 1:
+            (federation.run_dir / os.environ["TORCHELASTIC_RESTART_COUNT"]).touch()
+            raise IndexError("of nothing")

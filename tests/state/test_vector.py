@@ -1,0 +1,43 @@
+import torch
+
+from flfast.state.vector import change_norm, from_vectors, to_vectors, vector_sizes, with_change
+
+
+def tree():
+    return {
+        "params": {"w": torch.randn(2, 3), "half": torch.randn(2).bfloat16()},
+        "buffers": {"num": torch.tensor(7), "mean": torch.randn(3)},
+        "steps": torch.tensor(3.0, dtype=torch.float64),
+    }
+
+
+def test_a_tree_comes_back_from_its_vectors():
+    start = tree()
+    floats, others = to_vectors(start)
+    assert floats.dtype == torch.float32
+    assert vector_sizes(start) == (12, torch.float32, 1)
+    assert (len(floats), len(others)) == (12, 1)
+    back = from_vectors(floats, others, start)
+    start["params"]["half"] = start["params"]["half"].float()
+    torch.testing.assert_close(back, start, rtol=0, atol=0)
+
+
+def test_the_largest_leaf_says_the_type():
+    wide = {"w": torch.randn(5, dtype=torch.float64), "b": torch.randn(2)}
+    assert to_vectors(wide)[0].dtype == torch.float64
+    assert to_vectors({"params": {}})[0].shape == (0,)
+
+
+def test_a_change_is_from_the_origin_or_from_zero_where_it_has_none():
+    origin = {"params": {"w": torch.ones(2), "other": torch.ones(3)}}
+    upload = {
+        "params": {"w": torch.tensor([2.0, 0.0]), "other": torch.full((2,), 2.0)},
+        "control": {"w": torch.full((2,), 3.0)},
+        "num": torch.tensor(4),
+    }
+    found = with_change(upload, origin, lambda change: -2 * change)
+    assert found["params"]["w"].tolist() == [-1, 3]
+    assert found["params"]["other"].tolist() == [-4, -4]  # of another shape: none of its own
+    assert found["control"]["w"].tolist() == [-6, -6]
+    assert found["num"] == 4
+    assert change_norm(upload, origin) == (1 + 1 + 4 + 4 + 9 + 9) ** 0.5
