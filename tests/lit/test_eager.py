@@ -198,6 +198,16 @@ def test_a_diverged_client_is_left_out_and_all_of_them_stop_the_run(make_data, m
         make_federation(data).run()
 
 
+def test_a_loss_that_is_no_number_counts_as_divergence(make_data, make_federation):
+    """Though its gradient is one, and so are the weights."""
+
+    def far(task, params, batch, ctx):
+        return task(params, batch) + float("inf")
+
+    with pytest.raises(DivergedError, match=r"all 1 clients diverged"):
+        make_federation(make_data([6]), algorithm=Algorithm(name="far", loss=far)).run()
+
+
 def test_fedprox_pulls_towards_the_server_and_is_fedavg_at_zero(make_data, make_federation):
     data = make_data([8, 8])
 

@@ -1,5 +1,6 @@
 """What all engines share: ranks, states, the mean of uploads, evaluation."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
@@ -187,7 +188,7 @@ class CohortEngine(ABC):
     def _finish(self, result: LocalResult, uploads: Uploads, round_idx: int) -> ClientReport:
         client_id, context, done, num_seen, loss_sum = result
         upload, state = self.algorithm.finish(done, context)
-        if all_finite(upload) and all_finite(state):
+        if math.isfinite(loss_sum) and all_finite(upload) and all_finite(state):
             if self.algorithm.stateful:
                 self.states.put(client_id, state)
             origin = partial(self.algorithm.origin, context.server)
