@@ -37,7 +37,7 @@ from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.engines.cohort import fine_tuning
 from flfast.lit.engines.engine import Engine
 from flfast.lit.layout import use_channels_last
-from flfast.lit.memory import keep_freed_memory
+from flfast.lit.memory import hand_back_freed_memory, keep_freed_memory
 from flfast.lit.module import LocalModule, check_optimizer_state
 from flfast.lit.ownership import make_states
 from flfast.lit.world import World, gather
@@ -151,6 +151,7 @@ def build_parts(config: DictConfig) -> Parts:
     os.environ["OMP_NUM_THREADS"] = str(config.threads)  # or Lightning's ddp shares out all cores
     data = build_data(config)
     poison(config, data)
+    hand_back_freed_memory()
     model = build_model(config, data)
     use_channels_last(model)
     initial = initial_weights(config, model)

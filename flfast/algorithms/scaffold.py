@@ -41,7 +41,8 @@ def scaffold(
 
     def correct(grads: Tree, params: Tree, ctx: Context) -> Tree:
         own, common = ctx.client["control"], ctx.server["control"]
-        return {name: grads[name] - own[name] + common[name] for name in grads if name in common}
+        # The difference is the same in all steps.
+        return {name: grads[name] + (common[name] - own[name]) for name in grads if name in common}
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         weight = weigh(done.num_steps)
