@@ -20,7 +20,7 @@ def keep_freed_memory() -> None:
 
 
 def hand_back_freed_memory() -> None:
-    """Let glibc return what is free now: reading and dividing data leaves more than a run needs."""
+    """Let glibc return what is free now: dividing data leaves more than a run needs."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -201,7 +201,7 @@ def test_a_diverged_client_is_left_out_and_all_of_them_stop_the_run(make_data, m
 def test_a_loss_that_is_no_number_counts_as_divergence(make_data, make_federation):
     """Though its gradient is one, and so are the weights."""
 
-    def far(task, params, batch, ctx):
+    def far(task, params, batch, _ctx):
         return task(params, batch) + float("inf")
 
     with pytest.raises(DivergedError, match=r"all 1 clients diverged"):
