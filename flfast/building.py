@@ -227,6 +227,7 @@ def build_plan(phase: int, config: DictConfig, model: nn.Module) -> RoundPlan:
             accumulate=config.trainer.accumulate_grad_batches,
             micro_batch=config.micro_batch,
             last_batch=config.last_batch,
+            limit=config.trainer.limit_train_batches,
             drop_single=has_batchnorm and config.bn != "frozen",
         ),
         local_epochs=config.local_epochs,

@@ -62,7 +62,6 @@ def examine(folder: Path) -> Iterator[tuple[Finding, bool]]:
         folder: in which runs will lie.
     """
     yield _look("versions", lambda: (None, versions())), False
-    yield _look("processors", lambda: (None, processors())), False
     yield _look("C++ kernels", kernels), False
     yield _look("torch.compile", compilers), False
     writes = _look("run folder", lambda: writable(folder))
@@ -70,6 +69,7 @@ def examine(folder: Path) -> Iterator[tuple[Finding, bool]]:
     # Before anything touches a GPU: ranks are forked.
     yield _look("two ranks", all_reduce), False
     yield _look("default run", lambda: _default_run(folder if writes.works else None)), True
+    yield _look("processors", lambda: (None, processors())), False
     yield _look("CUDA graphs", cuda_graph), False
 
 

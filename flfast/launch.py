@@ -63,8 +63,10 @@ def run(phases: list[Phase]) -> float | None:
         phases = together(world, partial(fit_to_world, phases, world, even=even))
         with StopRequests(alone=world.size == 1) as requests:
             return run_experiment(phases, world, requests)
-    except ConfigError:
+    except ConfigError as error:
         if world.rank:
+            if isinstance(error, OneRankError):  # the others do not know
+                sys.stderr.write(f"rank {world.rank}: {error}\n")
             raise SystemExit(2) from None
         raise
 

@@ -6,8 +6,8 @@ from processes import Command
 from flfast import doctor
 
 CHECKS = [
-    *("versions", "processors", "C++ kernels", "torch.compile", "run folder", "two ranks"),
-    *("default run", "CUDA graphs"),
+    *("versions", "C++ kernels", "torch.compile", "run folder", "two ranks", "default run"),
+    *("processors", "CUDA graphs"),
 ]
 
 

@@ -61,6 +61,7 @@ def average_optimizer(algorithm: Algorithm) -> Algorithm:
         algorithm,
         server_state=lambda weights: {**algorithm.server_state(weights), "optimizer": {}},
         broadcast=lambda server: {**algorithm.broadcast(server), "optimizer": server["optimizer"]},
+        origin=lambda server: {**algorithm.origin(server), "optimizer": server["optimizer"]},
         optimizer=lambda broadcast, client: broadcast["optimizer"],
         finish=finish,
         server_step=server_step,

@@ -90,6 +90,9 @@ def outdated(run_dir: Path, *, keep_last: int, best: int | None) -> list[Path]:
     return [path for path in finished(run_dir)[keep_last:] if _round_of(path) != best]
 
 
+FACTS = ("round", "world_size", "config", "sizes", "data", "loggers")
+
+
 def read(path: Path) -> Checkpoint:
     """A checkpoint.
 
@@ -105,6 +108,9 @@ def read(path: Path) -> Checkpoint:
         raise BrokenCheckpointError(
             f"{path}: of format {about.get('format')}, this flfast reads {FORMAT}"
         )
+    unknown = [name for name in FACTS if name not in about]
+    if unknown:
+        raise BrokenCheckpointError(f"{path}: {ABOUT} does not say {', '.join(unknown)}")
     for name, size in about["files"].items():
         if sizes[name] != size:
             raise BrokenCheckpointError(

@@ -20,6 +20,7 @@ from flfast.checkpoints.folders import (
     checkpoint_dir,
     checkpoints_dir,
     clients_file,
+    finished,
     outdated,
     unfinished,
 )
@@ -117,7 +118,8 @@ class Checkpoints:
         if told or last:
             self._wait()
         if told:
-            self._say_how_to_go_on(int(row["round"]), left=leaves)
+            left = leaves and bool(finished(self._run_dir))
+            self._say_how_to_go_on(int(row["round"]), left=left)
             raise StoppedError
 
     def close(self) -> None:
@@ -188,6 +190,7 @@ class Checkpoints:
         self._writing = self._written = None
         if failure is None:
             self._cost += written.result()
+            self._warned = False
         elif self._world.rank == 0:
             files.remove(self._part(writing.round_idx))
             self._warn(writing.round_idx, failure)

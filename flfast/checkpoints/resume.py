@@ -54,9 +54,12 @@ def restore(
         failure: str | None = None
         try:
             saved = read_tensors(checkpoint.path / SERVER)
+            server, history = saved["server"], saved["history"]
             own = _own_states(checkpoint, world)
         except BrokenCheckpointError as error:
             failure = str(error)
+        except (KeyError, TypeError, AttributeError) as error:  # files of something else
+            failure = f"{checkpoint.path}: {type(error).__name__}: {error}"
         failures = [text for text in gather(world, failure) if text is not None]
         if failures:
             log.warning("a broken checkpoint is passed over: %s", failures[0])
@@ -67,7 +70,7 @@ def restore(
                 f"that are loaded now"
             )
         states.load_state_dict(own)
-        federation.server, federation.history = saved["server"], saved["history"]
+        federation.server, federation.history = server, history
         if world.rank == 0:
             _cut_tables(checkpoint, federation)
         return checkpoint

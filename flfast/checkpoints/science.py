@@ -57,6 +57,8 @@ def science(config: Config) -> Config:
         found[f"schedule.phases.{number}"] = {**phase, "from": start}
     if config["schedule"]["adapt"]:  # counts evaluations
         found["eval_every"] = config["eval_every"]
+    if config["bn"] == "recalibrate":  # in batches of evaluation
+        found["loader.eval_batch_size"] = config["loader"]["eval_batch_size"]
     return found
 
 

@@ -31,3 +31,8 @@ def check_resume(config: DictConfig, run_dir: Path) -> None:
             check_same(checkpoint.about["config"], now, done=checkpoint.round_idx)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"resume={config.resume}: the checkpoint's config is broken, "
+            f"{type(error).__name__}: {error}"
+        ) from None

@@ -101,15 +101,20 @@ class Federation:
             status = "success"
         finally:
             # A run that is stopped leaves what it has, too.
-            if self.history:
-                self._emit("on_run_end")
-            if status == "failed" and self.history:
-                log.warning("stopped after round %d: %s", self.history[-1]["round"], self.run_dir)
-            for closable in (*self.callbacks, self.engine):
-                getattr(closable, "close", lambda: None)()
-            for logger in self.loggers:
-                logger.finalize(status)
+            try:
+                if self.history:
+                    self._emit("on_run_end")
+            finally:
+                self._close(status)
         return self.history
+
+    def _close(self, status: str) -> None:
+        if status == "failed" and self.history:
+            log.warning("stopped after round %d: %s", self.history[-1]["round"], self.run_dir)
+        for closable in (*self.callbacks, self.engine):
+            getattr(closable, "close", lambda: None)()
+        for logger in self.loggers:
+            logger.finalize(status)
 
     def weights(self) -> dict[str, Tensor]:
         """Flat state dict of the server's model, on the CPU."""

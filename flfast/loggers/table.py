@@ -2,9 +2,12 @@
 
 import csv
 import io
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
 
@@ -20,9 +23,26 @@ class RoundTable:
         self._path = path
         self._columns = list(columns)
         self._started = False
+        self._waiting: list[Row] = []
 
     def append(self, rows: Sequence[Row], *, round_idx: int) -> None:
-        """Write the rows of one round to the disk; columns not seen before go to the end."""
+        """Write the rows of one round to the disk; columns not seen before go to the end.
+
+        Where the disk takes none they wait for the next round's, with a warning.
+        """
+        waiting = [*self._waiting, *rows]
+        first = int(waiting[0]["round"]) if self._waiting else round_idx
+        try:
+            self._write(waiting, round_idx=first)
+        except OSError as error:
+            if not self._waiting:
+                log.warning("%s: %s; training goes on", self._path, error.strerror)
+            # What was written of them is not trusted.
+            self._waiting, self._started = waiting, False
+        else:
+            self._waiting = []
+
+    def _write(self, rows: Sequence[Row], *, round_idx: int) -> None:
         if not self._started:
             self._started = True
             earlier = [row for row in read_rows(self._path) if int(row["round"]) < round_idx]

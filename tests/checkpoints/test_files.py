@@ -23,7 +23,7 @@ from flfast.checkpoints.folders import (
     unfinished,
 )
 
-ABOUT_IT = {"format": 1, "config": {}}
+ABOUT_IT = {"format": 1, "config": {}, "world_size": 1, "sizes": {}, "data": "", "loggers": {}}
 
 
 def write(run_dir, round_idx, *, num=1000):

@@ -6,6 +6,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from flfast.checkpoints.folders import BrokenCheckpointError, read
 from flfast.checkpoints.science import check_same, differences, digest
 from flfast.train import CONF
 
@@ -95,3 +96,11 @@ def test_phases_that_count_from_the_end_move_with_the_rounds(configs):
 def test_evaluations_that_a_schedule_counts_are_science(configs):
     fixed = differences(configs("schedule=adaptive"), configs("schedule=adaptive", "eval_every=2"))
     assert fixed == ["eval_every: 1 -> 2"]
+
+
+def test_a_checkpoint_that_does_not_say_what_it_is_is_broken(tmp_path):
+    path = tmp_path / "round-000001"
+    path.mkdir()
+    (path / "about.json").write_text('{"format": 1, "files": {}}')
+    with pytest.raises(BrokenCheckpointError, match="does not say round, world_size"):
+        read(path)

@@ -102,3 +102,19 @@ def test_a_resumed_run_leaves_the_file_of_one_never_killed(tmp_path_factory, row
     expected = [{key: v for key, v in row.items() if v} for row in read_rows(whole)]
     assert [{key: v for key, v in row.items() if v} for row in read_rows(parts)] == expected
     assert [float(row["round"]) for row in expected] == list(range(len(rows)))
+
+
+def test_rows_that_the_disk_does_not_take_wait_for_the_next(tmp_path, caplog):
+    table = RoundTable(tmp_path / "metrics.csv", ("round", "loss"))
+    table.append([{"round": 0, "loss": 3}], round_idx=0)
+    blocked = tmp_path / "metrics.csv.tmp"
+    blocked.mkdir()
+    for round_idx in (1, 2):  # a new column: the table is written anew, which fails
+        table.append([{"round": round_idx, "loss": 1, f"c{round_idx}": 5}], round_idx=round_idx)
+    assert caplog.text.count("training goes on") == 1
+    assert [row["round"] for row in read(tmp_path / "metrics.csv")] == ["0"]
+    blocked.rmdir()
+    table.append([{"round": 3, "loss": 0}], round_idx=3)
+    rows = read(tmp_path / "metrics.csv")
+    assert [row["round"] for row in rows] == ["0", "1", "2", "3"]
+    assert [rows[1]["c1"], rows[2]["c2"], rows[3]["c1"]] == ["5", "5", ""]

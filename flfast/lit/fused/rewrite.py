@@ -20,6 +20,20 @@ _UPDATES: dict[Any, int] = {aten.sub_.Tensor: -1, aten.add_.Tensor: 1}
 
 def rewrite(graph: Graph) -> None:
     """Make the graph shorter without changing what it computes."""
+    _simplify(graph)
+    for node in calls(graph, aten.add.Tensor):
+        _fuse_sum(graph, node)
+    for fuse in (_spread_update, _fuse_update):
+        changed = _changed(graph)
+        for node in calls(graph, *_UPDATES):
+            fuse(graph, node, changed)
+        remove_unused(graph)
+    remove_unused(graph)
+    graph.lint()
+
+
+def _simplify(graph: Graph) -> None:
+    """Take out what autograd left: copies of nothing, views that change nothing, and the like."""
     for node in calls(graph, aten.detach.default, aten.alias.default, aten.lift_fresh.default):
         _replace(node, node.args[0])
     for node in calls(graph, *_RESHAPES):
@@ -30,13 +44,6 @@ def rewrite(graph: Graph) -> None:
         if is_call(inner, node.target) and inner.args[1:] == node.args[1:]:
             _replace(node, inner.args[0])
     remove_unused(graph)
-    for node in calls(graph, aten.add.Tensor):
-        _fuse_sum(graph, node)
-    changed = _changed(graph)
-    for node in calls(graph, *_UPDATES):
-        _fuse_update(graph, node, changed)
-    remove_unused(graph)
-    graph.lint()
 
 
 def remove_unused(graph: Graph) -> None:
@@ -96,6 +103,55 @@ def _fuse_update(graph: Graph, node: Node, changed: set[Node]) -> None:
         graph.erase_node(decay)
 
 
+def _spread_update(graph: Graph, node: Node, changed: set[Node]) -> None:
+    """P -= (a @ b + c) * s becomes p -= c * s and p -= (a * s) @ b, which needs no a @ b."""
+    target: Any
+    update: Any
+    target, update = node.args
+    total, scale = update, None
+    if is_call(update, aten.mul.Tensor) and _is_scalar(update.args[1]):
+        total, scale = update.args
+    if node.kwargs or not is_call(total, aten.add.Tensor) or total.kwargs:
+        return
+    product, rest = sorted(total.args, key=lambda part: not is_call(part, *_PRODUCTS))
+    if not is_call(product, *_PRODUCTS) or not _are_alike(target, product):
+        return
+    if any(len(part.users) > 1 for part in {update, total, product}):
+        return
+    # All is read where the update was, and the second part after the first has changed p.
+    read = [part for part in (*product.args, rest, scale) if isinstance(part, Node)]
+    late = any(changed.intersection(_same_memory(part)) for part in read)
+    if late or not _are_alike(rest, product):
+        return
+    with graph.inserting_before(node):
+        if scale is not None:
+            left, right = product.args
+            product = _like(product, graph, product.target, _scaled(graph, left, scale), right)
+            rest = _like(rest, graph, aten.mul.Tensor, rest, scale)
+        first = _like(node, graph, node.target, target, rest)
+        _replace(node, _like(node, graph, node.target, first, product))
+
+
+def _scaled(graph: Graph, factor: Any, scale: Any) -> Node:
+    """A factor of a product times a number; a transposed one stays the transpose of a tensor."""
+    if is_call(factor, aten.t.default, aten.transpose.int):
+        inner, *dims = factor.args
+        return _like(factor, graph, factor.target, _scaled(graph, inner, scale), *dims)
+    return _like(factor, graph, aten.mul.Tensor, factor, scale)
+
+
+def _like(other: Node, graph: Graph, target: Any, *args: Any) -> Node:
+    """A call whose value has the shape and type of another's."""
+    call = graph.call_function(target, args)
+    call.meta = dict(other.meta)
+    return call
+
+
+def _is_scalar(value: Any) -> bool:
+    shape = getattr(value.meta.get("val"), "shape", None) if isinstance(value, Node) else ()
+    return shape == ()
+
+
 def _fuse_sum(graph: Graph, node: Node) -> None:
     """A @ b + bias of a stack becomes one operator."""
     product: Any = node.args[0]
@@ -115,6 +171,8 @@ def _fuse_sum(graph: Graph, node: Node) -> None:
 
 def _are_alike(left: Any, right: Any) -> bool:
     """Whether one can be added to the other as it is."""
+    if not (isinstance(left, Node) and isinstance(right, Node)):
+        return False
     shapes = [getattr(node.meta.get("val"), "shape", None) for node in (left, right)]
     return None not in shapes and shapes[0] == shapes[1] and _dtype(left) == _dtype(right)
 

@@ -216,6 +216,44 @@ def test_a_factor_that_changed_since_is_not_read_late(change):
     assert_same(late_factor(change), state, drawn(9, 3, seed=2), size=3)
 
 
+@pytest.mark.parametrize("scale", [0.5, "rate"])
+def test_a_sum_with_a_product_becomes_two_updates(scale):
+    """SCAFFOLD's correction, a proximal term."""
+
+    def step(state, batch):
+        factor = state["rate"] if scale == "rate" else scale
+        product = batch["x"].t() @ (batch["x"] + state["p"])
+        state["p"].sub_((product + (state["c"] - state["d"])) * factor)
+
+    state = {"p": drawn(3, 3), "c": drawn(3, 3, seed=1), "d": drawn(3, 3, seed=3)}
+    state["rate"] = torch.tensor(0.1, dtype=torch.float64)
+    module = assert_same(step, state, 0.1 * drawn(9, 3, seed=2), size=3)
+    found = targets(module)
+    assert found.count(aten.addmm_.default) == 1
+    assert aten.mm.default not in found
+    once = invariants(module.graph, set(placeholders(module.graph)[-1:]))
+    assert {aten.sub.Tensor, aten.mul.Tensor} & {node.target for node in once}
+
+
+@pytest.mark.parametrize("own", [lambda p: p, torch.t, lambda p: 0.1 * p], ids=str)
+def test_a_sum_of_a_product_and_what_is_updated(own):
+    def step(state, batch):
+        state["p"].sub_(0.5 * (batch["x"] @ batch["x"] + own(state["p"])))
+        state["p"].add_(batch["x"] @ state["p"] + own(state["p"]))
+
+    assert_same(step, {"p": 0.1 * drawn(3, 3)}, 0.1 * drawn(9, 3, seed=2), size=3)
+
+
+def test_a_term_that_changed_since_is_not_read_late():
+    def step(state, batch):
+        total = batch["x"] @ batch["x"] + state["c"]
+        state["c"].mul_(0.5)
+        state["p"].sub_(total)
+
+    state = {"p": drawn(3, 3), "c": drawn(3, 3, seed=1)}
+    assert_same(step, state, drawn(9, 3, seed=2), size=3)
+
+
 def test_an_update_by_a_product_of_itself():
     def step(state, batch):
         state["p"].sub_(torch.tanh(state["p"] @ batch["x"]))
