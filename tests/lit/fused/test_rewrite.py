@@ -235,7 +235,9 @@ def test_a_sum_with_a_product_becomes_two_updates(scale):
     assert {aten.sub.Tensor, aten.mul.Tensor} & {node.target for node in once}
 
 
-@pytest.mark.parametrize("own", [lambda p: p, torch.t, lambda p: 0.1 * p], ids=str)
+@pytest.mark.parametrize(
+    "own", [lambda p: p, torch.t, lambda p: 0.1 * p], ids=["itself", "transposed", "a tenth"]
+)
 def test_a_sum_of_a_product_and_what_is_updated(own):
     def step(state, batch):
         state["p"].sub_(0.5 * (batch["x"] @ batch["x"] + own(state["p"])))
