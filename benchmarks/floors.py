@@ -24,7 +24,7 @@ import torch
 
 from benchmarks.building import build_model, read_workload
 from benchmarks.workload import Workload
-from flfast.lit.rates import flops_per_example, peak_flops, seconds
+from flfast.doctor.flops import flops_per_example, peak_flops, seconds
 from flfast.machine import num_cores
 
 LEAST_COPY = {"cpu": 2**18, "cuda": 2**24}  # bytes

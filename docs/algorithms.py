@@ -15,11 +15,11 @@ import lightning as L
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from flfast.building import build_plan
-from flfast.experiment import build_parts
-from flfast.lit.engines.eager import EagerEngine
-from flfast.lit.engines.fused import FusedEngine
+from flfast.engines.eager import EagerEngine
+from flfast.engines.fused.fused import FusedEngine
 from flfast.plan import RoundPlan
+from flfast.setup.build import build_plan
+from flfast.setup.experiment import build_parts
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree, num_bytes
 

@@ -15,11 +15,11 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from flfast.config.check import check
+from flfast.config.command_line import check_words
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.phases import compose_phases
-from flfast.config.resuming import check_resume
-from flfast.config.words import check_words
+from flfast.config.resume_check import check_resume
 
 _INSTALLED = Path(__file__).parent / "conf"
 CONF = str(_INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "conf")
@@ -30,7 +30,7 @@ def _run(config: DictConfig) -> float | None:
     check(config)
     phases = compose_phases(config)
     check_resume(phases[0].config, Path(HydraConfig.get().runtime.output_dir))
-    from flfast.launch import run  # imports torch
+    from flfast.setup.launch import run  # imports torch
 
     return run(phases)
 

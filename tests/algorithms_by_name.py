@@ -4,14 +4,14 @@ import logging
 from pathlib import Path
 
 import torch
-from engines import engine_of
+from engine_runs import engine_of
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from flfast.algorithms.algorithm import Algorithm
+from flfast.engines.eager import EagerEngine
 from flfast.injection import call_with
 from flfast.lit.batchnorm import batchnorm_weights
-from flfast.lit.engines.eager import EagerEngine
 from flfast.plan import Batching
 from flfast.state.weights import read_weights
 

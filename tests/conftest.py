@@ -23,17 +23,17 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.transforms import BatchTransform
-from flfast.experiment import quiet_lightning
+from flfast.distributed.elastic import on_ranks
+from flfast.distributed.world import ALONE, launched_world
+from flfast.engines.eager import EagerEngine
+from flfast.engines.fused.graph.trace import operators
 from flfast.federation.loop import Federation
 from flfast.federation.samplers.uniform import uniform
-from flfast.lit.elastic import on_ranks
-from flfast.lit.engines.eager import EagerEngine
-from flfast.lit.fused.trace import operators
-from flfast.lit.module import LocalModule
+from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
-from flfast.lit.world import ALONE, launched_world
 from flfast.plan import Batching, RoundPlan
+from flfast.setup.experiment import quiet_lightning
 from flfast.state.store import ClientStates
 from flfast.state.weights import read_weights
 

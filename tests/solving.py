@@ -10,18 +10,18 @@ from typing import Any
 import lightning as L
 import numpy as np
 import pytest
+from adversaries import threaten
 from problems import OPTIMIZERS, Problem, make_algorithm, make_data, make_model
-from threats import threaten
 
+from flfast.distributed.world import ALONE, World
+from flfast.engines.eager import EagerEngine
+from flfast.engines.fused.fused import FusedEngine
 from flfast.federation.loop import Federation
 from flfast.federation.samplers.uniform import uniform
-from flfast.lit.engines.eager import EagerEngine
-from flfast.lit.engines.fused import FusedEngine
-from flfast.lit.module import LocalModule
+from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
-from flfast.lit.uplink import Uplink
-from flfast.lit.world import ALONE, World
 from flfast.plan import RoundPlan
+from flfast.server.channel import Uplink
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 from flfast.state.weights import read_weights

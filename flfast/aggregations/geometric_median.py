@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from flfast.aggregations.aggregation import Aggregation, Combined
-from flfast.aggregations.rows import distances, trimmed_mean_of_rows, weighted_sum
+from flfast.aggregations.row_statistics import distances, trimmed_mean_of_rows, weighted_sum
 from flfast.options import Count, Positive
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from flfast.aggregations.aggregation import Aggregation, Combined
-from flfast.aggregations.rows import squared_distances, weighted_sum
+from flfast.aggregations.row_statistics import squared_distances, weighted_sum
 from flfast.options import Count, NonNegativeInt
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import logging
 from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm, Context, Finished, Task, Weighting
-from flfast.algorithms.joint import personal_part, separated, shared_part, with_personal
+from flfast.algorithms.second_model import personal_part, separated, shared_part, with_personal
 from flfast.datamodules.batches import Batch
 from flfast.options import NonNegative
 from flfast.state.tree import Tree, squared_norm, sub

@@ -31,7 +31,7 @@ from flfast.checkpoints.folders import (
 )
 from flfast.checkpoints.policy import COST_SHARE, Policy, best_round
 from flfast.checkpoints.signals import StoppedError, StopRequests
-from flfast.lit.world import World, gather, sum_over_ranks
+from flfast.distributed.world import World, gather, sum_over_ranks
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree, tree_map
 

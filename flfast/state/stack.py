@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from flfast.state.columns import Column
+from flfast.state.storage import Column
 from flfast.state.tree import Tree, leaves
 
 FEW = 1024

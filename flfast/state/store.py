@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Size
 
-from flfast.state.columns import Column, FileColumn, MemoryColumn
 from flfast.state.stack import Stack, structure
+from flfast.state.storage import Column, FileColumn, MemoryColumn
 from flfast.state.tree import Tree, leaves, tree_map
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from flfast.state.sharding import shard_like, whole
+from flfast.state.dtensor import shard_like, whole
 from flfast.state.tree import Tree, merge, tree_map
 
 

@@ -5,16 +5,16 @@ import logging
 import numpy as np
 import pytest
 import torch
+from adversaries import ROBUST
 from hydra.utils import instantiate
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from threats import ROBUST
 
 from flfast.aggregations.geometric_median import geometric_median
 from flfast.aggregations.krum import krum
 from flfast.aggregations.multi_krum import multi_krum
-from flfast.aggregations.rows import distances, squared_distances, trimmed_mean_of_rows
+from flfast.aggregations.row_statistics import distances, squared_distances, trimmed_mean_of_rows
 from flfast.aggregations.trimmed_mean import trimmed_mean
 
 AVERAGING = ("median", "trimmed_mean", "geometric_median")

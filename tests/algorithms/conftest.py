@@ -5,10 +5,10 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from engines import ran
+from engine_runs import ran
 from references import Reference, initial, vector
 
-from flfast.lit.engines.fused import FusedEngine
+from flfast.engines.fused.fused import FusedEngine
 from flfast.plan import Batching
 
 

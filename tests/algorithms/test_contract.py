@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from engines import ran
+from engine_runs import ran
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import nn
 
 from flfast.aggregations.multi_krum import multi_krum
 from flfast.attacks.sign_flip import sign_flip
-from flfast.building import build_algorithm
 from flfast.checkpoints.contents import check_history, check_server, check_states
+from flfast.engines.eager import EagerEngine
+from flfast.engines.fused.fused import FusedEngine
 from flfast.federation.loop import DivergedError
-from flfast.lit.engines.eager import EagerEngine
-from flfast.lit.engines.fused import FusedEngine
-from flfast.lit.uplink import Uplink
 from flfast.plan import Batching
+from flfast.server.channel import Uplink
+from flfast.setup.build import build_algorithm
 from flfast.state.tree import all_finite, leaves, tree_map
 from flfast.state.weights import read_weights
 

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from threats import ROBUST
+from adversaries import ROBUST
 
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fednova import fednova
@@ -13,7 +13,7 @@ from flfast.algorithms.local_sgd import gradient_weight
 from flfast.attacks.gaussian import gaussian
 from flfast.attacks.scaled import scaled
 from flfast.attacks.sign_flip import sign_flip
-from flfast.lit.uplink import Uplink
+from flfast.server.channel import Uplink
 from flfast.state.vector import COUNTS
 
 SGD = {"momentum": 0.0, "nesterov": False}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from algorithms_by_name import algorithm_of, close, federation_of, personal_of, run, server_of
-from engines import mlp, net
+from engine_runs import mlp, net
 from torch import nn
 
 from flfast.plan import Batching

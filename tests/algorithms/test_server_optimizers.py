@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from engines import ran, with_batchnorm
+from engine_runs import ran, with_batchnorm
 
 from flfast.algorithms.algorithm import Uploads
 from flfast.algorithms.fedadagrad import fedadagrad
@@ -17,7 +17,7 @@ from flfast.algorithms.fednova import fednova
 from flfast.algorithms.fedopt import fedopt
 from flfast.algorithms.fedyogi import fedyogi
 from flfast.algorithms.scaffold import scaffold
-from flfast.lit.engines.eager import EagerEngine
+from flfast.engines.eager import EagerEngine
 
 PARTIAL = {"fraction": 0.6, "count": None, "dropout": 0.3}
 ADAM = {"server_lr": 0.05, "beta1": 0.9, "beta2": 0.99, "tau": 0.01}

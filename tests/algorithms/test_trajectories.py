@@ -8,7 +8,7 @@ Batches are all of a client's examples; every client takes part; `w` is the serv
 import numpy as np
 import pytest
 from algorithms_by_name import close, federation_of, personal_of, run, server_of
-from engines import mlp, net
+from engine_runs import mlp, net
 from mlp_reference import Data, features, forward, grad, mean, plus, probabilities
 from torch import nn
 

@@ -2,11 +2,11 @@
 
 import pytest
 from algorithms_by_name import close, federation_of, run
-from engines import mlp
+from engine_runs import mlp
 from torch import nn
 
-from flfast.lit.engines.eager import EagerEngine
-from flfast.lit.engines.fused import FusedEngine
+from flfast.engines.eager import EagerEngine
+from flfast.engines.fused.fused import FusedEngine
 from flfast.plan import Batching
 
 SPLIT = {"fedper", "fedrep", "lg_fedavg", "fedbabu"}

@@ -5,9 +5,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from adversaries import ROBUST
 from algorithms_by_name import federation_of
-from engines import engine_of, mlp, ran
-from threats import ROBUST
+from engine_runs import engine_of, mlp, ran
 from torch import nn
 
 from flfast.aggregations.aggregation import MEAN
@@ -17,12 +17,12 @@ from flfast.algorithms.keep_local import keep_local
 from flfast.algorithms.local import local
 from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
 from flfast.attacks.gaussian import gaussian
+from flfast.engines.auto import AutoEngine
+from flfast.engines.eager import EagerEngine
 from flfast.federation.samplers.cohort import Cohort
 from flfast.lit.batchnorm import batchnorm_weights
-from flfast.lit.engines.auto import AutoEngine
-from flfast.lit.engines.eager import EagerEngine
-from flfast.lit.module import check_optimizer_state
-from flfast.lit.uplink import Uplink
+from flfast.lit.local_module import check_optimizer_state
+from flfast.server.channel import Uplink
 from flfast.state.tree import leaves, num_bytes, squared_norm
 from flfast.state.weights import read_weights
 

@@ -9,7 +9,7 @@ from tables import assert_same_numbers, rows, timeless
 
 from flfast.checkpoints import resume
 from flfast.checkpoints.folders import clients_file, find, finished, read
-from flfast.lit.world import World
+from flfast.distributed.world import World
 from flfast.state.store import ClientStates
 
 TABLE = (

@@ -22,8 +22,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flfast import train
 from flfast.config.check import check
+from flfast.config.command_line import check_words
 from flfast.config.errors import ConfigError
-from flfast.config.words import check_words
 
 ROUNDS = 2
 # A federation of two clients that takes milliseconds.
@@ -174,10 +174,10 @@ LINES = st.lists(st.tuples(OVERRIDES | WHOLE_GROUPS, PLACES, TYPED), min_size=1,
 def at_the_door(words):
     """(exit code, what the user read, phases that would run) of the command, up to torch."""
     seen = []
-    door = ModuleType("flfast.launch")
+    door = ModuleType("flfast.setup.launch")
     door.run = seen.append
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as place:
-        patch.setitem(sys.modules, "flfast.launch", door)
+        patch.setitem(sys.modules, "flfast.setup.launch", door)
         patch.chdir(place)
         code, said = run(words, Path(place) / "run")
     return code, said, seen

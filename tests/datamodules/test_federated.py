@@ -7,14 +7,14 @@ from torch.utils.data import Dataset
 
 from flfast.algorithms.algorithm import Context
 from flfast.algorithms.fedavg import fedavg
-from flfast.datamodules.evaluation import EvaluationDataModule
+from flfast.datamodules.evaluation_sets import EvaluationDataModule
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.partitions.iid import iid
 from flfast.datamodules.partitions.natural import natural
 from flfast.datamodules.transforms import BatchTransform, image_transform
-from flfast.lit.module import LocalModule
+from flfast.lit.local_module import LocalModule
 from flfast.plan import Batching
 from flfast.state.weights import read_weights
 

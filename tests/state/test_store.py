@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flfast.checkpoints.files import read_tensors, write_tensors
-from flfast.lit.memory import hand_back_freed_memory, keep_freed_memory
+from flfast.setup.allocator import hand_back_freed_memory, keep_freed_memory
 from flfast.state.store import ClientStates
 from flfast.state.tree import leaves, tree_map
 

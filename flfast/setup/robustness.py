@@ -1,0 +1,64 @@
+"""From config nodes to what goes wrong in a federation, and what the server does about it."""
+
+import logging
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from flfast.aggregations.aggregation import Aggregation
+from flfast.attacks.attack import Attack, choose_attackers
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.federation.samplers.cohort import Cohort
+from flfast.server.channel import Uplink
+
+log = logging.getLogger(__name__)
+
+
+def poison(config: DictConfig, data: FederatedDataModule) -> None:
+    """Let attackers learn from the labels that `attack` gives them."""
+    attack: Attack = instantiate(config.attack)
+    if attack.labels is not None:
+        data.relabel(sorted(_attackers(attack, config, data)), attack.labels)
+
+
+def build_uplink(config: DictConfig, data: FederatedDataModule) -> Uplink:
+    """What uploads go through; a line says who attacks."""
+    attack: Attack = instantiate(config.attack)
+    attackers = _attackers(attack, config, data)
+    if attackers:
+        log.info(
+            "%s: %d of %d clients attack: %s",
+            config.attack["_target_"].rpartition(".")[2],
+            len(attackers),
+            len(data.candidates),
+            sorted(attackers),
+        )
+    elif attack.upload or attack.labels:
+        num = len(data.candidates)
+        log.warning("attack.fraction=%g of %d clients is none", attack.fraction, num)
+    return Uplink(
+        seed=config.seed,
+        aggregation=instantiate(config.aggregation),
+        clip_norm=config.upload_clip_norm,
+        attack=attack,
+        attackers=attackers,
+        faults=instantiate(config.faults),
+    )
+
+
+def check_cohort(aggregation: Aggregation, cohort: Cohort) -> None:
+    """Refuse an aggregation that no round of such a cohort can have.
+
+    Raises:
+        ValueError: if it takes more uploads than there are clients in a cohort.
+    """
+    size = sum(len(part) for part in cohort)
+    if size < aggregation.fewest:
+        raise ValueError(
+            f"{aggregation.reason} uploads for aggregation={aggregation.name}, and a cohort has "
+            f"{size} clients; allowed: a lower number, or a larger cohort or population"
+        )
+
+
+def _attackers(attack: Attack, config: DictConfig, data: FederatedDataModule) -> frozenset[int]:
+    return choose_attackers(data.candidates, attack.fraction, seed=config.seed)
