@@ -11,7 +11,7 @@ from flfast.attacks.label_flip import label_flip
 from flfast.attacks.scaled import scaled
 from flfast.attacks.sign_flip import sign_flip
 from flfast.faults.simulated import simulated
-from flfast.server.channel import Uplink
+from flfast.server.channel import Channel
 
 ROBUST = {
     "median": median(),
@@ -61,10 +61,10 @@ THREATS = {
 
 
 def threaten(name, data):
-    """The uplink of that name; attackers learn from its labels from now on."""
+    """The channel of that name; attackers learn from its labels from now on."""
     threat = THREATS[name]
     attack = threat.get("attack")
     who = choose_attackers(data.candidates, attack.fraction, seed=data.seed) if attack else ()
     if attack and attack.labels:
         data.relabel(sorted(who), attack.labels)
-    return Uplink(seed=data.seed, attackers=frozenset(who), **threat)
+    return Channel(seed=data.seed, attackers=frozenset(who), **threat)

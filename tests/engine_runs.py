@@ -24,8 +24,8 @@ class Replaying(FusedEngine):
     def recordings(self):
         """How many were made by programs that could all be recorded."""
         made = 0
-        phases = (own for program in self._programs.values() for own in program._client.programs)
-        for programs in phases:
+        stages = (own for program in self._programs.values() for own in program._client.programs)
+        for programs in stages:
             for program in programs._programs.values():
                 assert program._recorder is programs.recorder
                 for recording in program._recordings.values():

@@ -21,7 +21,7 @@ from flfast.federation.samplers.uniform import uniform
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
 from flfast.plan import RoundPlan
-from flfast.server.channel import Uplink
+from flfast.server.channel import Channel
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 from flfast.state.weights import read_weights
@@ -138,7 +138,7 @@ def _federation(
         OPTIMIZERS[problem.optimizer],
         freeze_batchnorm=problem.batchnorm == "frozen",
     )
-    uplink = threaten(problem.threat, data) if problem.threat else Uplink()
+    channel = threaten(problem.threat, data) if problem.threat else Channel()
     value, kind = problem.clip or (None, None)
 
     def make_trainer(plan):
@@ -166,7 +166,7 @@ def _federation(
         )
 
     engine = ENGINES[way.engine](module, data, make_trainer, ClientStates(), world)
-    engine.uplink = uplink
+    engine.channel = channel
     return Federation(
         algorithm=algorithm,
         engine=engine,
@@ -180,7 +180,7 @@ def _federation(
         eval_every=problem.rounds,
         seed=problem.seed,
         recalibrate=problem.batchnorm == "recalibrate",
-        faults=uplink.faults,
+        faults=channel.faults,
         callbacks=[recorder],
         run_dir=folder,
     )

@@ -34,13 +34,13 @@ class Task(Protocol):
         """What enters a layer, [B, D], of a model in evaluation, without a gradient."""
 
 
-class LocalPhase(NamedTuple):
+class LocalStage(NamedTuple):
     """A part of local training, with an optimizer of its own.
 
     Attributes:
         trains: names of the parameters that it changes; None is all of them.
         epochs: passes over the client's examples; None are the plan's. A plan that counts local
-            steps counts those of every phase.
+            steps counts those of every stage.
     """
 
     trains: Collection[str] | None = None
@@ -147,7 +147,7 @@ class Algorithm:
         start: (broadcast, client state) -> weights local training starts from. Leaves that the
             model does not have are changed along: parameters by the local optimizer, buffers
             in place by the objective.
-        phases: of local training, one after another over the same examples.
+        stages: of local training, one after another over the same examples.
         optimizer: (broadcast, client state) -> state the local optimizer starts with, by
             parameter name; None is a fresh one every round.
         loss: local objective; gets all parameters, and the buffers that the model does not have.
@@ -172,7 +172,7 @@ class Algorithm:
     client_state: Callable[[Tree], Tree] = _stateless
     broadcast: Callable[[Tree], Tree] = _broadcast
     start: Callable[[Tree, Tree], Tree] = _start
-    phases: tuple[LocalPhase, ...] = (LocalPhase(),)
+    stages: tuple[LocalStage, ...] = (LocalStage(),)
     optimizer: Callable[[Tree, Tree], Tree] | None = None
     loss: Objective = _task_loss
     separable: bool = True

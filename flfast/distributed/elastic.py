@@ -50,7 +50,7 @@ def on_ranks(
     return results
 
 
-def death(error: ChildFailedError, size: int) -> str:
+def cause_of_death(error: ChildFailedError, size: int) -> str:
     """Which of the ranks died first, and of what, in a line."""
     rank, failure = error.get_first_failure()
     message = failure.message

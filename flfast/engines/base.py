@@ -24,8 +24,8 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import Trainers
 from flfast.plan import RoundPlan
 from flfast.randomness import generator, seed_torch
-from flfast.server.channel import DIVERGED, NOT_SELECTED, Arrival, Uplink
-from flfast.server.reduction import Uploads, uploads_for
+from flfast.server.channel import DIVERGED, NOT_SELECTED, Arrival, Channel
+from flfast.server.reduction import Reduction, reduction_for
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree, all_finite, num_bytes
 from flfast.state.weights import read_buffers, read_weights, write_weights
@@ -95,7 +95,7 @@ class CohortEngine(ABC):
     ) -> None:
         self.module, self.data, self.states, self.world = module, data, states, world
         self.trainers = Trainers(module, make_trainer)
-        self.uplink = Uplink()
+        self.channel = Channel()
         self.decided: dict[str, Any] = {}
         self._rank_share = RankShare(world.rank, world.size)
         self._evaluate_with(None)
@@ -141,7 +141,7 @@ class CohortEngine(ABC):
         if self.algorithm.stateful:
             fetch_states(self.world, self.states, away, wanted=mine)
         broadcast = self.algorithm.broadcast(server)
-        uploads, reports = uploads_for(self.uplink.aggregation, cohort), []
+        uploads, reports = reduction_for(self.channel.aggregation, cohort), []
 
         def deliver(result: LocalResult) -> None:
             reports.append(self._finish(result, uploads, plan.round_idx))
@@ -189,7 +189,7 @@ class CohortEngine(ABC):
     ) -> None:
         """Local training of clients, each delivered as it ends."""
 
-    def _finish(self, result: LocalResult, uploads: Uploads, round_idx: int) -> ClientReport:
+    def _finish(self, result: LocalResult, uploads: Reduction, round_idx: int) -> ClientReport:
         client_id, context, done, num_seen, loss_sum = result
         upload, state = self.algorithm.finish(done, context)
         if math.isfinite(loss_sum) and all_finite(upload) and all_finite(state):
@@ -197,7 +197,7 @@ class CohortEngine(ABC):
                 self.states.put(client_id, state)
             origin = partial(self.algorithm.origin, context.server)
             path = {"round_idx": round_idx, "client_id": client_id}
-            arrival = self.uplink.deliver(upload, origin, **path)
+            arrival = self.channel.deliver(upload, origin, **path)
         else:
             arrival = Arrival("rejected", DIVERGED, num_bytes(upload), None)
         if arrival.upload is not None:

@@ -6,7 +6,7 @@ from flfast.algorithms.algorithm import Finished
 from flfast.distributed.world import average_buffers, sum_over_ranks
 from flfast.engines.base import CohortEngine, LocalResult
 from flfast.engines.restrictions import check_allowed
-from flfast.engines.stages import phase_plan
+from flfast.engines.stages import stage_plan
 from flfast.plan import RoundPlan
 from flfast.state.tree import Tree, merge
 from flfast.state.weights import read_weights
@@ -39,9 +39,9 @@ class EagerEngine(CohortEngine):
         module.begin(context, optimizer_state)
         num_steps, num_examples = 0, 0
         optimizer: Tree = {}
-        for phase in self.algorithm.phases:
-            module.begin_phase(phase)
-            num_steps += trainer.fit(module, data, phase_plan(plan, phase))
+        for stage in self.algorithm.stages:
+            module.begin_stage(stage)
+            num_steps += trainer.fit(module, data, stage_plan(plan, stage))
             num_examples = max(num_examples, module.num_examples)
             optimizer |= module.read_optimizer_state() if self.algorithm.optimizer else {}
         module.num_examples = num_examples

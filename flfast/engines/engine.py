@@ -7,7 +7,7 @@ from flfast.distributed.world import World
 from flfast.evaluation.metrics import GroupMetrics
 from flfast.lit.batchnorm import Recalibrated
 from flfast.plan import RoundPlan
-from flfast.server.channel import NOT_SELECTED, Status, Uplink
+from flfast.server.channel import NOT_SELECTED, Channel, Status
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 
@@ -66,7 +66,7 @@ class Engine(Protocol):
     Attributes:
         name: as in `engine=`.
         evaluation_sets: what `evaluate` will measure.
-        uplink: what uploads go through; by default nothing happens to them.
+        channel: what uploads go through; by default nothing happens to them.
         states: what this rank's clients keep between rounds.
         world: the ranks of the run.
         decided: what `auto` stood for on this rank so far, as plain values by name; a run that
@@ -75,7 +75,7 @@ class Engine(Protocol):
 
     name: str
     evaluation_sets: set[str]
-    uplink: Uplink
+    channel: Channel
     states: ClientStates
     world: World
     decided: dict[str, Any]

@@ -1,6 +1,6 @@
 """Plans that an algorithm does not allow, whatever the engine."""
 
-from flfast.algorithms.algorithm import Algorithm, LocalPhase
+from flfast.algorithms.algorithm import Algorithm, LocalStage
 from flfast.plan import RoundPlan
 from flfast.state.tree import Tree
 
@@ -19,7 +19,7 @@ def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan) -> None:
     reason = None
     if plan.strategy == "fsdp" and (joint["params"] or joint["buffers"]):
         reason = "trains two models, which strategy=fsdp cannot; use strategy=ddp"
-    elif plan.strategy == "fsdp" and algorithm.phases != (LocalPhase(),):
+    elif plan.strategy == "fsdp" and algorithm.stages != (LocalStage(),):
         reason = "trains parts of a model, which strategy=fsdp cannot; use strategy=ddp"
     elif not algorithm.separable:
         reason = _cut(plan)

@@ -54,7 +54,7 @@ class Federation:
         eval_every: rounds between evaluations; the last round is always evaluated.
         seed: of the run.
         recalibrate: measure BatchNorm statistics after every server step.
-        faults: what goes wrong with clients; the engine's uplink has the same.
+        faults: what goes wrong with clients; the engine's channel has the same.
         callbacks: Lightning's, and whatever has hooks of a round.
         loggers: Lightning's; each gets one row a round.
         run_dir: where the run leaves its files.

@@ -44,9 +44,9 @@ def examples_of(num_examples: int, plan: RoundPlan, algorithm: Algorithm) -> int
     """Examples that a client of M examples goes through in a round, every pass counted."""
     epoch = local_epoch(num_examples, plan.batching)
     if plan.local_steps is None:
-        passes = sum(phase.epochs or plan.local_epochs or 1 for phase in algorithm.phases)
+        passes = sum(phase.epochs or plan.local_epochs or 1 for phase in algorithm.stages)
         return epoch.num_examples * passes
-    steps = plan.local_steps * len(algorithm.phases)
+    steps = plan.local_steps * len(algorithm.stages)
     return epoch.num_examples * steps // epoch.num_steps
 
 

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from flfast.algorithms.algorithm import Algorithm, Context, LocalPhase
+from flfast.algorithms.algorithm import Algorithm, Context, LocalStage
 from flfast.datamodules.batches import Batch
 from flfast.distributed.sharding import add_gradients, shard, sharded_leaves
 from flfast.lit.batchnorm import batchnorm_layers, freeze
@@ -92,9 +92,9 @@ class LocalModule(L.LightningModule):
         self.loss_sum = torch.zeros(())
         self.num_seen = self.num_examples = 0
 
-    def begin_phase(self, phase: LocalPhase) -> None:
-        """Take up a phase where the one before ended."""
-        trained = self.trained(phase, self.joint.params)
+    def begin_stage(self, stage: LocalStage) -> None:
+        """Take up a stage where the one before ended."""
+        trained = self.trained(stage, self.joint.params)
         for name, p in self.all_params.items():
             p.requires_grad_(name in trained)
         self.num_examples = 0
@@ -104,18 +104,18 @@ class LocalModule(L.LightningModule):
         for name, p in self.params.items():
             p.requires_grad_(name in self._trainable)
 
-    def trained(self, phase: LocalPhase, joint: Iterable[str]) -> list[str]:
-        """Names of the parameters that a phase trains.
+    def trained(self, stage: LocalStage, joint: Iterable[str]) -> list[str]:
+        """Names of the parameters that a stage trains.
 
         Args:
-            phase: of local training.
+            stage: of local training.
             joint: names of those beside the model's; frozen where they end with the name of one
                 of the model's that is.
         """
         frozen = self.params.keys() - self._trainable
         names = [name for name in self.params if name not in frozen]
         names += [name for name in joint if name.rpartition("/")[2] not in frozen]
-        return [name for name in names if phase.trains is None or name in phase.trains]
+        return [name for name in names if stage.trains is None or name in stage.trains]
 
     @property
     def all_params(self) -> dict[str, nn.Parameter]:

@@ -1,4 +1,4 @@
-"""The uplink: what lies between a client's local training and the mean of the uploads."""
+"""The channel: what lies between a client's local training and the mean of the uploads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Arrival(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Uplink:
+class Channel:
     """Who may tamper with uploads on their way, and what the server does about it.
 
     Attributes:

@@ -13,7 +13,7 @@ from flfast.state.tree import Tree, WeightedMean
 from flfast.state.vector import from_vectors, to_vectors, vector_sizes
 
 
-class Outcome(NamedTuple):
+class Reduced(NamedTuple):
     """What a cohort's uploads came to.
 
     Attributes:
@@ -27,39 +27,39 @@ class Outcome(NamedTuple):
     shortage: str = ""
 
 
-class Uploads(Protocol):
-    """Uploads of this rank, to be joined with those of the others."""
+class Reduction(Protocol):
+    """Reduction of this rank, to be joined with those of the others."""
 
     def add(self, client_id: int, upload: Tree, weight: float) -> None:
         """Take an upload of a client of the cohort."""
 
-    def combine(self, world: World) -> Outcome:
+    def combine(self, world: World) -> Reduced:
         """All ranks' uploads in one; the same on every rank; collective."""
 
 
-def uploads_for(aggregation: Aggregation, cohort: Sequence[int]) -> Uploads:
+def reduction_for(aggregation: Aggregation, cohort: Sequence[int]) -> Reduction:
     """Where a cohort's uploads go."""
-    return Summed() if aggregation.combine is None else Stacked(aggregation, cohort)
+    return MeanReduction() if aggregation.combine is None else RowReduction(aggregation, cohort)
 
 
-class Summed:
-    """The weighted mean; holds one sum. See `Uploads`."""
+class MeanReduction:
+    """The weighted mean; holds one sum. See `Reduction`."""
 
     def __init__(self) -> None:
         self._mean = WeightedMean()
 
     def add(self, client_id: int, upload: Tree, weight: float) -> None:
-        """See `Uploads`."""
+        """See `Reduction`."""
         self._mean.add(upload, weight)
 
-    def combine(self, world: World) -> Outcome:
-        """See `Uploads`."""
+    def combine(self, world: World) -> Reduced:
+        """See `Reduction`."""
         mean = reduce_mean(world, self._mean)
-        return Outcome(mean.result() if mean.weight else None)
+        return Reduced(mean.result() if mean.weight else None)
 
 
-class Stacked:
-    """Any aggregation; every rank holds a row for each of the cohort. See `Uploads`.
+class RowReduction:
+    """Any aggregation; every rank holds a row for each of the cohort. See `Reduction`.
 
     Rows lie in the order of the cohort, whoever trained them, so that every world gives the same
     numbers. What was counted, such as steps and BatchNorm's batches, is no part of the rows: of
@@ -81,7 +81,7 @@ class Stacked:
         self._like: Tree | None = None
 
     def add(self, client_id: int, upload: Tree, weight: float) -> None:
-        """See `Uploads`."""
+        """See `Reduction`."""
         place, (learned, counted) = self._place[client_id], to_vectors(upload)
         self._join(upload)
         self._learned[place], self._counted[place] = learned, counted
@@ -94,11 +94,11 @@ class Stacked:
             self._learned = torch.zeros(num, sizes.learned, dtype=sizes.dtype)
             self._counted = torch.zeros(num, sizes.counted, dtype=torch.float64)
 
-    def combine(self, world: World) -> Outcome:
-        """See `Uploads`."""
+    def combine(self, world: World) -> Reduced:
+        """See `Reduction`."""
         like = like_of_any(world, self._like)
         if like is None:
-            return Outcome(None)
+            return Reduced(None)
         self._join(like)
         if world.size > 1:
             # Only one rank has a row, so that a sum with zeros is a copy, to the last bit.
@@ -107,14 +107,14 @@ class Stacked:
         present = self._present.bool()
         num = int(present.sum())
         if num < self._fewest:
-            return Outcome(
+            return Reduced(
                 None, shortage=f"{self._reason} uploads for {self._name}, {num} arrived"
             )
         learned, counted = (_rows(part, present) for part in (self._learned, self._counted))
         vector, used = self._combine(learned, self._weights[present])
         counters = counted[used].median(dim=0).values if counted.shape[1] else counted[0]
         left_out = frozenset(self._cohort[present][~used].tolist())
-        return Outcome(from_vectors(vector, counters, like), left_out)
+        return Reduced(from_vectors(vector, counters, like), left_out)
 
 
 def _rows(part: Tensor, present: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ from flfast.setup.resume import (
     sizes_of,
     with_known_sizes,
 )
-from flfast.setup.robustness import build_uplink, check_cohort, poison
+from flfast.setup.robustness import build_channel, check_cohort, relabel_attackers
 from flfast.state.store import ClientStates
 
 log = logging.getLogger(__name__)
@@ -99,27 +99,27 @@ def build(phases: list[Phase], world: World, requests: StopRequests) -> Federati
     given, config = phases, phases[0].config
     folder = shared_run_dir(world)
     first = world.rank == 0
-    origins = gather(world, together(world, lambda: first and find_origins(config, folder)))[0]
+    origins = gather(world, on_all_ranks(world, lambda: first and find_origins(config, folder)))[0]
     origin = origins[0] if origins else None
     changes = changed_hardware(phases, origin, world)
     phases = with_known_sizes(phases, origin, changes)
     # Ranks of a node must not download into one folder at the same time.
     waits = world.local_rank > 0 and config.data.get("download", False)
-    early = together(world, lambda: None if waits else build_parts(config))
-    parts = together(world, lambda: early or build_parts(config))
-    sizes = together(world, partial(find_sizes, phases, parts, world))
+    early = on_all_ranks(world, lambda: None if waits else build_parts(config))
+    parts = on_all_ranks(world, lambda: early or build_parts(config))
+    sizes = on_all_ranks(world, partial(find_sizes, phases, parts, world))
     phases = with_sizes(phases, least(gather(world, sizes)))
     decided = decided_before(origin, changes, world)
     make = partial(build_federation, phases, parts, world, origin, decided)
-    federation = together(world, make)
+    federation = on_all_ranks(world, make)
     stand_for = sizes_of(given, phases)
-    together(world, partial(keep_checkpoints, federation, config, stand_for, folder, requests))
+    on_all_ranks(world, partial(keep_checkpoints, federation, config, stand_for, folder, requests))
     if origins:
-        together(world, partial(resume, federation, origins))
+        on_all_ranks(world, partial(resume, federation, origins))
     return federation
 
 
-def together(world: World, work: Callable[[], T]) -> T:
+def on_all_ranks(world: World, work: Callable[[], T]) -> T:
     """What `work` returns on this rank, once it has succeeded on every rank; collective.
 
     Raises:
@@ -155,7 +155,7 @@ def build_parts(config: DictConfig) -> Parts:
     torch.set_num_threads(config.threads)
     os.environ["OMP_NUM_THREADS"] = str(config.threads)  # or Lightning's ddp shares out all cores
     data = build_data(config)
-    poison(config, data)
+    relabel_attackers(config, data)
     hand_back_freed_memory()
     model = build_model(config, data)
     use_channels_last(model)
@@ -199,7 +199,7 @@ def build_federation(
     make_engine = instantiate(config.engine)
     engine = make_engine(module, data, make_trainer, states, world)
     engine.decided = decided
-    engine.uplink = build_uplink(config, data)
+    engine.channel = build_channel(config, data)
     if config.finetune_epochs:
         tuner = make_engine(fine_tuning(module), data, make_trainer, ClientStates(), world)
         tuner.decided = engine.decided.setdefault("finetuning", {})
@@ -222,14 +222,14 @@ def build_federation(
         eval_every=config.eval_every,
         seed=config.seed,
         recalibrate=config.bn == "recalibrate",
-        faults=engine.uplink.faults,
+        faults=engine.channel.faults,
         callbacks=callbacks,
         loggers=loggers,
         run_dir=run_dir(),
         title=title,
     )
     # A sampler that asks too much says so here, and an aggregation that does.
-    check_cohort(engine.uplink.aggregation, federation.cohort(1))
+    check_cohort(engine.channel.aggregation, federation.cohort(1))
     return federation
 
 

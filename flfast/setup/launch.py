@@ -23,10 +23,10 @@ from flfast.checkpoints.signals import StoppedError, StopRanks, StopRequests
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.phases import Phase
 from flfast.distributed.devices import num_devices
-from flfast.distributed.elastic import death, on_ranks
+from flfast.distributed.elastic import cause_of_death, on_ranks
 from flfast.distributed.world import ALONE, World, gather, launched_world, num_restarts
 from flfast.setup.build import choose_strategy
-from flfast.setup.experiment import run_experiment, together
+from flfast.setup.experiment import on_all_ranks, run_experiment
 from flfast.setup.external_world import fit_to_world
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def run(phases: list[Phase]) -> float | None:
     try:
         _join(phases, world)
         even = len(set(gather(world, world.local_size))) == 1
-        phases = together(world, partial(fit_to_world, phases, world, even=even))
+        phases = on_all_ranks(world, partial(fit_to_world, phases, world, even=even))
         with StopRequests(alone=world.size == 1) as requests:
             return run_experiment(phases, world, requests)
     except ConfigError as error:
@@ -118,7 +118,7 @@ def _launch(phases: list[Phase], size: int) -> float | None:
         except ChildFailedError as error:
             if requests.asked:  # whoever asked told the ranks, too, which died of it
                 raise StoppedError from None
-            raise ConfigError(death(error, size)) from None
+            raise ConfigError(cause_of_death(error, size)) from None
         except SignalException as error:
             raise SystemExit(128 + error.sigval) from None
     outcome: _Outcome = results[0]

@@ -9,19 +9,19 @@ from flfast.aggregations.aggregation import Aggregation
 from flfast.attacks.attack import Attack, choose_attackers
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.samplers.cohort import Cohort
-from flfast.server.channel import Uplink
+from flfast.server.channel import Channel
 
 log = logging.getLogger(__name__)
 
 
-def poison(config: DictConfig, data: FederatedDataModule) -> None:
+def relabel_attackers(config: DictConfig, data: FederatedDataModule) -> None:
     """Let attackers learn from the labels that `attack` gives them."""
     attack: Attack = instantiate(config.attack)
     if attack.labels is not None:
         data.relabel(sorted(_attackers(attack, config, data)), attack.labels)
 
 
-def build_uplink(config: DictConfig, data: FederatedDataModule) -> Uplink:
+def build_channel(config: DictConfig, data: FederatedDataModule) -> Channel:
     """What uploads go through; a line says who attacks."""
     attack: Attack = instantiate(config.attack)
     attackers = _attackers(attack, config, data)
@@ -36,7 +36,7 @@ def build_uplink(config: DictConfig, data: FederatedDataModule) -> Uplink:
     elif attack.upload or attack.labels:
         num = len(data.candidates)
         log.warning("attack.fraction=%g of %d clients is none", attack.fraction, num)
-    return Uplink(
+    return Channel(
         seed=config.seed,
         aggregation=instantiate(config.aggregation),
         clip_norm=config.upload_clip_norm,

@@ -18,7 +18,7 @@ from flfast.engines.eager import EagerEngine
 from flfast.engines.fused.fused import FusedEngine
 from flfast.federation.loop import DivergedError
 from flfast.plan import Batching
-from flfast.server.channel import Uplink
+from flfast.server.channel import Channel
 from flfast.setup.build import build_algorithm
 from flfast.state.tree import all_finite, leaves, tree_map
 from flfast.state.weights import read_weights
@@ -160,7 +160,7 @@ def test_diverged_clients_are_left_out_counted_and_named_and_keep_their_states(
     assert any(list(leaves(tree)) for tree in states.values()) == federation.algorithm.stateful
 
 
-class Listening(Uplink):
+class Listening(Channel):
     """Keeps what it delivers."""
 
     def deliver(self, upload, origin, **path):
@@ -181,7 +181,7 @@ def trained_once(federation):
 def test_a_client_that_learns_nothing_uploads_the_origin(federation_of, name):
     HEARD.clear()
     federation = federation_of(name, smallest(name), lr=0.0)
-    federation.engine.uplink = Listening()
+    federation.engine.channel = Listening()
     trained_once(federation)
     assert len(HEARD) == 5
     for params, origin in HEARD:
@@ -193,7 +193,7 @@ def test_a_client_that_learns_nothing_uploads_the_origin(federation_of, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_attackers_and_who_resists_them_go_with_every_algorithm(federation_of, name):
     federation = federation_of(name, smallest(name))
-    federation.engine.uplink = Uplink(
+    federation.engine.channel = Channel(
         aggregation=multi_krum(num_byzantine=1, num_selected=2),
         clip_norm=1.0,
         attack=sign_flip(fraction=0.2, scale=2.0),

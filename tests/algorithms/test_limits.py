@@ -102,8 +102,8 @@ def test_fedrep_of_one_client_without_its_phase_of_the_head_is_fedbabu(
     fedrep = federation_of(
         make_data, make_federation, "fedrep", mlp(), sizes=(6,), rounds=3, local_epochs=2
     )
-    body = fedrep.algorithm.phases[1:]
-    fedrep.algorithm = fedrep.engine.module.algorithm = replace(fedrep.algorithm, phases=body)
+    body = fedrep.algorithm.stages[1:]
+    fedrep.algorithm = fedrep.engine.module.algorithm = replace(fedrep.algorithm, stages=body)
     close(server_of(run(fedrep)), server_of(fedbabu))
 
 

@@ -1,4 +1,4 @@
-"""Leaves beside the model, and phases: under every wrapper, over ranks, and where refused."""
+"""Leaves beside the model, and stages: under every wrapper, over ranks, and where refused."""
 
 from functools import partial
 

@@ -22,7 +22,7 @@ from flfast.engines.eager import EagerEngine
 from flfast.federation.samplers.cohort import Cohort
 from flfast.lit.batchnorm import batchnorm_weights
 from flfast.lit.local_module import check_optimizer_state
-from flfast.server.channel import Uplink
+from flfast.server.channel import Channel
 from flfast.state.tree import leaves, num_bytes, squared_norm
 from flfast.state.weights import read_weights
 
@@ -201,7 +201,7 @@ def test_steps_of_averaged_optimizers_are_counted_not_learned(make_data, make_fe
         local_epochs=None,
         local_steps=3,
     )
-    federation.engine.uplink = Uplink(
+    federation.engine.channel = Channel(
         aggregation=ROBUST[name] if name else MEAN,
         attack=gaussian(fraction=0.5, std=100.0),
         attackers=frozenset({0, 1}),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tables import assert_same_numbers, rows, timeless
 
-from flfast.checkpoints import resume
+from flfast.checkpoints import restore
 from flfast.checkpoints.folders import clients_file, find, finished, read
 from flfast.distributed.world import World
 from flfast.state.store import ClientStates
@@ -175,26 +175,26 @@ def test_a_disk_that_is_full_for_ranks_is_one_warning_and_training_goes_on(flfas
 
 def test_states_of_any_world_are_dealt_to_any_other(stopped, monkeypatch):
     """Every client's state is on its owner, once, whatever the number of ranks was."""
-    monkeypatch.setattr(resume, "AT_ONCE", 1)  # a row at a time
+    monkeypatch.setattr(restore, "AT_ONCE", 1)  # a row at a time
 
     def known(stacks):
         assert stacks
 
     (checkpoint, *_) = find("auto", stopped)
     whole = ClientStates()
-    whole.load_state_dict(resume._own_states(checkpoint, World(), known))
+    whole.load_state_dict(restore._own_states(checkpoint, World(), known))
     assert len(whole) > 3
     for size in (2, 3):
         for rank in range(size):
             part = ClientStates()
-            part.load_state_dict(resume._own_states(checkpoint, World(rank, size), known))
+            part.load_state_dict(restore._own_states(checkpoint, World(rank, size), known))
             assert len(part) == sum(
                 k % size == rank and whole.get(k) is not None for k in range(10)
             )
             torch.save(part.state_dict(), checkpoint.path / clients_file(rank, size))
         checkpoint.about["world_size"] = size
     again = ClientStates()
-    again.load_state_dict(resume._own_states(checkpoint, World(), known))
+    again.load_state_dict(restore._own_states(checkpoint, World(), known))
     for k in range(10):
         left, right = whole.get(k), again.get(k)
         assert (left is None) == (right is None)

@@ -11,10 +11,11 @@ import torch.distributed as dist
 from omegaconf import OmegaConf
 from tables import rows, timeless
 
-from flfast import launch, train
+from flfast import train
 from flfast.checkpoints.folders import finished, read
 from flfast.checkpoints.signals import EXIT_STOPPED, StopRequests
 from flfast.config.phases import Phase
+from flfast.setup import launch
 
 QUICK = ("experiment=quick", "callbacks=none", "model.hidden=[16]", "checkpoint.every=1")
 LONG = (*QUICK, "rounds=9999", "hydra.run.dir=run")

@@ -3,7 +3,8 @@
 import pytest
 from processes import Command
 
-from flfast import doctor, inspection
+from flfast.doctor import __main__ as doctor
+from flfast.doctor import checks
 
 CHECKS = [
     *("versions", "C++ kernels", "torch.compile", "gloo", "NCCL", "run folder", "default run"),
@@ -20,8 +21,8 @@ def said(start, *arguments, **options):
 @pytest.fixture
 def patience(monkeypatch):
     """Time for what is tried here, however busy the machine is."""
-    monkeypatch.setattr(inspection, "_COMPILE_S", 200)
-    monkeypatch.setattr(inspection, "_ALL_REDUCE_S", 200)
+    monkeypatch.setattr(checks, "_COMPILE_S", 200)
+    monkeypatch.setattr(checks, "_ALL_REDUCE_S", 200)
 
 
 @pytest.mark.slow

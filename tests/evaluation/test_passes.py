@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from flfast.algorithms.local import local
 from flfast.datamodules.batches import Batch
-from flfast.engines import evaluation
 from flfast.engines.auto import AutoEngine
 from flfast.engines.eager import EagerEngine
 from flfast.engines.fused.fused import FusedEngine
+from flfast.evaluation import passes
 from flfast.evaluation.personal_models import OwnModels
 from flfast.plan import Batching
 from flfast.state.tree import leaves, tree_map
@@ -130,7 +130,7 @@ def test_parts_of_a_pass_change_nothing(make, monkeypatch):
     federation = make(algorithm=alone)
     federation.run()
     whole = federation.engine.evaluate(federation.server, federation.plans(1, []))
-    monkeypatch.setattr(evaluation, "OWN_BYTES", 1)
+    monkeypatch.setattr(passes, "OWN_BYTES", 1)
     parts = federation.engine.evaluate(federation.server, federation.plans(1, []))
     assert repr(whole) == repr(parts)
 

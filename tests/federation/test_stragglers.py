@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flfast.algorithms.algorithm import Algorithm, LocalPhase
+from flfast.algorithms.algorithm import Algorithm, LocalStage
 from flfast.faults.simulated import simulated
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.stragglers import examples_of, in_time
@@ -28,7 +28,7 @@ def test_work_counts_every_pass_of_every_phase():
     assert examples_of(8, plan_of(steps=5), FEDAVG) == 20
     assert examples_of(3, plan_of(steps=5), FEDAVG) == 15  # of a client smaller than a batch
     assert examples_of(10, plan_of(-1, steps=5), FEDAVG) == 50
-    phases = (LocalPhase(epochs=4), LocalPhase())
+    phases = (LocalStage(epochs=4), LocalStage())
     two = Algorithm(name="two", phases=phases)
     assert examples_of(10, plan_of(epochs=3), two) == 70
 

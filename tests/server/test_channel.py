@@ -7,15 +7,15 @@ from flfast.attacks.scaled import scaled
 from flfast.attacks.sign_flip import sign_flip
 from flfast.faults.fault import Faults
 from flfast.faults.simulated import simulated
-from flfast.server.channel import Uplink
+from flfast.server.channel import Channel
 from flfast.state.vector import change_norm
 
 ORIGIN = {"params": {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(0.5)}}
 UPLOAD = {"params": {"w": torch.tensor([4.0, 6.0]), "b": torch.tensor(0.5)}, "c": torch.ones(2)}
 
 
-def deliver(uplink, client_id=3, round_idx=1):
-    return uplink.deliver(UPLOAD, lambda: ORIGIN, round_idx=round_idx, client_id=client_id)
+def deliver(channel, client_id=3, round_idx=1):
+    return channel.deliver(UPLOAD, lambda: ORIGIN, round_idx=round_idx, client_id=client_id)
 
 
 def faulty(**options):
@@ -24,7 +24,7 @@ def faulty(**options):
 
 
 def test_in_peace_an_upload_is_passed_on_as_it_is():
-    arrival = deliver(Uplink())
+    arrival = deliver(Channel())
     assert arrival.upload is UPLOAD
     assert arrival[:3] == ("trained", "", 20)
 
@@ -37,16 +37,16 @@ def test_in_peace_an_upload_is_passed_on_as_it_is():
     ],
 )
 def test_attackers_send_something_else_and_others_do_not(attack, expected):
-    uplink = Uplink(attack=attack, attackers=frozenset({3}))
-    sent = deliver(uplink).upload
+    channel = Channel(attack=attack, attackers=frozenset({3}))
+    sent = deliver(channel).upload
     assert (sent["params"]["w"].tolist(), sent["params"]["b"], sent["c"].tolist()) == expected
-    assert deliver(uplink, client_id=4).upload is UPLOAD
+    assert deliver(channel, client_id=4).upload is UPLOAD
 
 
 def test_noise_is_drawn_by_seed_round_and_client():
     def sent(seed=0, **path):
         who = frozenset({3, 4})
-        return deliver(Uplink(seed=seed, attack=attack, attackers=who), **path).upload
+        return deliver(Channel(seed=seed, attack=attack, attackers=who), **path).upload
 
     attack = gaussian(fraction=1.0, std=2.0)
     first = sent()
@@ -60,13 +60,13 @@ def test_noise_is_drawn_by_seed_round_and_client():
 
 def test_a_long_change_is_scaled_down_to_the_norm():
     long = (9 + 16 + 1 + 1) ** 0.5
-    arrival = deliver(Uplink(clip_norm=1.0))
+    arrival = deliver(Channel(clip_norm=1.0))
     assert arrival[:2] == ("trained", "clipped")
     assert change_norm(arrival.upload, ORIGIN) == pytest.approx(1)
     torch.testing.assert_close(
         arrival.upload["params"]["w"], ORIGIN["params"]["w"] + torch.tensor([3.0, 4.0]) / long
     )
-    assert deliver(Uplink(clip_norm=6.0)).upload is UPLOAD
+    assert deliver(Channel(clip_norm=6.0)).upload is UPLOAD
 
 
 REASONS = {
@@ -80,9 +80,9 @@ REASONS = {
 def test_broken_uploads_are_rejected_unless_they_only_look_long(kind):
     before = {**UPLOAD["params"], "c": UPLOAD["c"]}
     before = {name: leaf.clone() for name, leaf in before.items()}
-    uplink = Uplink(faults=faulty(broken=1.0, corruption=kind), clip_norm=None)
+    channel = Channel(faults=faulty(broken=1.0, corruption=kind), clip_norm=None)
     for client_id in range(10):
-        arrival = deliver(uplink, client_id)
+        arrival = deliver(channel, client_id)
         assert arrival[:2] == REASONS[kind]
         assert (arrival.upload is None) == (arrival.status == "rejected")
     after = {**UPLOAD["params"], "c": UPLOAD["c"]}
@@ -92,10 +92,10 @@ def test_broken_uploads_are_rejected_unless_they_only_look_long(kind):
 
 
 def test_every_kind_of_corruption_comes_up_and_lost_uploads_weigh_nothing():
-    uplink = Uplink(faults=faulty(broken=0.5))
-    reasons = {deliver(uplink, k, r)[:2] for k in range(20) for r in (1, 2)}
+    channel = Channel(faults=faulty(broken=0.5))
+    reasons = {deliver(channel, k, r)[:2] for k in range(20) for r in (1, 2)}
     assert reasons == set(REASONS.values())
-    assert deliver(Uplink(faults=faulty(lost=1.0))) == ("lost", "", 0, None)
+    assert deliver(Channel(faults=faulty(lost=1.0))) == ("lost", "", 0, None)
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_counts_that_cannot_be_reject_the_upload(value, reason):
         return {**upload, "counts": {"steps": torch.tensor(value)}}
 
     counted = {**UPLOAD, "counts": {"steps": torch.tensor(3.0)}}
-    uplink = Uplink(faults=Faults(transit=miscount))
-    arrival = uplink.deliver(counted, lambda: ORIGIN, round_idx=1, client_id=0)
+    channel = Channel(faults=Faults(transit=miscount))
+    arrival = channel.deliver(counted, lambda: ORIGIN, round_idx=1, client_id=0)
     assert (arrival.status, arrival.reason, arrival.upload) == ("rejected", reason, None)
 
 
 def test_an_overflowing_attack_is_rejected_too():
     attack = scaled(fraction=1.0, scale=1e39)
-    arrival = deliver(Uplink(attack=attack, attackers=frozenset({3})))
+    arrival = deliver(Channel(attack=attack, attackers=frozenset({3})))
     assert arrival[:2] == ("rejected", "NaN or infinity on arrival")

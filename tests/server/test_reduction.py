@@ -12,7 +12,7 @@ from flfast.aggregations.aggregation import MEAN
 from flfast.aggregations.krum import krum
 from flfast.aggregations.median import median
 from flfast.distributed.world import ALONE
-from flfast.server.reduction import Stacked, uploads_for
+from flfast.server.reduction import RowReduction, reduction_for
 
 # Another engine and another world at once; what is special about others, once each.
 WAYS = {
@@ -63,7 +63,7 @@ def upload(value, count):
 
 
 def test_rows_are_in_the_order_of_the_cohort_and_counters_take_a_median():
-    uploads = uploads_for(median(), [7, 3, 9])
+    uploads = reduction_for(median(), [7, 3, 9])
     for client_id, value, count in ((9, 5.0, 40), (7, 1.0, 10), (3, 2.0, 30)):
         uploads.add(client_id, upload(value, count), weight=1.0)
     found = uploads.combine(ALONE)
@@ -74,7 +74,7 @@ def test_rows_are_in_the_order_of_the_cohort_and_counters_take_a_median():
 
 
 def test_krum_says_whom_it_left_out_by_client():
-    uploads = uploads_for(krum(num_byzantine=0), [7, 3, 9, 8])
+    uploads = reduction_for(krum(num_byzantine=0), [7, 3, 9, 8])
     for client_id, value in ((9, 5.0), (7, 1.0), (3, 1.5), (8, 1.6)):
         uploads.add(client_id, upload(value, 1), weight=1.0)
     found = uploads.combine(ALONE)
@@ -83,7 +83,7 @@ def test_krum_says_whom_it_left_out_by_client():
 
 
 def test_too_few_uploads_are_no_mean_and_say_so():
-    uploads = uploads_for(krum(num_byzantine=1), range(6))
+    uploads = reduction_for(krum(num_byzantine=1), range(6))
     assert uploads.combine(ALONE) == (None, frozenset(), "")
     uploads.add(2, upload(1.0, 1), weight=1.0)
     shortage = "aggregation.num_byzantine=1 asks for 5 uploads for krum, 1 arrived"
@@ -91,4 +91,4 @@ def test_too_few_uploads_are_no_mean_and_say_so():
 
 
 def test_the_mean_collects_nothing():
-    assert not isinstance(uploads_for(MEAN, [1]), Stacked)
+    assert not isinstance(reduction_for(MEAN, [1]), RowReduction)

@@ -22,8 +22,8 @@ from flfast.datamodules.sources.digits import digits
 from flfast.engines.fused.fused import FusedEngine
 from flfast.loggers.table import read_rows
 from flfast.plan import Batching
-from flfast.server.channel import Uplink
-from flfast.setup.robustness import build_uplink, poison
+from flfast.server.channel import Channel
+from flfast.setup.robustness import build_channel, relabel_attackers
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +53,15 @@ def accuracy(population, make_federation):
         )
         federation.engine = engine_of(federation, FusedEngine, stack=1)
         who = choose_attackers(population.candidates, 0.2, seed=0) if attack else ()
-        uplink = Uplink(aggregation=aggregation, attackers=frozenset(who))
-        federation.engine.uplink = uplink if attack is None else with_attack(uplink, attack)
+        channel = Channel(aggregation=aggregation, attackers=frozenset(who))
+        federation.engine.channel = channel if attack is None else with_attack(channel, attack)
         return 100 * federation.run()[-1]["global/accuracy"]
 
     return accuracy
 
 
-def with_attack(uplink, attack):
-    return Uplink(aggregation=uplink.aggregation, attackers=uplink.attackers, attack=attack)
+def with_attack(channel, attack):
+    return Channel(aggregation=channel.aggregation, attackers=channel.attackers, attack=attack)
 
 
 def test_robust_aggregations_stay_where_the_mean_collapses(accuracy):
@@ -87,15 +87,15 @@ def test_flipped_labels_are_those_of_attackers_and_are_for_training_only(root, m
     data = make_data([8] * 10, split=(0.25, 0.25), num_test=6)
     before = data.examples.targets.clone()
     config = composed(root, "attack=label_flip", "seed=3")
-    poison(config, data)
-    uplink = build_uplink(config, data)
-    assert len(uplink.attackers) == 2
+    relabel_attackers(config, data)
+    channel = build_channel(config, data)
+    assert len(channel.attackers) == 2
     changed = {
-        int(i) for k in uplink.attackers for i in data.train_clients.of(k) if before[i] != 1
+        int(i) for k in channel.attackers for i in data.train_clients.of(k) if before[i] != 1
     }  # of classes 0, 1, 2 the middle one is its own mirror
     assert set((data.examples.targets != before).nonzero().flatten().tolist()) == changed
-    batch = next(iter(data.client(min(uplink.attackers)).train_dataloader()))
-    own = data.train_clients.of(min(uplink.attackers))
+    batch = next(iter(data.client(min(channel.attackers)).train_dataloader()))
+    own = data.train_clients.of(min(channel.attackers))
     assert sorted(batch.targets.tolist()) == sorted((2 - before[own]).tolist())
 
 
@@ -104,8 +104,8 @@ def test_attackers_are_a_share_of_the_population_and_depend_on_the_seed(make_dat
     chosen = {choose_attackers(data.candidates, 0.2, seed=seed) for seed in range(10)}
     assert {len(who) for who in chosen} == {4}
     assert len(chosen) > 5
-    assert build_uplink(composed(root), data) == Uplink()
-    build_uplink(composed(root, "attack=scaled", "attack.fraction=0.01"), data)
+    assert build_channel(composed(root), data) == Channel()
+    build_channel(composed(root, "attack=scaled", "attack.fraction=0.01"), data)
     assert "attack.fraction=0.01 of 20 clients is none" in caplog.text
 
 

@@ -19,9 +19,9 @@ from flfast.engines.fused.run.client_stack import StackProgram
 from flfast.engines.fused.run.example_rows import Stored
 from flfast.engines.fused.run.stack_schedule import grouped, local_steps
 from flfast.engines.fused.run.stack_width import not_stackable
-from flfast.engines.fused.run.training_state import Beginning
+from flfast.engines.fused.run.training_state import ClientStart
 from flfast.engines.restrictions import check_allowed
-from flfast.engines.stages import phase_plan
+from flfast.engines.stages import stage_plan
 from flfast.lit.cohort_module import CohortDataModule, CohortModule
 from flfast.lit.local_module import LocalModule
 from flfast.options import Count
@@ -107,12 +107,12 @@ class FusedEngine(EagerEngine):
         """One `fit` over the clients; see `CohortEngine.train_clients`."""
         if not clients:
             return
-        plans = [phase_plan(plan, phase) for phase in self.algorithm.phases]
+        plans = [stage_plan(plan, stage) for stage in self.algorithm.stages]
 
-        def begin(client_id: int) -> Beginning:
+        def begin(client_id: int) -> ClientStart:
             with _outside_precision(self.module.device):
                 context, optimizer_state, data = self._begin(client_id, broadcast, plan)
-            return Beginning(context, optimizer_state, data)
+            return ClientStart(context, optimizer_state, data)
 
         def train(batch: Sequence[int]) -> None:
             width, program = 1, self._program(plan)
@@ -158,11 +158,11 @@ class FusedEngine(EagerEngine):
                     self.model,
                     self.algorithm,
                     optimizer,
-                    trained=self.module.trained(phase, self._joint["params"]),
+                    trained=self.module.trained(stage, self._joint["params"]),
                     joint=self._joint,
                     clip=clip,
                 )
-                for phase in self.algorithm.phases
+                for stage in self.algorithm.stages
             ]
             widths = self.decided.setdefault("widths", {})
             own = widths.setdefault(" ".join(map(str, key)), {})

@@ -76,15 +76,15 @@ def _of_parts(plan: RoundPlan, module: LocalModule, data: FederatedDataModule) -
 
 
 def _averages_a_part(module: LocalModule) -> bool:
-    """Whether a phase trains parameters whose optimizer states are averaged beside others'."""
+    """Whether a stage trains parameters whose optimizer states are averaged beside others'."""
     algorithm = module.algorithm
     if algorithm.optimizer is None or not algorithm.stateful:
         return False
     weights = read_weights(module.model)
     broadcast = algorithm.broadcast(algorithm.server_state(weights))
     joint = joint_leaves(algorithm, weights)["params"]
-    phases = (module.trained(phase, joint) for phase in algorithm.phases)
-    sent = ({name in broadcast["params"] for name in names} for names in phases)
+    stages = (module.trained(stage, joint) for stage in algorithm.stages)
+    sent = ({name in broadcast["params"] for name in names} for names in stages)
     return "optimizer" in broadcast and any(len(both) > 1 for both in sent)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from flfast.algorithms.fedrep import fedrep
 from flfast.algorithms.moon import moon
-from flfast.engines.fused import feeding
+from flfast.engines.fused.run import feeds
 from flfast.plan import Batching
 
 DOUBLE = {"precision": "64-true"}
@@ -59,11 +59,11 @@ def test_a_head_trains_on_features(assert_agree, options):
 
 def test_a_client_without_features_takes_none_from_others(assert_agree, monkeypatch):
     """The largest client of the first cohort has too many."""
-    monkeypatch.setattr(feeding, "FEATURE_BYTES", 600)
+    monkeypatch.setattr(feeds, "FEATURE_BYTES", 600)
     rows = []
-    kept = feeding.Features.rows
+    kept = feeds.FeatureFeed.rows
     monkeypatch.setattr(
-        feeding.Features, "rows", lambda own, *given: rows.append(own) or kept(own, *given)
+        feeds.FeatureFeed, "rows", lambda own, *given: rows.append(own) or kept(own, *given)
     )
     assert_agree(sizes=(12, 7), batching=Batching(3))
     assert {len(own._sorted) for own in rows} == {7}
@@ -89,12 +89,12 @@ def test_batches_that_matter_as_batches_are_read_anew(assert_agree):
 
 
 def test_features_that_are_too_large_are_not_kept(assert_agree, monkeypatch):
-    monkeypatch.setattr(feeding, "FEATURE_BYTES", 0)
+    monkeypatch.setattr(feeds, "FEATURE_BYTES", 0)
     assert_agree()
 
 
 def test_large_clients_are_read_in_parts(assert_agree, monkeypatch):
-    monkeypatch.setattr(feeding, "CHUNK_EXAMPLES", 5)
+    monkeypatch.setattr(feeds, "CHUNK_EXAMPLES", 5)
     assert_agree()
 
 

@@ -41,7 +41,7 @@ class Programs:
         device = next(step.model.parameters()).device
         self.recorder: Recorder | None = CudaGraphs(device) if device.type == "cuda" else None
         self._programs: OrderedDict[Hashable, Script | Replayed] = OrderedDict()
-        self.splits: OrderedDict[Hashable, Split | None] = OrderedDict()
+        self.splits: OrderedDict[Hashable, FrozenSplit | None] = OrderedDict()
 
     def bind(self, kind: str, trees: list[Tree], *, alone: list[Tree] | None = None) -> "Bound":
         """Local steps that will differ in nothing but their rows.
@@ -129,7 +129,7 @@ class Bound:
         with off:
             program(self._fixed, rows, num=num, width=width)
 
-    def features(self, split: "Split", rows: Tree, *, size: int) -> list[Tensor]:
+    def features(self, split: "FrozenSplit", rows: Tree, *, size: int) -> list[Tensor]:
         """What the first half makes of rows, each [M, ...]: tensors [M, ...].
 
         Args:
@@ -149,7 +149,7 @@ class Bound:
             self._run(split.first, [row[part].unsqueeze(0) for row in given], num=1, width=own)
         return found
 
-    def go_on(self, split: "Split", rows: Tree, *, num: int) -> None:
+    def go_on(self, split: "FrozenSplit", rows: Tree, *, num: int) -> None:
         """Take `num` steps by the second half.
 
         Args:
@@ -159,7 +159,7 @@ class Bound:
         """
         self._run(split.rest, list(rows.values()), num=num)
 
-    def split(self, rows: Tree, wider: Callable[[int], "Bound"]) -> "Split | None":
+    def split(self, rows: Tree, wider: Callable[[int], "Bound"]) -> "FrozenSplit | None":
         """The steps in two; None where nothing costly is frozen. Not for stacks.
 
         Args:
@@ -183,7 +183,7 @@ class Bound:
         rows: Tree,
         wider: Callable[[int], "Bound"],
         key: tuple[Hashable, ...],
-    ) -> "Split":
+    ) -> "FrozenSplit":
         read = [name for name, used in zip(rows, found.reads, strict=True) if used]
         num = len(found.features)
         rest = self._programs.program(
@@ -192,7 +192,7 @@ class Bound:
             in_place=self._in_place,
         )
         first, elastic = self._first(found, rows, wider)
-        return Split(first, elastic, rest, read, [like(leaf) for leaf in found.features])
+        return FrozenSplit(first, elastic, rest, read, [like(leaf) for leaf in found.features])
 
     def _first(
         self, found: Halves, rows: Tree, wider: Callable[[int], "Bound"]
@@ -231,7 +231,7 @@ class Bound:
             return _compiled(module, [*rest, batch, first], self._shared)
 
 
-class Split(NamedTuple):
+class FrozenSplit(NamedTuple):
     """Steps in two; see `frozen.halves`.
 
     Attributes:

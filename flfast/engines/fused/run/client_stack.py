@@ -18,7 +18,7 @@ from flfast.engines.fused.run.feeds import ROWS
 from flfast.engines.fused.run.one_client import ClientProgram
 from flfast.engines.fused.run.stack_schedule import LocalSteps, StackCall, local_steps, stack_calls
 from flfast.engines.fused.run.stack_width import auto_width
-from flfast.engines.fused.run.training_state import Beginning, Outcome, Work
+from flfast.engines.fused.run.training_state import ClientStart, LocalOutcome, TrainingState
 from flfast.plan import RoundPlan
 from flfast.state.transfer import to_device
 from flfast.state.tree import Tree, tree_map
@@ -31,7 +31,7 @@ class StackProgram:
     """Trains clients together, in work tensors that have a client axis in front.
 
     Args:
-        steps: the local step of every phase, with their model where and in the type that it
+        steps: the local step of every stage, with their model where and in the type that it
             trains in.
         stored: all examples.
         widths: that were found, by largest batch and batching; new ones are added.
@@ -39,11 +39,11 @@ class StackProgram:
 
     def __init__(self, steps: Sequence[LocalStep], stored: Stored, widths: dict[str, int]) -> None:
         self._client = ClientProgram(steps, stored)
-        self._work = Work(steps, 1)
+        self._work = TrainingState(steps, 1)
         self._widths = widths
 
     def width(
-        self, asked: int | Literal["auto"], begin: Callable[[], Beginning], plan: RoundPlan
+        self, asked: int | Literal["auto"], begin: Callable[[], ClientStart], plan: RoundPlan
     ) -> int:
         """How many clients to train together.
 
@@ -65,21 +65,21 @@ class StackProgram:
             self._widths[key] = found
         return self._widths[key]
 
-    def _auto_width(self, own: Beginning, num_examples: int, round_idx: int) -> int:
+    def _auto_width(self, own: ClientStart, num_examples: int, round_idx: int) -> int:
         with torch.inference_mode():
             (context,) = self._client.contexts.copied([own.context], round_idx)
             settings = self._client.settings(context)
             rows = self._client.rows.ready(own.data.indices[:1].repeat(num_examples), own.data)
             batch = self._client.batch(num_examples)
         widths = []
-        for phase, programs in enumerate(self._client.programs):
-            trees = [self._work.slot(0, phase), readable(context), settings, batch]
+        for stage, programs in enumerate(self._client.programs):
+            trees = [self._work.slot(0, stage), readable(context), settings, batch]
             step = programs.operators("whole", trees, dict(zip(ROWS, rows, strict=True)))
-            model = self._client.steps[phase].model
+            model = self._client.steps[stage].model
             widths.append(auto_width(step, model, num_examples=num_examples))
         return min(widths)
 
-    def _agrees(self, begin: Callable[[], Beginning], plan: RoundPlan) -> bool:
+    def _agrees(self, begin: Callable[[], ClientStart], plan: RoundPlan) -> bool:
         """Whether two of the same client arrive where it does alone."""
         own, plans = begin(), [plan] * len(self._client.steps)
         alone = self._client.train(own, plans).done.weights
@@ -93,12 +93,14 @@ class StackProgram:
             for kind in alone
         )
 
-    def train(self, stack: Sequence[Beginning], plans: Sequence[RoundPlan]) -> Iterator[Outcome]:
+    def train(
+        self, stack: Sequence[ClientStart], plans: Sequence[RoundPlan]
+    ) -> Iterator[LocalOutcome]:
         """Local training of clients in the order of their number of steps, most first.
 
         Args:
             stack: where each begins; all of one round.
-            plans: of every phase, with its epochs or steps.
+            plans: of every stage, with its epochs or steps.
 
         Yields:
             What local training left of each, in their order.
@@ -110,18 +112,18 @@ class StackProgram:
         if len(stack) == 1:
             yield self._client.train(stack[0], plans)
             return
-        phases = [_steps(stack, plan) for plan in plans]
+        stages = [_steps(stack, plan) for plan in plans]
         round_idx = plans[0].round_idx
         with torch.inference_mode():
             contexts = self._client.contexts.copied([own.context for own in stack], round_idx)
             if self._work.width < len(stack):
-                self._work = Work(self._client.steps, len(stack))
+                self._work = TrainingState(self._client.steps, len(stack))
             for place, own in enumerate(stack):
                 self._work.load(place, own)
-            for phase, steps in enumerate(phases):
-                self._run(phase, [own.data for own in stack], contexts, steps)
+            for stage, steps in enumerate(stages):
+                self._run(stage, [own.data for own in stack], contexts, steps)
             reached = self._work.reached(len(stack))
-        everyones = zip(*phases, strict=True)
+        everyones = zip(*stages, strict=True)
         for own, context, wanted, arrived in zip(stack, contexts, everyones, reached, strict=True):
             seen = [int(steps.sizes.sum()) for steps in wanted]
             of_an_epoch = min(len(own.data.indices), wanted[0].epoch)
@@ -137,27 +139,27 @@ class StackProgram:
 
     def _run(
         self,
-        phase: int,
+        stage: int,
         data: list[ClientDataModule],
         contexts: list[Context],
         steps: list[LocalSteps],
     ) -> None:
-        exact = self._client.is_exact(phase, data[0], contexts[0])
+        exact = self._client.is_exact(stage, data[0], contexts[0])
         examples = _Examples(data, steps)
         settings = self._client.settings(contexts[0])
-        alone = [self._work.slot(0, phase), readable(contexts[0]), settings, self._batch]
+        alone = [self._work.slot(0, stage), readable(contexts[0]), settings, self._batch]
         together = _together(contexts)
         sizes = [own.sizes for own in steps]
         for call in stack_calls(sizes, data[0].batching, exact=exact):
             members = slice(call.first, call.first + call.width)
             if call.width == 1:
-                state = self._work.slot(call.first, phase)
+                state = self._work.slot(call.first, stage)
                 context = readable(contexts[call.first])
             else:
-                state = self._work.slots(call.first, call.width, phase)
+                state = self._work.slots(call.first, call.width, stage)
                 context = _members(together, alone[1], members)
             trees = [state, context, settings, self._batch]
-            bound = self._client.programs[phase].bind(
+            bound = self._client.programs[stage].bind(
                 "whole", trees, alone=None if call.width == 1 else alone
             )
             for rows in self._rows(call, examples):
@@ -185,7 +187,7 @@ class StackProgram:
             yield {"weights": weights, "num": num, "inputs": inputs, "targets": targets}
 
 
-def _steps(stack: Sequence[Beginning], plan: RoundPlan) -> list[LocalSteps]:
+def _steps(stack: Sequence[ClientStart], plan: RoundPlan) -> list[LocalSteps]:
     return [
         local_steps(
             len(own.data.indices),

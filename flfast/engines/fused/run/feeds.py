@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flfast.datamodules.federated import ClientDataModule
-from flfast.engines.fused.graph.programs import Bound, Split
+from flfast.engines.fused.graph.programs import Bound, FrozenSplit
 from flfast.engines.fused.run.example_rows import Rows
 from flfast.engines.fused.run.padding import nearly_equal
 from flfast.engines.fused.run.step_schedule import CHUNK_EXAMPLES, Call, Chunk
@@ -39,7 +39,7 @@ class Feed(Protocol):
         """Take `num` steps over rows, each [num, B, ...]."""
 
 
-class Examples:
+class ExampleFeed:
     """The examples themselves; see `Feed`.
 
     Args:
@@ -63,8 +63,8 @@ class Examples:
         bound(rows, num=num)
 
 
-class Features:
-    """Features, beside what steps still read of the examples; see `Feed`.
+class FeatureFeed:
+    """FeatureFeed, beside what steps still read of the examples; see `Feed`.
 
     Args:
         examples: the client's.
@@ -75,10 +75,10 @@ class Features:
 
     def __init__(
         self,
-        examples: Examples,
+        examples: ExampleFeed,
         order: np.ndarray,
         values: list[Tensor],
-        splits: dict[int, Split],
+        splits: dict[int, FrozenSplit],
     ) -> None:
         self._examples, self._values, self._splits = examples, values, splits
         self._places = np.argsort(order)
@@ -104,8 +104,8 @@ class Features:
 
 
 def splits_of(
-    examples: Examples, steps: Steps, order: np.ndarray, chunks: Sequence[Chunk]
-) -> dict[int, Split] | None:
+    examples: ExampleFeed, steps: Steps, order: np.ndarray, chunks: Sequence[Chunk]
+) -> dict[int, FrozenSplit] | None:
     """Steps in two by batch size; None where nothing is frozen that would take long to compute.
 
     Args:
@@ -115,7 +115,7 @@ def splits_of(
         chunks: of a pass.
     """
     sample = examples.rows(order[:1], 0)
-    splits: dict[int, Split] = {}
+    splits: dict[int, FrozenSplit] = {}
     for size, call in _calls(chunks).items():
         rows = {name: row.new_empty((size, *row.shape[1:])) for name, row in sample.items()}
         split = steps(call).split(rows, partial(_wider, steps, call))
@@ -126,12 +126,12 @@ def splits_of(
 
 
 def featured(
-    examples: Examples,
+    examples: ExampleFeed,
     steps: Steps,
     order: np.ndarray,
     chunks: Sequence[Chunk],
-    splits: dict[int, Split],
-) -> Features | None:
+    splits: dict[int, FrozenSplit],
+) -> FeatureFeed | None:
     """A client's features; None where they would be too large, or differ with the batch size.
 
     Args:
@@ -146,15 +146,15 @@ def featured(
     if small > FEATURE_BYTES or len({_kind(split) for split in splits.values()}) > 1:
         return None
     values = _computed(examples, steps(call), splits[size], order, size=size)
-    return Features(examples, order, values, splits)
+    return FeatureFeed(examples, order, values, splits)
 
 
 def are_of_each(
-    examples: Examples,
+    examples: ExampleFeed,
     steps: Steps,
     order: np.ndarray,
     chunks: Sequence[Chunk],
-    splits: dict[int, Split],
+    splits: dict[int, FrozenSplit],
 ) -> bool:
     """Whether an example has the same features whatever stands beside it; tries at least two.
 
@@ -189,9 +189,9 @@ def _wider(steps: Steps, call: Call, size: int) -> Bound:
 
 
 def _computed(
-    examples: Examples, bound: Bound, split: Split, order: np.ndarray, *, size: int
+    examples: ExampleFeed, bound: Bound, split: FrozenSplit, order: np.ndarray, *, size: int
 ) -> list[Tensor]:
-    """Features of examples, each [N, ...], some of them at a time."""
+    """FeatureFeed of examples, each [N, ...], some of them at a time."""
     at_once = max(CHUNK_EXAMPLES // size, 1) * size
     parts = []
     for start in range(0, len(order), at_once):
@@ -201,5 +201,5 @@ def _computed(
     return [torch.cat(leaves) for leaves in zip(*parts, strict=True)]
 
 
-def _kind(split: Split) -> tuple[object, ...]:
+def _kind(split: FrozenSplit) -> tuple[object, ...]:
     return (*split.reads, *((leaf.shape[1:], leaf.dtype) for leaf in split.features))

@@ -13,10 +13,10 @@ from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.programs import Bound, Programs
 from flfast.engines.fused.run.device_contexts import Contexts, readable
 from flfast.engines.fused.run.example_rows import Rows, Stored
-from flfast.engines.fused.run.feeds import Examples, Feed, are_of_each, featured, splits_of
+from flfast.engines.fused.run.feeds import ExampleFeed, Feed, are_of_each, featured, splits_of
 from flfast.engines.fused.run.padding import notices_padding
 from flfast.engines.fused.run.step_schedule import CHUNK_EXAMPLES, Call, Chunk, epoch_chunks
-from flfast.engines.fused.run.training_state import Beginning, Outcome, Work, rate
+from flfast.engines.fused.run.training_state import ClientStart, LocalOutcome, TrainingState, rate
 from flfast.plan import Batching, RoundPlan
 from flfast.state.tree import Tree
 
@@ -28,53 +28,53 @@ class ClientProgram:
     """Trains clients in work tensors of its own; one instance a device and precision.
 
     Args:
-        steps: the local step of every phase, with their model where and in the type that it
+        steps: the local step of every stage, with their model where and in the type that it
             trains in.
         stored: all examples.
     """
 
     def __init__(self, steps: Sequence[LocalStep], stored: Stored) -> None:
         self.steps, self.programs = steps, [Programs(step) for step in steps]
-        self._exact: dict[int, bool] = {}  # of a phase, found out with the first client
+        self._exact: dict[int, bool] = {}  # of a stage, found out with the first client
         first = next(iter(steps[0].model.parameters()))
         self.device = first.device
         self.rows = Rows(stored, dtype=first.dtype, device=first.device)
         self.contexts = Contexts(first.device)
-        self._work = Work(steps, 1)
+        self._work = TrainingState(steps, 1)
         self._exactly: Any = {
             "dtype": self._work.state["loss"].dtype,
             "device": self.device,
         }
-        self._frozen: dict[int, bool] = {}  # whether phases have features, likewise
+        self._frozen: dict[int, bool] = {}  # whether stages have features, likewise
         self._weights: dict[tuple[int, int, float], Tree] = {}
 
-    def train(self, own: Beginning, plans: Sequence[RoundPlan]) -> Outcome:
+    def train(self, own: ClientStart, plans: Sequence[RoundPlan]) -> LocalOutcome:
         """Local training of one client.
 
         Args:
             own: its beginning.
-            plans: of every phase, with its epochs or steps.
+            plans: of every stage, with its epochs or steps.
         """
         (context,) = self.contexts.copied([own.context], plans[0].round_idx)
         with torch.inference_mode():
             self._work.load(0, own)
-            passed = [self._phase(i, own.data, context, plan) for i, plan in enumerate(plans)]
+            passed = [self._stage(i, own.data, context, plan) for i, plan in enumerate(plans)]
             (reached,) = self._work.reached(1)
             return self._work.outcome(
                 reached,
                 context,
-                num_seen=sum(phase.num_seen for phase in passed),
-                num_examples=max(phase.num_examples for phase in passed),
-                num_steps=sum(phase.num_steps for phase in passed),
+                num_seen=sum(stage.num_seen for stage in passed),
+                num_examples=max(stage.num_examples for stage in passed),
+                num_steps=sum(stage.num_steps for stage in passed),
             )
 
-    def _phase(
-        self, phase: int, data: ClientDataModule, context: Context, plan: RoundPlan
+    def _stage(
+        self, stage: int, data: ClientDataModule, context: Context, plan: RoundPlan
     ) -> "_Passed":
         """Train from where the work is."""
         num_seen, num_steps, num_passes = 0, 0, 0
-        bound = self._bound(phase, context)
-        exact = self.is_exact(phase, data, context)
+        bound = self._bound(stage, context)
+        exact = self.is_exact(stage, data, context)
         batching = data.batching if exact else self._in_cache(data.batching)
         size = len(data.indices)
         epoch = local_epoch(size, batching).num_examples
@@ -90,7 +90,7 @@ class ClientProgram:
             passes = -(-stop // epoch)
             order = np.concatenate([data.next_order() for _ in range(passes)])
             if feed is None:
-                feed = self._feed(phase, data, bound, () if exact or stop < epoch else chunks)
+                feed = self._feed(stage, data, bound, () if exact or stop < epoch else chunks)
             for chunk in chunks:
                 rows = feed.rows(order[chunk.start : chunk.stop], chunk.padding)
                 for call in chunk.calls:
@@ -105,38 +105,38 @@ class ClientProgram:
 
     def _feed(
         self,
-        phase: int,
+        stage: int,
         data: ClientDataModule,
         bound: Callable[[Call], Bound],
         chunks: Sequence[Chunk],
     ) -> Feed:
-        """What the steps of a phase are fed: features, if all of them will be needed."""
-        examples, order = Examples(self.rows, data), data.indices
-        known = self._frozen.get(phase)
+        """What the steps of a stage are fed: features, if all of them will be needed."""
+        examples, order = ExampleFeed(self.rows, data), data.indices
+        known = self._frozen.get(stage)
         other = len(order) < 2 or data.data.examples.transform.augments
         if not chunks or known is False or other:
             return examples
         splits = splits_of(examples, bound, order, chunks)
         if known is None:
             known = splits is not None and are_of_each(examples, bound, order, chunks, splits)
-            self._frozen[phase] = known
+            self._frozen[stage] = known
         if splits is None or not known:
             return examples
         return featured(examples, bound, order, chunks, splits) or examples
 
-    def is_exact(self, phase: int, data: ClientDataModule, context: Context) -> bool:
+    def is_exact(self, stage: int, data: ClientDataModule, context: Context) -> bool:
         """Whether batches must keep their size, since padding would change what they say."""
-        step = self.steps[phase]
+        step = self.steps[stage]
         if not step.algorithm.separable:
             return True
-        if phase not in self._exact:
+        if stage not in self._exact:
             few = data.data.train_clients.indices[:4]
             # Random numbers that nobody else draws from.
             own = data.data.client(data.client_id, batching=data.batching)
-            state = self._work.slot(0, phase, grads=True)
+            state = self._work.slot(0, stage, grads=True)
             trees = [state, readable(context), self.settings(context)]
-            self._exact[phase] = notices_padding(step, trees, self.rows.ready(few, own))
-        return self._exact[phase]
+            self._exact[stage] = notices_padding(step, trees, self.rows.ready(few, own))
+        return self._exact[stage]
 
     def settings(self, context: Context) -> Tree:
         """What all steps of a round share."""
@@ -153,7 +153,7 @@ class ClientProgram:
         small = whole and self.device.type == "cpu"
         return batching._replace(micro_batch=CACHED_EXAMPLES) if small else batching
 
-    def _bound(self, phase: int, context: Context) -> Callable[[Call], Bound]:
+    def _bound(self, stage: int, context: Context) -> Callable[[Call], Bound]:
         """Steps of calls, for one client."""
         found: dict[Call, Bound] = {}
         settings = self.settings(context)
@@ -161,9 +161,9 @@ class ClientProgram:
         def bound(call: Call) -> Bound:
             alike = call._replace(offset=0, num=0)
             if alike not in found:
-                state = self._work.slot(0, phase, grads=call.kind != "whole")
+                state = self._work.slot(0, stage, grads=call.kind != "whole")
                 trees = [state, readable(context), settings, self._batch(call)]
-                found[alike] = self.programs[phase].bind(call.kind, trees)
+                found[alike] = self.programs[stage].bind(call.kind, trees)
             return found[alike]
 
         return bound
@@ -180,7 +180,7 @@ class ClientProgram:
 
 
 class _Passed(NamedTuple):
-    """What went by in a phase; see `Finished` and `Outcome`."""
+    """What went by in a stage; see `Finished` and `LocalOutcome`."""
 
     num_seen: int
     num_examples: int

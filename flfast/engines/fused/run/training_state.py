@@ -23,7 +23,7 @@ HOST_BYTES = 2**28
 """Of clients' states that are copied from a GPU at once."""
 
 
-class Beginning(NamedTuple):
+class ClientStart(NamedTuple):
     """What a client starts from.
 
     Attributes:
@@ -37,7 +37,7 @@ class Beginning(NamedTuple):
     data: ClientDataModule
 
 
-class Outcome(NamedTuple):
+class LocalOutcome(NamedTuple):
     """What local training left.
 
     Attributes:
@@ -51,12 +51,12 @@ class Outcome(NamedTuple):
     loss_sum: float
 
 
-class Work:
+class TrainingState:
     """State of local steps of S clients in a row; a slot is one client's.
 
     Args:
-        steps: the local step of every phase, with their model where and in the type that it
-            trains in; one phase goes on where the one before it ended.
+        steps: the local step of every stage, with their model where and in the type that it
+            trains in; one stage goes on where the one before it ended.
         width: S.
     """
 
@@ -74,8 +74,8 @@ class Work:
                 "params": params,
                 "buffers": {**buffers(model), **joint["buffers"]},
                 "optimizer": {
-                    str(phase): step.optimizer.empty(trained)
-                    for phase, (step, trained) in enumerate(zip(steps, self._trained, strict=True))
+                    str(stage): step.optimizer.empty(trained)
+                    for stage, (step, trained) in enumerate(zip(steps, self._trained, strict=True))
                 },
                 "loss": torch.zeros((), dtype=exact, device=first.device),
             }
@@ -86,24 +86,24 @@ class Work:
         # Every slot has the strides of the model's own, channels last included.
         return like(leaf, self.width).copy_(leaf)
 
-    def slot(self, place: int, phase: int, *, grads: bool = False) -> Tree:
-        """One client's state in a phase, as views; with `grads` to accumulate in."""
-        wanted = self._of(phase)
+    def slot(self, place: int, stage: int, *, grads: bool = False) -> Tree:
+        """One client's state in a stage, as views; with `grads` to accumulate in."""
+        wanted = self._of(stage)
         if grads:
-            if phase not in self._grads:
-                zero = tree_map(torch.zeros_like, self._trained[phase])
-                self._grads[phase] = tree_map(self._row, zero)
-            wanted["grads"] = self._grads[phase]
+            if stage not in self._grads:
+                zero = tree_map(torch.zeros_like, self._trained[stage])
+                self._grads[stage] = tree_map(self._row, zero)
+            wanted["grads"] = self._grads[stage]
         return tree_map(lambda leaf: leaf[place], wanted)
 
-    def slots(self, first: int, width: int, phase: int) -> Tree:
-        """The states of neighbours in a phase, as views [width, ...]."""
-        return tree_map(lambda leaf: leaf[first : first + width], self._of(phase))
+    def slots(self, first: int, width: int, stage: int) -> Tree:
+        """The states of neighbours in a stage, as views [width, ...]."""
+        return tree_map(lambda leaf: leaf[first : first + width], self._of(stage))
 
-    def _of(self, phase: int) -> Tree:
-        return {**self.state, "optimizer": self.state["optimizer"][str(phase)]}
+    def _of(self, stage: int) -> Tree:
+        return {**self.state, "optimizer": self.state["optimizer"][str(stage)]}
 
-    def load(self, place: int, own: Beginning) -> None:
+    def load(self, place: int, own: ClientStart) -> None:
         """Put a client at its start.
 
         Args:
@@ -116,8 +116,8 @@ class Work:
                 self.state[kind],
                 own.context.start[kind],
             )
-        for phase, step in enumerate(self.steps):
-            optimizer = self.slot(place, phase)["optimizer"]
+        for stage, step in enumerate(self.steps):
+            optimizer = self.slot(place, stage)["optimizer"]
             step.optimizer.load(optimizer, own.optimizer_state, rate(own.context))
         self.state["loss"][place].zero_()
 
@@ -136,7 +136,7 @@ class Work:
 
     def outcome(
         self, reached: Tree, context: Context, *, num_seen: int, num_examples: int, num_steps: int
-    ) -> Outcome:
+    ) -> LocalOutcome:
         """What local training left of a client, in copies.
 
         Args:
@@ -147,8 +147,8 @@ class Work:
             num_steps: local steps.
         """
         optimizer: Tree = {}
-        for phase, step in enumerate(self.steps):
-            found = reached["optimizer"][str(phase)]
+        for stage, step in enumerate(self.steps):
+            found = reached["optimizer"][str(stage)]
             optimizer |= step.optimizer.read(found, step.trained, rate(context))
         done = Finished(
             weights={kind: tree_map(_copy, reached[kind]) for kind in ("params", "buffers")},
@@ -156,7 +156,7 @@ class Work:
             num_steps=num_steps,
             optimizer=optimizer,
         )
-        return Outcome(done, num_seen, float(reached["loss"]))
+        return LocalOutcome(done, num_seen, float(reached["loss"]))
 
 
 def rate(context: Context) -> float:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flfast.algorithms.fedprox import fedprox
-from flfast.engines.fused import graphs
+from flfast.engines.fused.graph import cuda_graphs
 from flfast.engines.fused.graph.cuda_graphs import MOST_STEPS, WARM_UPS, Direct, Replayed
 from flfast.engines.fused.graph.torchscript import Script
 from flfast.engines.fused.graph.trace import operators, rewritten
@@ -126,7 +126,7 @@ def test_what_cannot_be_recorded_runs_as_it_is(caplog):
         replayed([*found, *fixed], rows, num=7, width=1)
         script([*expected, *fixed], rows, num=7, width=1)
     torch.testing.assert_close(found, expected)
-    said = [own.getMessage() for own in caplog.records if own.name == graphs.__name__]
+    said = [own.getMessage() for own in caplog.records if own.name == cuda_graphs.__name__]
     assert said == [
         "A program runs operator by operator, it was not recorded: "
         "operation not permitted when stream is capturing"
@@ -161,7 +161,7 @@ def test_rounds_of_recordings_are_those_of_the_eager_engine(
 
 
 def test_what_is_dropped_is_recorded_anew(monkeypatch):
-    monkeypatch.setattr(graphs, "KEPT_BYTES", 0)
+    monkeypatch.setattr(cuda_graphs, "KEPT_BYTES", 0)
     script, recorder = script_of(), Counting()
     replayed = Replayed(script, recorder, in_place=2)
     context = [drawn(2), drawn(5)]
