@@ -15,8 +15,11 @@ import lightning as L
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from flfast.engines.eager import EagerEngine
-from flfast.engines.fused.fused import FusedEngine
+from flfast.engines.eager import EagerTraining
+from flfast.engines.engine import Engine
+from flfast.engines.fused.training import FusedTraining
+from flfast.engines.site import Site
+from flfast.lit.trainers import Trainers
 from flfast.plan import RoundPlan
 from flfast.setup.build import build_plan
 from flfast.setup.experiment import build_parts
@@ -62,9 +65,10 @@ def row(config: DictConfig) -> list[str]:
     parts = build_parts(config)
     algorithm, states = parts.module.algorithm, ClientStates()
     server = algorithm.server_state(parts.initial)
-    args = (parts.module, parts.data, lambda plan: _trainer(), states)
-    engine = EagerEngine(*args)
-    engines = (engine, FusedEngine(*args, stack="auto"))
+    trainers = Trainers(parts.module, lambda plan: _trainer())
+    site = Site(parts.module, parts.data, trainers, states)
+    engine = Engine(site, EagerTraining(site))
+    engines = (engine.training, FusedTraining(site, {}, stack="auto"))
     plan = build_plan(0, config, parts.module.model)
     mean = engine.train(server, [0, 1], plan, on_client=lambda report: None).mean
     assert mean is not None

@@ -17,7 +17,7 @@ from flfast.callbacks.history import number
 from flfast.options import Positive
 
 if TYPE_CHECKING:
-    from flfast.engines.engine import ClientReport
+    from flfast.engines.reports import ClientReport
     from flfast.federation.loop import Federation
     from flfast.federation.samplers.cohort import Cohort
     from flfast.plan import RoundPlan

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm, Uploads
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.engines.engine import Engine, Trained
+from flfast.engines.engine import Engine
+from flfast.engines.reports import Trained
 from flfast.evaluation.metrics import GroupMetrics
 from flfast.faults.fault import NO_FAULTS, Faults
 from flfast.federation.samplers.cohort import Cohort

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from flfast.engines.engine import Trained
+from flfast.engines.reports import Trained
 from flfast.evaluation.metrics import GroupMetrics, summary
 from flfast.federation.samplers.cohort import Cohort
 from flfast.plan import RoundPlan

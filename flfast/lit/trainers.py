@@ -24,7 +24,7 @@ class Trainers:
     def __init__(
         self, module: LocalModule, make_trainer: Callable[[RoundPlan], L.Trainer]
     ) -> None:
-        self._whole, self._make_trainer = module, make_trainer
+        self._whole, self.make_trainer = module, make_trainer
         self._trainers: dict[tuple[int, str, str], ReusedTrainer] = {}
         self._sharded: dict[tuple[torch.dtype, int], LocalModule] = {}
         self._dtype = torch.float32
@@ -38,7 +38,7 @@ class Trainers:
             self._dtype = dtype
         key = (plan.phase, plan.strategy, plan.shard)
         if key not in self._trainers:
-            self._trainers[key] = ReusedTrainer(self._make_trainer(plan))
+            self._trainers[key] = ReusedTrainer(self.make_trainer(plan))
         return self._trainers[key]
 
     def module(self, plan: RoundPlan) -> LocalModule:

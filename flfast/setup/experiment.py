@@ -23,11 +23,15 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.sources.image_files import UnreadableImageError
 from flfast.distributed.client_state_placement import make_states
 from flfast.distributed.world import World, gather
-from flfast.engines.base import fine_tuning
 from flfast.engines.engine import Engine
+from flfast.engines.fine_tuning import FineTuning, fine_tuning_site
+from flfast.engines.local_training import LocalTraining
+from flfast.engines.site import Site
 from flfast.federation.loop import DivergedError, Federation
+from flfast.injection import call_with
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule, check_optimizer_state
+from flfast.lit.trainers import Trainers
 from flfast.setup.allocator import hand_back_freed_memory, keep_freed_memory
 from flfast.setup.batch_size import Parts, find_sizes, least, with_sizes
 from flfast.setup.build import (
@@ -54,7 +58,6 @@ from flfast.setup.resume import (
     with_known_sizes,
 )
 from flfast.setup.robustness import build_channel, check_cohort, relabel_attackers
-from flfast.state.store import ClientStates
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -196,14 +199,8 @@ def build_federation(
     for logger in loggers:
         logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
     states = make_states(config.client_states, run_dir() / "client_states", world)
-    make_engine = instantiate(config.engine)
-    engine = make_engine(module, data, make_trainer, states, world)
-    engine.decided = decided
-    engine.channel = build_channel(config, data)
-    if config.finetune_epochs:
-        tuner = make_engine(fine_tuning(module), data, make_trainer, ClientStates(), world)
-        tuner.decided = engine.decided.setdefault("finetuning", {})
-        engine.evaluate_finetuned(tuner, config.finetune_epochs)
+    site = Site(module, data, Trainers(module, make_trainer), states, world)
+    engine = build_engine(config, site, decided)
     check_metrics(config, engine)
     title = describe(config, module.algorithm, data)
     for phase in phases:
@@ -231,6 +228,25 @@ def build_federation(
     # A sampler that asks too much says so here, and an aggregation that does.
     check_cohort(engine.channel.aggregation, federation.cohort(1))
     return federation
+
+
+def build_engine(config: DictConfig, site: Site, decided: dict[str, Any]) -> Engine:
+    """The engine of this rank.
+
+    Args:
+        config: of the run.
+        site: what the engine works with.
+        decided: what `auto` stands for on this rank so far; new decisions are added.
+    """
+    make_training = instantiate(config.engine)
+    training: LocalTraining = call_with(make_training, site=site, decided=decided)
+    finetune: FineTuning | None = None
+    if config.finetune_epochs:
+        own, own_decided = fine_tuning_site(site), decided.setdefault("finetuning", {})
+        own_training: LocalTraining = call_with(make_training, site=own, decided=own_decided)
+        finetune = FineTuning(own, own_training, config.finetune_epochs)
+    channel = build_channel(config, site.data)
+    return Engine(site, training, channel=channel, finetune=finetune, decided=decided)
 
 
 def check_metrics(config: DictConfig, engine: Engine) -> None:

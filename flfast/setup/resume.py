@@ -183,7 +183,7 @@ def keep_checkpoints(
         "versions": {name: version(name) for name in ("flfast", "torch", "lightning")},
     }
     policy = Policy(**plain["checkpoint"])
-    keeper = Checkpoints(policy, folder, engine.states, engine.world, about, requests)
+    keeper = Checkpoints(policy, folder, engine.site.states, engine.site.world, about, requests)
     federation.callbacks = [*federation.callbacks, keeper]
     return keeper
 
@@ -195,7 +195,7 @@ def resume(federation: Federation, origins: list[Checkpoint]) -> None:
         ValueError: if none can be.
     """
     engine = federation.engine
-    origin = restore(federation, engine.states, origins, engine.world)
+    origin = restore(federation, engine.site.states, origins, engine.site.world)
     for round_idx in range(origin.round_idx, 0, -1):
         before = federation.history[round_idx]["plan/precision"]
         now = federation.plans(round_idx, federation.history[:round_idx]).precision

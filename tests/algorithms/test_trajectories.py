@@ -297,7 +297,7 @@ def test_fedbn_follows_its_equations_where_there_is_batchnorm(make_data, make_fe
             {"0.weight": scale[k], "0.bias": shift[k], **shared},
             tol=1e-6,
         )
-        own = federation.engine.states.get(k)["own"]["buffers"]
+        own = federation.engine.site.states.get(k)["own"]["buffers"]
         close(
             {"mean": own["0.running_mean"], "var": own["0.running_var"]},
             {"mean": means[k], "var": variances[k]},

@@ -1,5 +1,6 @@
 """Which engine runs what, and why."""
 
+from dataclasses import replace
 from functools import partial
 
 import lightning as L
@@ -10,8 +11,10 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMon
 from torch import nn
 
 from flfast.datamodules.fetching import Loading
-from flfast.engines.auto import AutoEngine
-from flfast.engines.fused.fused import FusedEngine
+from flfast.engines.auto import AutoTraining
+from flfast.engines.engine import Engine
+from flfast.engines.fused.training import FusedTraining
+from flfast.lit.trainers import Trainers
 
 
 def test_fused_is_the_default_where_it_can_be(make_data, make_federation):
@@ -63,7 +66,7 @@ def test_eager_is_chosen_for_a_reason_that_fused_refuses(make_data, make_federat
     found = chosen(federation, **changes)
     assert found.startswith(f"eager ({message}")
     with pytest.raises(ValueError, match=r"engine=fused: .*use engine=auto or engine=eager") as no:
-        engine_of(federation, FusedEngine).choose(federation.plans(1, [])._replace(**changes))
+        engine_of(federation, FusedTraining).choose(federation.plans(1, [])._replace(**changes))
     assert message in str(no.value)
 
 
@@ -80,7 +83,7 @@ def test_callbacks_that_do_not_listen_to_steps_are_no_obstacle(make_data, make_f
 
 def test_a_phase_may_be_fused_and_the_next_not(make_data, make_federation):
     federation = make_federation(make_data([6, 4]))
-    own = federation.engine.trainers._make_trainer
+    own = federation.engine.site.trainers.make_trainer
 
     def make_trainer(plan):
         if plan.strategy == "dp":
@@ -97,8 +100,9 @@ def test_a_phase_may_be_fused_and_the_next_not(make_data, make_federation):
             )
         return own(plan)
 
-    eager = federation.engine
-    engine = AutoEngine(eager.module, eager.data, make_trainer, eager.states, stack="auto")
+    site = federation.engine.site
+    site = replace(site, trainers=Trainers(site.module, make_trainer))
+    engine = Engine(site, AutoTraining(site, {}, stack="auto"))
     first = federation.plans(1, [])
     second = first._replace(phase=1, strategy="dp", round_idx=2)
     assert engine.choose(first) == "fused"

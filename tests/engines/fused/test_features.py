@@ -35,7 +35,7 @@ def assert_agree(make_data, make_federation):
 
 
 def splits(federation):
-    (program,) = federation.engine._programs.values()
+    (program,) = federation.engine.training._programs.values()
     return [split for own in program._client.programs for split in own.splits.values()]
 
 

@@ -18,7 +18,8 @@ from flfast.engines.fused.run.feeds import ROWS
 from flfast.engines.fused.run.one_client import ClientProgram
 from flfast.engines.fused.run.stack_schedule import LocalSteps, StackCall, local_steps, stack_calls
 from flfast.engines.fused.run.stack_width import auto_width
-from flfast.engines.fused.run.training_state import ClientStart, LocalOutcome, TrainingState
+from flfast.engines.fused.run.training_state import LocalOutcome, TrainingState
+from flfast.engines.local_training import ClientStart
 from flfast.plan import RoundPlan
 from flfast.state.transfer import to_device
 from flfast.state.tree import Tree, tree_map

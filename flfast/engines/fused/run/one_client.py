@@ -16,7 +16,8 @@ from flfast.engines.fused.run.example_rows import Rows, Stored
 from flfast.engines.fused.run.feeds import ExampleFeed, Feed, are_of_each, featured, splits_of
 from flfast.engines.fused.run.padding import notices_padding
 from flfast.engines.fused.run.step_schedule import CHUNK_EXAMPLES, Call, Chunk, epoch_chunks
-from flfast.engines.fused.run.training_state import ClientStart, LocalOutcome, TrainingState, rate
+from flfast.engines.fused.run.training_state import LocalOutcome, TrainingState, rate
+from flfast.engines.local_training import ClientStart
 from flfast.plan import Batching, RoundPlan
 from flfast.state.tree import Tree
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.algorithm import Context, Finished
-from flfast.datamodules.federated import ClientDataModule
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like
+from flfast.engines.local_training import ClientStart
 from flfast.state.transfer import to_host
 from flfast.state.tree import Tree, num_bytes, tree_map
 from flfast.state.weights import buffers
@@ -21,20 +21,6 @@ SMALLEST_LR = 1e-20
 
 HOST_BYTES = 2**28
 """Of clients' states that are copied from a GPU at once."""
-
-
-class ClientStart(NamedTuple):
-    """What a client starts from.
-
-    Attributes:
-        context: what it may read.
-        optimizer_state: by parameter name; empty for a fresh optimizer.
-        data: the client's.
-    """
-
-    context: Context
-    optimizer_state: Tree
-    data: ClientDataModule
 
 
 class LocalOutcome(NamedTuple):

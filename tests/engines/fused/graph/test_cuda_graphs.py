@@ -157,7 +157,7 @@ def test_rounds_of_recordings_are_those_of_the_eager_engine(
         )
 
     fused = assert_engines_agree(make, stack=stack, engine=Replaying)
-    assert fused.engine.recordings() > 0
+    assert fused.engine.training.recordings() > 0
 
 
 def test_what_is_dropped_is_recorded_anew(monkeypatch):
