@@ -29,12 +29,22 @@ def generator(seed: int, purpose: str, *path: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(_sequence(seed, purpose, path)))
 
 
+def torch_generator(seed: int, purpose: str, *path: int) -> torch.Generator:
+    """Independent torch generator on the CPU for one purpose; see `generator`."""
+    return torch.Generator().manual_seed(_torch_seed(seed, purpose, path))
+
+
 def seed_torch(seed: int, purpose: str, *path: int) -> None:
     """Seed torch's global generators, which dropout and initialisers read."""
-    state = _sequence(seed, purpose, path).generate_state(1, np.uint64)[0]
-    # 63 bits: torch refuses what does not fit a signed 64-bit integer.
+    own_seed = _torch_seed(seed, purpose, path)
     for set_seed in _seeders():
-        set_seed(int(state >> np.uint64(1)))
+        set_seed(own_seed)
+
+
+def _torch_seed(seed: int, purpose: str, path: tuple[int, ...]) -> int:
+    state = _sequence(seed, purpose, path).generate_state(1, np.uint64)[0]
+    # 63 bits: torch refuses numbers that do not fit a signed 64-bit integer.
+    return int(state >> np.uint64(1))
 
 
 @lru_cache

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from flfast.datamodules.batches import Batch
@@ -57,13 +58,16 @@ class Context(NamedTuple):
         server: the broadcast.
         client: this client's state.
         start: the weights local training started from.
-        lr: local learning rate of this round.
+        lr: local learning rate of this round, a tensor [] of float64.
+        generator: purpose -> a CPU generator of this round and client. A function that draws
+            random numbers takes them from it, so that every engine draws the same.
     """
 
     server: Tree
     client: Tree
     start: Tree
-    lr: float
+    lr: Tensor
+    generator: Callable[[str], torch.Generator]
 
 
 class Finished(NamedTuple):
@@ -139,10 +143,10 @@ class Algorithm:
     Attributes:
         name: for titles and messages.
         weighting: weights of the mean of uploads: training examples used, or 1.
-        stateful: whether clients keep a state between rounds.
         evaluate_server: whether the server's model is worth evaluating; not if nobody shares.
         server_state: initial weights -> server state, with `params` and `buffers`.
-        client_state: broadcast -> state of a client that takes part for the first time.
+        client_state: broadcast -> state of a client that takes part for the first time. Clients
+            keep states between rounds if an algorithm has this function.
         broadcast: server state -> what every client of the cohort receives.
         start: (broadcast, client state) -> weights local training starts from. Leaves that the
             model does not have are changed along: parameters by the local optimizer, buffers
@@ -166,7 +170,6 @@ class Algorithm:
 
     name: str
     weighting: Weighting = "samples"
-    stateful: bool = False
     evaluate_server: bool = True
     server_state: Callable[[Tree], Tree] = _initial
     client_state: Callable[[Tree], Tree] = _stateless
@@ -181,6 +184,11 @@ class Algorithm:
     origin: Callable[[Tree], Tree] = _broadcast
     server_step: Callable[[Tree, Uploads], Tree] = _take_mean
     personal: Callable[[Tree, Tree], Tree] | None = None
+
+    @property
+    def stateful(self) -> bool:
+        """Whether clients keep a state between rounds."""
+        return self.client_state is not _stateless
 
     def weight(self, num_examples: int) -> float:
         """Weight of an upload in the mean."""

@@ -47,7 +47,6 @@ def ditto(*, lam: NonNegative, weighting: Weighting) -> Algorithm:
     return Algorithm(
         name="ditto",
         weighting=weighting,
-        stateful=True,
         client_state=lambda broadcast: {k: broadcast[k] for k in ("params", "buffers")},
         start=with_personal,
         loss=loss,

@@ -129,7 +129,7 @@ class LocalModule(L.LightningModule):
     def configure_optimizers(self) -> Optimizer:
         """A fresh local optimizer, with the state it should start from."""
         trained = {name: p for name, p in self.all_params.items() if p.requires_grad}
-        self.optimizer = self.make_optimizer(list(trained.values()), lr=self.context.lr)
+        self.optimizer = self.make_optimizer(list(trained.values()), lr=float(self.context.lr))
         if self.optimizer_state:
             state_dict = self.optimizer.state_dict()
             # Copies: load_state_dict keeps the tensors it gets, and steps change them in place.
@@ -151,7 +151,7 @@ class LocalModule(L.LightningModule):
             place_tree(tree, self.params, device)
             for tree in (context.server, context.client, context.start)
         )
-        return Context(server, client, start, context.lr)
+        return context._replace(server=server, client=client, start=start)
 
     def on_train_end(self) -> None:
         """Let go of it: Lightning warns of layers that enter training in eval mode."""

@@ -77,7 +77,9 @@ class Trial:
         module.to(TRUE_PRECISION.get(self.plan.precision, torch.float32))
         server = algorithm.broadcast(algorithm.server_state(self.initial))
         client = algorithm.client_state(server)
-        context = Context(server, client, algorithm.start(server, client), self.plan.lr)
+        lr = torch.tensor(self.plan.lr, dtype=torch.float64)
+        start = algorithm.start(server, client)
+        context = Context(server, client, start, lr, lambda purpose: torch.Generator())
         module.begin(context, algorithm.optimizer(server, client) if algorithm.optimizer else {})
         return module
 

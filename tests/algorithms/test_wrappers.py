@@ -231,7 +231,6 @@ def test_a_wrapped_algorithm_reads_its_own_state_in_loss_and_correction(run, wra
 
     plain = Algorithm(
         name="counting",
-        stateful=True,
         client_state=lambda broadcast: {"rounds": torch.zeros(())},
         loss=loss,
         correct=correct,
