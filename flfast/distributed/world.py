@@ -128,7 +128,7 @@ def reduce_mean(world: World, mean: WeightedMean) -> WeightedMean:
     if like is None:
         return mean
     if mean.total is None:
-        mean.join(like)
+        mean.start_at_zero(like)
     assert mean.total is not None
     sums = list(leaves(mean.total))
     weight = torch.tensor([mean.weight], dtype=torch.float64)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from flfast.state.dtensor import whole
+from flfast.state.dtensor import full_copy
 from flfast.state.tree import Tree
 
 
@@ -42,5 +42,6 @@ class JointLeaves(nn.Module):
         """Copies on the CPU, `{"params": ..., "buffers": ...}`."""
         kinds: Tree = {"params": self.params, "buffers": self.own_buffers}
         return {
-            kind: {name: whole(leaf) for name, leaf in own.items()} for kind, own in kinds.items()
+            kind: {name: full_copy(leaf) for name, leaf in own.items()}
+            for kind, own in kinds.items()
         }

@@ -19,7 +19,7 @@ from flfast.lit.batchnorm import batchnorm_layers, freeze
 from flfast.lit.joint_leaves import JointLeaves
 from flfast.lit.predictions import PredictionStore
 from flfast.lit.task import LocalTask, ShardedTask
-from flfast.state.dtensor import place_tree, whole
+from flfast.state.dtensor import full_copy, place_tree
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import write_weights
 
@@ -280,7 +280,7 @@ def _tensors(state: dict[str, object]) -> Tree:
     tensors = {}
     for name, value in state.items():
         if isinstance(value, Tensor):
-            tensors[name] = whole(value)
+            tensors[name] = full_copy(value)
         elif value is not None:
             raise ValueError(
                 f"local_optimizer_state=keep and average need an optimizer whose state is "

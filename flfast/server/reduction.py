@@ -80,7 +80,7 @@ class RowReduction:
     def __init__(self, aggregation: Aggregation, cohort: Sequence[int]) -> None:
         assert aggregation.combine is not None
         self._name, self._combine = aggregation.name, aggregation.combine
-        self._fewest, self._reason = aggregation.fewest, aggregation.reason
+        self._fewest, self._reason = aggregation.min_uploads, aggregation.reason
         self._cohort = torch.tensor(list(cohort), dtype=torch.int64)
         self._place = {client_id: place for place, client_id in enumerate(cohort)}
         self._present = torch.zeros(len(cohort), dtype=torch.int64)

@@ -53,7 +53,7 @@ def check_cohort(aggregation: Aggregation, cohort: Cohort) -> None:
         ValueError: if it takes more uploads than there are clients in a cohort.
     """
     size = sum(len(part) for part in cohort)
-    if size < aggregation.fewest:
+    if size < aggregation.min_uploads:
         raise ValueError(
             f"{aggregation.reason} uploads for aggregation={aggregation.name}, and a cohort has "
             f"{size} clients; allowed: a lower number, or a larger cohort or population"

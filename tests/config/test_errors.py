@@ -144,7 +144,7 @@ def test_one_clear_error_before_torch_is_imported(found, overrides):
         (("sampler.holdout_clients=10",), "leaves none of 10 clients to train"),
         (("sampler.holdout_clients=2", "split.test=0"), "clients held out have no test data"),
         (("finetune_epochs=2", "split.test=0"), "no client has test data of its own"),
-        (("aggregation=krum", "aggregation.num_byzantine=4"), "asks for 11 uploads for aggre"),
+        (("aggregation=krum", "aggregation.num_byzantine=4"), "needs 11 uploads for aggre"),
         (("loader.pin_memory=true",), "loader.pin_memory=True needs a GPU"),
         (("optimized_metric=local/accuracy", "split.test=0"), "will not be measured"),
         (("lr_schedule=cosine", "lr_schedule.scheduler.eta_min=-1"), "allowed: >= 0"),

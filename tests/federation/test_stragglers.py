@@ -76,4 +76,4 @@ def test_where_nobody_is_in_time_the_model_stays(make_data, make_federation, cap
 
 def test_faults_that_do_nothing_are_said(caplog):
     simulated(lost=0.0, broken=0.0, corruption="any", deadline=None, speed=1.0, speed_spread=0.0)
-    assert "nothing goes wrong" in caplog.text
+    assert "simulates no fault" in caplog.text
