@@ -225,7 +225,7 @@ def test_another_experiment_is_refused_and_nothing_is_touched(flfast_run, stoppe
     assert "seed: 0 -> 3" in said
     assert "optimizer.lr: 0.05 -> 1.0" in said
     assert "rounds=1: the checkpoint is of round 2" in refused(flfast_run, capsys, "rounds=1")
-    assert "resume=auto goes on with it" in refused(flfast_run, capsys, "resume=null")
+    assert "resume=auto to continue that run" in refused(flfast_run, capsys, "resume=null")
     assert "there is no checkpoint" in refused(flfast_run, capsys, "resume=nowhere")
     assert (stopped / "metrics.csv").read_text() == before
 
