@@ -113,7 +113,7 @@ class Checkpoints:
             StoppedError: if any rank was told to stop.
         """
         last = row["round"] == federation.rounds
-        told, due = self._requests.asked is not None, self._due(federation)
+        told, due = self._requests.received is not None, self._due(federation)
         states = [told, due, self._busy(), self._failure() is not None]
         told, due, busy, failed = (num > 0 for num in sum_over_ranks(self._world, states))
         if failed or not busy:

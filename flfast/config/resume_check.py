@@ -1,4 +1,4 @@
-"""Whether a run may go on from a checkpoint, or begin in a folder. Torch-free."""
+"""Checks whether a run may resume from its checkpoint or start in its folder. Torch-free."""
 
 import os
 from pathlib import Path
@@ -12,17 +12,18 @@ from flfast.config.errors import ConfigError
 
 
 def check_resume(config: DictConfig, run_dir: Path) -> None:
-    """Refuse another experiment than the checkpoint's, and to write over one.
+    """Refuse to resume another experiment, and to overwrite another run's checkpoints.
 
     Raises:
-        ConfigError: with the differences; also if there is no checkpoint to go on from.
+        ConfigError: with all differences between the configs, if `resume` is set; also if there
+            is no checkpoint to resume from.
     """
     if config.resume is None:
         restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by torchrun
         if finished(run_dir) and not restarted:
             raise ConfigError(
-                f"hydra.run.dir={run_dir} holds checkpoints of a run; resume=auto goes on with "
-                f"it, another folder begins anew"
+                f"hydra.run.dir={run_dir} already holds a run's checkpoints; allowed: resume=auto "
+                f"to continue that run, or another folder"
             )
         return
     try:

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flfast import train
 from flfast.config.check import check
-from flfast.config.command_line import check_words
+from flfast.config.command_line import check_overrides
 from flfast.config.errors import ConfigError
 
 ROUNDS = 2
@@ -215,16 +215,18 @@ def test_sweeps_reach_the_run_once_each(words, num_runs):
 def test_a_sweep_over_nothing_is_an_error(word):
     code, said, seen = at_the_door(["-m", word])
     assert (code, seen) == (2, [])
-    assert f"{word}: no value, so that nothing would run" in said
+    assert f"{word}: the sweep has no value, so nothing would run" in said
 
 
 def test_sweeps_are_not_walked_through():
-    check_words(["rounds=range(1,1000000000000)"], conf=train.CONF)
+    check_overrides(["rounds=range(1,1000000000000)"], conf=train.CONF)
 
 
 def test_options_elsewhere_may_match(tmp_path):
-    check_words(["-m", "--config-dir", str(tmp_path), "algorithm=glob(my_*)"], conf=train.CONF)
-    check_words(["-m", f"hydra.searchpath=[{tmp_path}]", "algorithm=glob(my_*)"], conf=train.CONF)
+    check_overrides(["-m", "--config-dir", str(tmp_path), "algorithm=glob(my_*)"], conf=train.CONF)
+    check_overrides(
+        ["-m", f"hydra.searchpath=[{tmp_path}]", "algorithm=glob(my_*)"], conf=train.CONF
+    )
 
 
 SPELLINGS = st.sampled_from(["{}={}", "{}={}", "{}={}", "+{}={}", "{}x={}", "~{}", "++{}={}"])
