@@ -13,10 +13,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from flfast.lit.devices import usable_cores
 from flfast.lit.elastic import death, on_ranks
 from flfast.lit.fused.native.build import cache_folder, missing
-from flfast.machine import cpu_name
+from flfast.machine import cpu_name, num_cores
 
 Result = tuple[bool | None, str]
 
@@ -41,7 +40,7 @@ def processors() -> str:
     gpus = [torch.cuda.get_device_name(index) for index in range(_num_gpus())]
     on = f"{', '.join(gpus)} (driver {_driver()}, CUDA {torch.version.cuda})" if gpus else "no GPU"
     return (
-        f"{cpu_name()}, {usable_cores()} cores, {memory.available / 1e9:.0f} of "
+        f"{cpu_name()}, {num_cores()} cores, {memory.available / 1e9:.0f} of "
         f"{memory.total / 1e9:.0f} GB free, "
         f"{on}; OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}"
     )
