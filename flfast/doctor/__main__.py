@@ -19,7 +19,6 @@ from rich.table import Table
 
 from flfast import train
 from flfast.doctor.checks import (
-    compilation,
     cuda_graph,
     gloo,
     kernels,
@@ -65,7 +64,6 @@ def examine(folder: Path) -> Iterator[tuple[Finding, bool]]:
     yield _look("versions", lambda: (None, versions())), False
     yield _look("C++ kernels", kernels), False
     # Before anything touches a GPU: they fork.
-    yield _look("torch.compile", compilation), False
     yield _look("gloo", gloo), False
     yield _look("NCCL", nccl), False
     writes = _look("run folder", lambda: writable(folder))
