@@ -21,6 +21,7 @@ from flfast import train
 from flfast.doctor.checks import (
     compilation,
     cuda_graph,
+    executor,
     gloo,
     kernels,
     nccl,
@@ -68,6 +69,7 @@ def examine(folder: Path) -> Iterator[tuple[Finding, bool]]:
     yield _look("torch.compile", compilation), False
     yield _look("gloo", gloo), False
     yield _look("NCCL", nccl), False
+    yield _look("executor", executor), False
     writes = _look("run folder", lambda: writable(folder))
     yield writes, True
     yield _look("default run", lambda: _default_run(folder if writes.works else None)), True

@@ -1,5 +1,6 @@
 """The fused engine: local training as compiled programs over data in memory."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -12,6 +13,7 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.world import ALONE, World
 from flfast.engines.base import LocalResult
 from flfast.engines.eager import EagerEngine
+from flfast.engines.fused.graph.executor import choice, wanted
 from flfast.engines.fused.graph.local_step import Clip, LocalStep
 from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.engines.fused.obstacles import obstacle
@@ -29,6 +31,8 @@ from flfast.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 from flfast.state.weights import read_weights
+
+log = logging.getLogger(__name__)
 
 
 class FusedEngine(EagerEngine):
@@ -57,9 +61,11 @@ class FusedEngine(EagerEngine):
     ) -> None:
         super().__init__(module, data, make_trainer, states, world)
         self._stack = stack
+        wanted()  # refuses what the environment asks for, if there is no such executor
 
     @cached_property
     def _programs(self) -> dict[object, StackProgram]:
+        log.info("local steps run as %s: %s", *choice(wanted()))
         return {}
 
     @cached_property
