@@ -20,6 +20,7 @@ from rich.table import Table
 from flfast import train
 from flfast.doctor.checks import (
     cuda_graph,
+    executor,
     gloo,
     kernels,
     nccl,
@@ -66,6 +67,7 @@ def examine(folder: Path) -> Iterator[tuple[Finding, bool]]:
     # Before anything touches a GPU: they fork.
     yield _look("gloo", gloo), False
     yield _look("NCCL", nccl), False
+    yield _look("executor", executor), False
     writes = _look("run folder", lambda: writable(folder))
     yield writes, True
     yield _look("default run", lambda: _default_run(folder if writes.works else None)), True

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from flfast.distributed.elastic import cause_of_death, on_ranks
+from flfast.engines.fused.graph.executor import choice, wanted
 from flfast.engines.fused.native.build import cache_folder, missing
 from flfast.machine import cpu_name, num_cores
 
@@ -73,6 +74,17 @@ def kernels() -> Result:
     return False, (
         f"{reason}; training is correct without them, but slower for small models: install g++ or "
         f"clang++ with C++20, or set XDG_CACHE_HOME to an empty folder that can be written to"
+    )
+
+
+def executor() -> Result:
+    """How many local steps run in one call."""
+    name, why = choice(wanted())
+    if wanted() or name != "straight-line":
+        return True, f"{name}: {why}"
+    return False, (
+        f"{why}; training is correct without it, but local steps run as {name}, slower for small "
+        f"models"
     )
 
 

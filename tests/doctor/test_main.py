@@ -7,14 +7,8 @@ from flfast.doctor import __main__ as doctor
 from flfast.doctor import checks
 
 CHECKS = [
-    "versions",
-    "C++ kernels",
-    "gloo",
-    "NCCL",
-    "run folder",
-    "default run",
-    "processors",
-    "CUDA graphs",
+    *("versions", "C++ kernels", "gloo", "NCCL", "executor", "run folder"),
+    *("default run", "processors", "CUDA graphs"),
 ]
 
 
@@ -38,7 +32,7 @@ def test_it_says_what_works_in_plain_lines_and_that_a_run_will_work(start, tmp_p
     assert code == 0
     assert [line.partition(":")[0] for line in lines[:-1]] == CHECKS
     assert lines[-1] == "A run with the defaults will work."
-    for name in ("C++ kernels", "gloo", "run folder", "default run"):
+    for name in ("C++ kernels", "gloo", "executor", "run folder", "default run"):
         assert f"{name}: works" in text
     assert "samples/s" in text
     assert not any((tmp_path / "here" / "outputs").glob("*"))  # nothing is left behind

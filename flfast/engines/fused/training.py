@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 
 from flfast.engines.fused.agreement import disagreement
+from flfast.engines.fused.graph.executor import wanted
 from flfast.engines.fused.graph.local_step import Clip, LocalStep
 from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.engines.fused.obstacles import obstacle
@@ -40,6 +41,7 @@ class FusedTraining:
     def __init__(
         self, site: Site, decided: dict[str, Any], *, stack: Count | Literal["auto"]
     ) -> None:
+        wanted()  # refuses an unknown executor before training
         self._site, self._decided, self._stack = site, decided, stack
         self._stored = Stored(site.data)
         self._programs: dict[object, StackProgram] = {}
