@@ -27,7 +27,7 @@ from flfast.engines.base import fine_tuning
 from flfast.engines.engine import Engine
 from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.channels_last import use_channels_last
-from flfast.lit.local_module import LocalModule, check_optimizer_state
+from flfast.lit.local_module import LocalModule
 from flfast.setup.allocator import hand_back_freed_memory, keep_freed_memory
 from flfast.setup.batch_size import Parts, find_sizes, least, with_sizes
 from flfast.setup.build import (
@@ -54,6 +54,7 @@ from flfast.setup.resume import (
     with_known_sizes,
 )
 from flfast.setup.robustness import build_channel, check_cohort, relabel_attackers
+from flfast.state.optimizer_state import check_optimizer_state
 from flfast.state.store import ClientStates
 
 log = logging.getLogger(__name__)
