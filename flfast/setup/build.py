@@ -17,6 +17,7 @@ from lightning.pytorch.profilers import AdvancedProfiler, PyTorchProfiler, Simpl
 from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
+from torch.optim import Optimizer
 
 from flfast.algorithms.algorithm import Algorithm
 from flfast.algorithms.keep_local import keep_local
@@ -36,7 +37,6 @@ from flfast.federation.schedules.adaptive import Plans, adaptive
 from flfast.federation.schedules.piecewise import phased, scale_lr
 from flfast.injection import call_with
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
-from flfast.lit.local_module import MakeOptimizer
 from flfast.lit.strategies.dp import DataParallelStrategy
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.plan import Batching, RoundPlan
@@ -267,7 +267,7 @@ def _max_cohort_size(config: DictConfig) -> int:
 
 
 def check_sharding(
-    phases: list[Phase], model: nn.Module, make_optimizer: MakeOptimizer, world: World
+    phases: list[Phase], model: nn.Module, make_optimizer: Callable[..., Optimizer], world: World
 ) -> None:
     """Try strategy=fsdp on this rank's device, if a phase uses it.
 

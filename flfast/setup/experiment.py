@@ -31,7 +31,7 @@ from flfast.federation.loop import DivergedError, Federation
 from flfast.federation.schedules.adaptive import Plans
 from flfast.injection import call_with
 from flfast.lit.channels_last import use_channels_last
-from flfast.lit.local_module import LocalModule, check_optimizer_state
+from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import Trainers
 from flfast.setup.allocator import keep_freed_memory, return_freed_memory
 from flfast.setup.batch_size import Components, find_sizes, smallest_sizes, use_sizes
@@ -59,6 +59,7 @@ from flfast.setup.resume import (
     shared_run_dir,
 )
 from flfast.setup.robustness import build_channel, check_cohort, relabel_attackers
+from flfast.state.optimizer_state import check_optimizer_state
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
