@@ -1,4 +1,4 @@
-"""What a sweep leaves: tables on the screen, `comparison.csv`, `comparison.png`. Torch-free."""
+"""Compares the jobs of a sweep: printed tables and `comparison.{csv,png}`. Torch-free."""
 
 import atexit
 import csv
@@ -23,29 +23,30 @@ from flfast.callbacks.sweep import (
     METRICS,
     Job,
     Spread,
-    combinations,
+    group_by_settings,
+    job_results,
     read_jobs,
-    results,
     spread,
-    varying,
+    varying_keys,
 )
 
 _PLAIN_WIDTH = 140
 
 
 class SweepComparison(Callback):
-    """Compares the jobs of `--multirun` when the last one has ended.
+    """Compares the jobs of `--multirun` after the last one.
 
-    Hydra does not say so when a job has raised; then the comparison appears when Python exits.
+    Hydra does not call `on_multirun_end` if a job has raised. The comparison is then written when
+    Python exits.
     """
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Remember to compare, whatever happens."""
-        self._report = partial(report, Path(config.hydra.sweep.dir).absolute())
+        """Register the comparison for Python's exit."""
+        self._report = partial(write_comparison, Path(config.hydra.sweep.dir).absolute())
         atexit.register(self._report)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Mark a job that raised; on the disk, as it may have run in another process."""
+        """Mark a failed job on the disk: this may be another process than the sweep's."""
         if config.hydra.mode == RunMode.MULTIRUN:
             mark = Path(config.hydra.runtime.output_dir) / config.hydra.output_subdir / FAILED_MARK
             if job_return.status == JobStatus.FAILED:
@@ -54,13 +55,13 @@ class SweepComparison(Callback):
                 mark.unlink(missing_ok=True)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Compare now."""
+        """Write the comparison."""
         atexit.unregister(self._report)
         self._report()
 
 
-def report(sweep_dir: Path) -> None:
-    """Print the tables and write the files into the sweep folder; nothing where no job began."""
+def write_comparison(sweep_dir: Path) -> None:
+    """Print the tables and write the files into the sweep folder, if any job has started."""
     jobs = read_jobs(sweep_dir)
     if not jobs:
         return
@@ -68,16 +69,16 @@ def report(sweep_dir: Path) -> None:
     if not console.is_terminal:
         console = Console(width=_PLAIN_WIDTH)
     console.print(_job_table(jobs))
-    if any(len(seeds) > 1 for seeds in combinations(jobs).values()):
+    if any(len(seeds) > 1 for seeds in group_by_settings(jobs).values()):
         console.print(_seed_table(jobs))
-    # A path that is broken into lines cannot be copied.
+    # Soft-wrapped, so that the path can be copied.
     console.print(Text(str(sweep_dir), style="bold"), soft_wrap=True)
     _write_csv(jobs, sweep_dir / "comparison.csv")
     draw_comparison(jobs, sweep_dir / "comparison.png")
 
 
-def _measured(jobs: Sequence[Job]) -> list[str]:
-    found = [results(job) for job in jobs]
+def _measured_metrics(jobs: Sequence[Job]) -> list[str]:
+    found = [job_results(job) for job in jobs]
     return [metric for metric in METRICS if any(math.isfinite(row[metric]) for row in found)]
 
 
@@ -91,10 +92,10 @@ def _table(title: str, keys: Sequence[str], metrics: Sequence[str]) -> Table:
 
 
 def _job_table(jobs: Sequence[Job]) -> Table:
-    keys, metrics = varying(jobs), _measured(jobs)
+    keys, metrics = varying_keys(jobs), _measured_metrics(jobs)
     table = _table("Jobs", ["job", *keys], [*metrics, "rounds", "time"])
     for job in jobs:
-        found = results(job)
+        found = job_results(job)
         words = [Text(job.overrides.get(key, "-")) for key in keys]
         cells = [_cell(metric, Spread(found[metric], math.nan)) for metric in metrics]
         rounds = f"{found['rounds']:.0f}" if job.history else "-"
@@ -104,10 +105,10 @@ def _job_table(jobs: Sequence[Job]) -> Table:
 
 
 def _seed_table(jobs: Sequence[Job]) -> Table:
-    keys, metrics = [key for key in varying(jobs) if key != "seed"], _measured(jobs)
+    keys, metrics = [key for key in varying_keys(jobs) if key != "seed"], _measured_metrics(jobs)
     table = _table("Mean ± std over seeds", keys, [*metrics, "seeds"])
-    for values, members in combinations(jobs).items():
-        done = [results(job) for job in members if not job.failed]
+    for values, members in group_by_settings(jobs).items():
+        done = [job_results(job) for job in members if not job.failed]
         cells = [_cell(metric, spread(found[metric] for found in done)) for metric in metrics]
         table.add_row(*(Text(value or "-") for value in values), *cells, f"{len(done)}")
     return table
@@ -123,12 +124,12 @@ def _cell(metric: str, value: Spread) -> str:
 
 
 def _write_csv(jobs: Sequence[Job], path: Path) -> None:
-    keys = varying(jobs)
+    keys = varying_keys(jobs)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["job", "status", *keys, *METRICS, "rounds", "seconds"])
         for job in jobs:
-            numbers = ("" if math.isnan(value) else value for value in results(job).values())
+            numbers = ("" if math.isnan(value) else value for value in job_results(job).values())
             status = "failed" if job.failed else "done"
             writer.writerow(
                 [job.num, status, *(job.overrides.get(key, "") for key in keys), *numbers]

@@ -1,4 +1,4 @@
-"""The table that a run ends with."""
+"""The table that is printed at the end of a run."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _METRICS = tuple(f"{view}/{name}" for name in ("accuracy", "loss", "auc") for vi
 
 
 class FinalTable(Callback):
-    """Prints first, best and last metrics, time, bytes, and where everything lies."""
+    """Prints first, best and last metrics, time, bytes sent, and the run folder."""
 
     @rank_zero_only
     def on_run_end(self, federation: Federation) -> None:
-        """Print; in plain text of 100 characters where there is no terminal."""
+        """Print the table; 100 characters wide if the console is not a terminal."""
         console = Console()
         if not console.is_terminal:
             console = Console(width=_PLAIN_WIDTH)
@@ -38,7 +38,7 @@ class FinalTable(Callback):
         if rounds:
             console.print(_table(history, rounds))
         console.print(Text(_costs(history)), soft_wrap=True)
-        # A path that is broken into lines cannot be copied.
+        # Soft-wrapped, so that the path can be copied.
         console.print(Text(str(federation.run_dir), style="bold"), soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: the server, the rows, the client states of this rank."""
+"""Restores a checkpoint: the server state, the rows, and this rank's client states."""
 
 import logging
 import zlib
@@ -32,29 +32,62 @@ from flfast.state.tree import Tree, leaves, tree_map
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 2**26
-"""Bytes of client states that are copied at a time where ranks are others than they were."""
+CHUNK_BYTES = 2**26
+"""Bytes of client states that are copied at a time if the number of ranks has changed."""
 
 
 def fingerprint(data: FederatedDataModule) -> str:
-    """Of who has which labels, by which a checkpoint knows its data."""
-    parts = (data.train_clients.sizes(), data.examples.targets.numpy())
-    return f"{zlib.crc32(b''.join(np.ascontiguousarray(part).tobytes() for part in parts)):08x}"
+    """Checksum of client sizes and labels, to detect a resume with other data."""
+    arrays = (data.train_clients.sizes(), data.examples.targets.numpy())
+    return f"{zlib.crc32(b''.join(np.ascontiguousarray(a).tobytes() for a in arrays)):08x}"
 
 
 def restore(
     federation: Federation, states: ClientStates, candidates: Sequence[Checkpoint], world: World
 ) -> Checkpoint:
-    """Bring a federation to where the first of the checkpoints that can be loaded left it.
+    """Restore the first checkpoint that can be loaded; collective.
 
     Args:
-        federation: as it was built for round 1.
-        states: this rank's, which the federation's engine uses.
-        candidates: newest first, the same on every rank; collective.
+        federation: as built for round 1; gets the checkpoint's state.
+        states: this rank's client states, as used by the federation's engine.
+        candidates: checkpoints, newest first, the same on every rank.
         world: the ranks of the run.
 
+    Returns:
+        The checkpoint that was restored.
+
     Raises:
-        ValueError: if none can be loaded, or its data were others.
+        ValueError: if no checkpoint can be loaded, or it belongs to other data.
+    """
+    reasons: list[str] = []
+    for checkpoint in candidates:
+        try:
+            server, history, own_states = _load_on_all_ranks(checkpoint, federation, world)
+        except BrokenCheckpointError as error:
+            reasons.append(str(error))
+            log.warning("skipping a broken checkpoint: %s", error)
+            continue
+        if checkpoint.about["data"] != fingerprint(federation.data):
+            raise ValueError(
+                f"{checkpoint.path} belongs to other data: clients or labels differ from those "
+                f"that are loaded now"
+            )
+        states.load_state_dict(own_states)
+        federation.server, federation.history = server, history
+        if world.rank == 0:
+            _truncate_tables(checkpoint, federation)
+        return checkpoint
+    raise ValueError(f"no checkpoint can be read: {'; '.join(reasons)}")
+
+
+def _load_on_all_ranks(
+    checkpoint: Checkpoint, federation: Federation, world: World
+) -> tuple[Tree, list[Row], dict[str, Any]]:
+    """Server state, rows and this rank's client states; collective.
+
+    Raises:
+        BrokenCheckpointError: on every rank, if the checkpoint is broken for any of them.
+        ValueError: on every rank, if any of them cannot read it for another reason.
     """
     check = partial(
         check_states,
@@ -62,93 +95,78 @@ def restore(
         initial=federation.initial,
         candidates=frozenset(federation.data.candidates.tolist()),
     )
-    reasons: list[str] = []
-    for checkpoint in candidates:
-        failure: tuple[str, bool] | None = None
-        try:
-            server, history = _server(checkpoint, federation)
-            own = _own_states(checkpoint, world, check)
-        except Exception as error:  # noqa: BLE001 - all ranks must hear of it
-            failure = str(error), isinstance(error, BrokenCheckpointError)
-        failures = [said for said in gather(world, failure) if said is not None]
-        if failures:
-            # One that cannot be read now is no reason to fall back, and to remove it.
-            for reason, broken in failures:
-                if not broken:
-                    raise ValueError(f"{checkpoint.path} cannot be read: {reason}")
-            reasons.append(failures[0][0])
-            log.warning("a broken checkpoint is passed over: %s", reasons[-1])
-            continue
-        if checkpoint.about["data"] != fingerprint(federation.data):
-            raise ValueError(
-                f"{checkpoint.path}: its data were others: clients or labels differ from those "
-                f"that are loaded now"
-            )
-        states.load_state_dict(own)
-        federation.server, federation.history = server, history
-        if world.rank == 0:
-            _cut_tables(checkpoint, federation)
-        return checkpoint
-    raise ValueError(f"no checkpoint can be read: {'; '.join(reasons)}")
+    failure: tuple[str, bool] | None = None
+    try:
+        server, history = _load_server(checkpoint, federation)
+        own_states = _load_own_states(checkpoint, world, check)
+    except Exception as error:  # noqa: BLE001 - all ranks must learn of it
+        failure = str(error), isinstance(error, BrokenCheckpointError)
+    failures = [f for f in gather(world, failure) if f is not None]
+    # A temporary read error must not make us fall back to, and then delete, a newer checkpoint.
+    for reason, broken in failures:
+        if not broken:
+            raise ValueError(f"{checkpoint.path} cannot be read: {reason}")
+    if failures:
+        raise BrokenCheckpointError(failures[0][0])
+    return server, history, own_states
 
 
-def _server(checkpoint: Checkpoint, federation: Federation) -> tuple[Tree, list[Row]]:
+def _load_server(checkpoint: Checkpoint, federation: Federation) -> tuple[Tree, list[Row]]:
     path = checkpoint.path / SERVER
     saved = read_tensors(path)
-    with _named(path):
+    with _add_path_to_errors(path):
         check_server(saved.get("server"), federation.algorithm, federation.initial)
         check_history(saved.get("history"), last=checkpoint.round_idx)
     return saved["server"], saved["history"]
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _add_path_to_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except BrokenCheckpointError as error:
         raise BrokenCheckpointError(f"{path}: {error}") from None
 
 
-def _own_states(
+def _load_own_states(
     checkpoint: Checkpoint, world: World, check: Callable[[Any], None]
 ) -> dict[str, Any]:
+    """`state_dict` of the client states that this rank owns."""
     size = int(checkpoint.about["world_size"])
     ranks = [world.rank] if size == world.size else range(size)
     names = [clients_file(rank, size) for rank in ranks]
-    parts: list[dict[str, Any]] = []
+    stacks: list[dict[str, Any]] = []
     for name in names:
         path = checkpoint.path / name
         saved = read_tensors(path, mapped=True).get("stacks")
-        with _named(path):
+        with _add_path_to_errors(path):
             check(saved)
-        parts += saved or []
+        stacks += saved or []
     if size == world.size:
-        return {"stacks": parts}
-    return {"stacks": chain.from_iterable(_owned(part, world) for part in parts)}
+        return {"stacks": stacks}
+    return {"stacks": chain.from_iterable(_owned_rows(stack, world) for stack in stacks)}
 
 
-def _owned(part: dict[str, Any], world: World) -> Iterator[dict[str, Any]]:
-    """What this rank owns of a part, some rows at a time."""
-    clients: list[int] = part["clients"].tolist()
-    mine = [row for row, k in enumerate(clients) if owner(world, k) == world.rank]
-    per_row = sum(leaf.nbytes for leaf in leaves(part["states"])) // max(len(clients), 1)
-    for rows in torch.tensor(mine, dtype=torch.int64).split(max(AT_ONCE // max(per_row, 1), 1)):
+def _owned_rows(stack: dict[str, Any], world: World) -> Iterator[dict[str, Any]]:
+    """Chunks of the stack's rows that belong to this rank's clients."""
+    clients: list[int] = stack["clients"].tolist()
+    owned = [row for row, k in enumerate(clients) if owner(world, k) == world.rank]
+    row_bytes = sum(leaf.nbytes for leaf in leaves(stack["states"])) // max(len(clients), 1)
+    chunk_rows = max(CHUNK_BYTES // max(row_bytes, 1), 1)
+    for rows in torch.tensor(owned, dtype=torch.int64).split(chunk_rows):
 
-        def taken(leaf: Tensor, rows: Tensor = rows) -> Tensor:
+        def select(leaf: Tensor, rows: Tensor = rows) -> Tensor:
             return leaf.index_select(0, rows)
 
-        yield {"clients": taken(part["clients"]), "states": tree_map(taken, part["states"])}
+        yield {"clients": select(stack["clients"]), "states": tree_map(select, stack["states"])}
 
 
-def _cut_tables(checkpoint: Checkpoint, federation: Federation) -> None:
-    """Let the run folder's tables hold the rounds of the checkpoint and no others."""
-    before, now = checkpoint.run_dir, federation.run_dir
-    if (before / "metrics.csv").exists():
-        RoundTable(now / "metrics.csv", COLUMNS).replace(federation.history)
-    _cut(before / "clients.csv", now / "clients.csv", last=checkpoint.round_idx)
-
-
-def _cut(source: Path, target: Path, *, last: int) -> None:
-    if source.exists():
-        rows = [row for row in read_rows(source) if int(row["round"]) <= last]
-        RoundTable(target, CLIENT_COLUMNS).replace(rows)
+def _truncate_tables(checkpoint: Checkpoint, federation: Federation) -> None:
+    """Write the checkpoint's tables, without later rounds, to the run folder."""
+    source, target = checkpoint.run_dir, federation.run_dir
+    if (source / "metrics.csv").exists():
+        RoundTable(target / "metrics.csv", COLUMNS).replace(federation.history)
+    if (source / "clients.csv").exists():
+        rows = read_rows(source / "clients.csv")
+        kept = [row for row in rows if int(row["round"]) <= checkpoint.round_idx]
+        RoundTable(target / "clients.csv", CLIENT_COLUMNS).replace(kept)

@@ -6,8 +6,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from flfast.checkpoints.compatibility import check_same
-from flfast.checkpoints.folders import find, finished
+from flfast.checkpoints.compatibility import check_same_experiment
+from flfast.checkpoints.folders import checkpoint_folders, find_checkpoints
 from flfast.config.errors import ConfigError
 
 
@@ -20,16 +20,16 @@ def check_resume(config: DictConfig, run_dir: Path) -> None:
     """
     if config.resume is None:
         restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by torchrun
-        if finished(run_dir) and not restarted:
+        if checkpoint_folders(run_dir) and not restarted:
             raise ConfigError(
                 f"hydra.run.dir={run_dir} already holds a run's checkpoints; allowed: resume=auto "
                 f"to continue that run, or another folder"
             )
         return
     try:
-        for checkpoint in find(config.resume, run_dir)[:1]:
+        for checkpoint in find_checkpoints(config.resume, run_dir)[:1]:
             now: Any = OmegaConf.to_container(config, resolve=True)
-            check_same(checkpoint.about["config"], now, done=checkpoint.round_idx)
+            check_same_experiment(checkpoint.about["config"], now, done=checkpoint.round_idx)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     except (KeyError, TypeError, AttributeError) as error:

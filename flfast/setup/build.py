@@ -34,7 +34,7 @@ from flfast.federation.learning_rate import learning_rates
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
 from flfast.federation.schedules.adaptive import Plans, adaptive
-from flfast.federation.schedules.piecewise import phased, scale_lr
+from flfast.federation.schedules.piecewise import piecewise, scale_lr
 from flfast.injection import call_with
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
 from flfast.lit.strategies.dp import DataParallelStrategy
@@ -201,7 +201,7 @@ def build_plans(phases: list[Phase], model: nn.Module) -> Plans:
         )
         rates.append(learning_rates(lr=lr, rounds=config.rounds, **schedule))
     starts = [phase.start for phase in phases]
-    by_phase = phased(list(zip(starts, plans, strict=True)), rates)
+    by_phase = piecewise(list(zip(starts, plans, strict=True)), rates)
     adapt = config.schedule.adapt
     return adaptive(by_phase, **adapt) if adapt else by_phase
 

@@ -54,14 +54,14 @@ def run(phases: list[Phase]) -> float | None:
         size = num_ranks(phases)
         if size > 1:
             return _launch(phases, size)
-        with StopRequests(alone=True) as requests:
+        with StopRequests(exit_on_second=True) as requests:
             return run_experiment(phases, ALONE, requests)
     try:
         _join_world(phases, world)
         equal_nodes = len(set(gather(world, world.local_size))) == 1
         fit = partial(fit_to_world, phases, world, equal_nodes=equal_nodes)
         phases = on_all_ranks(world, fit)
-        with StopRequests(alone=world.size == 1) as requests:
+        with StopRequests(exit_on_second=world.size == 1) as requests:
             return run_experiment(phases, world, requests)
     except ConfigError as error:
         if world.rank:
@@ -144,7 +144,7 @@ def _run_rank(phases: list[Phase], hydra_config: Any, notes: Path) -> _Outcome:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # A forked process inherits the launcher's handler.
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-    with StopRequests(alone=False, names=["SIGUSR1"]) as requests:
+    with StopRequests(exit_on_second=False, names=["SIGUSR1"]) as requests:
         if (notes / REFUSAL).exists():  # after a restart: the same error would occur again
             return _Outcome(refused=(notes / REFUSAL).read_text(encoding="utf-8"))
         _join_hydra_job(hydra_config)

@@ -10,8 +10,8 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.checkpoints.compatibility import digest
-from flfast.checkpoints.folders import FORMAT, Checkpoint, find, finished
-from flfast.checkpoints.keeper import Checkpoints
+from flfast.checkpoints.folders import FORMAT, Checkpoint, checkpoint_folders, find_checkpoints
+from flfast.checkpoints.keeper import CheckpointKeeper
 from flfast.checkpoints.policy import Policy
 from flfast.checkpoints.restore import fingerprint, restore
 from flfast.checkpoints.signals import StopRequests
@@ -47,7 +47,7 @@ def find_resumable(config: DictConfig, folder: Path) -> list[Checkpoint]:
     restarted = num_restarts() > 0
     found = _find_readable(folder) if restarted or config.resume == "auto" else []
     if not found and config.resume not in {None, "auto"}:
-        found = find(config.resume, folder)
+        found = find_checkpoints(config.resume, folder)
     if restarted:
         start = f"round {found[0].round_idx}" if found else "the beginning"
         log.warning("a rank died: all ranks resume from %s", start)
@@ -57,9 +57,9 @@ def find_resumable(config: DictConfig, folder: Path) -> list[Checkpoint]:
 
 
 def _find_readable(folder: Path) -> list[Checkpoint]:
-    found = find("auto", folder)
+    found = find_checkpoints("auto", folder)
     readable = {checkpoint.path for checkpoint in found}
-    for path in finished(folder):
+    for path in checkpoint_folders(folder):
         if path not in readable:
             log.warning("skipping a broken checkpoint: %s", path)
     return found
@@ -173,7 +173,7 @@ def keep_checkpoints(
     sizes: dict[str, int],
     folder: Path,
     requests: StopRequests,
-) -> Checkpoints:
+) -> CheckpointKeeper:
     """Add the callback that writes checkpoints and stops the run on request.
 
     Args:
@@ -194,7 +194,8 @@ def keep_checkpoints(
         "versions": {name: version(name) for name in ("flfast", "torch", "lightning")},
     }
     policy = Policy(**plain["checkpoint"])
-    keeper = Checkpoints(policy, folder, engine.site.states, engine.site.world, about, requests)
+    states, world = engine.site.states, engine.site.world
+    keeper = CheckpointKeeper(policy, folder, states, world, about, requests)
     federation.callbacks = [*federation.callbacks, keeper]
     return keeper
 

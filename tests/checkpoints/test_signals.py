@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from tables import rows, timeless
 
 from flfast import train
-from flfast.checkpoints.folders import finished, read
+from flfast.checkpoints.folders import checkpoint_folders, read_checkpoint
 from flfast.checkpoints.signals import EXIT_STOPPED, StopRequests
 from flfast.config.phases import Phase
 from flfast.setup import launch
@@ -54,7 +54,7 @@ def test_a_run_that_is_told_to_stop_can_go_on(flfast_run, start, number, ranks):
     folder = run.folder / "run"
     assert code == EXIT_STOPPED, said
     done = int(rows(folder)[-1]["round"])
-    assert read(finished(folder)[0]).round_idx == done
+    assert read_checkpoint(checkpoint_folders(folder)[0]).round_idx == done
     assert f"resume=auto hydra.run.dir={folder.absolute()}" in (folder / "train.log").read_text()
     assert not list((folder / "checkpoints").glob("*.part"))
     if ranks != RANKS:
@@ -103,7 +103,7 @@ def test_stopping_ends_a_sweep(start):
 
 
 def requests(pipe):
-    with StopRequests(alone=True) as asked:
+    with StopRequests(exit_on_second=True) as asked:
         pipe.send("ready")
         while asked.received is None:
             time.sleep(0.01)
@@ -128,7 +128,7 @@ def test_handlers_are_as_they_were_and_a_used_sigusr1_is_left_alone():
     own = signal.signal(signal.SIGUSR1, lambda number, frame: None)
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     used = signal.getsignal(signal.SIGUSR1)
-    with StopRequests(alone=True) as asked:
+    with StopRequests(exit_on_second=True) as asked:
         assert signal.getsignal(signal.SIGTERM) == asked._handle
         assert signal.getsignal(signal.SIGUSR1) is used
         os.kill(os.getpid(), signal.SIGTERM)
