@@ -14,7 +14,6 @@ A contender is named by parts joined with a dash:
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -28,6 +27,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.workload import Workload
+from flfast.loggers.table import read_rows
 
 ROOT = Path(__file__).parents[1]
 _NAME = re.compile(r"(?P<who>[a-z_]+?)(-?ddp(?P<ranks>[1-9]\d*))?(-(?P<threads>[1-9]\d*))?")
@@ -172,8 +172,8 @@ def _run_flfast(
     contender: Contender, workload: Workload, setting: Setting, folder: Path
 ) -> dict[str, Any]:
     _run(flfast_command(contender, workload, setting, folder))
-    before, *rows = _rows(folder / "run" / "metrics.csv")
-    clients = [row for row in _rows(folder / "run" / "clients.csv") if row["num_steps"]]
+    before, *rows = read_rows(folder / "run" / "metrics.csv")
+    clients = [row for row in read_rows(folder / "run" / "clients.csv") if row["num_steps"]]
     last = {k: float(v) for k, v in rows[-1].items() if v and k.startswith(("global/", "local/"))}
     return {
         "rounds": [
@@ -195,11 +195,6 @@ def _run_flfast(
         "loss": last.get("global/loss"),  # of algorithms without a server's model there is none
         "accuracy": last.get("global/accuracy"),
     }
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def _written(workload: Workload, folder: Path) -> str:

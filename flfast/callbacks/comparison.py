@@ -12,17 +12,15 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from flfast.callbacks.comparison_figure import draw_comparison
+from flfast.callbacks.screen import cell, empty_table, screen
 from flfast.callbacks.sweep import (
     FAILED_MARK,
     METRICS,
     Job,
-    Spread,
     group_by_settings,
     job_results,
     read_jobs,
@@ -65,9 +63,7 @@ def write_comparison(sweep_dir: Path) -> None:
     jobs = read_jobs(sweep_dir)
     if not jobs:
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_PLAIN_WIDTH)
+    console = screen(plain_width=_PLAIN_WIDTH)
     console.print(_job_table(jobs))
     if any(len(seeds) > 1 for seeds in group_by_settings(jobs).values()):
         console.print(_seed_table(jobs))
@@ -82,22 +78,13 @@ def _measured_metrics(jobs: Sequence[Job]) -> list[str]:
     return [metric for metric in METRICS if any(math.isfinite(row[metric]) for row in found)]
 
 
-def _table(title: str, keys: Sequence[str], metrics: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for key in keys:
-        table.add_column(Text(key))
-    for name in metrics:
-        table.add_column(Text(name), justify="right")
-    return table
-
-
 def _job_table(jobs: Sequence[Job]) -> Table:
     keys, metrics = varying_keys(jobs), _measured_metrics(jobs)
-    table = _table("Jobs", ["job", *keys], [*metrics, "rounds", "time"])
+    table = empty_table(["job", *keys], [*metrics, "rounds", "time"], title="Jobs")
     for job in jobs:
         found = job_results(job)
         words = [Text(job.overrides.get(key, "-")) for key in keys]
-        cells = [_cell(metric, Spread(found[metric], math.nan)) for metric in metrics]
+        cells = [cell(metric, found[metric]) for metric in metrics]
         rounds = f"{found['rounds']:.0f}" if job.history else "-"
         time = Text("failed", style="bold red") if job.failed else f"{found['seconds']:.1f} s"
         table.add_row(f"{job.num}", *words, *cells, rounds, time)
@@ -106,21 +93,12 @@ def _job_table(jobs: Sequence[Job]) -> Table:
 
 def _seed_table(jobs: Sequence[Job]) -> Table:
     keys, metrics = [key for key in varying_keys(jobs) if key != "seed"], _measured_metrics(jobs)
-    table = _table("Mean ± std over seeds", keys, [*metrics, "seeds"])
+    table = empty_table(keys, [*metrics, "seeds"], title="Mean ± std over seeds")
     for values, members in group_by_settings(jobs).items():
         done = [job_results(job) for job in members if not job.failed]
-        cells = [_cell(metric, spread(found[metric] for found in done)) for metric in metrics]
+        cells = [cell(metric, *spread(found[metric] for found in done)) for metric in metrics]
         table.add_row(*(Text(value or "-") for value in values), *cells, f"{len(done)}")
     return table
-
-
-def _cell(metric: str, value: Spread) -> str:
-    if not math.isfinite(value.mean):
-        return "-"
-    percent = metric.endswith("accuracy")
-    scale, digits = (100, 2) if percent else (1, 4)
-    std = f" ± {scale * value.std:.{digits}f}" if math.isfinite(value.std) else ""
-    return f"{scale * value.mean:.{digits}f}{std}{' %' if percent else ''}"
 
 
 def _write_csv(jobs: Sequence[Job], path: Path) -> None:

@@ -1,4 +1,3 @@
-import csv
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from flfast.callbacks.comparison import write_comparison
 from flfast.callbacks.comparison_figure import draw_comparison, shown_columns
 from flfast.callbacks.sweep import group_by_settings, mean_series, read_jobs, varying_keys
 from flfast.loggers.columns import COLUMNS
-from flfast.loggers.table import RoundTable
+from flfast.loggers.table import RoundTable, read_rows
 
 REPOSITORY = Path(flfast.__file__).parents[1]
 
@@ -93,8 +92,7 @@ def test_the_report_names_what_differs_and_what_failed(sweep, capsys):
     assert ["10", "5", "0", "60.00", "%", "2", "4.5", "s"] in lines
     assert ["0", "50.50", "±", "0.71", "%", "2"] in lines
     assert ["1", "52.00", "%", "1"] in lines
-    with (sweep / "comparison.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(sweep / "comparison.csv")
     assert [row["status"] for row in rows].count("failed") == 1
     assert rows[10]["partition.alpha"] == "5"
     assert float(rows[10]["local/accuracy"]) == 0.6

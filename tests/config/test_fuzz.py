@@ -1,6 +1,5 @@
 """Random input at the command line: one clear error before training, or a correct run."""
 
-import csv
 import io
 import logging
 import math
@@ -19,6 +18,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from tables import rows
 
 from flfast import train
 from flfast.config.check import check
@@ -144,8 +144,7 @@ def tiny(options):
 
 
 def whole_table(folder):
-    path = folder / "metrics.csv"
-    table = list(csv.DictReader(path.open())) if path.is_file() else []
+    table = rows(folder)
     return table if len(table) == ROUNDS + 1 else None
 
 
