@@ -22,14 +22,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.checkouts import HERE, ROOT, Checkout
 from benchmarks.workload import Workload
 
-ROOT = Path(__file__).parents[1]
 _NAME = re.compile(r"(?P<who>[a-z_]+?)(-?ddp(?P<ranks>[1-9]\d*))?(-(?P<threads>[1-9]\d*))?")
 
 
@@ -47,6 +47,7 @@ class Contender:
         threads: of torch, in each process.
         ranks: processes or GPUs of strategy=ddp; 0 is one device, or all without an engine.
         algorithm: overrides that choose one; none is FedAvg.
+        checkout: whose flfast runs.
     """
 
     name: str
@@ -54,6 +55,12 @@ class Contender:
     threads: int
     ranks: int
     algorithm: tuple[str, ...] = ()
+    checkout: Checkout = HERE
+
+    def of(self, checkout: Checkout) -> Contender:
+        """The same with another checkout's flfast, such as `eager@2dd2e6a`."""
+        name = f"{self.name}@{checkout.name}" if checkout.name else self.name
+        return replace(self, name=name, checkout=checkout)
 
 
 @dataclass(frozen=True)
@@ -157,7 +164,7 @@ def flfast_command(
     if contender.ranks:
         ranks = ["strategy=ddp", f"trainer.devices={contender.ranks}"]
     return [
-        *("-m", "flfast.train", "--config-dir", str(ROOT / "benchmarks" / "conf")),
+        *("-m", "flfast.train", "--config-dir", str(contender.checkout.conf)),
         *workload.flfast_overrides(device=setting.device, rounds=setting.rounds + 1),
         *([f"engine={contender.engine}"] if contender.engine else []),
         f"threads={contender.threads}",
@@ -171,7 +178,7 @@ def flfast_command(
 def _run_flfast(
     contender: Contender, workload: Workload, setting: Setting, folder: Path
 ) -> dict[str, Any]:
-    _run(flfast_command(contender, workload, setting, folder))
+    _run(flfast_command(contender, workload, setting, folder), contender.checkout)
     before, *rows = _rows(folder / "run" / "metrics.csv")
     clients = [row for row in _rows(folder / "run" / "clients.csv") if row["num_steps"]]
     last = {k: float(v) for k, v in rows[-1].items() if v and k.startswith(("global/", "local/"))}
@@ -208,12 +215,15 @@ def _written(workload: Workload, folder: Path) -> str:
     return str(path)
 
 
-def _run(arguments: Sequence[str]) -> str:
+def _run(arguments: Sequence[str], checkout: Checkout = HERE) -> str:
     # Threads are the contender's to choose; a variable would change what torch starts with.
     environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+    # Before an installed flfast.
+    known = [path for path in (os.environ.get("PYTHONPATH"),) if path]
+    environment["PYTHONPATH"] = os.pathsep.join([str(checkout.root), *known])
     done = subprocess.run(
         [sys.executable, *arguments],
-        cwd=ROOT,
+        cwd=checkout.place,
         env=environment,
         capture_output=True,
         text=True,
