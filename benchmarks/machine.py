@@ -10,6 +10,8 @@ import psutil
 from benchmarks.checkouts import ROOT, commit
 from flfast.machine import cpu_name, num_cores
 
+__all__ = ["facts", "gpu_names", "num_cores"]
+
 
 def facts() -> dict[str, Any]:
     """What a figure cannot be read without."""

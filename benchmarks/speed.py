@@ -20,18 +20,17 @@ from benchmarks import comparison, machine, report
 from benchmarks.checkouts import ROOT, Checkout, opened
 from benchmarks.contenders import (
     Contender,
-    ContenderError,
     Setting,
     measure,
     measure_floor,
     parse,
 )
+from benchmarks.processes import ContenderError
 from benchmarks.workload import Workload
 from benchmarks.workloads import USUAL, WORKLOADS, find
 
 T = TypeVar("T")
 
-CONTENDERS = ("plain-1", "plain-2", "eager", "fused", "flfast")
 COMPARED = ("flfast",)  # of two checkouts
 
 Group = tuple[Contender, ...]
@@ -102,7 +101,12 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--workloads", nargs="+", default=USUAL, metavar="NAME", help="default: the W ones")
-    add("--contenders", nargs="+", metavar="NAME", help=f"default: {' '.join(CONTENDERS)}")
+    add(
+        "--contenders",
+        nargs="+",
+        metavar="NAME",
+        help="default: the plain loops and flfast's engines",
+    )
     add("--repeats", type=_count, default=3, help="processes of each contender")
     add("--rounds", type=_count, help="measured rounds of a process; default: the workload's")
     add("--device", choices=("cpu", "cuda"), default="cpu")
@@ -134,12 +138,21 @@ def _groups(
     workload: Workload, options: argparse.Namespace, checkouts: Sequence[Checkout]
 ) -> list[Group]:
     """Contenders, those of the same name in different checkouts together."""
-    usual = COMPARED if len(checkouts) > 1 else CONTENDERS
+    usual = COMPARED if len(checkouts) > 1 else usual_contenders(options.device)
     named = [parse(name) for name in options.contenders or workload.contenders or usual]
     return [
         (one,) if one.engine == "plain" else tuple(one.of(checkout) for checkout in checkouts)
         for one in named
+        # Without convolutions `plain-cl` is `plain`.
+        if workload.convolves or not one.channels_last or one.ranks
     ]
+
+
+def usual_contenders(device: str) -> list[str]:
+    """Every way to write the plain loop for speed on this machine, and flfast's engines."""
+    cores = machine.num_cores() if device == "cpu" else 1
+    several = [f"plain-{cores}", f"plain-{cores}p"] if cores > 1 else []
+    return ["plain-1", "plain-cl", *several, "eager", "fused", "flfast"]
 
 
 def _pairs(groups: list[Group]) -> list[tuple[str, str]]:
