@@ -14,8 +14,8 @@ from torch import nn
 from benchmarks.checkouts import ROOT
 from benchmarks.workload import AUGMENTED, Workload
 from flfast.datamodules.examples import Examples
+from flfast.doctor.flops import flops_per_example, peak_flops, seconds
 from flfast.injection import call_with
-from flfast.lit.rates import flops_per_example, peak_flops, seconds
 from flfast.randomness import generator, seed_torch
 
 __all__ = [

@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--client-states", default="auto", choices=("auto", "ram", "disk"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for module in ("flfast.launch", "sklearn.datasets"):  # once, for all that is forked
+    for module in ("flfast.setup.launch", "sklearn.datasets"):  # once, for all that is forked
         importlib.import_module(module)
     failed = 0
     for names in product(options.algorithms, options.engines, options.strategies):

@@ -15,7 +15,7 @@ def num_cores() -> int:
 
 
 def cpu_name() -> str:
-    """As the system calls it."""
+    """The processor's model name, as the operating system reports it."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), flags=re.MULTILINE)

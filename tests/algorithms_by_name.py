@@ -4,14 +4,14 @@ import logging
 from pathlib import Path
 
 import torch
-from engines import engine_of
+from engine_runs import engine_of
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from flfast.algorithms.algorithm import Algorithm
+from flfast.engines.eager import EagerTraining
 from flfast.injection import call_with
 from flfast.lit.batchnorm import batchnorm_weights
-from flfast.lit.engines.eager import EagerEngine
 from flfast.plan import Batching
 from flfast.state.weights import read_weights
 
@@ -46,7 +46,7 @@ def federation_of(make_data, make_federation, name, model, *, sizes=(6, 3, 1), *
     return federation
 
 
-def run(federation, engine=EagerEngine, stack="auto"):
+def run(federation, engine=EagerTraining, stack="auto"):
     federation.engine = engine_of(federation, engine, stack=stack)
     federation.run()
     return federation
@@ -56,7 +56,7 @@ def personal_of(federation, k):
     """Parameters that client k is evaluated with."""
     engine = federation.engine
     broadcast = federation.algorithm.broadcast(federation.server)
-    client = engine._client(k, broadcast)
+    client = engine.site.client_state(k, broadcast)
     return federation.algorithm.personal(broadcast, client)["params"]
 
 

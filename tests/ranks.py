@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from problems import Problem
 from solving import Solution, Way, merged, solve
 
-from flfast.lit.world import launched_world
+from flfast.distributed.world import launched_world
 
 # Forked, because a spawned process imports everything anew.
 _FORK = multiprocessing.get_context("fork")

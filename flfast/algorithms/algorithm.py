@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from flfast.datamodules.batches import Batch
@@ -34,13 +35,13 @@ class Task(Protocol):
         """What enters a layer, [B, D], of a model in evaluation, without a gradient."""
 
 
-class LocalPhase(NamedTuple):
+class LocalStage(NamedTuple):
     """A part of local training, with an optimizer of its own.
 
     Attributes:
         trains: names of the parameters that it changes; None is all of them.
         epochs: passes over the client's examples; None are the plan's. A plan that counts local
-            steps counts those of every phase.
+            steps counts those of every stage.
     """
 
     trains: Collection[str] | None = None
@@ -57,13 +58,16 @@ class Context(NamedTuple):
         server: the broadcast.
         client: this client's state.
         start: the weights local training started from.
-        lr: local learning rate of this round.
+        lr: local learning rate of this round, a tensor [] of float64.
+        generator: purpose -> a CPU generator of this round and client. A function that draws
+            random numbers takes them from it, so that every engine draws the same.
     """
 
     server: Tree
     client: Tree
     start: Tree
-    lr: float
+    lr: Tensor
+    generator: Callable[[str], torch.Generator]
 
 
 class Finished(NamedTuple):
@@ -139,15 +143,15 @@ class Algorithm:
     Attributes:
         name: for titles and messages.
         weighting: weights of the mean of uploads: training examples used, or 1.
-        stateful: whether clients keep a state between rounds.
         evaluate_server: whether the server's model is worth evaluating; not if nobody shares.
         server_state: initial weights -> server state, with `params` and `buffers`.
-        client_state: broadcast -> state of a client that takes part for the first time.
+        client_state: broadcast -> state of a client that takes part for the first time. Clients
+            keep states between rounds if an algorithm has this function.
         broadcast: server state -> what every client of the cohort receives.
         start: (broadcast, client state) -> weights local training starts from. Leaves that the
             model does not have are changed along: parameters by the local optimizer, buffers
             in place by the objective.
-        phases: of local training, one after another over the same examples.
+        stages: of local training, one after another over the same examples.
         optimizer: (broadcast, client state) -> state the local optimizer starts with, by
             parameter name; None is a fresh one every round.
         loss: local objective; gets all parameters, and the buffers that the model does not have.
@@ -166,13 +170,12 @@ class Algorithm:
 
     name: str
     weighting: Weighting = "samples"
-    stateful: bool = False
     evaluate_server: bool = True
     server_state: Callable[[Tree], Tree] = _initial
     client_state: Callable[[Tree], Tree] = _stateless
     broadcast: Callable[[Tree], Tree] = _broadcast
     start: Callable[[Tree, Tree], Tree] = _start
-    phases: tuple[LocalPhase, ...] = (LocalPhase(),)
+    stages: tuple[LocalStage, ...] = (LocalStage(),)
     optimizer: Callable[[Tree, Tree], Tree] | None = None
     loss: Objective = _task_loss
     separable: bool = True
@@ -181,6 +184,11 @@ class Algorithm:
     origin: Callable[[Tree], Tree] = _broadcast
     server_step: Callable[[Tree, Uploads], Tree] = _take_mean
     personal: Callable[[Tree, Tree], Tree] | None = None
+
+    @property
+    def stateful(self) -> bool:
+        """Whether clients keep a state between rounds."""
+        return self.client_state is not _stateless
 
     def weight(self, num_examples: int) -> float:
         """Weight of an upload in the mean."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm, Context, Finished, Task, Weighting
-from flfast.algorithms.joint import personal_part, separated, with_personal
+from flfast.algorithms.second_model import personal_part, separated, with_personal
 from flfast.datamodules.batches import Batch
 from flfast.options import Fraction
 from flfast.state.tree import Tree
@@ -64,7 +64,6 @@ def apfl(*, alpha: Fraction, adaptive: bool, weighting: Weighting) -> Algorithm:
     return Algorithm(
         name="apfl",
         weighting=weighting,
-        stateful=True,
         client_state=client_state,
         start=start,
         loss=loss,

@@ -16,7 +16,7 @@ import logging
 from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm, Context, Finished, Task, Weighting
-from flfast.algorithms.joint import personal_part, separated, shared_part, with_personal
+from flfast.algorithms.second_model import personal_part, separated, shared_part, with_personal
 from flfast.datamodules.batches import Batch
 from flfast.options import NonNegative
 from flfast.state.tree import Tree, squared_norm, sub
@@ -47,7 +47,6 @@ def ditto(*, lam: NonNegative, weighting: Weighting) -> Algorithm:
     return Algorithm(
         name="ditto",
         weighting=weighting,
-        stateful=True,
         client_state=lambda broadcast: {k: broadcast[k] for k in ("params", "buffers")},
         start=with_personal,
         loss=loss,

@@ -9,7 +9,7 @@ Clients become personal at evaluation: they fine-tune the whole model, in the au
 five epochs (`finetune_epochs=5`).
 """
 
-from flfast.algorithms.algorithm import Algorithm, Context, Finished, LocalPhase, Weighting
+from flfast.algorithms.algorithm import Algorithm, Context, Finished, LocalStage, Weighting
 from flfast.algorithms.split import split
 from flfast.state.tree import Tree, merge, part_of
 
@@ -36,7 +36,7 @@ def fedbabu(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> A
     return Algorithm(
         name="fedbabu",
         weighting=weighting,
-        phases=(LocalPhase(trains=trained["params"].keys()),),
+        stages=(LocalStage(trains=trained["params"].keys()),),
         broadcast=broadcast,
         start=start,
         finish=finish,

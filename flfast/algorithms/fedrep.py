@@ -11,7 +11,7 @@ The paper has clients of one size, where `samples` and `uniform` are the same.
 
 from dataclasses import replace
 
-from flfast.algorithms.algorithm import Algorithm, LocalPhase, Weighting
+from flfast.algorithms.algorithm import Algorithm, LocalStage, Weighting
 from flfast.algorithms.keep_local import keep_local
 from flfast.algorithms.split import split
 from flfast.options import Count
@@ -31,9 +31,9 @@ def fedrep(
         initial: weights before round 1.
     """
     own, shared = split(initial, head)
-    phases = (
-        LocalPhase(trains=own["params"].keys(), epochs=head_epochs),
-        LocalPhase(trains=shared["params"].keys()),
+    stages = (
+        LocalStage(trains=own["params"].keys(), epochs=head_epochs),
+        LocalStage(trains=shared["params"].keys()),
     )
-    algorithm = Algorithm(name="fedrep", weighting=weighting, phases=phases)
+    algorithm = Algorithm(name="fedrep", weighting=weighting, stages=stages)
     return replace(keep_local(algorithm, own), evaluate_server=False)

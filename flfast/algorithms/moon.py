@@ -62,7 +62,6 @@ def moon(
     return Algorithm(
         name="moon",
         weighting=weighting,
-        stateful=True,
         client_state=lambda broadcast: {k: broadcast[k] for k in ("params", "buffers")},
         loss=contrastive,
         finish=finish,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm, Context, Finished, Task, Uploads, Weighting
-from flfast.algorithms.joint import personal_part, prefixed, separated
+from flfast.algorithms.second_model import personal_part, prefixed, separated
 from flfast.algorithms.surrogate import gradient, surrogate
 from flfast.datamodules.batches import Batch
 from flfast.options import Count, Positive
@@ -68,7 +68,6 @@ def pfedme(
     return Algorithm(
         name="pfedme",
         weighting=weighting,
-        stateful=True,
         separable=False,
         client_state=lambda broadcast: {k: broadcast[k] for k in ("params", "buffers")},
         start=start,

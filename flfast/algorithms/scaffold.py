@@ -47,11 +47,12 @@ def scaffold(
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         weight = weigh(done.num_steps)
         own, common = ctx.client["control"], ctx.server["control"]
-        if not ctx.lr:  # a step of no length says nothing about gradients
+        lr = float(ctx.lr)
+        if not lr:  # a step of no length says nothing about gradients
             return {**done.weights, "control": zeros(common)}, ctx.client
         # c - (x - y) / (K * lr), by which c_k falls, in two passes over memory.
         fall = tree_map(
-            lambda c, x, y: torch.add(c, y - x, alpha=1 / (weight * ctx.lr)),
+            lambda c, x, y: torch.add(c, y - x, alpha=1 / (weight * lr)),
             *(common, ctx.server["params"], done.weights["params"]),
         )
         control = tree_map(lambda f, c: c - f, fall, own)  # of what is shared
@@ -66,7 +67,6 @@ def scaffold(
     return Algorithm(
         name="scaffold",
         weighting="uniform",
-        stateful=True,
         server_state=lambda weights: {**weights, "control": zeros(weights["params"])},
         client_state=lambda broadcast: {"control": zeros(broadcast["params"])},
         broadcast=lambda server: {k: server[k] for k in ("params", "buffers", "control")},

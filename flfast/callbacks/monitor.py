@@ -10,9 +10,9 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 if TYPE_CHECKING:
+    from flfast.engines.reports import ClientReport
     from flfast.federation.loop import Federation
     from flfast.federation.samplers.cohort import Cohort
-    from flfast.lit.engines.engine import ClientReport
     from flfast.plan import RoundPlan
 
 

@@ -17,9 +17,9 @@ from flfast.callbacks.history import number
 from flfast.options import Positive
 
 if TYPE_CHECKING:
+    from flfast.engines.reports import ClientReport
     from flfast.federation.loop import Federation
     from flfast.federation.samplers.cohort import Cohort
-    from flfast.lit.engines.engine import ClientReport
     from flfast.plan import RoundPlan
 
 

@@ -31,7 +31,7 @@ from flfast.checkpoints.folders import (
 )
 from flfast.checkpoints.policy import COST_SHARE, Policy, best_round
 from flfast.checkpoints.signals import StoppedError, StopRequests
-from flfast.lit.world import World, gather, sum_over_ranks
+from flfast.distributed.world import World, gather, sum_over_ranks
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree, tree_map
 
@@ -113,7 +113,7 @@ class Checkpoints:
             StoppedError: if any rank was told to stop.
         """
         last = row["round"] == federation.rounds
-        told, due = self._requests.asked is not None, self._due(federation)
+        told, due = self._requests.received is not None, self._due(federation)
         states = [told, due, self._busy(), self._failure() is not None]
         told, due, busy, failed = (num > 0 for num in sum_over_ranks(self._world, states))
         if failed or not busy:

@@ -40,7 +40,7 @@ class StopRequests:
     """
 
     def __init__(self, *, alone: bool, names: Sequence[str] = NAMES) -> None:
-        self.asked: str | None = None
+        self.received: str | None = None
         self._alone, self._names = alone, names
         self._pid = os.getpid()
         self._before: dict[int, Any] = {}
@@ -69,8 +69,8 @@ class StopRequests:
             if number == signal.SIGTERM:
                 os._exit(128 + number)
             return
-        if self.asked is None:
-            self.asked = signal.Signals(number).name
+        if self.received is None:
+            self.received = signal.Signals(number).name
             self.first()
         elif self._alone:
             self.second()
@@ -79,7 +79,7 @@ class StopRequests:
     def first(self) -> None:
         """What the first signal does beside being noted."""
         if self._alone:
-            _say(f"{self.asked}: stopping after this round; again stops at once\n")
+            _say(f"{self.received}: stopping after this round; again stops at once\n")
 
     def second(self) -> None:
         """What the second one does before the process ends."""

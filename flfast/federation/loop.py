@@ -12,21 +12,22 @@ from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm, Uploads
 from flfast.datamodules.federated import FederatedDataModule
+from flfast.engines.engine import Engine
+from flfast.engines.reports import Trained
+from flfast.evaluation.metrics import GroupMetrics
 from flfast.faults.fault import NO_FAULTS, Faults
-from flfast.federation.deadline import in_time
-from flfast.federation.rows import (
+from flfast.federation.samplers.cohort import Cohort
+from flfast.federation.stragglers import in_time
+from flfast.federation.table_rows import (
     client_columns,
     client_rows,
     evaluation_columns,
     plan_columns,
     training_columns,
 )
-from flfast.federation.samplers.cohort import Cohort
-from flfast.lit.engines.engine import Engine, Trained
-from flfast.lit.metrics import GroupMetrics
-from flfast.lit.uplink import DIVERGED, NOT_SELECTED
 from flfast.plan import RoundPlan
 from flfast.randomness import generator
+from flfast.server.channel import DIVERGED, NOT_SELECTED
 from flfast.state.tree import Tree, all_finite, num_bytes
 from flfast.state.weights import flatten
 
@@ -54,7 +55,7 @@ class Federation:
         eval_every: rounds between evaluations; the last round is always evaluated.
         seed: of the run.
         recalibrate: measure BatchNorm statistics after every server step.
-        faults: what goes wrong with clients; the engine's uplink has the same.
+        faults: what goes wrong with clients; the engine's channel has the same.
         callbacks: Lightning's, and whatever has hooks of a round.
         loggers: Lightning's; each gets one row a round.
         run_dir: where the run leaves its files.

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from flfast.datamodules.batches import Batch
-from flfast.lit.sharding import mean_over_ranks
+from flfast.distributed.sharding import mean_over_ranks
 from flfast.state.tree import Tree
 
 

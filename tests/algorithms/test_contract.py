@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from engines import ran
+from engine_runs import ran
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import nn
 
 from flfast.aggregations.multi_krum import multi_krum
 from flfast.attacks.sign_flip import sign_flip
-from flfast.building import build_algorithm
 from flfast.checkpoints.contents import check_history, check_server, check_states
+from flfast.engines.eager import EagerTraining
+from flfast.engines.fused.training import FusedTraining
 from flfast.federation.loop import DivergedError
-from flfast.lit.engines.eager import EagerEngine
-from flfast.lit.engines.fused import FusedEngine
-from flfast.lit.uplink import Uplink
 from flfast.plan import Batching
+from flfast.server.channel import Channel
+from flfast.setup.build import build_algorithm
 from flfast.state.tree import all_finite, leaves, tree_map
 from flfast.state.weights import read_weights
 
@@ -91,7 +91,7 @@ def federation_of(make_data, make_federation):
 
 def found(federation):
     """What a run leaves, but for times."""
-    states = federation.engine.states
+    states = federation.engine.site.states
     timed = ("time/", "plan/", "train/samples_per_s")
     rows = [
         {name: value for name, value in row.items() if not name.startswith(timed)}
@@ -115,7 +115,7 @@ def assert_can_be_resumed(federation):
     """What is checked of a checkpoint holds for what every algorithm leaves."""
     check_server(federation.server, federation.algorithm, federation.initial)
     check_history(federation.history, last=3)
-    stacks = federation.engine.states.state_dict()["stacks"]
+    stacks = federation.engine.site.states.state_dict()["stacks"]
     assert bool(stacks) == federation.algorithm.stateful
     check_states(stacks, federation.algorithm, federation.initial, candidates=range(5))
 
@@ -123,14 +123,14 @@ def assert_can_be_resumed(federation):
 @pytest.mark.parametrize(("name", "problem"), PROBLEMS)
 def test_engines_agree_and_numbers_stay_finite(federation_of, name, problem):
     stack = "auto" if problem == "linear" else 1  # a stack is traced three times
-    federation = ran(federation_of(name, problem), EagerEngine)
+    federation = ran(federation_of(name, problem), EagerTraining)
     eager = found(federation)
-    fused = found(ran(federation_of(name, problem), FusedEngine, stack=stack))
+    fused = found(ran(federation_of(name, problem), FusedTraining, stack=stack))
     assert_close(fused, eager, tol=1e-8)
     assert all_finite(fused["server"])
     assert_can_be_resumed(federation)
     if problem == smallest(name):
-        again = found(ran(federation_of(name, problem), EagerEngine))
+        again = found(ran(federation_of(name, problem), EagerTraining))
         assert_close(again, eager, tol=0)
 
 
@@ -138,7 +138,7 @@ class Poison:
     """Makes the examples of clients NaN: of client 1 after round 1, of all after round 2."""
 
     def on_round_end(self, federation, row, clients):
-        data, states = federation.data, federation.engine.states
+        data, states = federation.data, federation.engine.site.states
         self.states = {k: tree_map(torch.clone, states.get(k) or {}) for k in range(5)}
         for k in {0: (), 1: (1,), 2: range(5)}[row["round"]]:
             data.examples.inputs[data.train_clients.of(k)] = torch.nan
@@ -151,16 +151,16 @@ def test_diverged_clients_are_left_out_counted_and_named_and_keep_their_states(
     poison = Poison()
     federation = federation_of(name, smallest(name), sampling={}, rounds=3, callbacks=[poison])
     with pytest.raises(DivergedError, match="round 3: all 5 clients diverged"):
-        ran(federation, FusedEngine if name in STACKED else EagerEngine)
+        ran(federation, FusedTraining if name in STACKED else EagerTraining)
     assert "round 2: clients [1] uploaded NaN or infinity" in caplog.text
     assert [row["cohort/rejected"] for row in federation.history[1:]] == [0, 1]
-    states = {k: federation.engine.states.get(k) or {} for k in range(5)}
+    states = {k: federation.engine.site.states.get(k) or {} for k in range(5)}
     torch.testing.assert_close(states, poison.states, rtol=0, atol=0)
     assert all(all_finite(tree) for tree in (federation.server, *states.values()))
     assert any(list(leaves(tree)) for tree in states.values()) == federation.algorithm.stateful
 
 
-class Listening(Uplink):
+class Listening(Channel):
     """Keeps what it delivers."""
 
     def deliver(self, upload, origin, **path):
@@ -181,7 +181,7 @@ def trained_once(federation):
 def test_a_client_that_learns_nothing_uploads_the_origin(federation_of, name):
     HEARD.clear()
     federation = federation_of(name, smallest(name), lr=0.0)
-    federation.engine.uplink = Listening()
+    federation.engine.channel = Listening()
     trained_once(federation)
     assert len(HEARD) == 5
     for params, origin in HEARD:
@@ -193,7 +193,7 @@ def test_a_client_that_learns_nothing_uploads_the_origin(federation_of, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_attackers_and_who_resists_them_go_with_every_algorithm(federation_of, name):
     federation = federation_of(name, smallest(name))
-    federation.engine.uplink = Uplink(
+    federation.engine.channel = Channel(
         aggregation=multi_krum(num_byzantine=1, num_selected=2),
         clip_norm=1.0,
         attack=sign_flip(fraction=0.2, scale=2.0),
@@ -208,7 +208,9 @@ def test_attackers_and_who_resists_them_go_with_every_algorithm(federation_of, n
 def test_two_ranks_arrive_where_one_does(federation_of, in_world):
     def finals(**options):
         return {
-            name: ran(federation_of(name, smallest(name), rounds=2, **options), EagerEngine).server
+            name: ran(
+                federation_of(name, smallest(name), rounds=2, **options), EagerTraining
+            ).server
             for name in NAMES
         }
 

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from threats import ROBUST
+from adversaries import ROBUST
 
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fednova import fednova
@@ -13,7 +13,7 @@ from flfast.algorithms.local_sgd import gradient_weight
 from flfast.attacks.gaussian import gaussian
 from flfast.attacks.scaled import scaled
 from flfast.attacks.sign_flip import sign_flip
-from flfast.lit.uplink import Uplink
+from flfast.server.channel import Channel
 from flfast.state.vector import COUNTS
 
 SGD = {"momentum": 0.0, "nesterov": False}
@@ -116,7 +116,7 @@ def test_with_equal_steps_it_is_fedavg_whoever_attacks_and_aggregates(
     def weights(algorithm):
         options = {"algorithm": algorithm, "optimizer": optimizer, **EQUAL}
         federation = make_federation(data, rounds=2, **options)
-        federation.engine.uplink = Uplink(attackers=frozenset({1, 4}), **THREATS[name])
+        federation.engine.channel = Channel(attackers=frozenset({1, 4}), **THREATS[name])
         federation.run()
         return federation.weights()
 
@@ -128,8 +128,8 @@ def test_with_equal_steps_it_is_fedavg_whoever_attacks_and_aggregates(
 @pytest.mark.parametrize("attack", [gaussian(fraction=1, std=9.0), sign_flip(fraction=1, scale=9)])
 def test_steps_are_neither_clipped_nor_attacked(attack):
     upload = {"params": {"w": torch.ones(4)}, COUNTS: {"steps": torch.tensor(500.0)}}
-    uplink = Uplink(clip_norm=0.1, attack=attack, attackers=frozenset({0}))
-    sent = uplink.deliver(upload, dict, round_idx=1, client_id=0).upload
+    channel = Channel(clip_norm=0.1, attack=attack, attackers=frozenset({0}))
+    sent = channel.deliver(upload, dict, round_idx=1, client_id=0).upload
     assert sent[COUNTS]["steps"] == 500
     assert float(sent["params"]["w"].norm()) == pytest.approx(0.1)
 
@@ -137,17 +137,17 @@ def test_steps_are_neither_clipped_nor_attacked(attack):
 def test_krum_takes_the_model_of_one_client_however_many_steps_it_took(make_data, make_federation):
     """The directions it compares are those of a step; the one it takes goes as far as it went."""
     federation = make_federation(make_data([3, 9, 1, 7, 5, 6]), algorithm=nova(**SGD))
-    federation.engine.uplink = Uplink(aggregation=ROBUST["krum"])
+    federation.engine.channel = Channel(aggregation=ROBUST["krum"])
     federation.run()
     found = federation.weights()["weight"]
     alone = make_federation(make_data([3, 9, 1, 7, 5, 6]))
     heard = []
-    alone.engine.uplink = Heard(heard)
+    alone.engine.channel = Heard(heard)
     alone.run()
     assert sum(torch.allclose(found, weight, rtol=1e-5, atol=1e-6) for weight in heard) == 1
 
 
-class Heard(Uplink):
+class Heard(Channel):
     """Writes down what arrives."""
 
     def __init__(self, heard):

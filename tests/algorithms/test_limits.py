@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from algorithms_by_name import algorithm_of, close, federation_of, personal_of, run, server_of
-from engines import mlp, net
+from engine_runs import mlp, net
 from torch import nn
 
 from flfast.plan import Batching
@@ -102,8 +102,8 @@ def test_fedrep_of_one_client_without_its_phase_of_the_head_is_fedbabu(
     fedrep = federation_of(
         make_data, make_federation, "fedrep", mlp(), sizes=(6,), rounds=3, local_epochs=2
     )
-    body = fedrep.algorithm.phases[1:]
-    fedrep.algorithm = fedrep.engine.module.algorithm = replace(fedrep.algorithm, phases=body)
+    body = fedrep.algorithm.stages[1:]
+    fedrep.algorithm = fedrep.engine.site.module.algorithm = replace(fedrep.algorithm, stages=body)
     close(server_of(run(fedrep)), server_of(fedbabu))
 
 

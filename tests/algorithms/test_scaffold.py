@@ -92,7 +92,7 @@ def test_control_variates_travel_with_the_model_both_ways(make_data, make_federa
 
 def test_control_variates_average_to_the_servers(make_data, make_federation):
     federation = run(make_data, make_federation, make(), rounds=3)
-    own = [federation.engine.states.get(k)["control"]["weight"] for k in range(3)]
+    own = [federation.engine.site.states.get(k)["control"]["weight"] for k in range(3)]
     torch.testing.assert_close(sum(own) / 3, federation.server["control"]["weight"])
 
 

@@ -8,7 +8,7 @@ Batches are all of a client's examples; every client takes part; `w` is the serv
 import numpy as np
 import pytest
 from algorithms_by_name import close, federation_of, personal_of, run, server_of
-from engines import mlp, net
+from engine_runs import mlp, net
 from mlp_reference import Data, features, forward, grad, mean, plus, probabilities
 from torch import nn
 
@@ -297,7 +297,7 @@ def test_fedbn_follows_its_equations_where_there_is_batchnorm(make_data, make_fe
             {"0.weight": scale[k], "0.bias": shift[k], **shared},
             tol=1e-6,
         )
-        own = federation.engine.states.get(k)["own"]["buffers"]
+        own = federation.engine.site.states.get(k)["own"]["buffers"]
         close(
             {"mean": own["0.running_mean"], "var": own["0.running_var"]},
             {"mean": means[k], "var": variances[k]},

@@ -2,11 +2,11 @@
 
 import pytest
 from algorithms_by_name import close, federation_of, run
-from engines import mlp
+from engine_runs import mlp
 from torch import nn
 
-from flfast.lit.engines.eager import EagerEngine
-from flfast.lit.engines.fused import FusedEngine
+from flfast.engines.eager import EagerTraining
+from flfast.engines.fused.training import FusedTraining
 from flfast.plan import Batching
 
 SPLIT = {"fedper", "fedrep", "lg_fedavg", "fedbabu"}
@@ -39,10 +39,10 @@ def assert_engines_agree(name, make_model, make_data, make_federation, *, sizes,
         )
         return run(federation, engine, stack)
 
-    eager, fused = one(EagerEngine), one(FusedEngine)
+    eager, fused = one(EagerTraining), one(FusedTraining)
     close(flat(fused.server), flat(eager.server), tol=1e-9)
     for k in range(len(sizes)):
-        found, expected = (flat(f.engine.states.get(k) or {}) for f in (fused, eager))
+        found, expected = (flat(f.engine.site.states.get(k) or {}) for f in (fused, eager))
         close(found, expected, tol=1e-9)
     for row, expected in zip(fused.history[1:], eager.history[1:], strict=True):
         for column in ("train/loss", "comm/up_bytes", "comm/down_bytes"):

@@ -10,7 +10,7 @@ from flfast.checkpoints.folders import finished
 from flfast.checkpoints.keeper import Checkpoints
 from flfast.checkpoints.policy import Policy
 from flfast.checkpoints.signals import StopRequests
-from flfast.lit.world import ALONE
+from flfast.distributed.world import ALONE
 from flfast.state.store import ClientStates
 
 

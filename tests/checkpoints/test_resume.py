@@ -7,9 +7,9 @@ import pytest
 import torch
 from tables import assert_same_numbers, rows, timeless
 
-from flfast.checkpoints import resume
+from flfast.checkpoints import restore
 from flfast.checkpoints.folders import clients_file, find, finished, read
-from flfast.lit.world import World
+from flfast.distributed.world import World
 from flfast.state.store import ClientStates
 
 TABLE = (
@@ -175,26 +175,26 @@ def test_a_disk_that_is_full_for_ranks_is_one_warning_and_training_goes_on(flfas
 
 def test_states_of_any_world_are_dealt_to_any_other(stopped, monkeypatch):
     """Every client's state is on its owner, once, whatever the number of ranks was."""
-    monkeypatch.setattr(resume, "AT_ONCE", 1)  # a row at a time
+    monkeypatch.setattr(restore, "AT_ONCE", 1)  # a row at a time
 
     def known(stacks):
         assert stacks
 
     (checkpoint, *_) = find("auto", stopped)
     whole = ClientStates()
-    whole.load_state_dict(resume._own_states(checkpoint, World(), known))
+    whole.load_state_dict(restore._own_states(checkpoint, World(), known))
     assert len(whole) > 3
     for size in (2, 3):
         for rank in range(size):
             part = ClientStates()
-            part.load_state_dict(resume._own_states(checkpoint, World(rank, size), known))
+            part.load_state_dict(restore._own_states(checkpoint, World(rank, size), known))
             assert len(part) == sum(
                 k % size == rank and whole.get(k) is not None for k in range(10)
             )
             torch.save(part.state_dict(), checkpoint.path / clients_file(rank, size))
         checkpoint.about["world_size"] = size
     again = ClientStates()
-    again.load_state_dict(resume._own_states(checkpoint, World(), known))
+    again.load_state_dict(restore._own_states(checkpoint, World(), known))
     for k in range(10):
         left, right = whole.get(k), again.get(k)
         assert (left is None) == (right is None)
@@ -209,7 +209,7 @@ def test_a_broken_checkpoint_is_passed_over_with_a_warning(flfast_run, stopped):
     size = (newest / "server.pt").stat().st_size
     (newest / "server.pt").write_bytes(bytes(size))
     assert_identical(go_on(flfast_run), whole)
-    assert "passed over" in log_of(stopped)
+    assert "skipping a broken checkpoint" in log_of(stopped)
 
 
 def refused(flfast_run, capsys, *overrides):
@@ -225,7 +225,7 @@ def test_another_experiment_is_refused_and_nothing_is_touched(flfast_run, stoppe
     assert "seed: 0 -> 3" in said
     assert "optimizer.lr: 0.05 -> 1.0" in said
     assert "rounds=1: the checkpoint is of round 2" in refused(flfast_run, capsys, "rounds=1")
-    assert "resume=auto goes on with it" in refused(flfast_run, capsys, "resume=null")
+    assert "resume=auto to continue that run" in refused(flfast_run, capsys, "resume=null")
     assert "there is no checkpoint" in refused(flfast_run, capsys, "resume=nowhere")
     assert (stopped / "metrics.csv").read_text() == before
 
@@ -242,7 +242,7 @@ def test_another_precision_is_said(flfast_run):
     phases = f"schedule.phases=[{{from: 3, overrides: {words}}}]"
     folder = go_on(flfast_run, "trainer.precision=bf16-mixed", phases)
     assert rows(folder)[-1]["plan/strategy"] == "dp"
-    assert "up to round 2 it was 32-true: other numbers than in one go" in log_of(folder)
+    assert "but 32-true up to round 2: results will differ from a run without" in log_of(folder)
 
 
 def test_auto_begins_where_there_is_nothing_and_ends_where_all_is_done(flfast_run):
@@ -292,11 +292,11 @@ def test_what_auto_decided_stays_where_the_hardware_does(flfast_run):
     about["machine"] = "abacus"
     decided_is("it was so", width)
     flfast_run(*words, "rounds=2", f"resume={path.parent}", run_dir="elsewhere")
-    assert "another machine: what engine=auto" in log_of(folder.parent / "elsewhere")
+    assert "since the checkpoint: machine; engine=auto" in log_of(folder.parent / "elsewhere")
     del about["machine"]
     decided_is("it was so", width)
     flfast_run(*words, "rounds=2", "resume=auto", "trainer.benchmark=true")
-    assert "another trainer, machine: what engine=auto decides is decided anew" in log_of(folder)
+    assert "the checkpoint: trainer, machine; engine=auto decides anew" in log_of(folder)
     assert log_of(folder).count("engine fused") == 2
 
 

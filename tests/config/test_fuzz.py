@@ -22,8 +22,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flfast import train
 from flfast.config.check import check
+from flfast.config.command_line import check_overrides
 from flfast.config.errors import ConfigError
-from flfast.config.words import check_words
 
 ROUNDS = 2
 # A federation of two clients that takes milliseconds.
@@ -174,10 +174,10 @@ LINES = st.lists(st.tuples(OVERRIDES | WHOLE_GROUPS, PLACES, TYPED), min_size=1,
 def at_the_door(words):
     """(exit code, what the user read, phases that would run) of the command, up to torch."""
     seen = []
-    door = ModuleType("flfast.launch")
+    door = ModuleType("flfast.setup.launch")
     door.run = seen.append
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as place:
-        patch.setitem(sys.modules, "flfast.launch", door)
+        patch.setitem(sys.modules, "flfast.setup.launch", door)
         patch.chdir(place)
         code, said = run(words, Path(place) / "run")
     return code, said, seen
@@ -215,16 +215,18 @@ def test_sweeps_reach_the_run_once_each(words, num_runs):
 def test_a_sweep_over_nothing_is_an_error(word):
     code, said, seen = at_the_door(["-m", word])
     assert (code, seen) == (2, [])
-    assert f"{word}: no value, so that nothing would run" in said
+    assert f"{word}: the sweep has no value, so nothing would run" in said
 
 
 def test_sweeps_are_not_walked_through():
-    check_words(["rounds=range(1,1000000000000)"], conf=train.CONF)
+    check_overrides(["rounds=range(1,1000000000000)"], conf=train.CONF)
 
 
 def test_options_elsewhere_may_match(tmp_path):
-    check_words(["-m", "--config-dir", str(tmp_path), "algorithm=glob(my_*)"], conf=train.CONF)
-    check_words(["-m", f"hydra.searchpath=[{tmp_path}]", "algorithm=glob(my_*)"], conf=train.CONF)
+    check_overrides(["-m", "--config-dir", str(tmp_path), "algorithm=glob(my_*)"], conf=train.CONF)
+    check_overrides(
+        ["-m", f"hydra.searchpath=[{tmp_path}]", "algorithm=glob(my_*)"], conf=train.CONF
+    )
 
 
 SPELLINGS = st.sampled_from(["{}={}", "{}={}", "{}={}", "+{}={}", "{}x={}", "~{}", "++{}={}"])

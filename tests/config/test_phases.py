@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from flfast.federation.schedules.phases import scale_lr
+from flfast.federation.schedules.piecewise import scale_lr
 
 QUICK = ("local_epochs=1", "sampler.fraction=0.3", "callbacks=none")
 

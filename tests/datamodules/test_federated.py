@@ -7,14 +7,14 @@ from torch.utils.data import Dataset
 
 from flfast.algorithms.algorithm import Context
 from flfast.algorithms.fedavg import fedavg
-from flfast.datamodules.evaluation import EvaluationDataModule
+from flfast.datamodules.evaluation_sets import EvaluationDataModule
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.partitions.iid import iid
 from flfast.datamodules.partitions.natural import natural
 from flfast.datamodules.transforms import BatchTransform, image_transform
-from flfast.lit.module import LocalModule
+from flfast.lit.local_module import LocalModule
 from flfast.plan import Batching
 from flfast.state.weights import read_weights
 
@@ -104,7 +104,8 @@ def module(model=None):
     torch.manual_seed(0)  # noqa: TID251 - a test's own model
     made = LocalModule(model or nn.Linear(2, 4), fedavg(weighting="samples"), torch.optim.SGD)
     weights = read_weights(made.model)
-    made.begin(Context(weights, {}, weights, lr=0.001), {})
+    lr = torch.tensor(0.001)
+    made.begin(Context(weights, {}, weights, lr, torch.Generator), {})
     return made
 
 

@@ -5,7 +5,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 from torch import nn
 
-from flfast.lit.devices import choose_devices, single_device, usable_cores
+from flfast.distributed.devices import choose_devices, single_device, usable_cores
 from flfast.plan import Batching
 from flfast.state.tree import squared_norm, sub
 

@@ -17,7 +17,7 @@ from lightning.pytorch.strategies import ParallelStrategy, StrategyRegistry
 from torch import Tensor, nn
 
 from flfast.datamodules.batches import Batch, RankShare
-from flfast.lit.module import LocalModule
+from flfast.lit.local_module import LocalModule
 
 
 class DataParallelStrategy(ParallelStrategy):

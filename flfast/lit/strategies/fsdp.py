@@ -13,7 +13,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from flfast.lit.module import LocalModule
+from flfast.lit.local_module import LocalModule
 
 
 class FullyShardedStrategy(ParallelStrategy):

@@ -1,0 +1,69 @@
+"""Statistics of uploads [K, D] for robust aggregation rules, computed in blocks of columns.
+
+Sums are in double precision, because an attacker's values may be as large as their dtype allows.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_BLOCK_COLUMNS = 16_384  # 13 MB of doubles with a hundred rows
+
+
+def column_blocks(rows: Tensor) -> Iterator[Tensor]:
+    """Views [K, at most 16384] of consecutive columns."""
+    for start in range(0, rows.shape[1], _BLOCK_COLUMNS):
+        yield rows[:, start : start + _BLOCK_COLUMNS]
+
+
+def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
+    """`weights @ rows`, float64 [D].
+
+    Args:
+        rows: [K, D].
+        weights: float64 [K].
+    """
+    sums = [weights @ block.double() for block in column_blocks(rows)]
+    return torch.cat([weights.new_empty(0), *sums])
+
+
+def distances(rows: Tensor, center: Tensor) -> Tensor:
+    """Euclidean distances of the rows from a point, float64 [K].
+
+    Args:
+        rows: [K, D].
+        center: float64 [D].
+    """
+    squares = torch.zeros(len(rows), dtype=torch.float64)
+    for block, middle in zip(column_blocks(rows), column_blocks(center[None]), strict=True):
+        squares += (block.double() - middle).square_().sum(dim=1)
+    return squares.sqrt()
+
+
+def squared_distances(rows: Tensor) -> Tensor:
+    """Squared Euclidean distances between all rows, float64 [K, K]; infinite if they overflow."""
+    products = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+    for block in column_blocks(rows):
+        values = block.double()
+        products += values @ values.T
+    squares = products.diagonal()
+    distances = squares[:, None] + squares[None, :] - 2 * products
+    return distances.nan_to_num(nan=torch.inf).clamp_(min=0).fill_diagonal_(0)
+
+
+def trimmed_mean_of_rows(rows: Tensor, num_trimmed: int) -> Tensor:
+    """Mean [D] of each column without its `num_trimmed` largest and smallest values.
+
+    Args:
+        rows: [K, D].
+        num_trimmed: values to drop at either end, < K / 2.
+    """
+    kept = slice(num_trimmed, len(rows) - num_trimmed)
+    means = []
+    for block in column_blocks(rows):
+        # NumPy sorts the columns of 100 x 16384 numbers in 10 ms; torch takes 160 ms.
+        columns = np.sort(np.ascontiguousarray(block.numpy().T), axis=1)
+        means.append(columns[:, kept].mean(axis=1, dtype=np.float64))
+    return torch.from_numpy(np.concatenate([np.empty(0), *means])).to(rows.dtype)

@@ -1,0 +1,39 @@
+"""Checks whether a run may resume from its checkpoint or start in its folder. Torch-free."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from flfast.checkpoints.compatibility import check_same
+from flfast.checkpoints.folders import find, finished
+from flfast.config.errors import ConfigError
+
+
+def check_resume(config: DictConfig, run_dir: Path) -> None:
+    """Refuse to resume another experiment, and to overwrite another run's checkpoints.
+
+    Raises:
+        ConfigError: with all differences between the configs, if `resume` is set; also if there
+            is no checkpoint to resume from.
+    """
+    if config.resume is None:
+        restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by torchrun
+        if finished(run_dir) and not restarted:
+            raise ConfigError(
+                f"hydra.run.dir={run_dir} already holds a run's checkpoints; allowed: resume=auto "
+                f"to continue that run, or another folder"
+            )
+        return
+    try:
+        for checkpoint in find(config.resume, run_dir)[:1]:
+            now: Any = OmegaConf.to_container(config, resolve=True)
+            check_same(checkpoint.about["config"], now, done=checkpoint.round_idx)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"resume={config.resume}: the checkpoint's config is broken, "
+            f"{type(error).__name__}: {error}"
+        ) from None

@@ -1,0 +1,1 @@
+"""Ranks: how they start, what they exchange, and what lives where."""

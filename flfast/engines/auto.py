@@ -1,0 +1,55 @@
+"""The engine that chooses: fused where a plan can be, eager where it cannot."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from flfast.engines.eager import EagerTraining
+from flfast.engines.fused.training import FusedTraining
+from flfast.engines.local_training import Deliver
+from flfast.engines.restrictions import check_allowed
+from flfast.engines.site import Site
+from flfast.options import Count
+from flfast.plan import RoundPlan
+from flfast.state.tree import Tree
+
+
+class AutoTraining:
+    """Fused, unless a plan cannot be or trial steps disagree; see `LocalTraining`.
+
+    Args:
+        site: of this rank.
+        decided: what `auto` stood for so far, by name; new decisions are added.
+        stack: as of `FusedTraining`.
+    """
+
+    name = "auto"
+
+    def __init__(
+        self, site: Site, decided: dict[str, Any], *, stack: Count | Literal["auto"]
+    ) -> None:
+        self._site = site
+        self._eager = EagerTraining(site)
+        self._fused = FusedTraining(site, decided, stack=stack)
+        self._reasons: dict[tuple[int, str, str], str | None] = {}
+
+    def choose(self, plan: RoundPlan) -> str:
+        """`fused`, or `eager` and the reason; see `LocalTraining`."""
+        reason = self._reason(plan)
+        return self._fused.name if reason is None else f"{self._eager.name} ({reason})"
+
+    def train(
+        self, clients: Sequence[int], broadcast: Tree, plan: RoundPlan, deliver: Deliver
+    ) -> None:
+        """Train with the engine chosen for the plan; see `LocalTraining`."""
+        chosen = self._fused if self._reason(plan) is None else self._eager
+        chosen.train(clients, broadcast, plan, deliver)
+
+    def _reason(self, plan: RoundPlan) -> str | None:
+        """Why a plan runs eagerly; None if it runs fused."""
+        key = (plan.phase, plan.strategy, plan.shard)
+        if key not in self._reasons:
+            check_allowed(self._site.algorithm, self._site.joint, plan)
+            self._reasons[key] = self._fused.obstacle(plan)
+            if self._reasons[key] is None:
+                self._fused.check_stack(plan)
+        return self._reasons[key]

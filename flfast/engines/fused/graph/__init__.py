@@ -1,0 +1,1 @@
+"""The local step as a graph: traced, rewritten, compiled."""

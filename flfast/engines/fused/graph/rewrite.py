@@ -1,0 +1,207 @@
+"""Rewriting a traced step: what autograd left behind goes, updates take gradients as products."""
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from flfast.engines.fused.graph.dataflow import (
+    calls,
+    changed_nodes,
+    changes_between,
+    is_call,
+    is_mutable,
+    remove_unused,
+    same_memory,
+)
+
+aten = torch.ops.aten
+
+_PRODUCTS: dict[Any, Any] = {
+    aten.mm.default: aten.addmm_.default,
+    aten.bmm.default: aten.baddbmm_.default,
+}
+_UNSAFE_VIEW = aten._unsafe_view.default  # noqa: SLF001 - its name in torch
+_RESHAPES = (aten.view.default, _UNSAFE_VIEW, aten.expand.default)
+_SCALINGS = (aten.mul.Tensor, aten.mul.Scalar)
+_UPDATES: dict[Any, int] = {aten.sub_.Tensor: -1, aten.add_.Tensor: 1}
+
+
+def rewrite(graph: Graph) -> None:
+    """Make the graph shorter without changing what it computes."""
+    _simplify(graph)
+    for node in calls(graph, aten.add.Tensor):
+        _fuse_sum(graph, node)
+    changed = changed_nodes(graph)
+    for node in calls(graph, *_UPDATES):
+        _spread_update(graph, node, changed)
+    remove_unused(graph)
+    for node in calls(graph, aten.mul.Tensor):
+        _scale_once(graph, node)
+    remove_unused(graph)
+    changed = changed_nodes(graph)
+    for node in calls(graph, *_UPDATES):
+        _fuse_update(graph, node, changed)
+    remove_unused(graph)
+    graph.lint()
+
+
+def _simplify(graph: Graph) -> None:
+    """Take out what autograd left: copies of nothing, views that change nothing, and the like."""
+    for node in calls(graph, aten.detach.default, aten.alias.default, aten.lift_fresh.default):
+        _replace(node, node.args[0])
+    for node in calls(graph, *_RESHAPES):
+        if _are_alike(node, node.args[0]):
+            _replace(node, node.args[0])
+    for node in calls(graph, aten.t.default, aten.transpose.int):
+        inner: Any = node.args[0]
+        if is_call(inner, node.target) and inner.args[1:] == node.args[1:]:
+            _replace(node, inner.args[0])
+    for node in calls(graph, aten.pow.Tensor_Scalar):
+        if node.args[1] == 1:
+            _replace(node, node.args[0])
+    remove_unused(graph)
+
+
+def _scale_once(graph: Graph, node: Node) -> None:
+    """(x * a) * b of numbers a and b becomes x * (a * b), with one pass over x."""
+    pair = [_number(argument) for argument in node.args]
+    tensors = [part for part in pair if not _is_scalar(part)]
+    if len(tensors) != 1 or not _are_alike(tensors[0], node):
+        return
+    value: Any = tensors[0]
+    scale = next(part for part in pair if part is not value)
+    inner: list[Any] = list(value.args) if is_call(value, *_SCALINGS) else []
+    with graph.inserting_before(node):
+        numbers = bool(inner) and _is_scalar(inner[1]) and isinstance(scale, Node)
+        if numbers and len(value.users) == 1 and not changes_between(value, node):
+            value, scale = inner[0], _like(scale, graph, aten.mul.Tensor, scale, inner[1])
+        if (value, scale) != node.args:
+            _replace(node, _like(node, graph, aten.mul.Tensor, value, scale))
+
+
+def _number(value: Any) -> Any:
+    """What a tensor of one number in all places repeats; anything else as it is."""
+    repeats = is_call(value, aten.expand.default) and _is_scalar(value.args[0])
+    return value.args[0] if repeats else value
+
+
+def _fuse_update(graph: Graph, node: Node, changed: set[Node]) -> None:
+    """P -= a @ b becomes one operator, and the gradient never exists in memory."""
+    target: Any
+    update: Any
+    target, update = node.args
+    if node.kwargs or not isinstance(update, Node) or len(update.users) > 1:
+        return
+    product = _PRODUCTS.get(update.target)
+    if product is None or not _are_alike(target, update):
+        return
+    # The product moves behind whatever happens before the update.
+    if any(changed.intersection(same_memory(factor)) for factor in update.all_input_nodes):
+        return
+    options: dict[str, Any] = {"beta": 1, "alpha": _UPDATES[node.target]}
+    decay = target
+    if is_call(decay, aten.mul_.Tensor) and _can_wait(decay, node):
+        # momentum * buffer + gradient: the product can do both.
+        target, options["beta"] = decay.args
+    with graph.inserting_before(node):
+        fused = graph.call_function(product, (target, *update.args), options)
+    _replace(node, fused)
+    if decay is not target:
+        graph.erase_node(decay)
+
+
+def _spread_update(graph: Graph, node: Node, changed: set[Node]) -> None:
+    """P -= (a @ b + c) * s becomes p -= c * s and p -= (a * s) @ b, which needs no a @ b."""
+    target: Any
+    update: Any
+    target, update = node.args
+    total, scale = update, None
+    if is_call(update, aten.mul.Tensor) and _is_scalar(update.args[1]):
+        total, scale = update.args
+    if node.kwargs or not is_call(total, aten.add.Tensor) or total.kwargs:
+        return
+    product, rest = sorted(total.args, key=lambda part: not is_call(part, *_PRODUCTS))
+    if not is_call(product, *_PRODUCTS) or not _are_alike(target, product):
+        return
+    if any(len(part.users) > 1 for part in {update, total, product}):
+        return
+    # All is read where the update was, and the second part after the first has changed p.
+    read = [part for part in (*product.args, rest, scale) if isinstance(part, Node)]
+    late = any(changed.intersection(same_memory(part)) for part in read)
+    if late or not _are_alike(rest, product):
+        return
+    with graph.inserting_before(node):
+        if scale is not None:
+            left, right = product.args
+            product = _like(product, graph, product.target, _scaled(graph, left, scale), right)
+            rest = _like(rest, graph, aten.mul.Tensor, rest, scale)
+        first = _like(node, graph, node.target, target, rest)
+        _replace(node, _like(node, graph, node.target, first, product))
+
+
+def _scaled(graph: Graph, factor: Any, scale: Any) -> Node:
+    """A factor of a product times a number; a transposed one stays the transpose of a tensor."""
+    if is_call(factor, aten.t.default, aten.transpose.int):
+        inner, *dims = factor.args
+        return _like(factor, graph, factor.target, _scaled(graph, inner, scale), *dims)
+    return _like(factor, graph, aten.mul.Tensor, factor, scale)
+
+
+def _like(other: Node, graph: Graph, target: Any, *args: Any) -> Node:
+    """A call whose value has the shape and type of another's."""
+    call = graph.call_function(target, args)
+    call.meta = dict(other.meta)
+    return call
+
+
+def _is_scalar(value: Any) -> bool:
+    shape = getattr(value.meta.get("val"), "shape", None) if isinstance(value, Node) else ()
+    return shape == ()
+
+
+def _fuse_sum(graph: Graph, node: Node) -> None:
+    """A @ b + bias of a stack becomes one operator."""
+    product: Any = node.args[0]
+    bias: Any = node.args[1]
+    alone = is_call(product, aten.bmm.default) and len(product.users) == 1 and not node.kwargs
+    if not alone or not isinstance(bias, Node) or not _are_alike(product, node):
+        return
+    between = product.next
+    while between is not node and not is_mutable(between):
+        between = between.next
+    if between is node and _dtype(bias) == _dtype(product):
+        with graph.inserting_before(node):
+            fused = graph.call_function(aten.baddbmm.default, (bias, *product.args))
+        fused.meta = dict(node.meta)
+        _replace(node, fused)
+
+
+def _are_alike(left: Any, right: Any) -> bool:
+    """Whether one can be added to the other as it is."""
+    if not (isinstance(left, Node) and isinstance(right, Node)):
+        return False
+    shapes = [getattr(node.meta.get("val"), "shape", None) for node in (left, right)]
+    return None not in shapes and shapes[0] == shapes[1] and _dtype(left) == _dtype(right)
+
+
+def _dtype(node: Node) -> Any:
+    return getattr(node.meta.get("val"), "dtype", None)
+
+
+def _can_wait(decay: Node, update: Node) -> bool:
+    """Whether nobody but the update reads what a decay by a number changes."""
+    if not isinstance(decay.args[1], float) or len(decay.users) > 1:
+        return False
+    *_, memory = same_memory(decay)
+    node = decay.next
+    while node is not update:
+        if any(memory in same_memory(read) for read in node.all_input_nodes):
+            return False
+        node = node.next
+    return True
+
+
+def _replace(node: Node, by: Any) -> None:
+    node.replace_all_uses_with(by)
+    node.graph.erase_node(node)

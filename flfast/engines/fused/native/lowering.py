@@ -1,0 +1,193 @@
+"""Which operators of a traced step become kernels of our own."""
+
+import math
+import operator
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from flfast.engines.fused.graph.dataflow import calls, is_call, remove_unused
+from flfast.engines.fused.native.build import missing
+from flfast.engines.fused.native.pulls import join_pulls, measure_distances
+
+aten = torch.ops.aten
+
+MOST_ROWS = 64
+"""Of a batch: above, the library's products are as fast (measured with AVX-512)."""
+
+MOST_LOGITS = 1024
+"""Of a batch: at 64 x 16 our kernels take 9 µs and torch's 13, at 64 x 100 31 and 19."""
+
+_SUMS = (aten.addmm.default, aten.baddbmm.default)
+_PRODUCTS = (aten.mm.default, aten.bmm.default)
+_LOG_SOFTMAX = aten._log_softmax.default  # noqa: SLF001 - its name in torch
+_LOG_SOFTMAX_BACKWARD = aten._log_softmax_backward_data.default  # noqa: SLF001 - likewise
+_UPDATES = (aten.addmm_.default, aten.baddbmm_.default)
+
+
+def lower(graph: Graph) -> None:
+    """Put the kernels in place of products of few rows, and of what goes on around them.
+
+    They use one core: with several threads, or where they cannot be built, the graph stays.
+
+    Args:
+        graph: a step, rewritten.
+    """
+    found = any(_is_plain(node) for node in calls(graph, *_SUMS, *_PRODUCTS, *_UPDATES))
+    if torch.get_num_threads() > 1 or not found or missing() is not None:
+        return
+    for node in calls(graph, *_SUMS, *_PRODUCTS):
+        _forward(graph, node) or _backward(graph, node)
+    for node in calls(graph, *_UPDATES):
+        _update(graph, node)
+    for node in calls(graph, aten.sub_.Tensor, aten.add_.Tensor):
+        _update_bias(graph, node)
+    for node in calls(graph, aten.nll_loss_forward.default):
+        _cross_entropy(graph, node)
+    join_pulls(graph)
+    measure_distances(graph)
+    remove_unused(graph)
+    graph.lint()
+
+
+def _forward(graph: Graph, node: Node) -> bool:
+    """Product with transposed weights, its bias, and relu if it follows."""
+    bias, x, w = _operands(node)
+    weight = _transposed(w)
+    if weight is None or node.kwargs or not _fit(x, weight):
+        return False
+    if is_call(bias, aten.unsqueeze.default, aten.view.default):  # of a stack, [S, 1, N]
+        bias = bias.args[0]
+    if bias is not None and not _is_row(bias, weight):
+        return False
+    relu = _only_user(node, aten.relu.default)
+    _put(graph, relu or node, torch.ops.flfast.linear.default, (x, weight, bias, relu is not None))
+    return True
+
+
+def _backward(graph: Graph, node: Node) -> bool:
+    """Product with weights, as far as a relu before it lets it through."""
+    bias, g, weight = _operands(node)
+    if bias is not None or not _fit(g, weight) or _transposed(weight) is not None:
+        return False
+    mask = _only_user(node, aten.threshold_backward.default)
+    active, last = None, node
+    if mask is not None and mask.args[0] is node and mask.args[2] == 0 and _is_plain(mask.args[1]):
+        active, last = mask.args[1], mask
+    _put(graph, last, torch.ops.flfast.input_gradient.default, (g, weight, active))
+    return True
+
+
+def _update(graph: Graph, node: Node) -> None:
+    """Weights += a product of gradients and inputs."""
+    args: Any = node.args
+    w, transposed, x = args
+    g = _transposed(transposed)
+    if g is not None and _fit(x, w) and _is_plain(g):
+        options: Any = node.kwargs
+        factors = (float(options.get(name, 1)) for name in ("beta", "alpha"))
+        _put(graph, node, torch.ops.flfast.weight_update_.default, (w, g, x, *factors))
+
+
+def _update_bias(graph: Graph, node: Node) -> None:
+    """Bias += or -= the sum of a gradient's rows."""
+    args: Any = node.args
+    bias, total = args
+    while is_call(total, aten.view.default, aten.squeeze.dim) and len(total.users) == 1:
+        total = total.args[0]
+    if node.kwargs or not is_call(total, aten.sum.dim_IntList) or not _is_plain(bias):
+        return
+    g, dims, *_ = total.args
+    if not _is_plain(g) or _shape(bias) != (*_shape(g)[:-2], _shape(g)[-1]):
+        return
+    if _shape(g)[-2] > MOST_ROWS:
+        return
+    if len(dims) == 1 and dims[0] in {len(_shape(g)) - 2, -2} and "dtype" not in total.kwargs:
+        alpha = -1.0 if node.target is aten.sub_.Tensor else 1.0
+        _put(graph, node, torch.ops.flfast.bias_update_.default, (bias, g, alpha))
+
+
+def _cross_entropy(graph: Graph, node: Node) -> None:
+    """Losses of logits, and for their gradient the softmax in place of its logarithm."""
+    args: Any = node.args
+    scores, targets, weight, reduction, _ = args
+    if (
+        not _is_plain(scores)
+        or not is_call(scores, _LOG_SOFTMAX)
+        or weight is not None
+        or reduction
+    ):
+        return
+    logits, dim, _ = scores.args
+    if len(_shape(scores)) != 2 or dim not in {1, -1} or math.prod(_shape(scores)) > MOST_LOGITS:
+        return
+    others = [user for user in scores.users if user is not node]
+    gradients = [user for user in others if is_call(user, _LOG_SOFTMAX_BACKWARD)]
+    inner: list[Any] = [gradient.args[0] for gradient in gradients]
+    of_losses = all(is_call(user, aten.nll_loss_backward.default) for user in inner)
+    if (
+        not of_losses
+        or set(others) != {*gradients, *inner}
+        or any(len(n.users) > 1 for n in inner)
+    ):
+        return
+    with graph.inserting_before(node):
+        both = graph.call_function(torch.ops.flfast.cross_entropy.default, (logits, targets))
+        losses, shares = (graph.call_function(operator.getitem, (both, i)) for i in (0, 1))
+    for user in [user for user in node.users if user.args[1] == 0]:
+        user.replace_all_uses_with(losses)
+    for gradient, of_loss in zip(gradients, inner, strict=True):
+        of_logits = torch.ops.flfast.cross_entropy_gradient.default
+        _put(graph, gradient, of_logits, (of_loss.args[0], shares, targets))
+
+
+def _operands(node: Node) -> list[Any]:
+    """Bias or None, left, right."""
+    return list(node.args) if node.target in _SUMS else [None, *node.args]
+
+
+def _transposed(node: Any) -> Any:
+    """What a node is the transpose of, or None."""
+    if is_call(node, aten.t.default):
+        return node.args[0]
+    if is_call(node, aten.transpose.int):
+        num_dims = len(_shape(node))
+        swapped = {dim % num_dims for dim in node.args[1:]}
+        return node.args[0] if swapped == {num_dims - 2, num_dims - 1} else None
+    return None
+
+
+def _fit(rows: Any, weight: Any) -> bool:
+    """Whether a kernel takes them: contiguous weights, not too many rows."""
+    plain = _is_plain(weight) and weight.meta["val"].is_contiguous() and _is_plain(rows)
+    return plain and _shape(rows)[-2] <= MOST_ROWS and len(_shape(rows)) == len(_shape(weight))
+
+
+def _is_row(bias: Any, weight: Node) -> bool:
+    return _is_plain(bias) and _shape(bias) == _shape(weight)[:-1]
+
+
+def _is_plain(node: Any) -> bool:
+    """Whether a node is a float32 tensor of the CPU."""
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    if not isinstance(value, torch.Tensor):
+        return False
+    return value.dtype == torch.float32 and value.device.type == "cpu"
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    return tuple(node.meta["val"].shape)
+
+
+def _only_user(node: Node, target: Any) -> Node | None:
+    users = list(node.users)
+    return users[0] if len(users) == 1 and users[0].target is target else None
+
+
+def _put(graph: Graph, node: Node, target: Any, args: tuple[Any, ...]) -> None:
+    with graph.inserting_before(node):
+        new = graph.call_function(target, args)
+    new.meta["val"] = node.meta.get("val")
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)

@@ -1,0 +1,92 @@
+"""Updates that also pull weights somewhere, and how far weights are from there: one pass each.
+
+Proximal terms and control variates, as kernels after `lowering` has placed those of products.
+"""
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from flfast.engines.fused.graph.dataflow import (
+    calls,
+    changes_between,
+    is_call,
+    is_mutable,
+    same_memory,
+)
+
+aten = torch.ops.aten
+
+
+def join_pulls(graph: Graph) -> None:
+    """W -= s * (w - a), or w -= s * c, goes into the product that updates w right after it."""
+    for node in calls(graph, torch.ops.flfast.weight_update_.default):
+        first: Any = node.args[0]
+        if not is_call(first, aten.sub_.Tensor) or first.kwargs or len(first.users) > 1:
+            continue
+        weights, rest = first.args
+        if not _is_contiguous(rest) or node.args[3] != 1 or not _follows(node, first):
+            continue
+        other, share, toward = _pull(weights, rest, first)
+        if not _is_contiguous(other) or _shape(other) != _shape(weights):
+            continue
+        node.args = (weights, *node.args[1:])
+        node.kwargs = {"other": other, "share": share, "toward": toward}
+        graph.erase_node(first)
+
+
+def _follows(update: Node, first: Node) -> bool:
+    """Whether nothing between the two changes anything, or reads what they change."""
+    node = first.next
+    while node is not update:
+        memory = {root for read in node.all_input_nodes for root in same_memory(read)}
+        if is_mutable(node) or memory.intersection(same_memory(first)):
+            return False
+        node = node.next
+    return True
+
+
+def _pull(weights: Any, rest: Node, update: Node) -> tuple[Any, Any, bool]:
+    """Other, share, toward."""
+    other: Any = rest
+    share: Any = None
+    scaled = is_call(rest, aten.mul.Tensor) and _shape(rest.args[1]) == ()
+    if scaled and not changes_between(rest, update):
+        other, share = rest.args
+    away = is_call(other, aten.sub.Tensor) and not other.kwargs and other.args[0] is weights
+    if away and not changes_between(other, update):
+        return other.args[1], share, True
+    return other, share, False
+
+
+def measure_distances(graph: Graph) -> None:
+    """The sum of (w - a)^2 without the difference in memory."""
+    for node in calls(graph, aten.sum.default):
+        square: Any = node.args[0]
+        if node.kwargs or len(square.users) > 1:
+            continue
+        if not is_call(square, aten.pow.Tensor_Scalar) or square.args[1] != 2:
+            continue
+        way: Any = square.args[0]
+        if not is_call(way, aten.sub.Tensor) or way.kwargs or changes_between(way, node):
+            continue
+        if all(map(_is_contiguous, way.args)) and len({_shape(arg) for arg in way.args}) == 1:
+            with graph.inserting_before(node):
+                new = graph.call_function(torch.ops.flfast.squared_distance.default, way.args)
+            new.meta["val"] = node.meta.get("val")
+            node.replace_all_uses_with(new)
+            graph.erase_node(node)
+
+
+def _is_contiguous(node: Any) -> bool:
+    """Whether a node is a float32 tensor of the CPU that lies in a row."""
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
+        return False
+    return value.device.type == "cpu" and value.is_contiguous()
+
+
+def _shape(node: Any) -> tuple[int, ...] | None:
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else None

@@ -1,0 +1,96 @@
+"""What the fused engine cannot do, in words."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback, ModelSummary, ProgressBar
+from torch import Tensor
+
+from flfast.algorithms.algorithm import joint_leaves
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.engines.fused.graph.update_rules import local_optimizer
+from flfast.lit.local_module import LocalModule
+from flfast.lit.strategies.dp import DataParallelStrategy
+from flfast.plan import RoundPlan
+from flfast.state.weights import read_weights
+
+# Hooks of a client's fit and of its local steps, for which a program does not stop.
+_HOOKS = [
+    name
+    for name in vars(Callback)
+    if name.startswith(("on_train_", "on_fit_", "on_before_", "on_after_", "on_validation_"))
+    or name in {"setup", "teardown"}
+]
+
+
+def obstacle(
+    plan: RoundPlan, module: LocalModule, data: FederatedDataModule, trainer: L.Trainer
+) -> str | None:
+    """Why a plan cannot run as a program: the first reason, or None.
+
+    Args:
+        plan: of a round.
+        module: model, algorithm and optimizer.
+        data: set up.
+        trainer: the plan's.
+    """
+    reasons = (*_of_devices(plan, trainer), *_of_trainer(trainer), *_of_parts(plan, module, data))
+    return next(iter(reasons), None)
+
+
+def _of_devices(plan: RoundPlan, trainer: Any) -> Iterator[str]:
+    if isinstance(trainer.strategy, DataParallelStrategy) or trainer.world_size > 1:
+        shard = f" strategy.shard={plan.shard}" if plan.strategy == "ddp" else ""
+        yield f"strategy={plan.strategy}{shard} divides batches over devices"
+    if trainer.strategy.root_device.type == "mps":
+        yield "trainer.accelerator=mps has no double precision"
+    if plan.precision == "16-mixed":
+        yield "trainer.precision=16-mixed scales losses"
+
+
+def _of_trainer(trainer: Any) -> Iterator[str]:
+    if trainer.fast_dev_run:
+        yield "trainer.fast_dev_run is for single batches"
+    if trainer.limit_val_batches:
+        yield "trainer.limit_val_batches validates within local training"
+    if trainer._detect_anomaly:  # noqa: SLF001 - it has no other name
+        yield "trainer.detect_anomaly watches autograd"
+    for callback in trainer.callbacks:
+        if _listens(callback):
+            yield f"the callback {type(callback).__name__} has hooks within local training"
+
+
+def _of_parts(plan: RoundPlan, module: LocalModule, data: FederatedDataModule) -> Iterator[str]:
+    if not isinstance(data.examples.inputs, Tensor) or data.loading.num_workers:
+        yield "the data are read by workers"
+    try:
+        optimizer = local_optimizer(
+            module.make_optimizer(list(module.params.values()), lr=plan.lr)
+        )
+    except NotImplementedError as error:
+        yield str(error)
+    else:
+        if optimizer.counts and _averages_a_part(module):
+            yield "local_optimizer_state=average shares the step counts of some parameters only"
+
+
+def _averages_a_part(module: LocalModule) -> bool:
+    """Whether a stage trains parameters whose optimizer states are averaged beside others'."""
+    algorithm = module.algorithm
+    if algorithm.optimizer is None or not algorithm.stateful:
+        return False
+    weights = read_weights(module.model)
+    broadcast = algorithm.broadcast(algorithm.server_state(weights))
+    joint = joint_leaves(algorithm, weights)["params"]
+    stages = (module.trained(stage, joint) for stage in algorithm.stages)
+    sent = ({name in broadcast["params"] for name in names} for names in stages)
+    return "optimizer" in broadcast and any(len(both) > 1 for both in sent)
+
+
+def _listens(callback: Callback) -> bool:
+    if isinstance(callback, (ProgressBar, ModelSummary)):
+        return False
+    # Of the object: Lightning's LambdaCallback has hooks that its class has not.
+    hooks = ((getattr(callback, name), getattr(Callback, name)) for name in _HOOKS)
+    return any(getattr(own, "__func__", own) is not base for own, base in hooks)

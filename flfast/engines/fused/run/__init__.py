@@ -1,0 +1,1 @@
+"""Clients' local training, by programs of the local step."""

@@ -1,0 +1,38 @@
+"""Plans that an algorithm does not allow, whatever the engine."""
+
+from flfast.algorithms.algorithm import Algorithm, LocalStage
+from flfast.plan import RoundPlan
+from flfast.state.tree import Tree
+
+
+def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan) -> None:
+    """Refuse a plan that cuts batches which must be whole, or shards what cannot be sharded.
+
+    Args:
+        algorithm: what clients do.
+        joint: leaves that it trains beside the model, `{"params": ..., "buffers": ...}`.
+        plan: of a round.
+
+    Raises:
+        ValueError: with the reason, and what to use instead.
+    """
+    reason = None
+    if plan.strategy == "fsdp" and (joint["params"] or joint["buffers"]):
+        reason = "trains two models, which strategy=fsdp cannot; use strategy=ddp"
+    elif plan.strategy == "fsdp" and algorithm.stages != (LocalStage(),):
+        reason = "trains parts of a model, which strategy=fsdp cannot; use strategy=ddp"
+    elif not algorithm.separable:
+        reason = _cut(plan)
+    if reason is not None:
+        raise ValueError(f"algorithm={algorithm.name} {reason}")
+
+
+def _cut(plan: RoundPlan) -> str | None:
+    whole = "needs whole batches, which"
+    if plan.strategy in {"dp", "fsdp"}:
+        return f"{whole} strategy={plan.strategy} divides; use strategy=ddp"
+    if plan.strategy == "ddp" and plan.shard == "batch":
+        return f"{whole} strategy.shard=batch divides; use strategy.shard=clients"
+    if plan.batching.micro_batch is not None:
+        return f"{whole} micro_batch={plan.batching.micro_batch} cuts; use micro_batch=null"
+    return None

@@ -1,0 +1,1 @@
+"""Evaluation passes and their metrics."""

@@ -1,0 +1,86 @@
+"""Rows of `metrics.csv` and `clients.csv`: what a round is reported as."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from flfast.engines.reports import Trained
+from flfast.evaluation.metrics import GroupMetrics, summary
+from flfast.federation.samplers.cohort import Cohort
+from flfast.plan import RoundPlan
+
+Row = dict[str, Any]
+
+
+def training_columns(
+    trained: Trained, cohort: Cohort, *, seconds: float, broadcast_bytes: int
+) -> Row:
+    """Columns of a round's training; the loss is a mean over the examples seen.
+
+    Dropped is who sent nothing that arrived in time, rejected whose upload was then left out.
+    """
+    kept = [report for report in trained.reports if report.accepted]
+    lost = sum(report.status == "lost" for report in trained.reports)
+    missing = len(cohort.dropped) + len(cohort.late)
+    seen = sum(report.num_seen for report in trained.reports)
+    kept_seen = sum(report.num_seen for report in kept)
+    row: Row = {
+        "time/train_s": seconds,
+        "train/samples_per_s": seen / seconds,
+        "comm/up_bytes": sum(report.up_bytes for report in trained.reports),
+        "comm/down_bytes": broadcast_bytes * (len(cohort.clients) + missing),
+        "cohort/clients": len(cohort.clients),
+        "cohort/dropped": missing + lost,
+        "cohort/rejected": sum(report.rejected for report in trained.reports),
+    }
+    if kept_seen:
+        total = sum(report.loss * report.num_seen for report in kept)
+        row["train/loss"] = total / kept_seen
+    return row
+
+
+def plan_columns(plan: RoundPlan) -> Row:
+    """Columns that say what was planned."""
+    return {
+        "plan/strategy": f"{plan.strategy}/{plan.shard}"
+        if plan.strategy == "ddp"
+        else plan.strategy,
+        "plan/devices": plan.devices,
+        "plan/precision": plan.precision,
+        "plan/batch_size": plan.batching.batch_size,
+        "plan/accumulate": plan.batching.accumulate,
+        "plan/lr": plan.lr,
+    }
+
+
+def evaluation_columns(name: str, metrics: GroupMetrics) -> Row:
+    """Columns of one evaluation set; the central test set has no spread over clients."""
+    keys = ("loss", "accuracy", "auc") if name == "global" else None
+    return {f"{name}/{k}": v for k, v in summary(metrics).items() if keys is None or k in keys}
+
+
+def client_columns(name: str, metrics: GroupMetrics) -> Iterator[tuple[int, Row]]:
+    """(client, its columns) for every client that has examples in the set."""
+    if name == "global":
+        return
+    values = [getattr(metrics, key).tolist() for key in ("loss", "accuracy", "auc")]
+    for client_id in metrics.num_examples.nonzero().flatten().tolist():
+        loss, accuracy, auc = (column[client_id] for column in values)
+        yield (
+            client_id,
+            {f"{name}/loss": loss, f"{name}/accuracy": accuracy, f"{name}/auc": auc},
+        )
+
+
+def client_rows(trained: Trained, cohort: Cohort) -> dict[int, Row]:
+    """What each client of the cohort did, by client."""
+    rows: dict[int, Row] = {int(client): {"status": "dropped"} for client in cohort.dropped}
+    rows |= {int(client): {"status": "late"} for client in cohort.late}
+    for report in trained.reports:
+        rows[report.client_id] = {
+            "status": report.status,
+            "reason": report.reason,
+            "num_examples": report.num_examples,
+            "num_steps": report.num_steps,
+            "train/loss": report.loss,
+        }
+    return rows

@@ -1,0 +1,57 @@
+"""The Trainers of a run, one a phase and strategy, and the module that each of them trains."""
+
+from collections.abc import Callable
+
+import lightning as L
+import torch
+
+from flfast.lit.local_module import LocalModule
+from flfast.lit.reused_trainer import ReusedTrainer
+from flfast.lit.strategies.fsdp import FullyShardedStrategy
+from flfast.plan import RoundPlan
+
+TRUE_PRECISION = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
+
+
+class Trainers:
+    """Made when first needed, then used again.
+
+    Args:
+        module: model, algorithm and optimizer; changes its type with the plan's precision.
+        make_trainer: plan -> a new Trainer for its devices and precision.
+    """
+
+    def __init__(
+        self, module: LocalModule, make_trainer: Callable[[RoundPlan], L.Trainer]
+    ) -> None:
+        self._whole, self.make_trainer = module, make_trainer
+        self._trainers: dict[tuple[int, str, str], ReusedTrainer] = {}
+        self._sharded: dict[tuple[torch.dtype, int], LocalModule] = {}
+        self._dtype = torch.float32
+
+    def trainer(self, plan: RoundPlan) -> ReusedTrainer:
+        """The plan's Trainer."""
+        dtype = TRUE_PRECISION.get(plan.precision, torch.float32)
+        if dtype != self._dtype:
+            # Before weights are written, which would be rounded to the type of another phase.
+            self._whole.to(dtype)
+            self._dtype = dtype
+        key = (plan.phase, plan.strategy, plan.shard)
+        if key not in self._trainers:
+            self._trainers[key] = ReusedTrainer(self.make_trainer(plan))
+        return self._trainers[key]
+
+    def module(self, plan: RoundPlan) -> LocalModule:
+        """What the plan's Trainer trains: the module, or its copy sharded over the ranks."""
+        strategy = self.trainer(plan).trainer.strategy
+        if not isinstance(strategy, FullyShardedStrategy):
+            return self._whole
+        key = (self._dtype, strategy.group_params)
+        if key not in self._sharded:
+            self._sharded[key] = strategy.shard(self._whole)
+        return self._sharded[key]
+
+    def close(self) -> None:
+        """Let profilers describe the whole run."""
+        for trainer in self._trainers.values():
+            trainer.close()

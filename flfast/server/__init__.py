@@ -1,0 +1,1 @@
+"""What lies between a client's local training and the server's step."""

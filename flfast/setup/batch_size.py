@@ -1,0 +1,136 @@
+"""Resolves `batch_size=auto` and `micro_batch=auto` once, before round 1."""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from omegaconf import OmegaConf
+
+from flfast.config.phases import AUTO_SIZES, Phase, replace_auto
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.distributed.devices import num_devices
+from flfast.distributed.world import World
+from flfast.lit.local_module import LocalModule
+from flfast.plan import Batching, RoundPlan
+from flfast.setup.build import build_trainer, choose_strategy
+from flfast.setup.memory_search import num_fitting
+from flfast.setup.memory_trial import Trial
+from flfast.state.tree import Tree
+
+log = logging.getLogger(__name__)
+
+
+class Size(NamedTuple):
+    """The number of examples that an `auto` is replaced with.
+
+    Attributes:
+        fitting: examples whose local step fits in memory, at most `limit`.
+        limit: most examples of any use: the largest client's, or those of a whole batch.
+    """
+
+    fitting: int
+    limit: int
+
+
+class Components(NamedTuple):
+    """Everything of a run that does not depend on the plan.
+
+    Attributes:
+        data: the population.
+        module: model, algorithm and optimizer.
+        initial: weights before round 1.
+    """
+
+    data: FederatedDataModule
+    module: LocalModule
+    initial: Tree
+
+
+def find_sizes(phases: list[Phase], components: Components, world: World) -> dict[str, Size]:
+    """Sizes that fit on this rank's device in every phase that sets `auto`, by key.
+
+    Not collective: ranks measure independently.
+
+    Raises:
+        ValueError: if the local step of a single example does not fit.
+    """
+    sizes: dict[str, Size] = {}
+    for phase in phases:
+        for key in AUTO_SIZES:
+            if phase.config[key] != "auto":
+                continue
+            trial = _build_trial(key, phase, components, world)
+            limit = int(components.data.train_clients.sizes().max())
+            if key == "micro_batch" and phase.config.batch_size > 0:
+                limit = min(limit, phase.config.batch_size)
+            fitting = num_fitting(
+                trial,
+                limit,
+                devices_per_batch=_devices_per_batch(phase, world),
+                budget=None,
+                ranks=world.local_size,
+            )
+            if not fitting:
+                raise ValueError(
+                    f"{key}=auto: the local step of a single example does not fit in memory; "
+                    f"allowed: a smaller model, another device, trainer.precision=bf16-mixed"
+                )
+            sizes[key] = min(Size(fitting, limit), sizes.get(key, Size(fitting, limit)))
+    return sizes
+
+
+def _build_trial(key: str, phase: Phase, components: Components, world: World) -> Trial:
+    # The user's callbacks, profiler and validation must not see these trial steps.
+    quiet = {"trainer": {"profiler": None, "limit_val_batches": 0, "fast_dev_run": False}}
+    config: Any = OmegaConf.merge(phase.config, quiet)
+    plan = RoundPlan(
+        round_idx=1,
+        phase=0,
+        lr=config.optimizer.lr,
+        batching=Batching(1),
+        local_epochs=1,
+        local_steps=None,
+        strategy="single",
+        shard="clients",
+        devices="",
+        precision=config.trainer.precision,
+    )
+    return Trial(
+        components.module,
+        components.initial,
+        components.data,
+        partial(build_trainer, [Phase(1, config)], [], world),
+        plan,
+        accumulates=key == "micro_batch" or config.trainer.accumulate_grad_batches > 1,
+    )
+
+
+def _devices_per_batch(phase: Phase, world: World) -> int:
+    strategy, devices = choose_strategy(phase.config)
+    if strategy == "dp":
+        return num_devices(devices)
+    shards_batches = strategy == "ddp" and phase.config.strategy.shard == "batch"
+    return world.size if shards_batches else 1
+
+
+def smallest_sizes(rank_sizes: Sequence[dict[str, Size]]) -> dict[str, Size]:
+    """Sizes that fit on every rank.
+
+    Args:
+        rank_sizes: sizes of each rank, all with the same keys.
+    """
+    return {key: min(sizes[key] for sizes in rank_sizes) for key in rank_sizes[0]}
+
+
+def use_sizes(phases: list[Phase], sizes: dict[str, Size]) -> list[Phase]:
+    """Phases with `sizes` in place of `auto`; logs one line per size."""
+    for key, (fitting, limit) in sizes.items():
+        if fitting < limit:
+            reason = "more examples do not fit in memory"
+        elif key == "batch_size":
+            reason = "all of the largest client's examples; a larger batch would change nothing"
+        else:
+            reason = "a whole batch fits"
+        log.info("%s=auto is %d: %s", key, fitting, reason)
+    return replace_auto(phases, {key: size.fitting for key, size in sizes.items()})

@@ -1,0 +1,295 @@
+"""Builds a run's components from config nodes: data, model, algorithm, Trainer, plans, ..."""
+
+import logging
+import math
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from lightning.pytorch.callbacks import StochasticWeightAveraging
+from lightning.pytorch.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
+from lightning.pytorch.strategies import Strategy
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.keep_local import keep_local
+from flfast.algorithms.local import local
+from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
+from flfast.config.phases import Phase
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.fetching import Loading
+from flfast.datamodules.splits import Split
+from flfast.distributed.devices import choose_devices, num_devices, single_device
+from flfast.distributed.sharding import check_shardable
+from flfast.distributed.world import World, cluster_environment
+from flfast.federation.learning_rate import learning_rates
+from flfast.federation.samplers.cohort import Cohort
+from flfast.federation.samplers.uniform import uniform
+from flfast.federation.schedules.adaptive import Plans, adaptive
+from flfast.federation.schedules.piecewise import phased, scale_lr
+from flfast.injection import call_with
+from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
+from flfast.lit.local_module import MakeOptimizer
+from flfast.lit.strategies.dp import DataParallelStrategy
+from flfast.lit.strategies.fsdp import FullyShardedStrategy
+from flfast.plan import Batching, RoundPlan
+from flfast.randomness import seed_torch
+from flfast.state.tree import Tree
+from flfast.state.weights import load_weights, read_state_dict, read_weights
+
+log = logging.getLogger(__name__)
+
+PROFILERS = {"simple": SimpleProfiler, "advanced": AdvancedProfiler, "pytorch": PyTorchProfiler}
+
+
+def build_data(config: DictConfig) -> FederatedDataModule:
+    """The data of all clients, loaded, partitioned and split."""
+    if config.loader.pin_memory and not torch.cuda.is_available():
+        raise ValueError("loader.pin_memory=True needs a GPU, and there is none; use false")
+    data = FederatedDataModule(
+        instantiate(config.data),
+        instantiate(config.partition),
+        seed=config.seed,
+        split=Split(**config.split, clients=config.sampler.get("holdout_clients", 0)),
+        loading=Loading(**config.loader),
+        pooled=config.mode == "centralized",
+    )
+    data.setup()
+    return data
+
+
+def build_model(config: DictConfig, data: FederatedDataModule) -> nn.Module:
+    """The model, initialised from the seed.
+
+    A configured function is called with the data's input shape and number of classes.
+
+    Raises:
+        ValueError: if the model does not turn two of the examples into logits [2, C].
+    """
+    seed_torch(config.seed, "initial weights")
+    make = instantiate(config.model)
+    shape, num_classes = data.examples.input_shape, data.num_classes
+    model: nn.Module = make
+    if not isinstance(make, nn.Module):
+        try:
+            model = call_with(make, input_shape=shape, num_classes=num_classes)
+        except RuntimeError as error:
+            raise ValueError(f"the model cannot be built: {error}") from None
+    batch = next(iter(data.eval_loader(data.train_clients.of(0)[:2])))
+    inputs = data.examples.transform(batch.inputs, dtype=torch.get_default_dtype())
+    try:
+        with torch.no_grad():
+            logits = model.eval()(inputs)
+    except RuntimeError as error:
+        raise ValueError(f"the model cannot read inputs of shape {list(shape)}: {error}") from None
+    if logits.shape != (len(inputs), num_classes):
+        raise ValueError(
+            f"the model gives {list(logits.shape)} for {len(inputs)} examples; "
+            f"it must give logits [B, {num_classes}]"
+        )
+    return model.train()
+
+
+def initial_weights(config: DictConfig, model: nn.Module) -> Tree:
+    """Weights before round 1: the model's own, or those in the file `init_from`.
+
+    Raises:
+        ValueError: if the file holds no weights, or those of another model.
+    """
+    weights = read_weights(model)
+    if config.init_from is None:
+        return weights
+    found = read_state_dict(config.init_from, key="init_from")
+    return load_weights(weights, found, source=config.init_from)
+
+
+def build_algorithm(config: DictConfig, initial: Tree, model: nn.Module) -> Algorithm:
+    """The algorithm, with the wrappers that `mode`, `bn` and `local_optimizer_state` ask for."""
+    make = instantiate(config.algorithm)
+    offers = {"initial": initial, "batchnorm": batchnorm_weights(model, initial)}
+    algorithm = make if isinstance(make, Algorithm) else call_with(make, **offers)
+    if config.mode != "federated" and algorithm.name != "fedavg":
+        log.warning("mode=%s does not use algorithm=%s", config.mode, algorithm.name)
+    if config.mode == "local_only":
+        algorithm = local(initial=initial)
+    elif config.mode == "centralized":
+        algorithm = Algorithm(name="centralized")
+    has_batchnorm = any(True for _ in batchnorm_layers(model))
+    if config.bn != "aggregate" and not has_batchnorm:
+        log.warning("bn=%s changes nothing: the model has no BatchNorm", config.bn)
+    elif config.bn == "local":
+        algorithm = keep_local(algorithm, offers["batchnorm"])
+    if config.local_optimizer_state == "keep":
+        return keep_optimizer(algorithm)
+    return average_optimizer(algorithm) if config.local_optimizer_state == "average" else algorithm
+
+
+def build_callbacks(config: DictConfig) -> list[L.Callback]:
+    """The configured callbacks; they get the hooks of rounds and of local training.
+
+    Raises:
+        ValueError: if one of them would average weights over clients.
+    """
+    named = instantiate(config.callbacks) or {}
+    callbacks = [callback for callback in named.values() if callback is not None]
+    if any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks):
+        raise ValueError("callbacks: StochasticWeightAveraging would average over clients")
+    return callbacks
+
+
+def build_trainer(
+    phases: list[Phase], callbacks: list[L.Callback], world: World, plan: RoundPlan
+) -> L.Trainer:
+    """Lightning's Trainer with the phase's `trainer` options, on this rank's devices.
+
+    By default each rank has a Trainer of its own. With `shard=batch` or `fsdp`, one Trainer spans
+    all ranks.
+    """
+    config = phases[plan.phase].config
+    options: dict[str, Any] = instantiate(config.trainer, _convert_="all")
+    _, chosen = choose_strategy(config)
+    options["devices"] = single_device(chosen, world.local_rank)
+    plugins = options.get("plugins") or []
+    plugins = plugins if isinstance(plugins, list) else [plugins]
+    options["plugins"] = [*plugins, cluster_environment(world)]
+    strategy: str | Strategy = "auto"
+    if plan.strategy == "dp" and num_devices(chosen) > 1:
+        strategy, options["devices"] = DataParallelStrategy.strategy_name, chosen
+    sharded = plan.strategy == "fsdp" and world.size > 1
+    if sharded:
+        strategy = FullyShardedStrategy(config.strategy.group_params)
+        options["inference_mode"] = False  # parameters gathered in it could not be trained
+    elif plan.strategy == "ddp" and plan.shard == "batch" and world.size > 1:
+        strategy = "ddp"
+    if sharded or strategy == "ddp":
+        options["devices"] = world.local_size if isinstance(chosen, int) else chosen
+        options["num_nodes"] = world.size // world.local_size
+    if options["profiler"] in PROFILERS:
+        profiler = PROFILERS[options["profiler"]]
+        options["profiler"] = profiler(dirpath=run_dir(), filename=f"profile-{plan.strategy}")
+    return L.Trainer(
+        **options,
+        strategy=strategy,
+        logger=False,
+        callbacks=callbacks,
+        enable_checkpointing=False,
+        num_sanity_val_steps=0,
+        default_root_dir=run_dir(),
+        max_epochs=1,
+    )
+
+
+def build_plans(phases: list[Phase], model: nn.Module) -> Plans:
+    """The function that returns the plan of a round."""
+    config = phases[0].config
+    schedule = instantiate(config.lr_schedule)
+    plans = [build_plan(number, phase.config, model) for number, phase in enumerate(phases)]
+    rates = []
+    for plan in plans:
+        lr = scale_lr(
+            plan.lr,
+            rule=config.schedule.lr_scaling,
+            batch_size=plan.batching.batch_size,
+            base_batch_size=config.batch_size,
+        )
+        rates.append(learning_rates(lr=lr, rounds=config.rounds, **schedule))
+    starts = [phase.start for phase in phases]
+    by_phase = phased(list(zip(starts, plans, strict=True)), rates)
+    adapt = config.schedule.adapt
+    return adaptive(by_phase, **adapt) if adapt else by_phase
+
+
+def build_plan(phase_idx: int, config: DictConfig, model: nn.Module) -> RoundPlan:
+    """The plan of a phase's rounds; `round_idx` is a placeholder."""
+    strategy, chosen = choose_strategy(config)
+    if strategy == "single" and num_devices(chosen) > 1:
+        if config.trainer.devices not in ("auto", -1):
+            requested = num_devices(chosen)
+            log.warning("strategy=single uses one of the %d devices asked for", requested)
+        chosen = single_device(chosen, 0)
+    has_batchnorm = any(True for _ in batchnorm_layers(model))
+    if has_batchnorm and config.batch_size in {1, 2} and config.bn != "frozen":
+        log.warning("batch_size=%d with BatchNorm: its statistics are noise", config.batch_size)
+    return RoundPlan(
+        round_idx=1,
+        phase=phase_idx,
+        lr=config.optimizer.lr,
+        batching=Batching(
+            batch_size=config.batch_size,
+            accumulate=config.trainer.accumulate_grad_batches,
+            micro_batch=config.micro_batch,
+            last_batch=config.last_batch,
+            limit=config.trainer.limit_train_batches,
+            drop_single=has_batchnorm and config.bn != "frozen",
+        ),
+        local_epochs=config.local_epochs,
+        local_steps=config.local_steps,
+        strategy=strategy,
+        shard=config.strategy.get("shard", "clients"),
+        devices=f"cpu:{chosen}" if isinstance(chosen, int) else f"gpu:{chosen}",
+        precision=config.trainer.precision,
+    )
+
+
+def choose_strategy(config: DictConfig) -> tuple[str, list[int] | int]:
+    """The strategy's name and its devices, with `auto` resolved.
+
+    Raises:
+        ValueError: if this machine lacks a device that was asked for.
+    """
+    options: Any = OmegaConf.to_container(config.trainer, resolve=True)
+    chosen = choose_devices(options["accelerator"], options["devices"])
+    name = config.strategy.name
+    if options["devices"] in ("auto", -1) and isinstance(chosen, int):
+        whole_clients = name in {"auto", "ddp"} and config.strategy.shard == "clients"
+        max_ranks = _max_cohort_size(config) if whole_clients else sys.maxsize
+        chosen = max(1, min(chosen // config.threads, max_ranks))
+    if name == "auto":
+        name = "ddp" if num_devices(chosen) > 1 else "single"
+    return name, chosen
+
+
+def _max_cohort_size(config: DictConfig) -> int:
+    """Upper bound of the cohort's size, if the config has one: more ranks would be idle."""
+    if config.mode == "centralized":
+        return 1
+    count, num_clients = config.sampler.get("count"), config.partition.get("num_clients")
+    if count or not num_clients:
+        return count or sys.maxsize
+    return math.ceil(num_clients * config.sampler.get("fraction", 1.0))
+
+
+def check_sharding(
+    phases: list[Phase], model: nn.Module, make_optimizer: MakeOptimizer, world: World
+) -> None:
+    """Try strategy=fsdp on this rank's device, if a phase uses it.
+
+    Raises:
+        ValueError: if FSDP cannot shard this model, or the optimizer cannot train it sharded.
+    """
+    for phase in phases:
+        strategy, chosen = choose_strategy(phase.config)
+        if strategy == "fsdp" and world.size > 1:
+            gpu = single_device(chosen, world.local_rank)
+            device = torch.device("cuda", gpu[0]) if isinstance(gpu, list) else torch.device("cpu")
+            check_shardable(model, make_optimizer, lr=phase.config.optimizer.lr, device=device)
+            return
+
+
+def build_sampler(config: DictConfig) -> Callable[..., Cohort]:
+    """(num_clients, rng) -> cohort; the centralised baseline's only client is always drawn."""
+    if config.mode == "centralized":
+        return partial(uniform, fraction=1.0, count=None, dropout=0.0)
+    return instantiate({k: v for k, v in config.sampler.items() if k != "holdout_clients"})
+
+
+def run_dir() -> Path:
+    """The run folder, as Hydra chose it."""
+    return Path(HydraConfig.get().runtime.output_dir)

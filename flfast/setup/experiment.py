@@ -1,0 +1,286 @@
+"""Builds a federation from a checked config and runs it."""
+
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from omegaconf import DictConfig
+
+from flfast.algorithms.algorithm import Algorithm
+from flfast.checkpoints.folders import Checkpoint
+from flfast.checkpoints.signals import StopRequests
+from flfast.config.errors import ConfigError, OneRankError
+from flfast.config.phases import Phase
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.sources.image_files import UnreadableImageError
+from flfast.distributed.client_state_placement import make_states
+from flfast.distributed.world import World, gather
+from flfast.engines.engine import Engine
+from flfast.engines.fine_tuning import FineTuning, fine_tuning_site
+from flfast.engines.local_training import LocalTraining
+from flfast.engines.site import Site
+from flfast.federation.loop import DivergedError, Federation
+from flfast.federation.schedules.adaptive import Plans
+from flfast.injection import call_with
+from flfast.lit.channels_last import use_channels_last
+from flfast.lit.local_module import LocalModule, check_optimizer_state
+from flfast.lit.trainers import Trainers
+from flfast.setup.allocator import keep_freed_memory, return_freed_memory
+from flfast.setup.batch_size import Components, find_sizes, smallest_sizes, use_sizes
+from flfast.setup.build import (
+    build_algorithm,
+    build_callbacks,
+    build_data,
+    build_model,
+    build_plans,
+    build_sampler,
+    build_trainer,
+    check_sharding,
+    initial_weights,
+    run_dir,
+)
+from flfast.setup.resume import (
+    build_loggers,
+    changed_hardware,
+    find_resumable,
+    keep_checkpoints,
+    previous_decisions,
+    resolved_sizes,
+    restore_sizes,
+    resume,
+    shared_run_dir,
+)
+from flfast.setup.robustness import build_channel, check_cohort, relabel_attackers
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def run_experiment(phases: list[Phase], world: World, requests: StopRequests) -> float | None:
+    """Build a federation from a checked config and run it, as one rank of a world.
+
+    Returns:
+        `optimized_metric` after the last round.
+
+    Raises:
+        ConfigError: if data, model or devices refuse the settings on any rank, or if the
+            training diverges.
+        StoppedError: if a rank received a stop request.
+    """
+    federation = build(phases, world, requests)
+    try:
+        history = federation.run()
+    except (DivergedError, MisconfigurationException) as error:
+        raise ConfigError(str(error)) from error
+    except UnreadableImageError as error:
+        # In a worker process of the loader, the message follows a traceback.
+        raise OneRankError(str(error).strip().splitlines()[-1]) from error
+    except ValueError as error:
+        if "Expected more than 1 value per channel" not in str(error):
+            raise
+        raise OneRankError(
+            "BatchNorm got a batch of one example, which has no variance to divide by; raise "
+            "batch_size, micro_batch or partition.min_samples, or use model.norm=group"
+        ) from error
+    value = history[-1].get(phases[0].config.optimized_metric)
+    return None if value is None else float(value)
+
+
+def build(phases: list[Phase], world: World, requests: StopRequests) -> Federation:
+    """The federation of a run; a resumed one has the state of its checkpoint; collective.
+
+    Raises:
+        ConfigError: if data, model or devices refuse the settings on any rank.
+    """
+    given, config = phases, phases[0].config
+    folder = shared_run_dir(world)
+    first = world.rank == 0
+    found = on_all_ranks(world, lambda: first and find_resumable(config, folder))
+    checkpoints = gather(world, found)[0]
+    newest = checkpoints[0] if checkpoints else None
+    changes = changed_hardware(phases, newest, world)
+    phases = restore_sizes(phases, newest, changes)
+    # Ranks of a node must not download into one folder at the same time.
+    waits = world.local_rank > 0 and config.data.get("download", False)
+    early = on_all_ranks(world, lambda: None if waits else build_components(config))
+    components = on_all_ranks(world, lambda: early or build_components(config))
+    sizes = on_all_ranks(world, partial(find_sizes, phases, components, world))
+    phases = use_sizes(phases, smallest_sizes(gather(world, sizes)))
+    decided = previous_decisions(newest, changes, world)
+    make = partial(build_federation, phases, components, world, newest, decided)
+    federation = on_all_ranks(world, make)
+    resolved = resolved_sizes(given, phases)
+    on_all_ranks(world, partial(keep_checkpoints, federation, config, resolved, folder, requests))
+    if checkpoints:
+        on_all_ranks(world, partial(resume, federation, checkpoints))
+    return federation
+
+
+def on_all_ranks(world: World, work: Callable[[], T]) -> T:
+    """Run `work` on every rank and return this rank's result; collective.
+
+    Raises:
+        ConfigError: on every rank, if the settings are refused on any of them.
+    """
+    result: T | None = None
+    message: str | None = None
+    failure: Exception | None = None
+    try:
+        result = work()
+    except (ValueError, TypeError, OSError, MisconfigurationException, ConfigError) as error:
+        message, failure = str(error), error
+    except InstantiationException as error:
+        message, failure = str(error.__cause__ or error), error
+    except MemoryError as error:
+        message, failure = f"data or model are larger than the memory: {error}", error
+    except Exception as error:
+        # A bug, not a wrong setting. The other ranks must not wait for this one.
+        gather(world, f"{type(error).__name__}: {error}")
+        raise
+    messages = gather(world, message)
+    for rank, refusal in enumerate(messages):
+        if refusal is not None:
+            common = len(set(messages)) == 1
+            raise ConfigError(refusal if common else f"rank {rank}: {refusal}") from failure
+    return cast(T, result)
+
+
+def build_components(config: DictConfig) -> Components:
+    """Data, model, algorithm, optimizer and initial weights; none depends on the plan."""
+    quiet_lightning()
+    keep_freed_memory()
+    torch.set_num_threads(config.threads)
+    # Without this variable, Lightning's ddp divides all cores among its ranks.
+    os.environ["OMP_NUM_THREADS"] = str(config.threads)
+    data = build_data(config)
+    relabel_attackers(config, data)
+    return_freed_memory()
+    model = build_model(config, data)
+    use_channels_last(model)
+    initial = initial_weights(config, model)
+    algorithm = build_algorithm(config, initial, model)
+    make_optimizer = instantiate(config.optimizer)
+    if algorithm.optimizer is not None:
+        check_optimizer_state(make_optimizer, lr=config.optimizer.lr)
+    module = LocalModule(model, algorithm, make_optimizer, freeze_batchnorm=config.bn == "frozen")
+    # Constructed once here, so that the optimizer checks its options before training.
+    make_optimizer(module.parameters(), lr=config.optimizer.lr)
+    return Components(data, module, initial)
+
+
+def build_federation(
+    phases: list[Phase],
+    components: Components,
+    world: World,
+    checkpoint: Checkpoint | None,
+    decided: dict[str, Any],
+) -> Federation:
+    """A federation before round 1; `checkpoint` and `decided` are of the resumed run, if any."""
+    config = phases[0].config
+    data, module = components.data, components.module
+    check_sharding(phases, module.model, module.make_optimizer, world)
+    callbacks = build_callbacks(config)
+    make_trainer = partial(build_trainer, phases, callbacks, world)
+    plans = build_plans(phases, module.model)
+    loggers = build_loggers(config, checkpoint)
+    states = make_states(config.client_states, run_dir() / "client_states", world)
+    site = Site(module, data, Trainers(module, make_trainer), states, world)
+    engine = build_engine(config, site, decided)
+    check_metrics(config, engine)
+    title = describe(config, module.algorithm, data)
+    log_phases(phases, plans, engine, title=title)
+    federation = Federation(
+        algorithm=module.algorithm,
+        engine=engine,
+        data=data,
+        sampler=build_sampler(config),
+        plans=plans,
+        initial=components.initial,
+        rounds=1 if config.trainer.fast_dev_run else config.rounds,
+        eval_every=config.eval_every,
+        seed=config.seed,
+        recalibrate=config.bn == "recalibrate",
+        faults=engine.channel.faults,
+        callbacks=callbacks,
+        loggers=loggers,
+        run_dir=run_dir(),
+        title=title,
+    )
+    # Drawing the first cohort also refuses a sampler that wants more clients than there are.
+    check_cohort(engine.channel.aggregation, federation.cohort(1))
+    return federation
+
+
+def build_engine(config: DictConfig, site: Site, decided: dict[str, Any]) -> Engine:
+    """The engine of this rank.
+
+    Args:
+        config: of the run.
+        site: what the engine works with.
+        decided: what `auto` stands for on this rank so far; new decisions are added.
+    """
+    make_training = instantiate(config.engine)
+    training: LocalTraining = call_with(make_training, site=site, decided=decided)
+    finetune: FineTuning | None = None
+    if config.finetune_epochs:
+        own, own_decided = fine_tuning_site(site), decided.setdefault("finetuning", {})
+        own_training: LocalTraining = call_with(make_training, site=own, decided=own_decided)
+        finetune = FineTuning(own, own_training, config.finetune_epochs)
+    channel = build_channel(config, site.data)
+    return Engine(site, training, channel=channel, finetune=finetune, decided=decided)
+
+
+def log_phases(phases: list[Phase], plans: Plans, engine: Engine, *, title: str) -> None:
+    """Log the engine and the plan of every phase, a line each."""
+    for phase in phases:
+        plan = plans(phase.start, [])
+        opening = title if plan.phase == 0 else f"from round {phase.start}"
+        log.info("%s | engine %s, %s", opening, engine.choose(plan), plan.describe())
+
+
+def check_metrics(config: DictConfig, engine: Engine) -> None:
+    """Check that `optimized_metric` and evaluations after fine-tuning will be measured.
+
+    Raises:
+        ValueError: if no evaluation set has the model or the examples for them.
+    """
+    sets = engine.evaluation_sets
+    view = config.optimized_metric.partition("/")[0]
+    if view not in {"train", *sets}:
+        raise ValueError(
+            f"optimized_metric={config.optimized_metric} will not be measured: there is no such "
+            f"model or no such data; allowed: {', '.join(sorted(sets))} metrics and train/loss"
+        )
+    holdout, epochs = config.sampler.get("holdout_clients", 0), config.finetune_epochs
+    if epochs and sets.isdisjoint({"finetuned", "new_finetuned"}):
+        raise ValueError(
+            f"finetune_epochs={epochs}: no client has test data of its own; set split.test > 0"
+        )
+    if holdout and sets.isdisjoint({"new", "new_finetuned"}):
+        raise ValueError(
+            f"sampler.holdout_clients={holdout}: held-out clients have no test data, or no model "
+            f"to evaluate on it; set split.test > 0 or finetune_epochs > 0"
+        )
+
+
+def describe(config: DictConfig, algorithm: Algorithm, data: FederatedDataModule) -> str:
+    """The run's title: algorithm, data, partition, model and number of clients."""
+    choices: Any = HydraConfig.get().runtime.choices
+    name = algorithm.name if config.mode == "federated" else config.mode
+    words = [name, choices.data, choices.partition, choices.model, f"{data.num_clients} clients"]
+    return " · ".join(str(word) for word in words)
+
+
+def quiet_lightning() -> None:
+    """Silence Lightning's log lines about devices and finished fits: there is a fit per client."""
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # Lightning's own use of torch

@@ -1,0 +1,207 @@
+"""Starts the ranks of a run with TorchElastic, or joins a world that is already running."""
+
+import datetime
+import logging
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import configure_log, setup_globals
+from lightning.pytorch.utilities import rank_zero_only
+from omegaconf import DictConfig
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+from flfast.checkpoints.signals import StoppedError, StopRanks, StopRequests
+from flfast.config.errors import ConfigError, OneRankError
+from flfast.config.phases import Phase
+from flfast.distributed.devices import num_devices
+from flfast.distributed.elastic import cause_of_death, on_ranks
+from flfast.distributed.world import ALONE, World, gather, launched_world, num_restarts
+from flfast.setup.build import choose_strategy
+from flfast.setup.experiment import on_all_ranks, run_experiment
+from flfast.setup.external_world import fit_to_world
+
+log = logging.getLogger(__name__)
+
+STOP, REFUSAL = "stop", "refusal"
+"""Names of note files: a stop was requested; why the run is refused."""
+
+
+def run(phases: list[Phase]) -> float | None:
+    """Run a checked config in as many processes as its strategies need.
+
+    Args:
+        phases: the phases of the run, composed and checked.
+
+    Returns:
+        `optimized_metric` after the last round.
+
+    Raises:
+        ConfigError: if a setting cannot be run, or ranks die too often. In a world that torchrun
+            or SLURM started, only rank 0 raises it; other ranks exit with the same code.
+        StoppedError: if the run received a stop request.
+    """
+    world = launched_world()
+    if world is None:
+        size = num_ranks(phases)
+        if size > 1:
+            return _launch(phases, size)
+        with StopRequests(alone=True) as requests:
+            return run_experiment(phases, ALONE, requests)
+    try:
+        _join_world(phases, world)
+        equal_nodes = len(set(gather(world, world.local_size))) == 1
+        fit = partial(fit_to_world, phases, world, equal_nodes=equal_nodes)
+        phases = on_all_ranks(world, fit)
+        with StopRequests(alone=world.size == 1) as requests:
+            return run_experiment(phases, world, requests)
+    except ConfigError as error:
+        if world.rank:
+            if isinstance(error, OneRankError):  # rank 0 does not have this message
+                sys.stderr.write(f"rank {world.rank}: {error}\n")
+            raise SystemExit(2) from None
+        raise
+
+
+def num_ranks(phases: list[Phase]) -> int:
+    """Number of processes that the run needs on this machine.
+
+    Raises:
+        ConfigError: if phases need different numbers of ranks.
+    """
+    sizes = {size for phase in phases if (size := _num_ranks(phase.config)) > 1}
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"trainer.devices={sorted(sizes)} in different phases of strategy=ddp or fsdp: the "
+            f"ranks are started once; allowed: one number"
+        )
+    return max(sizes, default=1)
+
+
+def _num_ranks(config: DictConfig) -> int:
+    try:
+        strategy, chosen = choose_strategy(config)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return num_devices(chosen) if strategy in {"ddp", "fsdp"} else 1
+
+
+class _Outcome(NamedTuple):
+    """How a rank ended: one of three ways.
+
+    Attributes:
+        value: `optimized_metric` after the last round.
+        refused: the message of a `ConfigError`.
+        stopped: whether the run was stopped on request.
+    """
+
+    value: float | None = None
+    refused: str | None = None
+    stopped: bool = False
+
+
+def _launch(phases: list[Phase], size: int) -> float | None:
+    torch.set_num_threads(phases[0].config.threads)
+    notes = TemporaryDirectory(prefix="flfast-")
+    with notes as folder, StopRanks(Path(folder) / STOP) as requests:
+        args = phases, HydraConfig.instance().cfg, Path(folder)
+        restarts = max(phase.config.strategy.get("max_restarts", 0) for phase in phases)
+        try:
+            results = on_ranks(size, _run_rank, *args, max_restarts=restarts)
+        except ChildFailedError as error:
+            if requests.received:  # the ranks got the same signal and died of it
+                raise StoppedError from None
+            raise ConfigError(cause_of_death(error, size)) from None
+        except SignalException as error:
+            raise SystemExit(128 + error.sigval) from None
+    outcome: _Outcome = results[0]
+    if outcome.refused is not None:
+        raise ConfigError(outcome.refused)
+    if outcome.stopped:
+        raise StoppedError
+    return outcome.value
+
+
+def _run_rank(phases: list[Phase], hydra_config: Any, notes: Path) -> _Outcome:
+    """Run this process as a rank of the launched world.
+
+    Args:
+        phases: the phases of the run.
+        hydra_config: the config of Hydra's job.
+        notes: folder of the note files `STOP` and `REFUSAL`, shared by launcher and ranks.
+    """
+    # A terminal sends SIGINT to the launcher, too, which passes the request on.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # TorchElastic sends SIGTERM when another rank has died.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # A forked process inherits the launcher's handler.
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    with StopRequests(alone=False, names=["SIGUSR1"]) as requests:
+        if (notes / REFUSAL).exists():  # after a restart: the same error would occur again
+            return _Outcome(refused=(notes / REFUSAL).read_text(encoding="utf-8"))
+        _join_hydra_job(hydra_config)
+        world = launched_world()
+        assert world is not None
+        try:
+            _join_world(phases, world)
+            _stop_if_requested(world, requests, notes)
+            return _Outcome(run_experiment(phases, world, requests))
+        except StoppedError:
+            return _Outcome(stopped=True)
+        except OneRankError as error:
+            (notes / REFUSAL).write_text(str(error), encoding="utf-8")
+            raise
+        except ConfigError as error:
+            return _Outcome(refused=str(error))
+        except RuntimeError:
+            # Often only the connection to a dead rank: let TorchElastic notice that rank first.
+            time.sleep(1)
+            raise
+        except Exception as error:
+            text = f"rank {world.rank} of {world.size} died: {type(error).__name__}: {error}"
+            (notes / REFUSAL).write_text(text, encoding="utf-8")
+            raise
+
+
+def _join_hydra_job(hydra_config: Any) -> None:
+    HydraConfig.instance().cfg = hydra_config
+    setup_globals()
+    if not logging.getLogger().handlers:  # a spawned process lacks Hydra's logging setup
+        job: Any = HydraConfig.get()
+        configure_log(job.job_logging, job.verbose)
+
+
+def _stop_if_requested(world: World, requests: StopRequests, notes: Path) -> None:
+    """Stop before the run begins, if that was requested during start-up; collective.
+
+    All ranks must have joined the world and must agree: otherwise the others would hang.
+
+    Raises:
+        StoppedError: on every rank, if any rank knows of a request.
+    """
+    if any(gather(world, requests.received is not None or (notes / STOP).exists())):
+        raise StoppedError
+
+
+def _join_world(phases: list[Phase], world: World) -> None:
+    """Initialise the process group; ranks other than 0 log errors only from now on."""
+    rank_zero_only.rank = world.rank  # type: ignore[attr-defined]
+    if world.rank:
+        logging.getLogger().setLevel(logging.ERROR)
+    if not dist.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        timeout = max(phase.config.strategy.get("timeout_s", 1800) for phase in phases)
+        limit = datetime.timedelta(seconds=timeout)
+        # TorchElastic's store survives a restart and still holds the addresses of dead ranks:
+        # each attempt needs a prefix of its own.
+        store, rank, size = next(dist.rendezvous("env://", timeout=limit))
+        store = dist.PrefixStore(f"attempt-{num_restarts()}", store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)

@@ -1,0 +1,220 @@
+"""Lets a run write checkpoints, and resume from one."""
+
+import logging
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import instantiate
+from lightning.pytorch.loggers import Logger
+from omegaconf import DictConfig, OmegaConf
+
+from flfast.checkpoints.compatibility import digest
+from flfast.checkpoints.folders import FORMAT, Checkpoint, find, finished
+from flfast.checkpoints.keeper import Checkpoints
+from flfast.checkpoints.policy import Policy
+from flfast.checkpoints.restore import fingerprint, restore
+from flfast.checkpoints.signals import StopRequests
+from flfast.config.phases import AUTO_SIZES, Phase, replace_auto
+from flfast.distributed.devices import hardware
+from flfast.distributed.world import World, gather, num_restarts
+from flfast.federation.loop import Federation
+from flfast.setup.build import run_dir
+
+log = logging.getLogger(__name__)
+
+_HARDWARE = ("callbacks", "engine", "loader", "strategy", "threads", "trainer")
+"""Keys that `engine=auto` and `micro_batch=auto` depend on, besides `schedule.phases`."""
+
+_LOGGER_IDS = {"WandbLogger": "id", "MLFlowLogger": "run_id"}
+
+
+def shared_run_dir(world: World) -> Path:
+    """The run folder that Hydra chose on rank 0, as an absolute path; collective."""
+    return Path(gather(world, str(run_dir().absolute()))[0])
+
+
+def find_resumable(config: DictConfig, folder: Path) -> list[Checkpoint]:
+    """Checkpoints that the run may resume from, newest first; none for a new run.
+
+    Args:
+        config: the run's config.
+        folder: the run's folder.
+
+    Raises:
+        ValueError: if `resume` names a checkpoint that does not exist or cannot be read.
+    """
+    restarted = num_restarts() > 0
+    found = _find_readable(folder) if restarted or config.resume == "auto" else []
+    if not found and config.resume not in {None, "auto"}:
+        found = find(config.resume, folder)
+    if restarted:
+        start = f"round {found[0].round_idx}" if found else "the beginning"
+        log.warning("a rank died: all ranks resume from %s", start)
+    elif not found and config.resume is not None:
+        log.info("resume=auto: no checkpoint in %s, a new run begins", folder)
+    return found
+
+
+def _find_readable(folder: Path) -> list[Checkpoint]:
+    found = find("auto", folder)
+    readable = {checkpoint.path for checkpoint in found}
+    for path in finished(folder):
+        if path not in readable:
+            log.warning("skipping a broken checkpoint: %s", path)
+    return found
+
+
+def restore_sizes(
+    phases: list[Phase], checkpoint: Checkpoint | None, changes: list[str]
+) -> list[Phase]:
+    """Phases with the resumed run's sizes in place of `auto`.
+
+    On other hardware `micro_batch` stays `auto`: another device may have less memory.
+
+    Args:
+        phases: the phases of the run.
+        checkpoint: the one to resume from, if any.
+        changes: as returned by `changed_hardware`.
+    """
+    if checkpoint is None:
+        return phases
+    sizes = dict(checkpoint.about["sizes"])
+    if changes:
+        sizes.pop("micro_batch", None)
+    return replace_auto(phases, sizes)
+
+
+def previous_decisions(
+    checkpoint: Checkpoint | None, changes: list[str], world: World
+) -> dict[str, Any]:
+    """What this rank's engine decided for `auto` in the run that is resumed.
+
+    Empty on other hardware, which is logged: new decisions may round differently.
+
+    Args:
+        checkpoint: the one to resume from, if any.
+        changes: as returned by `changed_hardware`.
+        world: the ranks of the run.
+    """
+    ranks: list[dict[str, Any]] = []
+    if checkpoint is not None:
+        ranks = checkpoint.about.get("decided", [])
+    if not any(ranks):
+        return {}
+    if len(ranks) != world.size:
+        changes = [*changes, "number of ranks"]
+    if changes:
+        log.info("changed since the checkpoint: %s; engine=auto decides anew", ", ".join(changes))
+        return {}
+    return ranks[world.rank]
+
+
+def changed_hardware(
+    phases: list[Phase], checkpoint: Checkpoint | None, world: World
+) -> list[str]:
+    """What `auto` depends on and has changed since the checkpoint; collective.
+
+    Returns:
+        Keys of the config; `machine` stands for rank 0's hardware.
+    """
+    machine = gather(world, hardware())[0]
+    if checkpoint is None:
+        return []
+    before, now = checkpoint.about["config"], _plain_values(phases[0].config)
+    changes = [key for key in _HARDWARE if before.get(key) != now[key]]
+    changes += ["machine"] * (checkpoint.about.get("machine") != machine)
+    same = before["schedule"]["phases"] == now["schedule"]["phases"]
+    return changes if same else [*changes, "schedule.phases"]
+
+
+def _plain_values(config: DictConfig) -> dict[str, Any]:
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    return plain
+
+
+def build_loggers(config: DictConfig, checkpoint: Checkpoint | None) -> list[Logger]:
+    """The configured loggers; those of a resumed run continue its records."""
+    nodes = instantiate(_logger_nodes(config, checkpoint))
+    loggers = [logger for logger in nodes.values() if logger]
+    for logger in loggers:
+        logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
+    return loggers
+
+
+def _logger_nodes(config: DictConfig, checkpoint: Checkpoint | None) -> Any:
+    nodes: Any = OmegaConf.to_container(config.logger, resolve=True) if config.logger else {}
+    if checkpoint is None:
+        return nodes
+    for node in filter(None, nodes.values()):
+        name = node["_target_"].rpartition(".")[2]
+        run_id = checkpoint.about["loggers"].get(name)
+        if name in _LOGGER_IDS and run_id and node.get(_LOGGER_IDS[name]) is None:
+            node[_LOGGER_IDS[name]] = run_id
+            node |= {"resume": "allow"} if name == "WandbLogger" else {}
+        if name == "TensorBoardLogger":  # hides records of rounds after the checkpoint
+            node["purge_step"] = checkpoint.round_idx + 1
+    return nodes
+
+
+def resolved_sizes(before: list[Phase], after: list[Phase]) -> dict[str, int]:
+    """The number that replaced each `auto` between two versions of the phases, by key."""
+    return {
+        key: int(new.config[key])
+        for old, new in zip(before, after, strict=True)
+        for key in AUTO_SIZES
+        if old.config[key] == "auto"
+    }
+
+
+def keep_checkpoints(
+    federation: Federation,
+    config: DictConfig,
+    sizes: dict[str, int],
+    folder: Path,
+    requests: StopRequests,
+) -> Checkpoints:
+    """Add the callback that writes checkpoints and stops the run on request.
+
+    Args:
+        federation: this rank's federation.
+        config: as the user gave it, `auto` included.
+        sizes: numbers that replaced `auto`.
+        folder: the run's folder, the same on every rank.
+        requests: this rank's stop requests.
+    """
+    plain, engine = _plain_values(config), federation.engine
+    about = {
+        "format": FORMAT,
+        "config_digest": digest(plain),
+        "config": plain,
+        "sizes": sizes,
+        "data": fingerprint(federation.data),
+        "machine": hardware(),
+        "versions": {name: version(name) for name in ("flfast", "torch", "lightning")},
+    }
+    policy = Policy(**plain["checkpoint"])
+    keeper = Checkpoints(policy, folder, engine.site.states, engine.site.world, about, requests)
+    federation.callbacks = [*federation.callbacks, keeper]
+    return keeper
+
+
+def resume(federation: Federation, checkpoints: list[Checkpoint]) -> None:
+    """Restore the state of the newest checkpoint that can be loaded; collective.
+
+    Raises:
+        ValueError: if none can be loaded.
+    """
+    engine = federation.engine
+    checkpoint = restore(federation, engine.site.states, checkpoints, engine.site.world)
+    for round_idx in range(checkpoint.round_idx, 0, -1):
+        before = federation.history[round_idx]["plan/precision"]
+        now = federation.plans(round_idx, federation.history[:round_idx]).precision
+        if now != before:
+            log.warning(
+                "trainer.precision=%s, but %s up to round %d: results will differ from a run "
+                "without interruption",
+                *(now, before, round_idx),
+            )
+            break
+    log.info("resuming after round %d from %s", checkpoint.round_idx, checkpoint.path)

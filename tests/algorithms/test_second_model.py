@@ -1,0 +1,160 @@
+"""Leaves beside the model, and stages: under every wrapper, over ranks, and where refused."""
+
+from functools import partial
+
+import pytest
+import torch
+from algorithms_by_name import algorithm_of, close, federation_of, personal_of, run, server_of
+from engine_runs import engine_of, mlp, with_batchnorm
+from torch import nn
+
+from flfast.algorithms.keep_local import keep_local
+from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
+from flfast.datamodules.batches import Batch
+from flfast.engines.auto import AutoTraining
+from flfast.engines.eager import EagerTraining
+from flfast.engines.fused.training import FusedTraining
+from flfast.lit.batchnorm import batchnorm_weights
+from flfast.lit.task import LocalTask
+from flfast.plan import Batching
+from flfast.state.weights import read_weights
+
+momentum = partial(torch.optim.SGD, momentum=0.9)
+
+
+@pytest.mark.parametrize("name", ["ditto", "fedrep"])
+@pytest.mark.parametrize("shard", ["clients", "batch"])
+def test_ranks_train_to_the_numbers_of_one(name, shard, make_data, make_federation, in_world):
+    def trained(**options):
+        federation = federation_of(
+            make_data,
+            make_federation,
+            name,
+            mlp(),
+            sizes=(6, 3, 8),
+            rounds=2,
+            batching=Batching(3),
+            **options,
+        )
+        return server_of(run(federation))
+
+    def work(world):
+        weights = trained(world=world, strategy="ddp", shard=shard)
+        return {n: w.tolist() for n, w in weights.items()}
+
+    expected = trained()
+    for found in in_world(2, work).values():
+        close({n: torch.tensor(w).double() for n, w in found.items()}, expected, tol=1e-6)
+
+
+def test_threads_that_share_a_batch_train_both_models(make_data, make_federation):
+    def trained(strategy):
+        federation = federation_of(
+            make_data, make_federation, "ditto", mlp(), sizes=(6, 3), strategy=strategy
+        )
+        return run(federation)
+
+    one, two = trained("single"), trained("dp")
+    close(server_of(two), server_of(one), tol=1e-9)
+    close(personal_of(two, 0), personal_of(one, 0), tol=1e-9)
+
+
+@pytest.mark.parametrize("wrapper", [keep_optimizer, average_optimizer])
+@pytest.mark.parametrize("name", ["ditto", "fedrep"])
+def test_optimizer_states_follow_every_leaf_and_phase(name, wrapper, make_data, make_federation):
+    def trained(engine):
+        federation = federation_of(
+            make_data, make_federation, name, mlp(), rounds=3, optimizer=momentum
+        )
+        algorithm = wrapper(federation.algorithm)
+        federation.algorithm = federation.engine.site.module.algorithm = algorithm
+        return run(federation, engine, 1)
+
+    eager, fused = trained(EagerTraining), trained(FusedTraining)
+    close(server_of(fused), server_of(eager), tol=1e-9)
+    plain = federation_of(make_data, make_federation, name, mlp(), rounds=3, optimizer=momentum)
+    first = next(iter(server_of(eager)))
+    assert not torch.allclose(server_of(run(plain))[first], server_of(eager)[first], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ditto", "apfl", "pfedme", "moon", "per_fedavg"])
+def test_batchnorm_that_stays_with_the_client(name, make_data, make_federation):
+    """`bn=local` around algorithms that read or train more than one model."""
+    model = with_batchnorm()
+    own = batchnorm_weights(model, read_weights(model))
+    federation = make_federation(
+        make_data((8, 12), split=(0.0, 0.25)),
+        model,
+        algorithm=keep_local(algorithm_of(name, model), own),
+        rounds=2,
+        batching=Batching(3),
+    )
+    federation.run()
+    for leaf in own["params"]:
+        assert torch.equal(federation.weights()[leaf], own["params"][leaf])
+        assert not torch.equal(personal_of(federation, 0)[leaf], own["params"][leaf])
+    assert "personal/accuracy" in federation.history[-1]
+
+
+def test_frozen_batchnorm_is_frozen_in_both_models(make_data, make_federation):
+    federation = make_federation(
+        make_data((6, 8)),
+        with_batchnorm(),
+        algorithm=algorithm_of("ditto", with_batchnorm()),
+        batching=Batching(3),
+        freeze_batchnorm=True,
+    )
+    federation.run()
+    start, personal = federation.initial["params"], personal_of(federation, 0)
+    for name, leaf in start.items():
+        assert torch.equal(personal[name], leaf) == name.startswith("2."), name
+
+
+def test_a_phase_leaves_the_model_trainable(make_data, make_federation):
+    federation = run(federation_of(make_data, make_federation, "fedbabu", mlp()))
+    assert all(p.requires_grad for p in federation.engine.site.model.parameters())
+
+
+@pytest.mark.parametrize("engine", [EagerTraining, FusedTraining, AutoTraining])
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("pfedme", {"strategy": "dp"}, "strategy=dp divides"),
+        ("pfedme", {"strategy": "ddp", "shard": "batch"}, "strategy.shard=batch divides"),
+        ("per_fedavg", {"batching": Batching(8, micro_batch=2)}, "micro_batch=2 cuts"),
+        ("ditto", {"strategy": "fsdp"}, "two models"),
+        ("fedrep", {"strategy": "fsdp"}, "parts of a model"),
+    ],
+)
+def test_plans_that_an_algorithm_does_not_allow_are_refused(
+    engine, name, changes, said, make_data, make_federation
+):
+    federation = federation_of(make_data, make_federation, name, mlp())
+    plan = federation.plans(1, [])._replace(**changes)
+    with pytest.raises(ValueError, match=f"algorithm={name} .*{said}"):
+        engine_of(federation, engine).choose(plan)
+
+
+@pytest.mark.parametrize("name", ["ditto", "fedrep", "pfedme", "apfl", "moon", "per_fedavg"])
+def test_auto_takes_personal_algorithms_for_a_program(name, make_data, make_federation):
+    federation = federation_of(make_data, make_federation, name, mlp())
+    assert engine_of(federation).choose(federation.plans(1, [])) == "fused"
+
+
+def test_features_are_what_enters_the_head():
+    model = with_batchnorm()
+    batch = Batch(torch.randn(4, 5), torch.tensor([0, 1, 2, 0]))
+    task, params = LocalTask(model), dict(model.named_parameters())
+    before = model[2].running_mean.clone()
+    weights = {**params, **dict(model.named_buffers())}
+    fixed = task.fixed_features(weights, batch, layer="3")
+    torch.testing.assert_close(fixed, model.eval()[:3](batch.inputs).detach())
+    assert torch.equal(model[2].running_mean, before)
+    assert not fixed.requires_grad
+    model.train()
+    features, loss = task.features(params, batch, layer="3")
+    torch.testing.assert_close(model[3](features), model(batch.inputs))
+    torch.testing.assert_close(
+        loss, nn.functional.cross_entropy(model(batch.inputs), batch.targets)
+    )
+    assert all(layer.training for layer in model.modules())

@@ -1,0 +1,54 @@
+"""The self-check, for real: a run with the defaults, ranks, kernels; and where some are not."""
+
+import pytest
+from processes import Command
+
+from flfast.doctor import __main__ as doctor
+from flfast.doctor import checks
+
+CHECKS = [
+    *("versions", "C++ kernels", "torch.compile", "gloo", "NCCL", "run folder", "default run"),
+    *("processors", "CUDA graphs"),
+]
+
+
+def said(start, *arguments, **options):
+    command: Command = start(doctor.main, *arguments, **options)
+    code, _ = command.end()
+    return code, (command.folder / "stdout").read_text()
+
+
+@pytest.fixture
+def patience(monkeypatch):
+    """Time for what is tried here, however busy the machine is."""
+    monkeypatch.setattr(checks, "_COMPILE_S", 200)
+    monkeypatch.setattr(checks, "_ALL_REDUCE_S", 200)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("patience")
+def test_it_says_what_works_in_plain_lines_and_that_a_run_will_work(start, tmp_path):
+    code, text = said(start, folder="here")
+    lines = text.splitlines()
+    assert code == 0
+    assert [line.partition(":")[0] for line in lines[:-1]] == CHECKS
+    assert lines[-1] == "A run with the defaults will work."
+    for name in ("C++ kernels", "torch.compile", "gloo", "run folder", "default run"):
+        assert f"{name}: works" in text
+    assert "samples/s" in text
+    assert not any((tmp_path / "here" / "outputs").glob("*"))  # nothing is left behind
+
+
+@pytest.mark.slow
+def test_without_compiler_and_run_folder_it_says_what_to_do_and_fails(start, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    env = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    code, text = said(start, str(tmp_path / "file" / "runs"), env=env)
+    assert code == 1
+    assert "C++ kernels: fails" in text
+    assert "no C++ compiler" in text
+    assert "torch.compile: fails" in text
+    assert "what it needs: g++" in text
+    assert "run folder: fails" in text
+    assert "hydra.run.dir=FOLDER" in text
+    assert text.splitlines()[-1] == "A run with the defaults will not work: run folder."

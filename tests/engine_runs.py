@@ -1,0 +1,114 @@
+"""Federations run by one engine or another, and compared."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from flfast.engines.auto import AutoTraining
+from flfast.engines.eager import EagerTraining
+from flfast.engines.engine import Engine
+from flfast.engines.fine_tuning import FineTuning, fine_tuning_site
+from flfast.engines.fused.graph.cuda_graphs import Direct
+from flfast.engines.fused.training import FusedTraining
+from flfast.lit.trainers import Trainers
+
+
+class Replaying(FusedTraining):
+    """Replays programs on the CPU, too."""
+
+    def program(self, plan):
+        program = super().program(plan)
+        for programs in program._client.programs:
+            programs.recorder = programs.recorder or Direct()
+        return program
+
+    def recordings(self):
+        """How many were made by programs that could all be recorded."""
+        made = 0
+        stages = (own for program in self._programs.values() for own in program._client.programs)
+        for programs in stages:
+            for program in programs._programs.values():
+                assert program._recorder is programs.recorder
+                for recording in program._recordings.values():
+                    made += sum(own.replay is not None for own in recording._steps.values())
+        return made
+
+
+class OperatorByOperator(FusedTraining):
+    """Replays no programs on a GPU either."""
+
+    def program(self, plan):
+        program = super().program(plan)
+        for programs in program._client.programs:
+            programs.recorder = None
+        return program
+
+
+def net(*layers):
+    torch.manual_seed(1)  # noqa: TID251 - a test's own model
+    return nn.Sequential(*(make() for make in layers))
+
+
+def mlp(*between):
+    return net(lambda: nn.Linear(5, 8), nn.Tanh, *between, lambda: nn.Linear(8, 3))
+
+
+def with_batchnorm():
+    return mlp(lambda: nn.BatchNorm1d(8))
+
+
+def engine_of(federation, training=AutoTraining, *, stack="auto", finetune_epochs=0):
+    """The federation's engine with another way of local training."""
+    before = federation.engine
+
+    options = {} if training is EagerTraining else {"decided": {}, "stack": stack}
+
+    def make(site):
+        return training(site, **options)
+
+    site = replace(before.site, trainers=anew(before.site.trainers, before.site.module))
+    finetune = None
+    if finetune_epochs:
+        own = fine_tuning_site(site)
+        finetune = FineTuning(own, make(own), finetune_epochs)
+    return Engine(site, make(site), channel=before.channel, finetune=finetune)
+
+
+def anew(trainers, module):
+    """Trainers that have not run yet."""
+    return Trainers(module, trainers.make_trainer)
+
+
+def chosen(federation, **changes):
+    plan = federation.plans(1, [])._replace(**changes)
+    return engine_of(federation).choose(plan)
+
+
+def ran(federation, engine, *, stack="auto"):
+    federation.engine = engine_of(federation, engine, stack=stack)
+    federation.run()
+    return federation
+
+
+def assert_engines_agree(make, *, tol=1e-9, engine=FusedTraining, stack="auto"):
+    """`make()` is a new federation each time; returns the one that was fused."""
+    eager, fused = ran(make(), EagerTraining), ran(make(), engine, stack=stack)
+    assert fused.engine.choose(fused.plans(1, [])) == "fused"
+    found, expected = fused.weights(), eager.weights()
+    assert any(not torch.equal(expected[n], w) for n, w in flat(eager.initial).items())
+    torch.testing.assert_close(found, expected, rtol=tol, atol=tol)
+    left, right = (
+        [
+            {k: v for k, v in row.items() if k.startswith(("train/loss", "comm/", "cohort/"))}
+            for row in federation.history
+        ]
+        for federation in (fused, eager)
+    )
+    assert left == [pytest.approx(row, rel=1e-5) for row in right]
+    return fused
+
+
+def flat(weights):
+    return {**weights["params"], **weights["buffers"]}

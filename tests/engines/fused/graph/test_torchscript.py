@@ -1,0 +1,71 @@
+"""One source for stacks of any width."""
+
+import pytest
+import torch
+
+from flfast.engines.fused.graph.torchscript import Script, for_any_width
+from flfast.engines.fused.graph.trace import operators, rewritten
+from flfast.engines.fused.graph.vmapped import stacked
+
+
+def step(state, context, batch):
+    hidden = torch.tanh(batch["x"] @ state["w"].t() + context["b"])
+    state["w"].sub_(hidden.t() @ batch["x"])
+    state["sum"].addcmul_(hidden.sum(), context["b"].sum())
+
+
+def tree(width=None):
+    rng = torch.Generator().manual_seed(0)
+    lead = () if width is None else (width,)
+
+    def drawn(*shape):
+        return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+    return {"w": drawn(*lead, 2, 3), "sum": drawn(*lead)}, {"b": drawn(2)}
+
+
+@pytest.mark.parametrize("width", [2, 5, 7])
+def test_a_stack_of_any_width_takes_the_steps_of_its_clients(width):
+    state, context = tree(width)
+    rows = torch.randn(4, width, 6, 3, dtype=torch.float64)
+    singles = [{name: leaf[0] for name, leaf in state.items()}, context, {"x": rows[0, 0]}]
+    module = operators(step, singles)
+    flat = [leaf for own in singles for leaf in own.values()]
+    pair = [rewritten(stacked(module, flat, [False, False, True, False], n)) for n in (2, 3)]
+    assert torch.ops.aten.baddbmm_.default in {node.target for node in pair[0].graph.nodes}
+    script = Script(*pair, sliced=1)
+    found = {name: leaf.clone() for name, leaf in state.items()}
+    script([*found.values(), context["b"]], [rows], num=4, width=width)
+    for client in range(width):
+        own = {name: leaf[client].clone() for name, leaf in state.items()}
+        for row in rows[:, client]:
+            step(own, context, {"x": row})
+        torch.testing.assert_close({n: leaf[client] for n, leaf in found.items()}, own)
+
+
+@pytest.mark.parametrize(
+    ("two", "three"),
+    [("f(x, 2)", "f(x, 4)"), ("f(x, 0.5)", "f(x, 0.25)"), ("f(x)", "f(x, 3)"), ("f(x)", "g(x)")],
+)
+def test_what_is_no_multiple_of_the_width_is_refused(two, three):
+    with pytest.raises(NotImplementedError):
+        for_any_width(two, three)
+
+
+def test_names_are_no_numbers():
+    same = "view_2 = torch.ops.aten.view.default(arg2_1, [10, -1], 1e-05)"
+    assert for_any_width(same, same) == same
+    assert for_any_width("v_2(x2, [-1, 2, 8])", "v_2(x2, [-1, 3, 12])") == (
+        "v_2(x2, [-1, width * 1, width * 4])"
+    )
+
+
+def test_an_operator_that_vmap_would_repeat_is_refused():
+    def divides(state, batch):
+        state["w"].addcdiv_(batch["x"][0], batch["x"][1])
+
+    singles = [{"w": torch.zeros(3)}, {"x": torch.rand(4, 3)}]
+    module = operators(divides, singles)
+    flat = [leaf for own in singles for leaf in own.values()]
+    with pytest.raises(RuntimeError, match="vmap"):
+        stacked(module, flat, [False, False], 2)

@@ -1,0 +1,59 @@
+"""Kernels are compiled once for a machine, and their absence has a reason."""
+
+import multiprocessing
+import os
+
+import pytest
+
+from flfast.engines.fused.native.build import build
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "flfast"
+
+
+@pytest.fixture
+def compiler(monkeypatch, tmp_path):
+    """Put a compiler of these lines before all others."""
+
+    def compiler(*lines):
+        script = tmp_path / "c++"
+        script.write_text("\n".join(["#!/bin/sh", *lines]))
+        script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    return compiler
+
+
+def test_only_the_first_process_compiles(cache, compiler, tmp_path):
+    """With a slow compiler that counts; `test_kernels.py` takes the real one's library."""
+    count = f"echo once >> {tmp_path / 'calls'}"
+    compiler(
+        '[ "$1" = -march=native ] && exit', count, "sleep 1", "shift $(($# - 1))", "echo > $1"
+    )
+    fork = multiprocessing.get_context("fork")
+    processes = [fork.Process(target=build) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert build().exists()
+    assert (tmp_path / "calls").read_text() == "once\n"
+    assert sorted(path.name for path in cache.iterdir()) == sorted([build().name, "lock"])
+
+
+@pytest.mark.usefixtures("cache")
+def test_without_a_compiler(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(OSError, match=r"no C\+\+ compiler among c\+\+, g\+\+, clang\+\+"):
+        build()
+
+
+def test_a_compiler_that_fails(cache, compiler):
+    compiler("echo 'kernels.cpp:1: error: no' >&2", "exit 1")
+    with pytest.raises(RuntimeError, match=r"c\+\+: kernels.cpp:1: error: no"):
+        build()
+    assert not list(cache.glob("kernels-*"))

@@ -1,0 +1,127 @@
+"""The fused engine on a GPU: the numbers of the eager one there. `pytest -k gpu` runs these."""
+
+from functools import partial
+
+import pytest
+import torch
+from engine_runs import (
+    OperatorByOperator,
+    Replaying,
+    assert_engines_agree,
+    engine_of,
+    mlp,
+    net,
+    ran,
+    with_batchnorm,
+)
+from torch import nn
+
+from flfast.algorithms.fedprox import fedprox
+from flfast.datamodules.transforms import BatchTransform
+from flfast.engines.auto import AutoTraining
+from flfast.engines.eager import EagerTraining
+from flfast.plan import Batching
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+ON_GPU = {"accelerator": "gpu", "devices": [0], "precision": "64-true"}
+IMAGE = (1, 8, 8)
+
+
+def cnn():
+    return net(
+        lambda: nn.Conv2d(1, 4, 3),
+        nn.ReLU,
+        lambda: nn.MaxPool2d(2),
+        nn.Flatten,
+        lambda: nn.Linear(36, 3),
+    )
+
+
+def with_dropout():
+    return mlp(lambda: nn.Dropout(0.5))
+
+
+@pytest.mark.parametrize("stack", [1, 3, 9, "auto"])
+@pytest.mark.parametrize("model", [mlp, with_batchnorm, cnn])
+@pytest.mark.parametrize(
+    "optimizer", [partial(torch.optim.SGD, momentum=0.9), torch.optim.Adam], ids=["sgd", "adam"]
+)
+def test_recorded_rounds_are_those_of_the_eager_engine(
+    make_data, make_federation, stack, model, optimizer
+):
+    def make():
+        return make_federation(
+            make_data([9, 14, 3, 26, 7], features=IMAGE if model is cnn else (5,)),
+            model(),
+            algorithm=fedprox(mu=0.5, weighting="samples"),
+            optimizer=optimizer,
+            batching=Batching(4, drop_single=True),
+            rounds=4,
+            trainer=ON_GPU,
+        )
+
+    fused = assert_engines_agree(make, stack=stack, engine=Replaying, tol=1e-8)
+    assert fused.engine.training.recordings() > 0
+
+
+@pytest.mark.parametrize("batching", [Batching(-1), Batching(8, micro_batch=3)])
+def test_full_and_micro_batches(make_data, make_federation, batching):
+    def make():
+        data = make_data([9, 14, 3])
+        return make_federation(data, mlp(), batching=batching, rounds=5, trainer=ON_GPU)
+
+    assert_engines_agree(make, engine=Replaying, tol=1e-8)
+
+
+def test_augmented_bytes_are_gathered_on_the_device(make_data, make_federation):
+    def make():
+        pixels = torch.randint(0, 256, (26, 3, 8, 8), generator=torch.Generator().manual_seed(0))
+        data = make_data(
+            [9, 14, 3],
+            features=(3, 8, 8),
+            inputs=pixels.to(torch.uint8),
+            transform=BatchTransform((0.5, 0.4, 0.3), (0.2, 0.3, 0.4), 1, random_flip=True),
+        )
+        model = net(nn.Flatten, lambda: nn.Linear(192, 3))
+        return make_federation(data, model, rounds=3, trainer=ON_GPU)
+
+    fused = assert_engines_agree(make, stack=3, engine=Replaying, tol=1e-8)
+    device = torch.device("cuda", 0)
+    assert fused.engine.training._stored.on(device)[0].device == device
+
+
+def test_recorded_dropout_draws_what_unrecorded_dropout_draws(make_data, make_federation):
+    """So masks are a function of seed, round and client, whenever a run is resumed."""
+
+    def final(engine):
+        data = make_data([33, 8, 50])
+        federation = make_federation(data, with_dropout(), rounds=4, trainer=ON_GPU)
+        return ran(federation, engine, stack=1).weights()
+
+    torch.testing.assert_close(final(Replaying), final(OperatorByOperator))
+
+
+@pytest.mark.parametrize("stack", [1, 20])
+def test_dropout_agrees_in_distribution(make_data, make_federation, stack):
+    """The mean loss of many clients' steps, each with masks of its own."""
+
+    def loss(engine):
+        data = make_data([40] * 60)
+        federation = make_federation(
+            data, with_dropout(), rounds=2, lr=0.05, batching=Batching(4), trainer=ON_GPU
+        )
+        return ran(federation, engine, stack=stack).history[-1]["train/loss"]
+
+    assert loss(Replaying) == pytest.approx(loss(EagerTraining), rel=0.05)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
+def test_auto_goes_fused_in_every_precision(make_data, make_federation, precision):
+    trainer = {**ON_GPU, "precision": precision}
+    federation = make_federation(make_data([9, 14, 3]), mlp(), rounds=3, trainer=trainer)
+    plan = federation.plans(1, [])._replace(precision=precision)
+    assert engine_of(federation, AutoTraining).choose(plan) == "fused"
+    assert ran(federation, AutoTraining).history[-1]["cohort/rejected"] == 0

@@ -1,0 +1,94 @@
+"""Whatever goes wrong, and whoever resists it, goes the same way in every engine and world."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from adversaries import THREATS
+from problems import problem_of
+from solving import BATCH, CLIENTS, PLAIN, SINGLE, Way, assert_same, solve
+
+from flfast.aggregations.aggregation import MEAN
+from flfast.aggregations.krum import krum
+from flfast.aggregations.median import median
+from flfast.distributed.world import ALONE
+from flfast.server.reduction import RowReduction, reduction_for
+
+# Another engine and another world at once; what is special about others, once each.
+WAYS = {
+    None: Way("fused", 2, (CLIENTS, SINGLE)),
+    "median": Way("eager", 2, (BATCH,)),
+    "trimmed_mean": Way("stacked"),
+}
+ALGORITHMS = ("averaged_steps", "keep_local", "fedavg")
+
+
+def threatened(name, number):
+    """A problem of six clients in double precision, whose steps do not amplify rounding."""
+    return replace(
+        problem_of(5).without_batch_statistics(),
+        sizes=(6, 9, 7, 8, 12, 5),
+        model="mlp",
+        batchnorm=None if number % 2 else "frozen",
+        algorithm=ALGORITHMS[number % len(ALGORITHMS)],
+        optimizer="momentum",
+        optimizer_state=("reset", "keep", "average")[number // 2 % 3],
+        lr=0.05,
+        local_steps=3,
+        local_epochs=None,
+        limit=1.0,
+        clip=None,
+        fraction=1.0,
+        dropout=0.0,
+        rounds=2,
+        precision="64-true",
+        threat=name,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "name"), list(enumerate(THREATS)))
+def test_threats_and_defences_do_not_depend_on_engine_and_world(number, name, solve_in):
+    problem = threatened(name, number)
+    expected = solve(problem, PLAIN)
+    told = [row for rows in expected.clients[1:] for row in rows.values()]
+    kinds = {(row["status"], row.get("reason", "")) for row in told}
+    assert kinds != {("trained", "")} or name in {"median", "krum"}, "something happens"
+    for way in {WAYS[None], WAYS.get(name, WAYS[None])}:
+        assert_same(solve_in(problem, way), expected, problem)
+
+
+def upload(value, count):
+    return {"params": {"w": torch.full((2,), value)}, "buffers": {"num": torch.tensor(count)}}
+
+
+def test_rows_are_in_the_order_of_the_cohort_and_counters_take_a_median():
+    uploads = reduction_for(median(), [7, 3, 9])
+    for client_id, value, count in ((9, 5.0, 40), (7, 1.0, 10), (3, 2.0, 30)):
+        uploads.add(client_id, upload(value, count), weight=1.0)
+    found = uploads.combine(ALONE)
+    assert found.mean["params"]["w"].tolist() == [2.0, 2.0]
+    assert found.mean["buffers"]["num"] == 30
+    assert found.mean["buffers"]["num"].dtype == torch.int64
+    assert found.left_out == frozenset()
+
+
+def test_krum_says_whom_it_left_out_by_client():
+    uploads = reduction_for(krum(num_byzantine=0), [7, 3, 9, 8])
+    for client_id, value in ((9, 5.0), (7, 1.0), (3, 1.5), (8, 1.6)):
+        uploads.add(client_id, upload(value, 1), weight=1.0)
+    found = uploads.combine(ALONE)
+    assert found.mean["params"]["w"].tolist() == [1.5, 1.5]
+    assert found.left_out == {9, 7, 8}
+
+
+def test_too_few_uploads_are_no_mean_and_say_so():
+    uploads = reduction_for(krum(num_byzantine=1), range(6))
+    assert uploads.combine(ALONE) == (None, frozenset(), "")
+    uploads.add(2, upload(1.0, 1), weight=1.0)
+    shortage = "aggregation.num_byzantine=1 needs 5 uploads for krum, 1 arrived"
+    assert uploads.combine(ALONE) == (None, frozenset(), shortage)
+
+
+def test_the_mean_collects_nothing():
+    assert not isinstance(reduction_for(MEAN, [1]), RowReduction)

@@ -1,0 +1,138 @@
+"""Attacks, faults and defences together: what they do to a federation on real digits."""
+
+from functools import partial
+
+import pytest
+import torch
+from engine_runs import engine_of, net
+from hydra import compose, initialize_config_dir
+from torch import nn
+
+from flfast.aggregations.aggregation import MEAN
+from flfast.aggregations.geometric_median import geometric_median
+from flfast.aggregations.krum import krum
+from flfast.aggregations.median import median
+from flfast.aggregations.trimmed_mean import trimmed_mean
+from flfast.attacks.attack import choose_attackers
+from flfast.attacks.sign_flip import sign_flip
+from flfast.datamodules.federated import FederatedDataModule, Split
+from flfast.datamodules.fetching import Loading
+from flfast.datamodules.partitions.iid import iid
+from flfast.datamodules.sources.digits import digits
+from flfast.engines.fused.training import FusedTraining
+from flfast.loggers.table import read_rows
+from flfast.plan import Batching
+from flfast.server.channel import Channel
+from flfast.setup.robustness import build_channel, relabel_attackers
+
+
+@pytest.fixture(scope="module")
+def population():
+    data = FederatedDataModule(
+        partial(digits, test_fraction=0.2, mean=[0.5], std=[0.5]),
+        partial(iid, num_clients=10, min_samples=10),
+        seed=0,
+        split=Split(0.0, 0.0),
+        loading=Loading(eval_batch_size=1000),
+    )
+    data.setup()
+    return data
+
+
+@pytest.fixture
+def accuracy(population, make_federation):
+    """Accuracy of the server's model after fifteen rounds, in percent."""
+
+    def accuracy(aggregation, attack=None):
+        federation = make_federation(
+            population,
+            net(nn.Flatten, lambda: nn.Linear(64, 10)),
+            rounds=15,
+            eval_every=15,
+            batching=Batching(10),
+        )
+        federation.engine = engine_of(federation, FusedTraining, stack=1)
+        who = choose_attackers(population.candidates, 0.2, seed=0) if attack else ()
+        channel = Channel(aggregation=aggregation, attackers=frozenset(who))
+        federation.engine.channel = channel if attack is None else with_attack(channel, attack)
+        return 100 * federation.run()[-1]["global/accuracy"]
+
+    return accuracy
+
+
+def with_attack(channel, attack):
+    return Channel(aggregation=channel.aggregation, attackers=channel.attackers, attack=attack)
+
+
+def test_robust_aggregations_stay_where_the_mean_collapses(accuracy):
+    attack = sign_flip(fraction=0.2, scale=5.0)
+    clean = accuracy(MEAN)
+    assert clean > 90
+    assert accuracy(MEAN, attack) < 50
+    for robust in (
+        median(),
+        trimmed_mean(trim=0.3),
+        krum(num_byzantine=3),
+        geometric_median(iterations=32, eps=1e-6),
+    ):
+        assert accuracy(robust, attack) > clean - 5, robust.name
+
+
+def composed(root, *overrides):
+    with initialize_config_dir(str(root / "conf"), version_base="1.3"):
+        return compose("config", list(overrides))
+
+
+def test_flipped_labels_are_those_of_attackers_and_are_for_training_only(root, make_data):
+    data = make_data([8] * 10, split=(0.25, 0.25), num_test=6)
+    before = data.examples.targets.clone()
+    config = composed(root, "attack=label_flip", "seed=3")
+    relabel_attackers(config, data)
+    channel = build_channel(config, data)
+    assert len(channel.attackers) == 2
+    changed = {
+        int(i) for k in channel.attackers for i in data.train_clients.of(k) if before[i] != 1
+    }  # of classes 0, 1, 2 the middle one is its own mirror
+    assert set((data.examples.targets != before).nonzero().flatten().tolist()) == changed
+    batch = next(iter(data.client(min(channel.attackers)).train_dataloader()))
+    own = data.train_clients.of(min(channel.attackers))
+    assert sorted(batch.targets.tolist()) == sorted((2 - before[own]).tolist())
+
+
+def test_attackers_are_a_share_of_the_population_and_depend_on_the_seed(make_data, root, caplog):
+    data = make_data([2] * 20)
+    chosen = {choose_attackers(data.candidates, 0.2, seed=seed) for seed in range(10)}
+    assert {len(who) for who in chosen} == {4}
+    assert len(chosen) > 5
+    assert build_channel(composed(root), data) == Channel()
+    build_channel(composed(root, "attack=scaled", "attack.fraction=0.01"), data)
+    assert "attack.fraction=0.01 of 20 clients is none" in caplog.text
+
+
+def test_a_run_says_what_became_of_every_client(flfast_run):
+    folder = flfast_run(
+        "experiment=quick",
+        "sampler.fraction=1.0",
+        "callbacks=files",
+        "model=logistic",
+        "aggregation=multi_krum",
+        "aggregation.num_byzantine=1",
+        "attack=sign_flip",
+        "faults=simulated",
+        "faults.lost=0.15",
+        "faults.broken=0.15",
+        "faults.deadline=0.17",
+        "upload_clip_norm=0.3",
+    )
+    clients = [row for row in read_rows(folder / "clients.csv") if row["round"] != "0"]
+    for row in read_rows(folder / "metrics.csv")[1:]:
+        own = [c for c in clients if c["round"] == row["round"] and c["status"]]
+        count = {s: sum(c["status"] == s for c in own) for s in ("late", "lost", "rejected")}
+        assert len(own) == 10
+        assert int(row["cohort/clients"]) == 10 - count["late"]
+        assert int(row["cohort/dropped"]) == count["late"] + count["lost"]
+        assert int(row["cohort/rejected"]) == count["rejected"]
+    assert {c["status"] for c in clients} == {"trained", "late", "lost", "rejected"}
+    assert {c["reason"] for c in clients} >= {"", "clipped", "not selected"}
+    weights = torch.load(folder / "model.pt", weights_only=True)
+    assert all(leaf.isfinite().all() for leaf in weights.values())
