@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from flfast.algorithms.algorithm import Algorithm
 from flfast.checkpoints.contents import check_history, check_server, check_states
 from flfast.checkpoints.files import read_tensors
 from flfast.checkpoints.folders import (
@@ -24,10 +25,10 @@ from flfast.checkpoints.folders import (
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.client_state_placement import owner
 from flfast.distributed.world import World, gather
-from flfast.federation.loop import Federation, Row
+from flfast.engines.site import Site
+from flfast.federation.loop import Row
 from flfast.loggers.columns import CLIENT_COLUMNS, COLUMNS
 from flfast.loggers.table import RoundTable, read_rows
-from flfast.state.store import ClientStates
 from flfast.state.tree import Tree, leaves, tree_map
 
 log = logging.getLogger(__name__)
@@ -42,19 +43,27 @@ def fingerprint(data: FederatedDataModule) -> str:
     return f"{zlib.crc32(b''.join(np.ascontiguousarray(a).tobytes() for a in arrays)):08x}"
 
 
-def restore(
-    federation: Federation, states: ClientStates, candidates: Sequence[Checkpoint], world: World
-) -> Checkpoint:
-    """Restore the first checkpoint that can be loaded; collective.
+class Restored(NamedTuple):
+    """Where a resumed run goes on.
+
+    Attributes:
+        checkpoint: that was loaded.
+        server: server state.
+        history: rows up to the checkpoint's round.
+    """
+
+    checkpoint: Checkpoint
+    server: Tree
+    history: list[Row]
+
+
+def restore(candidates: Sequence[Checkpoint], site: Site, initial: Tree) -> Restored:
+    """Load the first checkpoint that can be loaded, client states included; collective.
 
     Args:
-        federation: as built for round 1; gets the checkpoint's state.
-        states: this rank's client states, as used by the federation's engine.
         candidates: checkpoints, newest first, the same on every rank.
-        world: the ranks of the run.
-
-    Returns:
-        The checkpoint that was restored.
+        site: of this rank; its client states are replaced.
+        initial: weights before round 1.
 
     Raises:
         ValueError: if no checkpoint can be loaded, or it belongs to other data.
@@ -62,26 +71,23 @@ def restore(
     reasons: list[str] = []
     for checkpoint in candidates:
         try:
-            server, history, own_states = _load_on_all_ranks(checkpoint, federation, world)
+            server, history, own_states = _load_on_all_ranks(checkpoint, site, initial)
         except BrokenCheckpointError as error:
             reasons.append(str(error))
             log.warning("skipping a broken checkpoint: %s", error)
             continue
-        if checkpoint.about["data"] != fingerprint(federation.data):
+        if checkpoint.about["data"] != fingerprint(site.data):
             raise ValueError(
                 f"{checkpoint.path} belongs to other data: clients or labels differ from those "
                 f"that are loaded now"
             )
-        states.load_state_dict(own_states)
-        federation.server, federation.history = server, history
-        if world.rank == 0:
-            _truncate_tables(checkpoint, federation)
-        return checkpoint
+        site.states.load_state_dict(own_states)
+        return Restored(checkpoint, server, history)
     raise ValueError(f"no checkpoint can be read: {'; '.join(reasons)}")
 
 
 def _load_on_all_ranks(
-    checkpoint: Checkpoint, federation: Federation, world: World
+    checkpoint: Checkpoint, site: Site, initial: Tree
 ) -> tuple[Tree, list[Row], dict[str, Any]]:
     """Server state, rows and this rank's client states; collective.
 
@@ -91,17 +97,17 @@ def _load_on_all_ranks(
     """
     check = partial(
         check_states,
-        algorithm=federation.algorithm,
-        initial=federation.initial,
-        candidates=frozenset(federation.data.candidates.tolist()),
+        algorithm=site.algorithm,
+        initial=initial,
+        candidates=frozenset(site.data.candidates.tolist()),
     )
     failure: tuple[str, bool] | None = None
     try:
-        server, history = _load_server(checkpoint, federation)
-        own_states = _load_own_states(checkpoint, world, check)
+        server, history = _load_server(checkpoint, site.algorithm, initial)
+        own_states = _load_own_states(checkpoint, site.world, check)
     except Exception as error:  # noqa: BLE001 - all ranks must learn of it
         failure = str(error), isinstance(error, BrokenCheckpointError)
-    failures = [f for f in gather(world, failure) if f is not None]
+    failures = [f for f in gather(site.world, failure) if f is not None]
     # A temporary read error must not make us fall back to, and then delete, a newer checkpoint.
     for reason, broken in failures:
         if not broken:
@@ -111,11 +117,13 @@ def _load_on_all_ranks(
     return server, history, own_states
 
 
-def _load_server(checkpoint: Checkpoint, federation: Federation) -> tuple[Tree, list[Row]]:
+def _load_server(
+    checkpoint: Checkpoint, algorithm: Algorithm, initial: Tree
+) -> tuple[Tree, list[Row]]:
     path = checkpoint.path / SERVER
     saved = read_tensors(path)
     with _add_path_to_errors(path):
-        check_server(saved.get("server"), federation.algorithm, federation.initial)
+        check_server(saved.get("server"), algorithm, initial)
         check_history(saved.get("history"), last=checkpoint.round_idx)
     return saved["server"], saved["history"]
 
@@ -161,12 +169,12 @@ def _owned_rows(stack: dict[str, Any], world: World) -> Iterator[dict[str, Any]]
         yield {"clients": select(stack["clients"]), "states": tree_map(select, stack["states"])}
 
 
-def _truncate_tables(checkpoint: Checkpoint, federation: Federation) -> None:
-    """Write the checkpoint's tables, without later rounds, to the run folder."""
-    source, target = checkpoint.run_dir, federation.run_dir
+def write_tables(restored: Restored, run_dir: Path) -> None:
+    """Write the tables up to the checkpoint's round, without later rounds, to the run folder."""
+    source, last = restored.checkpoint.run_dir, restored.checkpoint.round_idx
     if (source / "metrics.csv").exists():
-        RoundTable(target / "metrics.csv", COLUMNS).replace(federation.history)
+        RoundTable(run_dir / "metrics.csv", COLUMNS).replace(restored.history)
     if (source / "clients.csv").exists():
         rows = read_rows(source / "clients.csv")
-        kept = [row for row in rows if int(row["round"]) <= checkpoint.round_idx]
-        RoundTable(target / "clients.csv", CLIENT_COLUMNS).replace(kept)
+        kept = [row for row in rows if int(row["round"]) <= last]
+        RoundTable(run_dir / "clients.csv", CLIENT_COLUMNS).replace(kept)

@@ -60,8 +60,8 @@ class Federation:
         loggers: Lightning's loggers; each gets one row per round.
         run_dir: folder for the run's files.
         title: one line for figures and tables.
-        server: server state; set by `restore` if the run is resumed.
-        history: rows so far; row r describes round r, row 0 the initial weights.
+        server: server state of a run that is resumed; empty if it begins.
+        history: its rows so far; row r describes round r, row 0 the initial weights.
     """
 
     algorithm: Algorithm
@@ -82,6 +82,11 @@ class Federation:
     server: Tree = field(default_factory=dict)
     history: list[Row] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        """Begin with the algorithm's server state, unless the run is resumed."""
+        if not self.server:
+            self.server = self.algorithm.server_state(self.initial)
+
     def run(self) -> list[Row]:
         """Run all rounds that are not in `history` yet.
 
@@ -93,7 +98,6 @@ class Federation:
         """
         status = "failed"
         try:
-            self.server = self.server or self.algorithm.server_state(self.initial)
             self._call_hooks("on_run_start")
             if not self.history:
                 self._finish_round({"round": 0}, {}, evaluate=self.plans(1, []))

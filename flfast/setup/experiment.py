@@ -5,17 +5,21 @@ import os
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
+import lightning as L
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 
 from flfast.algorithms.algorithm import Algorithm
 from flfast.checkpoints.folders import Checkpoint
+from flfast.checkpoints.keeper import CheckpointKeeper
+from flfast.checkpoints.restore import Restored
 from flfast.checkpoints.signals import StopRequests
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.phases import Phase
@@ -50,8 +54,8 @@ from flfast.setup.build import (
 from flfast.setup.resume import (
     build_loggers,
     changed_hardware,
+    checkpoint_keeper,
     find_resumable,
-    keep_checkpoints,
     previous_decisions,
     resolved_sizes,
     restore_sizes,
@@ -116,13 +120,19 @@ def build(phases: list[Phase], world: World, requests: StopRequests) -> Federati
     sizes = on_all_ranks(world, partial(find_sizes, phases, components, world))
     phases = use_sizes(phases, smallest_sizes(gather(world, sizes)))
     decided = previous_decisions(newest, changes, world)
-    make = partial(build_federation, phases, components, world, newest, decided)
-    federation = on_all_ranks(world, make)
-    resolved = resolved_sizes(given, phases)
-    on_all_ranks(world, partial(keep_checkpoints, federation, config, resolved, folder, requests))
+    machinery = on_all_ranks(
+        world, partial(build_machinery, phases, components, world, newest, decided)
+    )
+    restored: Restored | None = None
     if checkpoints:
-        on_all_ranks(world, partial(resume, federation, checkpoints))
-    return federation
+        site, plans = machinery.engine.site, machinery.plans
+        restored = on_all_ranks(
+            world, partial(resume, checkpoints, site, components.initial, plans)
+        )
+    resolved = resolved_sizes(given, phases)
+    keeper = checkpoint_keeper(machinery.engine, config, resolved, folder, requests)
+    make = partial(build_federation, config, components, machinery, keeper, restored)
+    return on_all_ranks(world, make)
 
 
 def on_all_ranks(world: World, work: Callable[[], T]) -> T:
@@ -177,14 +187,32 @@ def build_components(config: DictConfig) -> Components:
     return Components(data, module, initial)
 
 
-def build_federation(
+class Machinery(NamedTuple):
+    """What runs the rounds.
+
+    Attributes:
+        engine: of this rank.
+        plans: (round, rows so far) -> plan.
+        callbacks: of rounds and of local training.
+        loggers: Lightning's.
+        title: one line for figures and tables.
+    """
+
+    engine: Engine
+    plans: Plans
+    callbacks: list[L.Callback]
+    loggers: list[Logger]
+    title: str
+
+
+def build_machinery(
     phases: list[Phase],
     components: Components,
     world: World,
     checkpoint: Checkpoint | None,
     decided: dict[str, Any],
-) -> Federation:
-    """A federation before round 1; `checkpoint` and `decided` are of the resumed run, if any."""
+) -> Machinery:
+    """Engine, plans, callbacks and loggers; `checkpoint` and `decided` are of a resumed run."""
     config = phases[0].config
     data, module = components.data, components.module
     check_sharding(phases, module.model, module.make_optimizer, world)
@@ -198,22 +226,36 @@ def build_federation(
     check_metrics(config, engine)
     title = describe(config, module.algorithm, data)
     log_phases(phases, plans, engine, title=title)
+    return Machinery(engine, plans, callbacks, loggers, title)
+
+
+def build_federation(
+    config: DictConfig,
+    components: Components,
+    machinery: Machinery,
+    keeper: CheckpointKeeper,
+    restored: Restored | None,
+) -> Federation:
+    """The federation, at round 0 or where the restored run was."""
+    engine = machinery.engine
     federation = Federation(
-        algorithm=module.algorithm,
+        algorithm=components.module.algorithm,
         engine=engine,
-        data=data,
+        data=components.data,
         sampler=build_sampler(config),
-        plans=plans,
+        plans=machinery.plans,
         initial=components.initial,
         rounds=1 if config.trainer.fast_dev_run else config.rounds,
         eval_every=config.eval_every,
         seed=config.seed,
         recalibrate=config.bn == "recalibrate",
         faults=engine.channel.faults,
-        callbacks=callbacks,
-        loggers=loggers,
+        callbacks=[*machinery.callbacks, keeper],
+        loggers=machinery.loggers,
         run_dir=run_dir(),
-        title=title,
+        title=machinery.title,
+        server=restored.server if restored else {},
+        history=restored.history if restored else [],
     )
     # Drawing the first cohort also refuses a sampler that wants more clients than there are.
     check_cohort(engine.channel.aggregation, federation.cohort(1))

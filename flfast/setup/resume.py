@@ -13,13 +13,16 @@ from flfast.checkpoints.compatibility import digest
 from flfast.checkpoints.folders import FORMAT, Checkpoint, checkpoint_folders, find_checkpoints
 from flfast.checkpoints.keeper import CheckpointKeeper
 from flfast.checkpoints.policy import Policy
-from flfast.checkpoints.restore import fingerprint, restore
+from flfast.checkpoints.restore import Restored, fingerprint, restore, write_tables
 from flfast.checkpoints.signals import StopRequests
 from flfast.config.phases import AUTO_SIZES, Phase, replace_auto
 from flfast.distributed.devices import hardware
 from flfast.distributed.world import World, gather, num_restarts
-from flfast.federation.loop import Federation
+from flfast.engines.engine import Engine
+from flfast.engines.site import Site
+from flfast.federation.schedules.adaptive import Plans
 from flfast.setup.build import run_dir
+from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)
 
@@ -167,50 +170,55 @@ def resolved_sizes(before: list[Phase], after: list[Phase]) -> dict[str, int]:
     }
 
 
-def keep_checkpoints(
-    federation: Federation,
+def checkpoint_keeper(
+    engine: Engine,
     config: DictConfig,
     sizes: dict[str, int],
     folder: Path,
     requests: StopRequests,
 ) -> CheckpointKeeper:
-    """Add the callback that writes checkpoints and stops the run on request.
+    """The callback that writes checkpoints and stops the run on request.
 
     Args:
-        federation: this rank's federation.
+        engine: of this rank.
         config: as the user gave it, `auto` included.
         sizes: numbers that replaced `auto`.
         folder: the run's folder, the same on every rank.
         requests: this rank's stop requests.
     """
-    plain, engine = _plain_values(config), federation.engine
+    plain, site = _plain_values(config), engine.site
     about = {
         "format": FORMAT,
         "config_digest": digest(plain),
         "config": plain,
         "sizes": sizes,
-        "data": fingerprint(federation.data),
+        "data": fingerprint(site.data),
         "machine": hardware(),
         "versions": {name: version(name) for name in ("flfast", "torch", "lightning")},
     }
     policy = Policy(**plain["checkpoint"])
-    states, world = engine.site.states, engine.site.world
-    keeper = CheckpointKeeper(policy, folder, states, world, about, requests)
-    federation.callbacks = [*federation.callbacks, keeper]
-    return keeper
+    return CheckpointKeeper(policy, folder, site.states, site.world, about, requests)
 
 
-def resume(federation: Federation, checkpoints: list[Checkpoint]) -> None:
-    """Restore the state of the newest checkpoint that can be loaded; collective.
+def resume(checkpoints: list[Checkpoint], site: Site, initial: Tree, plans: Plans) -> Restored:
+    """Restore the newest checkpoint that can be loaded, and rank 0's tables; collective.
+
+    Args:
+        checkpoints: newest first.
+        site: of this rank; gets the client states.
+        initial: weights before round 1.
+        plans: (round, rows so far) -> plan.
 
     Raises:
         ValueError: if none can be loaded.
     """
-    engine = federation.engine
-    checkpoint = restore(federation, engine.site.states, checkpoints, engine.site.world)
-    for round_idx in range(checkpoint.round_idx, 0, -1):
-        before = federation.history[round_idx]["plan/precision"]
-        now = federation.plans(round_idx, federation.history[:round_idx]).precision
+    restored = restore(checkpoints, site, initial)
+    if site.world.rank == 0:
+        write_tables(restored, run_dir())
+    history, last = restored.history, restored.checkpoint.round_idx
+    for round_idx in range(last, 0, -1):
+        before = history[round_idx]["plan/precision"]
+        now = plans(round_idx, history[:round_idx]).precision
         if now != before:
             log.warning(
                 "trainer.precision=%s, but %s up to round %d: results will differ from a run "
@@ -218,4 +226,5 @@ def resume(federation: Federation, checkpoints: list[Checkpoint]) -> None:
                 *(now, before, round_idx),
             )
             break
-    log.info("resuming after round %d from %s", checkpoint.round_idx, checkpoint.path)
+    log.info("resuming after round %d from %s", last, restored.checkpoint.path)
+    return restored

@@ -172,6 +172,7 @@ def test_engines_agree_on_optimizer_states_of_clients_that_come_late(
         )
         federation.algorithm = wrapper(federation.algorithm)
         federation.engine.site.module.algorithm = federation.algorithm
+        federation.server = federation.algorithm.server_state(federation.initial)
         federation.cohort = lambda r: Cohort(np.arange(3 if r == 3 else 2), np.array([], int))
         return ran(federation, engine, stack=1)
 
