@@ -18,16 +18,16 @@ from flfast.lit.trainers import Trainers
 class Replaying(FusedTraining):
     """Replays programs on the CPU, too."""
 
-    def program(self, plan):
-        program = super().program(plan)
-        for programs in program._client.programs:
+    def programs(self, plan):
+        found = super().programs(plan)
+        for programs in found.client.programs:
             programs.recorder = programs.recorder or Direct()
-        return program
+        return found
 
     def recordings(self):
         """How many were made by programs that could all be recorded."""
         made = 0
-        stages = (own for program in self._programs.values() for own in program._client.programs)
+        stages = (own for found in self._programs.values() for own in found.client.programs)
         for programs in stages:
             for program in programs._programs.values():
                 assert program._recorder is programs.recorder
@@ -39,11 +39,11 @@ class Replaying(FusedTraining):
 class OperatorByOperator(FusedTraining):
     """Replays no programs on a GPU either."""
 
-    def program(self, plan):
-        program = super().program(plan)
-        for programs in program._client.programs:
+    def programs(self, plan):
+        found = super().programs(plan)
+        for programs in found.client.programs:
             programs.recorder = None
-        return program
+        return found
 
 
 def net(*layers):

@@ -16,8 +16,7 @@ from flfast.algorithms.algorithm import Context
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.batchnorm import batchnorm_layers
 from flfast.lit.local_module import LocalModule
-from flfast.lit.reused_trainer import ReusedTrainer
-from flfast.lit.trainers import TRUE_PRECISION
+from flfast.lit.trainers import TRUE_PRECISION, ReusedTrainer
 from flfast.plan import Batching, RoundPlan
 from flfast.state.tree import Tree
 

@@ -1,8 +1,8 @@
 """The fused engine: local training of all clients in one `fit`, as compiled programs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -13,8 +13,10 @@ from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.engines.fused.obstacles import obstacle
 from flfast.engines.fused.run.client_stack import StackProgram
 from flfast.engines.fused.run.example_rows import Stored
+from flfast.engines.fused.run.one_client import ClientProgram
 from flfast.engines.fused.run.stack_schedule import grouped, local_steps
 from flfast.engines.fused.run.stack_width import not_stackable
+from flfast.engines.fused.run.training_state import LocalOutcome
 from flfast.engines.local_training import ClientStart, Deliver, LocalResult, stage_plan
 from flfast.engines.restrictions import check_allowed
 from flfast.engines.site import Site
@@ -23,6 +25,18 @@ from flfast.options import Count
 from flfast.plan import RoundPlan
 from flfast.state.tree import Tree
 from flfast.state.weights import read_weights
+
+
+class Programs(NamedTuple):
+    """What trains the clients of a plan.
+
+    Attributes:
+        client: one client.
+        stack: several together.
+    """
+
+    client: ClientProgram
+    stack: StackProgram
 
 
 class FusedTraining:
@@ -44,7 +58,7 @@ class FusedTraining:
         wanted()  # refuses an unknown executor before training
         self._site, self._decided, self._stack = site, decided, stack
         self._stored = Stored(site.data)
-        self._programs: dict[object, StackProgram] = {}
+        self._programs: dict[object, Programs] = {}
 
     def choose(self, plan: RoundPlan) -> str:
         """`fused`; see `LocalTraining`."""
@@ -101,13 +115,14 @@ class FusedTraining:
         module = CohortModule(self._site.module, cohort.train)
         trainer.fit_cohort(module, CohortDataModule(clients))
 
-    def program(self, plan: RoundPlan) -> StackProgram:
-        """The program of a plan; the model must be on the plan's device."""
+    def programs(self, plan: RoundPlan) -> "Programs":
+        """The programs of a plan; the model must be on the plan's device."""
         key = (plan.phase, plan.strategy, plan.precision, self._site.module.device)
         if key not in self._programs:
             widths = self._decided.setdefault("widths", {})
             known = widths.setdefault(" ".join(map(str, key)), {})
-            self._programs[key] = StackProgram(self._local_steps(plan), self._stored, known)
+            client = ClientProgram(self._local_steps(plan), self._stored)
+            self._programs[key] = Programs(client, StackProgram(client, known))
         return self._programs[key]
 
     def _local_steps(self, plan: RoundPlan) -> list[LocalStep]:
@@ -153,7 +168,7 @@ class FusedTraining:
         width, sizes = 1, self._site.data.train_clients
         if len(clients) > 1 and not_stackable(plan.batching) is None:
             largest = max(clients, key=lambda k: len(sizes.of(k)))
-            width = self.program(plan).width(
+            width = self.programs(plan).stack.width(
                 self._stack, lambda: self.start(largest, broadcast, plan), plan
             )
         if width == 1:
@@ -182,11 +197,14 @@ class _Cohort:
 
     def train(self, clients: Sequence[int]) -> None:
         """Train all clients, stack after stack."""
-        program = self._training.program(self._plan)
+        programs = self._training.programs(self._plan)
         stages = self._training.stage_plans(self._plan)
         for stack in self._training.stacks(clients, self._broadcast, self._plan):
             starts = [self._training.start(k, self._broadcast, self._plan) for k in stack]
-            outcomes = program.train(starts, stages)
+            if len(stack) == 1:
+                outcomes: Iterable[LocalOutcome] = [programs.client.train(starts[0], stages)]
+            else:
+                outcomes = programs.stack.train(starts, stages)
             for client_id, start, outcome in zip(stack, starts, outcomes, strict=True):
                 with self._training.outside_precision():
                     self._deliver(LocalResult(client_id, start.context, *outcome))

@@ -10,15 +10,12 @@ from torch import Tensor
 from flfast.algorithms.algorithm import Context
 from flfast.datamodules.federated import ClientDataModule
 from flfast.engines.fused.agreement import agree, perturbations
-from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like
-from flfast.engines.fused.run.device_contexts import readable
-from flfast.engines.fused.run.example_rows import Stored
-from flfast.engines.fused.run.feeds import ROWS
+from flfast.engines.fused.run.example_rows import ROWS
 from flfast.engines.fused.run.one_client import ClientProgram
 from flfast.engines.fused.run.stack_schedule import LocalSteps, StackCall, local_steps, stack_calls
 from flfast.engines.fused.run.stack_width import auto_width
-from flfast.engines.fused.run.training_state import LocalOutcome, TrainingState
+from flfast.engines.fused.run.training_state import LocalOutcome, TrainingState, readable
 from flfast.engines.local_training import ClientStart
 from flfast.plan import RoundPlan
 from flfast.state.transfer import to_device
@@ -32,15 +29,13 @@ class StackProgram:
     """Trains clients together, in work tensors that have a client axis in front.
 
     Args:
-        steps: the local step of every stage, with their model where and in the type that it
-            trains in.
-        stored: all examples.
+        client: trains one of them.
         widths: that were found, by largest batch and batching; new ones are added.
     """
 
-    def __init__(self, steps: Sequence[LocalStep], stored: Stored, widths: dict[str, int]) -> None:
-        self._client = ClientProgram(steps, stored)
-        self._work = TrainingState(steps, 1)
+    def __init__(self, client: ClientProgram, widths: dict[str, int]) -> None:
+        self._client = client
+        self._work = TrainingState(client.steps, 1)
         self._widths = widths
 
     def width(
@@ -111,9 +106,6 @@ class StackProgram:
             RuntimeError: if the step cannot be taken by a stack.
             NotImplementedError: likewise.
         """
-        if len(stack) == 1:
-            yield self._client.train(stack[0], plans)
-            return
         stages = [_steps(stack, plan) for plan in plans]
         round_idx = plans[0].round_idx
         with torch.inference_mode():

@@ -10,12 +10,17 @@ from flfast.datamodules.batches import local_epoch
 from flfast.datamodules.federated import ClientDataModule
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.programs import Bound, Programs
-from flfast.engines.fused.run.device_contexts import Contexts, readable
-from flfast.engines.fused.run.example_rows import Rows, Stored
-from flfast.engines.fused.run.feeds import ExampleFeed, Feed, are_of_each, featured, splits_of
+from flfast.engines.fused.run.example_rows import ExampleFeed, Feed, Rows, Stored
+from flfast.engines.fused.run.features import are_of_each, featured, splits_of
 from flfast.engines.fused.run.padding import notices_padding
 from flfast.engines.fused.run.step_schedule import Call, Chunk, epoch_chunks
-from flfast.engines.fused.run.training_state import LocalOutcome, TrainingState, rate
+from flfast.engines.fused.run.training_state import (
+    Contexts,
+    LocalOutcome,
+    TrainingState,
+    rate,
+    readable,
+)
 from flfast.engines.local_training import ClientStart
 from flfast.plan import Batching, RoundPlan
 from flfast.state.tree import Tree

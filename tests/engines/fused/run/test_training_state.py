@@ -3,7 +3,7 @@
 import torch
 
 from flfast.algorithms.algorithm import Context
-from flfast.engines.fused.run.device_contexts import Contexts
+from flfast.engines.fused.run.training_state import Contexts
 from flfast.state.tree import leaves
 
 META = torch.device("meta")
