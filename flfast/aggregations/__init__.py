@@ -1,1 +1,1 @@
-"""Aggregations: how the uploads of a cohort become one."""
+"""Aggregation rules: how the server combines the uploads of a cohort."""

@@ -1,4 +1,4 @@
-"""The contract: an aggregation is a pure function of a cohort's uploads, a row each."""
+"""The contract: an aggregation rule is a pure function of a cohort's uploads, one row each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 class Combined(NamedTuple):
-    """One upload made of K.
+    """The result of combining K uploads.
 
     Attributes:
-        vector: [D], in the type of the rows.
-        used: bool [K], rows that it was made of; all others were left out whole.
+        vector: [D], in the dtype of the rows.
+        used: bool [K], uploads that entered the result; Krum, for one, discards the others.
     """
 
     vector: Tensor
@@ -21,20 +21,20 @@ class Combined(NamedTuple):
 
 @dataclass(frozen=True)
 class Aggregation:
-    """How uploads become one.
+    """An aggregation rule.
 
     Attributes:
         name: for messages.
-        combine: (uploads [K, D], weights float64 [K]) -> `Combined`; all values are finite, K is
-            at least `fewest`, and rows are in the order of the cohort. None is the weighted mean,
-            which needs no row but the sum.
-        fewest: uploads that it takes, >= 1.
-        reason: why so many, for messages.
+        combine: (uploads [K, D], weights float64 [K]) -> `Combined`. All values are finite, K is
+            at least `min_uploads`, and rows are in the order of the cohort. None is the weighted
+            mean, which needs a running sum only.
+        min_uploads: fewest uploads that it can combine, >= 1.
+        reason: which options require them, for messages.
     """
 
     name: str
     combine: Callable[[Tensor, Tensor], Combined] | None = None
-    fewest: int = 1
+    min_uploads: int = 1
     reason: str = ""
 
 

@@ -1,8 +1,8 @@
-"""The weighted mean of uploads, as in FedAvg; nothing is collected, and nothing is resisted."""
+"""The weighted mean of uploads, as in FedAvg: a running sum, not robust."""
 
 from flfast.aggregations.aggregation import MEAN, Aggregation
 
 
 def mean() -> Aggregation:
-    """The weighted mean, which one upload can move anywhere."""
+    """The weighted mean; a single attacker can move it anywhere."""
     return MEAN

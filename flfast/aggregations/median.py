@@ -3,7 +3,7 @@
 Yin, Chen, Kannan, Bartlett: Byzantine-Robust Distributed Learning: Towards Optimal Statistical
 Rates. ICML 2018, Definition 1. https://arxiv.org/abs/1803.01498
 
-Uploads weigh the same: a client that lies about its number of examples gains nothing.
+All uploads weigh the same, so a client cannot gain influence by inflating its example count.
 """
 
 import torch
@@ -14,7 +14,7 @@ from flfast.aggregations.row_statistics import trimmed_mean_of_rows
 
 
 def median() -> Aggregation:
-    """The median of each coordinate; of an even number, the mean of the two in the middle."""
+    """The median of each coordinate; with an even number, the mean of the middle two."""
 
     def combine(rows: Tensor, weights: Tensor) -> Combined:
         vector = trimmed_mean_of_rows(rows, (len(rows) - 1) // 2)

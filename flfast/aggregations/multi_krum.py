@@ -1,13 +1,13 @@
-"""Multi-Krum: the mean of the uploads that lie closest to their neighbours.
+"""Multi-Krum: the mean of the uploads that are closest to their neighbours.
 
 Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries: Byzantine Tolerant
 Gradient Descent. NeurIPS 2017, sections 3 and 6. https://arxiv.org/abs/1703.02757
 
-    s(k) = sum of |u_k - u_j|^2 over the K - f - 2 uploads j next to k
+    s(k) = sum of |u_k - u_j|^2 over the K - f - 2 uploads j nearest to k
 
-Uploads weigh the same, and of equal scores the first in the cohort wins. At most K - f - 2 are
-taken: for as many it is proved (El Mhamdi, Guerraoui, Rouault: The Hidden Vulnerability of
-Distributed Learning in Byzantium. ICML 2018).
+All uploads weigh the same. Ties go to the first client of the cohort. At most K - f - 2 uploads
+are selected, which is the range of the proof (El Mhamdi, Guerraoui, Rouault: The Hidden
+Vulnerability of Distributed Learning in Byzantium. ICML 2018).
 """
 
 import logging
@@ -26,20 +26,19 @@ def multi_krum(*, num_byzantine: NonNegativeInt, num_selected: Count | None) -> 
     """The mean of the uploads with the lowest scores.
 
     Args:
-        num_byzantine: f, attackers in a cohort that are to be resisted, >= 0; K must be at least
-            2 f + 3.
-        num_selected: uploads to take, in [1, K - f - 2]; None is as many as that.
+        num_byzantine: f, attackers per cohort to tolerate, >= 0; K must be at least 2 f + 3.
+        num_selected: uploads to average, in [1, K - f - 2]; None is K - f - 2.
     """
-    fewest = max(2 * num_byzantine + 3, (num_selected or 1) + num_byzantine + 2)
+    min_uploads = max(2 * num_byzantine + 3, (num_selected or 1) + num_byzantine + 2)
     if not num_byzantine:
-        log.warning("aggregation.num_byzantine=0: no attacker is expected")
+        log.warning("aggregation.num_byzantine=0 tolerates no attacker")
 
     def combine(rows: Tensor, weights: Tensor) -> Combined:
-        num_near = len(rows) - num_byzantine - 2
-        near = squared_distances(rows).fill_diagonal_(torch.inf).sort(dim=1).values[:, :num_near]
-        order = near.sum(dim=1).sort(stable=True).indices
+        num_neighbours = len(rows) - num_byzantine - 2
+        squares = squared_distances(rows).fill_diagonal_(torch.inf).sort(dim=1).values
+        order = squares[:, :num_neighbours].sum(dim=1).sort(stable=True).indices
         used = torch.zeros(len(rows), dtype=torch.bool)
-        used[order[: num_selected or num_near]] = True
+        used[order[: num_selected or num_neighbours]] = True
         vector = weighted_sum(rows[used], used[used] / used.sum().double())
         return Combined(vector.to(rows.dtype), used)
 
@@ -47,6 +46,6 @@ def multi_krum(*, num_byzantine: NonNegativeInt, num_selected: Count | None) -> 
     return Aggregation(
         "multi_krum",
         combine,
-        fewest,
-        f"aggregation.num_byzantine={num_byzantine}{given} asks for {fewest}",
+        min_uploads,
+        f"aggregation.num_byzantine={num_byzantine}{given} needs {min_uploads}",
     )

@@ -3,7 +3,7 @@
 Yin, Chen, Kannan, Bartlett: Byzantine-Robust Distributed Learning: Towards Optimal Statistical
 Rates. ICML 2018, Definition 2. https://arxiv.org/abs/1803.01498
 
-Uploads weigh the same: a client that lies about its number of examples gains nothing.
+All uploads weigh the same, so a client cannot gain influence by inflating its example count.
 """
 
 import logging
@@ -20,19 +20,19 @@ log = logging.getLogger(__name__)
 
 
 def trimmed_mean(*, trim: BelowHalf) -> Aggregation:
-    """The mean of each coordinate without its extremes.
+    """The mean of each coordinate without its largest and smallest values.
 
     Args:
-        trim: share of the uploads to leave out on either side, rounded up, in [0, 0.5); 0 is the
-            mean of equal weights.
+        trim: share of the uploads to drop at either end, rounded up, in [0, 0.5); 0 is the
+            unweighted mean.
     """
     if not trim:
-        log.warning("aggregation.trim=0: nothing is trimmed, this is the mean of equal weights")
+        log.warning("aggregation.trim=0 trims nothing: it is the unweighted mean, not robust")
 
     def combine(rows: Tensor, weights: Tensor) -> Combined:
-        # Not 4 of 15 at 0.2, whose product is a little more than 3.
-        wanted = math.ceil(trim * len(rows) - 1e-9)
-        vector = trimmed_mean_of_rows(rows, min(wanted, (len(rows) - 1) // 2))
+        # 0.2 * 15 is slightly more than 3 in floating point and must not round up to 4.
+        num_trimmed = math.ceil(trim * len(rows) - 1e-9)
+        vector = trimmed_mean_of_rows(rows, min(num_trimmed, (len(rows) - 1) // 2))
         return Combined(vector, torch.ones(len(rows), dtype=torch.bool))
 
     return Aggregation("trimmed_mean", combine)

@@ -1,1 +1,1 @@
-"""Federated algorithms, one per file."""
+"""Federated algorithms, one per file, and what they share."""

@@ -1,4 +1,4 @@
-"""The server's step of FedAdagrad, FedYogi and FedAdam, which differ in one line.
+"""The server step of FedAdagrad, FedYogi and FedAdam, which differ in one line.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization.
 ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
@@ -25,14 +25,14 @@ def adaptive_server(
     tau: float,
     weighting: Weighting,
 ) -> Algorithm:
-    """FedAvg with an adaptive server; both moments are part of the server state.
+    """FedAvg with an adaptive server step; both moments are part of the server state.
 
-    torch's optimizers differ: they correct a bias, and v begins at 0 instead of tau^2.
+    torch's optimizers differ: they correct a bias, and their v starts at 0 instead of tau^2.
 
     Args:
         name: of the algorithm.
-        second_moment: the line in which the three differ.
-        server_lr: of the server's step.
+        second_moment: update of the second moment, in which the three differ.
+        server_lr: server learning rate.
         beta1: decay of the first moment.
         tau: adaptivity.
         weighting: of uploads.

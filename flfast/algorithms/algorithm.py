@@ -1,46 +1,48 @@
 """The contract: an algorithm is a handful of pure functions, written for one client.
 
-Every field of `Algorithm` defaults to FedAvg, so a file states only its difference. No function
-knows devices, loggers, configs, or how many clients run at once.
+Every field of `Algorithm` defaults to FedAvg, so a file states only what differs. The functions
+know nothing of devices, loggers, configs, or how many clients run at once.
 """
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from flfast.datamodules.batches import Batch
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, without
+from flfast.state.weights import model_weights
 
 
 class Task(Protocol):
-    """The model's task, as objectives see it.
+    """The model and its loss, as the local objective sees them.
 
-    Weights are given by name, those of local training or any others; names that the model does
-    not have are left aside. Buffers that are not given are those of local training.
+    Every method takes weights by name: those of local training or any others. Names that the
+    model lacks are ignored. Buffers that are not given are those of local training.
     """
 
     def __call__(self, params: Tree, batch: Batch) -> Tensor:
-        """Mean task loss [] of a batch, or of any part of it."""
+        """Mean loss [] over a batch, or over part of one."""
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean [] over the examples of the batch, of a value each, [B]; padding counts nothing."""
+        """Mean [] of per-example values [B]; padded examples have weight zero."""
 
     def features(self, weights: Tree, batch: Batch, *, layer: str) -> tuple[Tensor, Tensor]:
-        """What enters a layer, [B, D], and the mean task loss []."""
+        """Inputs of a layer [B, D], and the mean loss []."""
 
     def fixed_features(self, weights: Tree, batch: Batch, *, layer: str) -> Tensor:
-        """What enters a layer, [B, D], of a model in evaluation, without a gradient."""
+        """Inputs of a layer [B, D] in evaluation mode, without gradient."""
 
 
 class LocalStage(NamedTuple):
-    """A part of local training, with an optimizer of its own.
+    """A stage of local training; every stage starts with a fresh optimizer.
 
     Attributes:
-        trains: names of the parameters that it changes; None is all of them.
-        epochs: passes over the client's examples; None are the plan's. A plan that counts local
-            steps counts those of every stage.
+        trains: names of the parameters to train; None is all of them.
+        epochs: local epochs; None is the plan's number. If the plan counts local steps instead,
+            every stage takes that many.
     """
 
     trains: Collection[str] | None = None
@@ -51,30 +53,33 @@ Weighting = Literal["samples", "uniform"]
 
 
 class Context(NamedTuple):
-    """What a client's local training may read.
+    """What the functions of a client may read during local training.
 
     Attributes:
         server: the broadcast.
-        client: this client's state.
-        start: the weights local training started from.
-        lr: local learning rate of this round.
+        client: the client's state.
+        start: the weights that local training started from.
+        lr: local learning rate of this round, a tensor [] of float64.
+        generator: purpose -> a CPU generator of this round and client. A function that draws
+            random numbers takes them from it, so that every engine draws the same.
     """
 
     server: Tree
     client: Tree
     start: Tree
-    lr: float
+    lr: Tensor
+    generator: Callable[[str], torch.Generator]
 
 
 class Finished(NamedTuple):
-    """A client's local training, done.
+    """The outcome of a client's local training.
 
     Attributes:
-        weights: what local training arrived at, `{"params": ..., "buffers": ...}`.
+        weights: final weights, `{"params": ..., "buffers": ...}`.
         num_examples: distinct training examples used.
         num_steps: local steps taken.
-        optimizer: state of the local optimizer by parameter name; read only for algorithms that
-            set `Algorithm.optimizer`.
+        optimizer: state of the local optimizer by parameter name; empty unless
+            `Algorithm.optimizer` is set.
     """
 
     weights: Tree
@@ -84,12 +89,13 @@ class Finished(NamedTuple):
 
 
 class Uploads(NamedTuple):
-    """What a cohort sent, as the server sees it.
+    """The uploads of a cohort, as the server step gets them.
 
     Attributes:
-        mean: of the uploads, weighted, or what another aggregation has in its place.
-        num_clients: uploads in it, >= 1; those of dropped or diverged clients are not.
-        population: clients that there are.
+        mean: weighted mean of the uploads, or the result of another aggregation rule.
+        num_clients: clients whose uploads were aggregated, >= 1; dropped and diverged clients
+            are excluded.
+        population: clients in the federation.
     """
 
     mean: Tree
@@ -112,12 +118,8 @@ def _stateless(server: Tree) -> Tree:
     return {}
 
 
-def _broadcast(server: Tree) -> Tree:
-    return {"params": server["params"], "buffers": server["buffers"]}
-
-
 def _start(broadcast: Tree, client: Tree) -> Tree:
-    return {"params": broadcast["params"], "buffers": broadcast["buffers"]}
+    return model_weights(broadcast)
 
 
 def _task_loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
@@ -134,43 +136,42 @@ def _take_mean(server: Tree, uploads: Uploads) -> Tree:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What server and clients compute. Server state, broadcast and uploads are trees.
+    """What the server and the clients compute. States, broadcasts and uploads are trees.
 
     Attributes:
         name: for titles and messages.
         weighting: weights of the mean of uploads: training examples used, or 1.
-        stateful: whether clients keep a state between rounds.
-        evaluate_server: whether the server's model is worth evaluating; not if nobody shares.
+        evaluate_server: whether to evaluate the server's model; not useful if nothing is shared.
         server_state: initial weights -> server state, with `params` and `buffers`.
-        client_state: broadcast -> state of a client that takes part for the first time.
+        client_state: broadcast -> state of a client in its first round. Clients keep states
+            between rounds if an algorithm has this function.
         broadcast: server state -> what every client of the cohort receives.
-        start: (broadcast, client state) -> weights local training starts from. Leaves that the
-            model does not have are changed along: parameters by the local optimizer, buffers
-            in place by the objective.
-        stages: of local training, one after another over the same examples.
-        optimizer: (broadcast, client state) -> state the local optimizer starts with, by
-            parameter name; None is a fresh one every round.
-        loss: local objective; gets all parameters, and the buffers that the model does not have.
-        separable: whether the objective of a batch is a mean over its examples, so that a batch
-            may be cut into parts whose gradients add up.
-        correct: (gradients, params, context) -> gradients the optimizer sees; None leaves them.
-        finish: (`Finished`, context) -> (upload, new client state). What a client only counted,
-            such as steps, lies below the key `counts` of an upload and in [0, 2^31): it is not
-            attacked, clipped or compared, and robust aggregations take its median.
-        origin: broadcast -> upload of a client that learned nothing; learned leaves that it lacks
-            are zero then. Attacks and `upload_clip_norm` change how far uploads are from it.
-        server_step: (server state, `Uploads`) -> server state.
-        personal: (broadcast, client state) -> weights the client is evaluated with; None means
-            that clients have no models of their own.
+        start: (broadcast, client state) -> initial weights of local training. They may have
+            leaves that the model lacks: the local optimizer trains such parameters, and `loss`
+            may change such buffers in place.
+        stages: of local training, in order, each over the client's examples.
+        optimizer: (broadcast, client state) -> initial state of the local optimizer by parameter
+            name; None starts fresh every round.
+        loss: local objective. It gets all parameters, and the buffers that the model lacks.
+        separable: whether the objective is a mean over examples. Only then may a batch be split,
+            into micro-batches or over devices, and the gradients be summed.
+        correct: (gradients, params, context) -> gradients for the optimizer; None is the identity.
+        finish: (`Finished`, context) -> (upload, new client state). Counts, such as local steps,
+            belong below the key `counts` of the upload, in [0, 2^31). They are neither attacked
+            nor clipped, and robust aggregation rules take their median.
+        origin: broadcast -> upload of a client that learned nothing; missing leaves are zero.
+            Attacks and `upload_clip_norm` act on the difference from it.
+        server_step: (server state, `Uploads`) -> new server state.
+        personal: (broadcast, client state) -> weights to evaluate the client with; None: clients
+            have no personal models.
     """
 
     name: str
     weighting: Weighting = "samples"
-    stateful: bool = False
     evaluate_server: bool = True
     server_state: Callable[[Tree], Tree] = _initial
     client_state: Callable[[Tree], Tree] = _stateless
-    broadcast: Callable[[Tree], Tree] = _broadcast
+    broadcast: Callable[[Tree], Tree] = model_weights
     start: Callable[[Tree, Tree], Tree] = _start
     stages: tuple[LocalStage, ...] = (LocalStage(),)
     optimizer: Callable[[Tree, Tree], Tree] | None = None
@@ -178,9 +179,14 @@ class Algorithm:
     separable: bool = True
     correct: Callable[[Tree, Tree, Context], Tree] | None = None
     finish: Callable[[Finished, Context], tuple[Tree, Tree]] = _upload_weights
-    origin: Callable[[Tree], Tree] = _broadcast
+    origin: Callable[[Tree], Tree] = model_weights
     server_step: Callable[[Tree, Uploads], Tree] = _take_mean
     personal: Callable[[Tree, Tree], Tree] | None = None
+
+    @property
+    def stateful(self) -> bool:
+        """Whether clients keep a state between rounds."""
+        return self.client_state is not _stateless
 
     def weight(self, num_examples: int) -> float:
         """Weight of an upload in the mean."""
@@ -188,10 +194,10 @@ class Algorithm:
 
 
 def inner_functions(algorithm: Algorithm) -> dict[str, Any]:
-    """Fields for a wrapper that keeps the algorithm's client state as `inner` of its own.
+    """Fields of a wrapper whose client state holds the wrapped algorithm's state as `inner`.
 
     Returns:
-        `loss` and `correct` that read the algorithm's own state in `ctx.client`.
+        `loss` and `correct` with `inner_context`.
     """
     correct = algorithm.correct
 
@@ -206,23 +212,20 @@ def inner_functions(algorithm: Algorithm) -> dict[str, Any]:
 
 
 def inner_context(ctx: Context) -> Context:
-    """The context as a wrapped algorithm knows it."""
+    """The context for a wrapped algorithm: its client state is the wrapper's `inner`."""
     return ctx._replace(client=ctx.client["inner"])
 
 
 def joint_leaves(algorithm: Algorithm, weights: Tree) -> Tree:
-    """What local training changes beside the model, as a new client starts it.
+    """Leaves that `start` adds to the model's, such as a second model, for a new client.
 
     Args:
-        algorithm: says so in `start`.
-        weights: of the model.
+        algorithm: defines `start`.
+        weights: initial weights of the model.
 
     Returns:
-        `{"params": ..., "buffers": ...}`, empty for most algorithms.
+        `{"params": ..., "buffers": ...}`, both empty for most algorithms.
     """
     broadcast = algorithm.broadcast(algorithm.server_state(weights))
     start = algorithm.start(broadcast, algorithm.client_state(broadcast))
-    return {
-        kind: {name: leaf for name, leaf in start[kind].items() if name not in weights[kind]}
-        for kind in ("params", "buffers")
-    }
+    return without(model_weights(start), weights)

@@ -1,11 +1,13 @@
-"""APFL: a client's model is a mixture of its own and its copy of the server's.
+"""APFL: a client's personal model is a mixture of its local model and the server's.
 
-Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning. 2020, Algorithm 1; the authors'
-code mixes outputs, and moves alpha in a round's first step only. https://arxiv.org/abs/2003.13461
+Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning. 2020, Algorithm 1.
+https://arxiv.org/abs/2003.13461
 
     w_k := w_k - eta * grad F_k(w_k)
     v_k := v_k - eta * alpha_k * grad F_k(m_k),   m_k = alpha_k * v_k + (1 - alpha_k) * w_k
-    alpha_k := alpha_k - eta * <v_k - w_k, grad F_k(m_k)>,   if it adapts, kept in [0, 1]
+    alpha_k := alpha_k - eta * <v_k - w_k, grad F_k(m_k)>,   if adaptive, clamped to [0, 1]
+
+The authors' code mixes outputs instead, and updates alpha_k in the first step of a round only.
 """
 
 import logging
@@ -14,48 +16,47 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm, Context, Finished, Task, Weighting
-from flfast.algorithms.second_model import personal_part, separated, with_personal
+from flfast.algorithms.second_model import personal_part, split_personal, with_personal
 from flfast.datamodules.batches import Batch
 from flfast.options import Fraction
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, merge
+from flfast.state.weights import model_weights
 
 ALPHA = "apfl/alpha"
 log = logging.getLogger(__name__)
 
 
 def apfl(*, alpha: Fraction, adaptive: bool, weighting: Weighting) -> Algorithm:
-    """FedAvg, and personal models mixed from local and federated ones.
+    """FedAvg with personal models mixed from local and federated parameters.
 
     Args:
-        alpha: share of the client's own model, at first where it adapts.
-        adaptive: whether local training learns alpha, too.
+        alpha: share of the local model; the initial one if `adaptive`.
+        adaptive: whether clients learn alpha.
         weighting: `samples`, or `uniform` as in the paper.
     """
     if not adaptive and alpha in {0, 1}:
-        meaning = "server's model" if alpha == 0 else "model of local training"
-        log.warning("algorithm.alpha=%g makes APFL's personal model the %s", alpha, meaning)
+        model = "purely local" if alpha else "the server's"
+        log.warning("algorithm.alpha=%g makes APFL's personal models %s", alpha, model)
 
     def client_state(broadcast: Tree) -> Tree:
-        own = {kind: broadcast[kind] for kind in ("params", "buffers")}
-        return {**own, "alpha": torch.tensor(float(alpha))}
+        return {**model_weights(broadcast), "alpha": torch.tensor(float(alpha))}
 
     def start(broadcast: Tree, client: Tree) -> Tree:
         joint = with_personal(broadcast, client)
-        learned = {ALPHA: client["alpha"]} if adaptive else {}
-        return {**joint, "params": {**joint["params"], **learned}}
+        return merge(joint, {"params": {ALPHA: client["alpha"]}}) if adaptive else joint
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
-        share: Tensor = params[ALPHA] if adaptive else ctx.client["alpha"]
+        alpha_k: Tensor = params[ALPHA] if adaptive else ctx.client["alpha"]
         if adaptive:
-            share.detach().copy_(share.detach().clamp(0, 1))
-        own = personal_part(params)
-        mixed = mixture(share, own, {n: p.detach() for n, p in params.items() if n in own})
-        return task(params, batch) + task({**own, **mixed}, batch)
+            alpha_k.detach().copy_(alpha_k.detach().clamp(0, 1))
+        v = personal_part(params)
+        mixed = mixture(alpha_k, v, {n: p.detach() for n, p in params.items() if n in v})
+        return task(params, batch) + task({**v, **mixed}, batch)
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        upload, own = separated(done.weights)
-        share = upload["params"].pop(ALPHA, ctx.client["alpha"])
-        return upload, {**own, "alpha": share.clamp(0, 1)}
+        upload, v = split_personal(done.weights)
+        alpha_k = upload["params"].pop(ALPHA, ctx.client["alpha"])
+        return upload, {**v, "alpha": alpha_k.clamp(0, 1)}
 
     def personal(broadcast: Tree, client: Tree) -> Tree:
         mixed = mixture(client["alpha"], client["params"], broadcast["params"])
@@ -64,7 +65,6 @@ def apfl(*, alpha: Fraction, adaptive: bool, weighting: Weighting) -> Algorithm:
     return Algorithm(
         name="apfl",
         weighting=weighting,
-        stateful=True,
         client_state=client_state,
         start=start,
         loss=loss,
@@ -73,6 +73,6 @@ def apfl(*, alpha: Fraction, adaptive: bool, weighting: Weighting) -> Algorithm:
     )
 
 
-def mixture(share: Tensor, own: Tree, federated: Tree) -> Tree:
-    """`share` of the own parameters, the rest of the federated ones."""
-    return {name: share * own[name] + (1 - share) * p for name, p in federated.items()}
+def mixture(alpha: Tensor, local: Tree, federated: Tree) -> Tree:
+    """`alpha * local + (1 - alpha) * federated`, by parameter."""
+    return {name: alpha * local[name] + (1 - alpha) * p for name, p in federated.items()}

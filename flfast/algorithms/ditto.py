@@ -1,4 +1,4 @@
-"""Ditto: beside FedAvg every client trains a model of its own, held near the server's.
+"""Ditto: FedAvg, and personal models that a proximal term keeps near the server's model.
 
 Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization.
 ICML 2021, Algorithm 1. https://arxiv.org/abs/2012.04221
@@ -6,9 +6,9 @@ ICML 2021, Algorithm 1. https://arxiv.org/abs/2012.04221
     w_k := w_k - eta * grad F_k(w_k)
     v_k := v_k - eta * (grad F_k(v_k) + lam * (v_k - w[t]))
 
-Both take the same steps on the same batches, as in the authors' code. The paper starts every v_k
-at w[0]; here a client that comes late starts at the server's model of then. The paper weighs
-clients alike (`uniform`). Clipping by norm sees both gradients together.
+Both models take their steps on the same batches, as in the authors' code. In the paper every v_k
+starts at w[0], here at the broadcast of the client's first round. The paper weighs all clients the
+same (`uniform`). Clipping by norm takes the norm over both gradients.
 """
 
 import logging
@@ -16,23 +16,29 @@ import logging
 from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm, Context, Finished, Task, Weighting
-from flfast.algorithms.second_model import personal_part, separated, shared_part, with_personal
+from flfast.algorithms.second_model import (
+    personal_part,
+    shared_part,
+    split_personal,
+    with_personal,
+)
 from flfast.datamodules.batches import Batch
 from flfast.options import NonNegative
 from flfast.state.tree import Tree, squared_norm, sub
+from flfast.state.weights import model_weights
 
 log = logging.getLogger(__name__)
 
 
 def ditto(*, lam: NonNegative, weighting: Weighting) -> Algorithm:
-    """FedAvg, and personal models with a proximal objective; lam = 0 trains those alone.
+    """FedAvg, and personal models with a proximal term; lam = 0 makes them local training.
 
     Args:
         lam: strength of the proximal term, >= 0; the paper's lambda.
         weighting: `samples` or `uniform`.
     """
     if lam == 0:
-        log.warning("algorithm.lam=0 makes Ditto's personal models those of local training")
+        log.warning("algorithm.lam=0 makes Ditto's personal models purely local")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         personal = personal_part(params)
@@ -42,13 +48,12 @@ def ditto(*, lam: NonNegative, weighting: Weighting) -> Algorithm:
         return task(params, batch) + task(personal, batch) + proximal
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return separated(done.weights)
+        return split_personal(done.weights)
 
     return Algorithm(
         name="ditto",
         weighting=weighting,
-        stateful=True,
-        client_state=lambda broadcast: {k: broadcast[k] for k in ("params", "buffers")},
+        client_state=model_weights,
         start=with_personal,
         loss=loss,
         finish=finish,

@@ -8,7 +8,7 @@ ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
     v[t] = v[t-1] + Delta[t]^2
     w[t+1] = w[t] + server_lr * m[t] / (sqrt(v[t]) + tau),   m[-1] = 0, v[-1] = tau^2
 
-The paper asks for v[-1] >= tau^2; its authors' code begins at 0. Buffers are averaged.
+The paper requires v[-1] >= tau^2; the authors' code starts at 0. Buffers are averaged.
 """
 
 import operator
@@ -24,9 +24,9 @@ def fedadagrad(
     """FedAvg with Adagrad on the server.
 
     Args:
-        server_lr: of the server's step, > 0.
+        server_lr: server learning rate, > 0.
         beta1: decay of the first moment, in [0, 1).
-        tau: adaptivity, > 0; the smaller, the more.
+        tau: adaptivity, > 0; smaller values adapt more.
         weighting: `samples` or `uniform`.
     """
     return adaptive_server(

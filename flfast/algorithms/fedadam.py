@@ -1,4 +1,4 @@
-"""FedAdam: Adam on the server, without the correction of its bias.
+"""FedAdam: Adam on the server, without bias correction.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization.
 ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
@@ -8,7 +8,8 @@ ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
     v[t] = beta2 * v[t-1] + (1 - beta2) * Delta[t]^2
     w[t+1] = w[t] + server_lr * m[t] / (sqrt(v[t]) + tau),   m[-1] = 0, v[-1] = tau^2
 
-The authors' code is Keras' Adam: bias corrected, v[-1] = 0, beta2 = 0.999. Buffers are averaged.
+The authors' code is Keras' Adam, with bias correction, v[-1] = 0 and beta2 = 0.999. Buffers are
+averaged.
 """
 
 from flfast.algorithms.adaptive_server import adaptive_server
@@ -22,10 +23,10 @@ def fedadam(
     """FedAvg with Adam on the server.
 
     Args:
-        server_lr: of the server's step, > 0.
+        server_lr: server learning rate, > 0.
         beta1: decay of the first moment, in [0, 1).
         beta2: decay of the second moment, in [0, 1).
-        tau: adaptivity, > 0; the smaller, the more.
+        tau: adaptivity, > 0; smaller values adapt more.
         weighting: `samples` or `uniform`.
     """
     return adaptive_server(

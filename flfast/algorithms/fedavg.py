@@ -1,11 +1,11 @@
-"""FedAvg: the server's model becomes the weighted mean of the clients' models.
+"""FedAvg: the server's model becomes the weighted mean of the cohort's models.
 
 McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks
 from Decentralized Data. AISTATS 2017, Algorithm 1. https://arxiv.org/abs/1602.05629
 
     w[t+1] = sum_k n_k / n * w_k[t+1],   k over the cohort, n = sum_k n_k
 
-`weighting="uniform"` takes 1 / K instead of n_k / n. Buffers are averaged like parameters.
+With `weighting="uniform"`, 1 / K replaces n_k / n. Buffers are averaged like parameters.
 """
 
 from flfast.algorithms.algorithm import Algorithm, Weighting

@@ -6,8 +6,8 @@ Classification. 2019, section 4.2. https://arxiv.org/abs/1909.06335
     v[t+1] = momentum * v[t] + (w[t] - mean_k w_k[t+1])
     w[t+1] = w[t] - server_lr * v[t+1]
 
-The paper's experiments take Nesterov's form of it, which is `algorithm=fedopt` with torch's SGD.
-Buffers are averaged.
+The paper's experiments use Nesterov momentum: `algorithm=fedopt` with torch's SGD. Buffers are
+averaged.
 """
 
 import logging
@@ -26,11 +26,11 @@ def fedavgm(*, server_lr: Positive, momentum: Portion, weighting: Weighting) -> 
     """FedAvg with momentum on the server; server_lr = 1 and momentum = 0 is FedAvg.
 
     Args:
-        server_lr: of the server's step, > 0.
-        momentum: in [0, 1).
+        server_lr: server learning rate, > 0.
+        momentum: of the server, in [0, 1).
         weighting: `samples` or `uniform`.
     """
     if momentum == 0 and server_lr == 1:
-        log.warning("algorithm.momentum=0 with algorithm.server_lr=1 makes FedAvgM FedAvg")
+        log.warning("algorithm.momentum=0 with algorithm.server_lr=1 turns FedAvgM into FedAvg")
     make_optimizer = partial(SGD, lr=server_lr, momentum=momentum)
     return server_optimized(Algorithm(name="fedavgm", weighting=weighting), make_optimizer)

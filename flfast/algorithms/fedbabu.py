@@ -1,11 +1,11 @@
-"""FedBABU: only the body is trained and sent; the head stays as it was drawn.
+"""FedBABU: clients train and share the body; the head keeps its initial values.
 
 Oh, Kim, Yun: FedBABU: Towards Enhanced Representation for Federated Image Classification.
 ICLR 2022, Algorithm 1. https://arxiv.org/abs/2106.06042
 
     w_ext,k := SGD on F_k(w_ext,k, w_cls[0]),   w_ext[t+1] = sum_k n_k / n * w_ext,k
 
-Clients become personal at evaluation: they fine-tune the whole model, in the authors' code for
+Personal models come from fine-tuning the whole model at evaluation. The authors' code does so for
 five epochs (`finetune_epochs=5`).
 """
 
@@ -15,28 +15,28 @@ from flfast.state.tree import Tree, merge, part_of
 
 
 def fedbabu(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> Algorithm:
-    """FedAvg of the body under a head that is never trained.
+    """FedAvg of the body below a fixed head.
 
     Args:
         head: layers of the head; None is the last layer.
         weighting: `samples` or `uniform`.
-        initial: weights before round 1; every client can draw the same head.
+        initial: weights before round 1. Clients draw the head from the seed, so it is not sent.
     """
-    fixed, trained = split(initial, head)
+    fixed_head, body = split(initial, head)
 
     def broadcast(server: Tree) -> Tree:
-        return part_of(server, trained)
+        return part_of(server, body)
 
     def start(broadcast: Tree, client: Tree) -> Tree:
-        return merge(part_of(broadcast, trained), fixed)
+        return merge(part_of(broadcast, body), fixed_head)
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return part_of(done.weights, trained), ctx.client
+        return part_of(done.weights, body), ctx.client
 
     return Algorithm(
         name="fedbabu",
         weighting=weighting,
-        stages=(LocalStage(trains=trained["params"].keys()),),
+        stages=(LocalStage(trains=body["params"].keys()),),
         broadcast=broadcast,
         start=start,
         finish=finish,

@@ -1,11 +1,11 @@
-"""FedBN: BatchNorm stays with the client, everything else is averaged.
+"""FedBN: BatchNorm layers stay on the client, all other layers are averaged.
 
 Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated Learning on Non-IID Features via Local Batch
 Normalization. ICLR 2021, Algorithm 1. https://arxiv.org/abs/2102.07623
 
     w_l[t+1] = mean_k w_l,k   for every layer l that is not BatchNorm
 
-`bn=local` does the same to any other algorithm.
+`bn=local` does the same for any other algorithm.
 """
 
 import logging
@@ -22,7 +22,7 @@ def fedbn(*, weighting: Weighting, batchnorm: Tree) -> Algorithm:
 
     Args:
         weighting: `samples`, or `uniform` as in the paper.
-        batchnorm: the leaves of BatchNorm layers before round 1; without any it is FedAvg.
+        batchnorm: weights of the BatchNorm layers before round 1; if empty, this is FedAvg.
     """
     if not batchnorm["params"] and not batchnorm["buffers"]:
         log.warning("algorithm=fedbn is FedAvg: the model has no BatchNorm")

@@ -1,14 +1,15 @@
-"""FedDyn: a regulariser that changes with every round, so that local and global optima agree.
+"""FedDyn: a dynamic regulariser aligns the local optima with the global one.
 
 Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic
 Regularization. ICLR 2021, Algorithm 1. https://arxiv.org/abs/2111.04263
 
-    w_k[t+1] = argmin_w  F_k(w) - <g_k[t], w> + alpha / 2 * |w - w[t]|^2     (by local training)
+    w_k[t+1] = argmin_w  F_k(w) - <g_k[t], w> + alpha / 2 * |w - w[t]|^2   (by local training)
     g_k[t+1] = g_k[t] - alpha * (w_k[t+1] - w[t])
     h[t+1]   = h[t] - alpha / population * sum_k (w_k[t+1] - w[t])
     w[t+1]   = mean_k w_k[t+1] - h[t+1] / alpha
 
-Clients keep g_k, the server h; both start at 0, and only models are sent. Buffers are averaged.
+Clients keep g_k and the server keeps h; both start at 0. Only models are sent. Buffers are
+averaged.
 """
 
 from torch import Tensor
@@ -20,11 +21,11 @@ from flfast.state.tree import Tree, dot, squared_norm, sub, tree_map, zeros
 
 
 def feddyn(*, alpha: Positive) -> Algorithm:
-    """Dynamic regularisation; every client weighs the same, as in the paper.
+    """Dynamic regularisation; all clients weigh the same, as in the paper.
 
     Args:
-        alpha: strength of the regulariser, > 0. Local training is FedAvg's for alpha -> 0, but
-            not the server's step: it then adds up all the mean updates so far.
+        alpha: strength of the regulariser, > 0. As alpha -> 0, local training becomes FedAvg's,
+            but the server step does not: it still adds the sum of all previous mean updates.
     """
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
@@ -33,7 +34,7 @@ def feddyn(*, alpha: Positive) -> Algorithm:
         return task(params, batch) - dot(gradient, params) + alpha / 2 * distance
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        gradient = tree_map(  # of what is shared
+        gradient = tree_map(  # over shared parameters; wrappers may keep others local
             lambda start, end, g: g - alpha * (end - start),
             ctx.server["params"],
             done.weights["params"],
@@ -51,7 +52,6 @@ def feddyn(*, alpha: Positive) -> Algorithm:
     return Algorithm(
         name="feddyn",
         weighting="uniform",
-        stateful=True,
         server_state=lambda weights: {**weights, "h": zeros(weights["params"])},
         client_state=lambda broadcast: {"gradient": zeros(broadcast["params"])},
         loss=loss,

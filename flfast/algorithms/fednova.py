@@ -1,4 +1,4 @@
-"""FedNova: clients that take more local steps do not weigh more.
+"""FedNova: normalised averaging; taking more local steps does not add weight.
 
 Wang, Liu, Liang, Joshi, Poor: Tackling the Objective Inconsistency Problem in Heterogeneous
 Federated Optimization. NeurIPS 2020. https://arxiv.org/abs/2007.07481
@@ -6,7 +6,7 @@ Federated Optimization. NeurIPS 2020. https://arxiv.org/abs/2007.07481
     d_k = (w[t] - w_k[t+1]) / (lr * |a_k|_1)
     w[t+1] = w[t] - tau_eff * sum_k p_k * lr * d_k,   tau_eff = sum_k p_k * |a_k|_1
 
-a_k weighs the gradients of client k's local steps in its update: all 1 for plain SGD, and
+a_k holds the coefficients of the local gradients in client k's update: 1 for plain SGD, and
 (1 - momentum^(steps left)) / (1 - momentum) with momentum. Buffers are averaged.
 """
 
@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 
 from flfast.algorithms.algorithm import Algorithm, Context, Finished, Uploads, Weighting
-from flfast.algorithms.local_sgd import weight_of_steps
+from flfast.algorithms.local_sgd import gradient_weight_of_sgd
 from flfast.options import Count, Portion
 from flfast.state.tree import Tree, tree_map
 from flfast.state.vector import COUNTS
@@ -32,25 +32,25 @@ def fednova(
     local_steps: Count | None,
     local_optimizer_state: Literal["reset"],
 ) -> Algorithm:
-    """Normalised averaging; with equal numbers of local steps it is FedAvg.
+    """Normalised averaging; equal to FedAvg if all clients take the same number of local steps.
 
     Args:
         weighting: p_k, `samples` or `uniform`.
-        momentum: of the local optimizer, in [0, 1); None is refused, since that is not SGD.
-        nesterov: whether that is Nesterov's.
-        local_steps: of every client; None where they differ.
-        local_optimizer_state: a_k holds for an optimizer that starts fresh.
+        momentum: of the local optimizer, in [0, 1); None (an optimizer other than SGD) is refused.
+        nesterov: whether it is Nesterov momentum.
+        local_steps: of every client; None if they differ.
+        local_optimizer_state: must be `reset`, because a_k assumes that momentum starts at zero.
     """
-    weigh = weight_of_steps("fednova", momentum=momentum, nesterov=nesterov)
+    coefficient_sum = gradient_weight_of_sgd("fednova", momentum=momentum, nesterov=nesterov)
     if local_steps is not None:
         log.warning("algorithm=fednova with local_steps=%d is FedAvg", local_steps)
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        weight = weigh(done.num_steps)
+        norm = coefficient_sum(done.num_steps)
         direction = tree_map(
-            lambda start, end: (start - end) / weight, ctx.start["params"], done.weights["params"]
+            lambda start, end: (start - end) / norm, ctx.start["params"], done.weights["params"]
         )
-        steps = torch.tensor(weight, dtype=torch.float64)
+        steps = torch.tensor(norm, dtype=torch.float64)
         return {**done.weights, "params": direction, COUNTS: {"steps": steps}}, ctx.client
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
@@ -62,6 +62,6 @@ def fednova(
         name="fednova",
         weighting=weighting,
         finish=finish,
-        origin=lambda broadcast: {"buffers": broadcast["buffers"]},  # directions start at zero
+        origin=lambda broadcast: {"buffers": broadcast["buffers"]},  # a direction is zero
         server_step=server_step,
     )

@@ -1,4 +1,4 @@
-"""FedOpt: the server takes its step with an optimizer, of which FedAvg is SGD with rate 1.
+"""FedOpt: the server steps with an optimizer. FedAvg is SGD with learning rate 1.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization.
 ICLR 2021, Algorithm 1. https://arxiv.org/abs/2003.00295
@@ -9,11 +9,15 @@ ICLR 2021, Algorithm 1. https://arxiv.org/abs/2003.00295
 Buffers are averaged.
 """
 
+from collections.abc import Callable
+
+from torch.optim import Optimizer
+
 from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.server_optimizer import MakeOptimizer, server_optimized
+from flfast.algorithms.server_optimizer import server_optimized
 
 
-def fedopt(*, server_optimizer: MakeOptimizer, weighting: Weighting) -> Algorithm:
+def fedopt(*, server_optimizer: Callable[..., Optimizer], weighting: Weighting) -> Algorithm:
     """FedAvg with any torch optimizer on the server.
 
     Args:

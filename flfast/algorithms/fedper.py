@@ -1,4 +1,4 @@
-"""FedPer: the base is federated, the personalisation layers never leave the client.
+"""FedPer: the body is federated, the personalisation layers stay on the client.
 
 Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers. 2019,
 Algorithms 1 and 2. https://arxiv.org/abs/1912.00818
@@ -15,13 +15,13 @@ from flfast.state.tree import Tree
 
 
 def fedper(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> Algorithm:
-    """FedAvg of the body; every client has a head of its own, trained together with the body.
+    """FedAvg of the body; clients train their own heads together with the body.
 
     Args:
         head: layers of the personalisation head; None is the last layer.
         weighting: `samples` or `uniform`.
         initial: weights before round 1.
     """
-    own, _ = split(initial, head)
-    shared = Algorithm(name="fedper", weighting=weighting)
-    return replace(keep_local(shared, own), evaluate_server=False)
+    local_head, _ = split(initial, head)
+    federated = Algorithm(name="fedper", weighting=weighting)
+    return replace(keep_local(federated, local_head), evaluate_server=False)

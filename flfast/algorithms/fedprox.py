@@ -1,12 +1,12 @@
-"""FedProx: a proximal term holds local training near the server's model.
+"""FedProx: a proximal term keeps local training near the server's model.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks.
 MLSys 2020, equation 2. https://arxiv.org/abs/1812.06127
 
     h_k(w; w[t]) = F_k(w) + mu / 2 * |w - w[t]|^2
 
-The paper draws clients by size and weighs them alike. Cohorts here are drawn uniformly, where
-`samples`, as in the authors' code, gives every example the same say.
+The paper samples clients by size and weighs them equally. Here cohorts are sampled uniformly; then
+`samples`, as in the authors' code, gives every example the same weight.
 """
 
 import logging
@@ -29,7 +29,7 @@ def fedprox(*, mu: NonNegative, weighting: Weighting) -> Algorithm:
         weighting: `samples` or `uniform`.
     """
     if mu == 0:
-        log.warning("algorithm.mu=0 makes FedProx FedAvg")
+        log.warning("algorithm.mu=0 turns FedProx into FedAvg")
 
     def proximal(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         distance = squared_norm(sub(params, ctx.start["params"]))

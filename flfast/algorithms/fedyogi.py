@@ -1,4 +1,4 @@
-"""FedYogi: Yogi on the server, whose second moment falls no faster than it rises.
+"""FedYogi: Yogi on the server. Its second moment falls no faster than it rises.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization.
 ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
@@ -8,7 +8,7 @@ ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
     v[t] = v[t-1] - (1 - beta2) * Delta[t]^2 * sign(v[t-1] - Delta[t]^2)
     w[t+1] = w[t] + server_lr * m[t] / (sqrt(v[t]) + tau),   m[-1] = 0, v[-1] = tau^2
 
-The authors' code corrects biases, with v[-1] = 0 and beta2 = 0.999. Buffers are averaged.
+The authors' code has bias correction, v[-1] = 0 and beta2 = 0.999. Buffers are averaged.
 """
 
 from flfast.algorithms.adaptive_server import adaptive_server
@@ -22,10 +22,10 @@ def fedyogi(
     """FedAvg with Yogi on the server.
 
     Args:
-        server_lr: of the server's step, > 0.
+        server_lr: server learning rate, > 0.
         beta1: decay of the first moment, in [0, 1).
-        beta2: of the second moment, in [0, 1); a squared update changes it by 1 - beta2 of itself.
-        tau: adaptivity, > 0; the smaller, the more.
+        beta2: of the second moment, in [0, 1); a step changes v by (1 - beta2) * Delta^2.
+        tau: adaptivity, > 0; smaller values adapt more.
         weighting: `samples` or `uniform`.
     """
     return adaptive_server(

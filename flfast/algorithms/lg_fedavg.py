@@ -1,4 +1,4 @@
-"""LG-FedAvg: local representations under one federated head.
+"""LG-FedAvg: local representations below a federated head.
 
 Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally:
 Federated Learning with Local and Global Representations. 2020, Algorithm 1.
@@ -6,8 +6,8 @@ https://arxiv.org/abs/2001.01523
 
     (l_k, g_k) := SGD on F_k(l_k, g_k),   g[t+1] = sum_k n_k / n * g_k
 
-The authors start from a model that FedAvg trained, as `init_from=RUN/model.pt` does, and their
-code weighs clients alike (`uniform`).
+The authors start from a model trained by FedAvg (`init_from=RUN/model.pt`). Their code weighs all
+clients the same (`uniform`).
 """
 
 from dataclasses import replace
@@ -19,13 +19,13 @@ from flfast.state.tree import Tree
 
 
 def lg_fedavg(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> Algorithm:
-    """FedAvg of the head; every client has a body of its own.
+    """FedAvg of the head; every client has its own body.
 
     Args:
         head: layers of the federated head; None is the last layer.
         weighting: `samples` or `uniform`.
         initial: weights before round 1.
     """
-    _, own = split(initial, head)
-    shared = Algorithm(name="lg_fedavg", weighting=weighting)
-    return replace(keep_local(shared, own), evaluate_server=False)
+    _, local_body = split(initial, head)
+    federated = Algorithm(name="lg_fedavg", weighting=weighting)
+    return replace(keep_local(federated, local_body), evaluate_server=False)

@@ -1,6 +1,6 @@
 """Local training without federation: every client keeps its own model, nothing is sent.
 
-The floor of every comparison: what a client reaches alone.
+It is the baseline that personalised algorithms have to beat.
 """
 
 from dataclasses import replace
@@ -14,6 +14,6 @@ def local(*, initial: Tree) -> Algorithm:
     """Clients that train their own models from common initial weights.
 
     Args:
-        initial: weights before round 1; all of them stay with the client.
+        initial: weights before round 1; all of them stay on the client.
     """
     return replace(keep_local(Algorithm(name="local"), initial), evaluate_server=False)

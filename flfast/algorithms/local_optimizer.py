@@ -1,9 +1,9 @@
-"""What becomes of a local optimizer's state between rounds: wrappers that any algorithm can wear.
+"""Wrappers that carry the state of local optimizers over to the next round, for any algorithm.
 
-`reset` needs none. `keep`: every client continues with its own state. `average`: states of shared
-parameters are averaged as those are, and every client starts from the mean (momentum that is
-federated, as in Yu, Jin, Yang: On the Linear Speedup Analysis of Communication Efficient Momentum
-SGD for Distributed Non-Convex Optimization. ICML 2019, Algorithm 1).
+`keep`: every client continues with its own state. `average`: the server averages and broadcasts
+the states of shared parameters, such as momentum (Yu, Jin, Yang: On the Linear Speedup Analysis of
+Communication Efficient Momentum SGD for Distributed Non-Convex Optimization. ICML 2019, Algorithm
+1). `reset`, the default, needs no wrapper.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ LocalOptimizerState = Literal["reset", "keep", "average"]
 
 
 def keep_optimizer(algorithm: Algorithm) -> Algorithm:
-    """The algorithm with local optimizer states kept by their clients."""
+    """Make the state of the local optimizer part of the client state."""
 
     def client_state(broadcast: Tree) -> Tree:
         return {"inner": algorithm.client_state(broadcast), "optimizer": {}}
@@ -37,7 +37,6 @@ def keep_optimizer(algorithm: Algorithm) -> Algorithm:
     return replace(
         algorithm,
         **inner_functions(algorithm),
-        stateful=True,
         client_state=client_state,
         start=lambda broadcast, client: algorithm.start(broadcast, client["inner"]),
         optimizer=lambda broadcast, client: client["optimizer"],
@@ -47,11 +46,11 @@ def keep_optimizer(algorithm: Algorithm) -> Algorithm:
 
 
 def average_optimizer(algorithm: Algorithm) -> Algorithm:
-    """The algorithm with local optimizer states averaged, broadcast and uploaded.
+    """Upload, average and broadcast the states of the local optimizers.
 
-    Those of parameters that are not broadcast stay with their clients, as the parameters do; an
-    algorithm whose clients keep nothing starts them afresh. Numbers that a state has beside its
-    tensors, such as Adam's `step`, are counts.
+    States of parameters that are not broadcast stay on the client, like the parameters. If the
+    algorithm is stateless, they start fresh every round. Scalars of a state, such as Adam's
+    `step`, are uploaded as counts.
     """
     keeping = keep_optimizer(algorithm) if algorithm.stateful else algorithm
 
@@ -59,10 +58,10 @@ def average_optimizer(algorithm: Algorithm) -> Algorithm:
         return {**broadcast["optimizer"], **client.get("optimizer", {})}
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        shared = {n: own for n, own in done.optimizer.items() if n in ctx.server["params"]}
-        own = {n: state for n, state in done.optimizer.items() if n not in shared}
-        upload, client = keeping.finish(done._replace(optimizer=own), ctx)
-        learned, counted = _separated(shared, done.weights["params"])
+        shared = {n: state for n, state in done.optimizer.items() if n in ctx.server["params"]}
+        kept = {n: state for n, state in done.optimizer.items() if n not in shared}
+        upload, client = keeping.finish(done._replace(optimizer=kept), ctx)
+        learned, counted = _split_counts(shared, done.weights["params"])
         counts = {**upload.get(COUNTS, {}), "optimizer": counted}
         return {**upload, "optimizer": learned, COUNTS: counts}, client
 
@@ -70,8 +69,8 @@ def average_optimizer(algorithm: Algorithm) -> Algorithm:
         mean = dict(uploads.mean)
         counts = dict(mean.pop(COUNTS))
         optimizer = merge(mean.pop("optimizer"), counts.pop("optimizer"))
-        inner = {**mean, COUNTS: counts} if counts else mean
-        stepped = algorithm.server_step(server, uploads._replace(mean=inner))
+        inner_mean = {**mean, COUNTS: counts} if counts else mean
+        stepped = algorithm.server_step(server, uploads._replace(mean=inner_mean))
         return {**stepped, "optimizer": optimizer}
 
     return replace(
@@ -85,8 +84,8 @@ def average_optimizer(algorithm: Algorithm) -> Algorithm:
     )
 
 
-def _separated(optimizer: Tree, params: Tree) -> tuple[Tree, Tree]:
-    """A local optimizer's state, learned and counted: numbers of a parameter with dimensions."""
+def _split_counts(optimizer: Tree, params: Tree) -> tuple[Tree, Tree]:
+    """(learned, counted) leaves. Scalars are counts, unless their parameter is a scalar itself."""
     learned, counted = Tree(), Tree()
     for name, state in optimizer.items():
         learned[name], counted[name] = Tree(), Tree()

@@ -1,14 +1,14 @@
-"""What local steps of SGD add up to."""
+"""Coefficients of the gradients in an update by local SGD."""
 
 from collections.abc import Callable
 from functools import partial
 
 
 def gradient_weight(num_steps: int, *, momentum: float, nesterov: bool) -> float:
-    """|a|_1, where SGD from no momentum moves by -lr * sum_j a_j * g_j in `num_steps` steps.
+    """|a|_1, where `num_steps` steps of SGD move by -lr * sum_j a_j * g_j; b_0 = 0.
 
-    Without momentum every a_j is 1. With momentum r, step i is b_i = r * b_{i-1} + g_i, or with
-    Nesterov's g_i + r * b_i.
+    Without momentum every a_j is 1. With momentum r, step i moves by -lr * b_i, where
+    b_i = r * b_{i-1} + g_i; with Nesterov momentum, by -lr * (g_i + r * b_i).
 
     >>> gradient_weight(3, momentum=0.5, nesterov=False)  # 1.75 + 1.5 + 1
     4.25
@@ -18,18 +18,18 @@ def gradient_weight(num_steps: int, *, momentum: float, nesterov: bool) -> float
     return num_steps + momentum * heavy_ball if nesterov else heavy_ball
 
 
-def weight_of_steps(
+def gradient_weight_of_sgd(
     algorithm: str, *, momentum: float | None, nesterov: bool | None
 ) -> Callable[[int], float]:
-    """`gradient_weight` by number of local steps.
+    """`gradient_weight` of the local optimizer, as a function of the number of local steps.
 
     Args:
-        algorithm: that needs it.
-        momentum: of the local optimizer; None where it has none.
-        nesterov: whether that is Nesterov's.
+        algorithm: that needs it, for the message.
+        momentum: of the local optimizer; None if it is not SGD.
+        nesterov: whether it is Nesterov momentum.
 
     Raises:
-        ValueError: if the optimizer is not SGD.
+        ValueError: if the local optimizer is not SGD.
     """
     if momentum is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""MOON: local features are drawn to the server model's and away from the client's last ones.
+"""MOON: contrastive learning between the local, the server's and the client's previous model.
 
 Li, He, Song: Model-Contrastive Federated Learning. CVPR 2021, equations 3 and 4, Algorithm 1.
 https://arxiv.org/abs/2103.16257
@@ -6,8 +6,8 @@ https://arxiv.org/abs/2103.16257
     l_con = -log(exp(s_glob / tau) / (exp(s_glob / tau) + exp(s_prev / tau)))
     h_k(w) = F_k(w) + mu * l_con,   s_x = cosine(z, z_x),   z = features before the head
 
-The model is taken as it is: the paper adds a projection head of two layers to it. Both other
-models are in evaluation. In a client's first round z_prev is z_glob, whose gradients cancel.
+Unlike the paper, no projection head is added to the model. The other two models are in evaluation
+mode. In a client's first round z_prev equals z_glob, and their gradients cancel.
 """
 
 import logging
@@ -20,6 +20,7 @@ from flfast.algorithms.split import head_layer
 from flfast.datamodules.batches import Batch
 from flfast.options import NonNegative, Positive
 from flfast.state.tree import Tree
+from flfast.state.weights import by_name, model_weights
 
 log = logging.getLogger(__name__)
 
@@ -37,24 +38,21 @@ def moon(
     Args:
         mu: strength of the contrastive term, >= 0.
         tau: temperature, > 0.
-        head: layers of the head, whose input are the features; None is the last layer.
+        head: layers of the head, whose inputs are the features; None is the last layer.
         weighting: `samples` or `uniform`.
         initial: weights before round 1.
     """
     layer = head_layer(initial, head)
     if mu == 0:
-        log.warning("algorithm.mu=0 makes MOON FedAvg")
+        log.warning("algorithm.mu=0 turns MOON into FedAvg")
 
     def contrastive(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         z, loss = task.features(params, batch, layer=layer)
-        drawn, pushed = (
-            F.cosine_similarity(z, task.fixed_features(flat(weights), batch, layer=layer)) / tau
+        to_global, to_previous = (
+            F.cosine_similarity(z, task.fixed_features(by_name(weights), batch, layer=layer)) / tau
             for weights in (ctx.start, ctx.client)
         )
-        return loss + mu * task.mean(F.softplus(pushed - drawn))
-
-    def flat(weights: Tree) -> Tree:
-        return {**weights["params"], **weights["buffers"]}
+        return loss + mu * task.mean(F.softplus(to_previous - to_global))
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         return done.weights, done.weights
@@ -62,8 +60,7 @@ def moon(
     return Algorithm(
         name="moon",
         weighting=weighting,
-        stateful=True,
-        client_state=lambda broadcast: {k: broadcast[k] for k in ("params", "buffers")},
+        client_state=model_weights,
         loss=contrastive,
         finish=finish,
     )

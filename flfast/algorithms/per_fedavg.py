@@ -1,4 +1,4 @@
-"""Per-FedAvg: FedAvg of a model that one gradient step makes personal.
+"""Per-FedAvg: FedAvg of an initial model that one gradient step personalises.
 
 Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A
 Model-Agnostic Meta-Learning Approach. NeurIPS 2020, equation 3, Algorithm 1.
@@ -6,10 +6,10 @@ https://arxiv.org/abs/2002.07948
 
     u = w - alpha * grad F(w; D)
     w := w - beta * (I - alpha * hessian F(w; D'')) grad F(u; D')
-    first_order:    leaves out the Hessian
+    first_order:    without the Hessian
     hessian_free:   hessian F(w) v  =~  (grad F(w + delta * v) - grad F(w - delta * v)) / (2 delta)
 
-beta is `optimizer.lr`. Clients become personal at evaluation, by fine-tuning.
+beta is `optimizer.lr`. Personal models come from fine-tuning at evaluation.
 """
 
 import logging
@@ -35,19 +35,19 @@ def per_fedavg(
     batches: Literal["disjoint", "same"],
     weighting: Weighting,
 ) -> Algorithm:
-    """FedAvg of the loss after a gradient step; alpha = 0 is FedAvg.
+    """FedAvg on the loss after one gradient step; alpha = 0 is FedAvg.
 
     Args:
-        alpha: size of the step that makes the model personal, >= 0.
-        gradients: how the gradient of that loss is approximated.
-        delta: size of the difference that `hessian_free` takes.
-        batches: D, D' and D'' are `disjoint` parts of a batch, or all the `same`; a batch with
-            fewer than two examples for each is not divided.
+        alpha: size of the personalising step, >= 0.
+        gradients: approximation of the meta-gradient.
+        delta: step of the finite difference of `hessian_free`, > 0.
+        batches: whether D, D' and D'' are `disjoint` parts of a batch or the `same` batch. A batch
+            with fewer than two examples per part is not split.
         weighting: `samples`, or `uniform` as in the paper.
     """
     num_parts = {"first_order": 2, "hessian_free": 3}[gradients]
     if alpha == 0:
-        log.warning("algorithm.alpha=0 makes Per-FedAvg FedAvg")
+        log.warning("algorithm.alpha=0 turns Per-FedAvg into FedAvg")
 
     def parts(batch: Batch) -> list[Batch]:
         if batches == "same" or len(batch.targets) < 2 * num_parts:
@@ -59,11 +59,11 @@ def per_fedavg(
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         first, second, *third = parts(batch)
-        _, grads = gradient(task, params, first, of=params)
-        value, meta = gradient(task, moved(params, grads, -alpha), second, of=params)
+        _, grads = gradient(task, params, first, trained=params)
+        value, meta = gradient(task, shifted(params, grads, -alpha), second, trained=params)
         for part in third:
             (_, ahead), (_, behind) = (
-                gradient(task, moved(params, meta, step), part, of=params)
+                gradient(task, shifted(params, meta, step), part, trained=params)
                 for step in (delta, -delta)
             )
             meta = {n: g - alpha * (ahead[n] - behind[n]) / (2 * delta) for n, g in meta.items()}
@@ -73,6 +73,6 @@ def per_fedavg(
 
 
 @torch.no_grad()
-def moved(params: Tree, direction: Tree, step: float) -> Tree:
-    """Parameters a step along a direction, where it has any."""
+def shifted(params: Tree, direction: Tree, step: float) -> Tree:
+    """`params + step * direction`; parameters without a direction stay."""
     return {n: p + step * direction[n] if n in direction else p for n, p in params.items()}

@@ -1,4 +1,4 @@
-"""pFedMe: the server learns Moreau envelopes of the clients' losses; minimisers are personal.
+"""pFedMe: FedAvg on Moreau envelopes of the clients' losses; their minimisers are personal.
 
 Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020,
 Algorithm 1. https://arxiv.org/abs/2006.08848
@@ -7,19 +7,20 @@ Algorithm 1. https://arxiv.org/abs/2006.08848
     w_k := w_k - eta * lam * (w_k - theta)
     w[t+1] = (1 - beta) * w[t] + beta * mean_k w_k
 
-theta continues from batch to batch, as in the authors' code, which has eta = 0.005 and weighs
-clients by samples; eta is `optimizer.lr`.
+theta carries over from batch to batch, as in the authors' code, which has eta = 0.005
+(`optimizer.lr`) and weighs clients by samples.
 """
 
 import torch
 from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm, Context, Finished, Task, Uploads, Weighting
-from flfast.algorithms.second_model import personal_part, prefixed, separated
+from flfast.algorithms.second_model import personal_part, prefixed, split_personal
 from flfast.algorithms.surrogate import gradient, surrogate
 from flfast.datamodules.batches import Batch
 from flfast.options import Count, Positive
-from flfast.state.tree import Tree, tree_map
+from flfast.state.tree import Tree, move, tree_map
+from flfast.state.weights import model_weights
 
 
 def pfedme(
@@ -30,13 +31,13 @@ def pfedme(
     beta: Positive,
     weighting: Weighting,
 ) -> Algorithm:
-    """Personal models as minimisers near the client's copy of the server's model.
+    """Personal models minimise the local loss near the client's copy of the server's model.
 
     Args:
         lam: strength of the proximal term, > 0; the paper's lambda.
-        inner_steps: gradient steps on every batch; the paper's K.
-        personal_lr: learning rate of those, > 0; below 2 / lam they converge.
-        beta: step of the server; 1 takes the mean.
+        inner_steps: gradient steps per batch; the paper's K.
+        personal_lr: learning rate of the inner steps, > 0; below 2 / lam they converge.
+        beta: server learning rate, > 0; 1 takes the mean.
         weighting: `samples`, or `uniform` as in the paper.
     """
 
@@ -45,32 +46,30 @@ def pfedme(
         return {"params": broadcast["params"], "buffers": {**broadcast["buffers"], **theta}}
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
-        kept = personal_part(params)
-        w = {name: params[name] for name in kept}
-        theta = tree_map(torch.clone, kept)
+        stored = personal_part(params)
+        w = {name: params[name] for name in stored}
+        theta = tree_map(torch.clone, stored)
         for _ in range(inner_steps):
-            value, grads = gradient(task, theta, batch, of=w)
+            value, grads = gradient(task, theta, batch, trained=w)
             for name, grad in grads.items():
-                pull = lam * (theta[name] - w[name].detach())
-                theta[name] = theta[name] - personal_lr * (grad + pull)
-        tree_map(lambda own, found: own.detach().copy_(found), kept, theta)
+                proximal = lam * (theta[name] - w[name].detach())
+                theta[name] = theta[name] - personal_lr * (grad + proximal)
+        tree_map(lambda buffer, new: buffer.detach().copy_(new), stored, theta)
         return surrogate(value, w, {n: lam * (w[n] - theta[n]).detach() for n in grads})
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        upload, personal = separated(done.weights)
+        upload, personal = split_personal(done.weights)
         return upload, {"params": personal["buffers"], "buffers": upload["buffers"]}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
-        mean = uploads.mean
-        params = tree_map(lambda w, m: w + beta * (m - w), server["params"], mean["params"])
-        return {**server, **mean, "params": params}
+        params = move(server["params"], uploads.mean["params"], beta)
+        return {**server, **uploads.mean, "params": params}
 
     return Algorithm(
         name="pfedme",
         weighting=weighting,
-        stateful=True,
         separable=False,
-        client_state=lambda broadcast: {k: broadcast[k] for k in ("params", "buffers")},
+        client_state=model_weights,
         start=start,
         loss=loss,
         finish=finish,

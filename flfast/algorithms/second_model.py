@@ -1,22 +1,23 @@
-"""A second model beside the client's own, trained along with it in one local training.
+"""A second, personal model that is trained in the same local steps as the federated one.
 
-Its leaves are those of the model with a prefix that no module's name can have.
+Its leaves have a prefix with a slash, which no module name can contain.
 """
 
 from typing import Any
 
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, merge
+from flfast.state.weights import map_weights, model_weights
 
 PREFIX = "personal/"
 
 
 def with_personal(weights: Tree, personal: Tree) -> Tree:
-    """Weights of a model and of the personal one beside it."""
-    return {kind: {**weights[kind], **prefixed(personal[kind])} for kind in ("params", "buffers")}
+    """The weights of both models in one tree."""
+    return merge(model_weights(weights), map_weights(prefixed, personal))
 
 
 def prefixed(leaves: dict[str, Any]) -> dict[str, Any]:
-    """Leaves by name, under their names in the personal model.
+    """Add the prefix of the personal model to names.
 
     >>> prefixed({"fc.weight": 1})
     {'personal/fc.weight': 1}
@@ -25,7 +26,7 @@ def prefixed(leaves: dict[str, Any]) -> dict[str, Any]:
 
 
 def personal_part(leaves: dict[str, Any]) -> dict[str, Any]:
-    """The leaves of the personal model, under their names in the model.
+    """The leaves of the personal model, without the prefix.
 
     >>> personal_part({"fc.weight": 0, "personal/fc.weight": 1})
     {'fc.weight': 1}
@@ -36,7 +37,7 @@ def personal_part(leaves: dict[str, Any]) -> dict[str, Any]:
 
 
 def shared_part(leaves: dict[str, Any]) -> dict[str, Any]:
-    """The leaves of the model itself.
+    """The leaves of the federated model.
 
     >>> shared_part({"fc.weight": 0, "personal/fc.weight": 1})
     {'fc.weight': 0}
@@ -44,8 +45,6 @@ def shared_part(leaves: dict[str, Any]) -> dict[str, Any]:
     return {name: leaf for name, leaf in leaves.items() if not name.startswith(PREFIX)}
 
 
-def separated(weights: Tree) -> tuple[Tree, Tree]:
-    """Weights of the model, and of the personal one; undoes `with_personal`."""
-    shared = {kind: shared_part(weights[kind]) for kind in ("params", "buffers")}
-    personal = {kind: personal_part(weights[kind]) for kind in ("params", "buffers")}
-    return shared, personal
+def split_personal(weights: Tree) -> tuple[Tree, Tree]:
+    """(federated, personal) weights; the inverse of `with_personal`."""
+    return map_weights(shared_part, weights), map_weights(personal_part, weights)

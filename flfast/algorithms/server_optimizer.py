@@ -1,4 +1,4 @@
-"""A server that takes its step with an optimizer of torch.
+"""A server step with a torch optimizer.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization.
 ICLR 2021, Algorithm 1. https://arxiv.org/abs/2003.00295
@@ -6,31 +6,28 @@ ICLR 2021, Algorithm 1. https://arxiv.org/abs/2003.00295
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from flfast.algorithms.algorithm import Algorithm, Uploads
-from flfast.state.tree import Tree, sub, tree_map
+from flfast.state.optimizer_state import load_optimizer_state, state_tensors
+from flfast.state.tree import Tree, sub
 
-MakeOptimizer = Callable[..., Optimizer]
 
+def server_optimized(algorithm: Algorithm, make_optimizer: Callable[..., Optimizer]) -> Algorithm:
+    """Add an optimizer to the server; its state is part of the server state.
 
-def server_optimized(algorithm: Algorithm, make_optimizer: MakeOptimizer) -> Algorithm:
-    """The algorithm with an optimizer on the server, whose state is part of the server state.
-
-    Its gradient is what the mean of the uploads lacks to the server's parameters. Buffers become
-    their mean.
+    Its gradient is the server's parameters minus the mean of the uploads. Buffers are averaged.
 
     Args:
         algorithm: must upload weights.
         make_optimizer: parameters -> any torch optimizer that needs no closure.
 
     Raises:
-        ValueError: if the optimizer keeps something that is not a tensor.
-        TypeError: if it cannot take a step without a closure.
+        ValueError: if the state of the optimizer is not tensors.
+        TypeError: if the optimizer cannot step without a closure.
     """
     trial = {"w": torch.zeros(1)}
     _step(make_optimizer, trial, trial, {})
@@ -49,27 +46,18 @@ def server_optimized(algorithm: Algorithm, make_optimizer: MakeOptimizer) -> Alg
 
 
 def _step(
-    make_optimizer: MakeOptimizer, params: Tree, grads: Tree, state: Tree
+    make_optimizer: Callable[..., Optimizer], params: Tree, grads: Tree, state: Tree
 ) -> tuple[Tree, Tree]:
-    """(parameters, state by parameter name) after a step; nothing is changed in place."""
+    """(parameters, optimizer state by parameter name) after a step; the inputs stay unchanged."""
     if not params:
         return {}, {}
-    own = {name: nn.Parameter(params[name].to(g.dtype, copy=True)) for name, g in grads.items()}
-    for name, p in own.items():
+    copies = {name: nn.Parameter(params[name].to(g.dtype, copy=True)) for name, g in grads.items()}
+    for name, p in copies.items():
         p.grad = grads[name]
-    optimizer = make_optimizer(list(own.values()))
+    optimizer = make_optimizer(list(copies.values()))
     if state:
-        copies = enumerate(tree_map(torch.clone, state[name]) for name in own)
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": dict(copies)})
+        load_optimizer_state(optimizer, state, copies)
     optimizer.step()
-    kept = {name: _tensors(optimizer.state[p]) for name, p in own.items()}
-    return {name: p.detach() for name, p in own.items()}, kept
-
-
-def _tensors(state: dict[str, Any]) -> Tree:
-    for name, value in state.items():
-        if value is not None and not isinstance(value, Tensor):
-            raise ValueError(
-                f"algorithm.server_optimizer keeps {name}={value}; its state must be tensors"
-            )
-    return {name: value for name, value in state.items() if value is not None}
+    option = "algorithm.server_optimizer"
+    new_state = {n: state_tensors(optimizer.state[p], option=option) for n, p in copies.items()}
+    return {name: p.detach() for name, p in copies.items()}, new_state

@@ -1,15 +1,14 @@
-"""Where a model is cut: a head by the names of its layers, and the body that is the rest."""
+"""Splits a model into a head, given by the names of its layers, and the body below it."""
 
 import re
 from collections.abc import Iterable, Sequence
 
-from flfast.state.tree import Tree
-
-_KINDS = ("params", "buffers")
+from flfast.state.tree import Tree, without
+from flfast.state.weights import by_name, select_weights
 
 
 def split(weights: Tree, head: Sequence[str] | None) -> tuple[Tree, Tree]:
-    """Leaves of the head, and those of the body.
+    """(head, body) weights of a model.
 
     Args:
         weights: of the model, `{"params": ..., "buffers": ...}`.
@@ -17,9 +16,9 @@ def split(weights: Tree, head: Sequence[str] | None) -> tuple[Tree, Tree]:
             for them; None is the last layer that has parameters.
 
     Raises:
-        ValueError: if a pattern matches nothing, or together they match everything.
+        ValueError: if a pattern matches nothing, or no parameter is left for the body.
     """
-    names = [name for kind in _KINDS for name in weights[kind]]
+    names = list(by_name(weights))
     if head is None:
         last = _layers(weights)[-1]
         found = {name for name in names if name.rpartition(".")[0] == last}
@@ -27,16 +26,17 @@ def split(weights: Tree, head: Sequence[str] | None) -> tuple[Tree, Tree]:
         found = {name for pattern in head for name in _matched(pattern, names, weights)}
     if not found or found >= weights["params"].keys():
         shown = "null" if head is None else [*head]
-        nothing = "is nothing of the model" if not found else "leaves no body"
-        raise ValueError(f"algorithm.head={shown} {nothing}; {_described(weights)}")
-    return _part(weights, found), _part(weights, set(names) - found)
+        problem = "leaves no body" if found else "matches nothing"
+        raise ValueError(f"algorithm.head={shown} {problem}; {_allowed(weights)}")
+    head_weights = select_weights(weights, found.__contains__)
+    return head_weights, without(weights, head_weights)
 
 
 def head_layer(weights: Tree, head: Sequence[str] | None) -> str:
-    """Path of the first layer of the head, whose input are the model's features.
+    """Path of the first layer of the head; its inputs are the features.
 
     Raises:
-        ValueError: as `split`.
+        ValueError: see `split`.
     """
     if len(_layers(weights)) == 1 and head is None:
         return _layers(weights)[0]
@@ -48,15 +48,15 @@ def _matched(pattern: str, names: Iterable[str], weights: Tree) -> set[str]:
         expression = re.compile(rf"(?:{pattern})(?:\..*)?")
     except re.error as error:
         raise ValueError(
-            f"algorithm.head: {pattern!r} is no regular expression: {error}"
+            f"algorithm.head: {pattern!r} is not a regular expression: {error}"
         ) from None
     found = {name for name in names if expression.fullmatch(name)}
     if not found:
-        raise ValueError(f"algorithm.head: {pattern!r} matches nothing; {_described(weights)}")
+        raise ValueError(f"algorithm.head: {pattern!r} matches nothing; {_allowed(weights)}")
     return found
 
 
-def _described(weights: Tree) -> str:
+def _allowed(weights: Tree) -> str:
     layers = dict.fromkeys(name.rpartition(".")[0] or name for name in weights["params"])
     return (
         f"allowed: some of the model's layers {', '.join(layers)}, or regular expressions for them"
@@ -64,12 +64,5 @@ def _described(weights: Tree) -> str:
 
 
 def _layers(weights: Tree) -> list[str]:
-    """Paths of the modules that have parameters, in the model's order."""
+    """Paths of the modules that have parameters, in the order of the model."""
     return list(dict.fromkeys(name.rpartition(".")[0] for name in weights["params"]))
-
-
-def _part(weights: Tree, names: set[str]) -> Tree:
-    return {
-        kind: {name: leaf for name, leaf in weights[kind].items() if name in names}
-        for kind in _KINDS
-    }

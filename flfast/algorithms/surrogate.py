@@ -1,4 +1,4 @@
-"""Objectives by their gradient: for algorithms whose local step is not the gradient of a loss."""
+"""Objectives defined by their gradient, for local steps that are not gradients of a loss."""
 
 from typing import cast
 
@@ -11,7 +11,7 @@ from flfast.state.tree import Tree
 
 
 def surrogate(value: Tensor, params: Tree, grads: Tree) -> Tensor:
-    """An objective of a given value and a given gradient.
+    """An objective with a given value and a given gradient.
 
     >>> w = torch.ones(2, requires_grad=True)
     >>> loss = surrogate(torch.tensor(5.0), {"w": w}, {"w": torch.tensor([2.0, 3.0])})
@@ -20,26 +20,27 @@ def surrogate(value: Tensor, params: Tree, grads: Tree) -> Tensor:
 
     Args:
         value: [].
-        params: what it is to be differentiated in.
-        grads: the gradient, by name; parameters without one get none.
+        params: parameters to differentiate with respect to.
+        grads: the gradient by name; other parameters get none.
     """
     terms = [(grad.detach() * (params[n] - params[n].detach())).sum() for n, grad in grads.items()]
     return value.detach() + cast(Tensor, sum(terms))
 
 
-def gradient(task: Task, params: Tree, batch: Batch, *, of: Tree) -> tuple[Tensor, Tree]:
-    """Mean task loss [] at some parameters, and its gradient there as constants.
+def gradient(task: Task, params: Tree, batch: Batch, *, trained: Tree) -> tuple[Tensor, Tree]:
+    """Mean loss [] and its gradient at given parameters, both detached.
 
     Args:
         task: the model's.
-        params: where.
+        params: where to evaluate.
         batch: of any size.
-        of: parameters of local training; those that it trains are differentiated in.
+        trained: parameters of local training by the same names; the gradient is with respect to
+            those that require one.
     """
-    point = {name: p.detach().requires_grad_(of[name].requires_grad) for name, p in params.items()}
-    wanted = [name for name, p in point.items() if p.requires_grad]
+    point = {n: p.detach().requires_grad_(trained[n].requires_grad) for n, p in params.items()}
+    names = [name for name, p in point.items() if p.requires_grad]
     with torch.enable_grad():
         value = task(point, batch)
-        grads = torch.autograd.grad(value, [point[n] for n in wanted], allow_unused=True)
-    pairs = zip(wanted, grads, strict=True)
+        grads = torch.autograd.grad(value, [point[n] for n in names], allow_unused=True)
+    pairs = zip(names, grads, strict=True)
     return value.detach(), {name: grad for name, grad in pairs if grad is not None}

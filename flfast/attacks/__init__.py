@@ -1,1 +1,1 @@
-"""Attacks: what clients that mean harm upload, or learn from."""
+"""Attacks: what malicious clients upload, or train on."""

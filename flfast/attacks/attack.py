@@ -1,4 +1,4 @@
-"""The contract: what clients that mean harm do, and who they are."""
+"""The contract: what malicious clients do, and which clients they are."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from flfast.randomness import generator
 
 @dataclass(frozen=True)
 class Attack:
-    """What attackers do. They train like all others, and keep their states.
+    """What attackers do. They train and keep client states like everyone else.
 
     Attributes:
-        fraction: share of the population that attacks, rounded to the nearest number of clients.
-        upload: (a leaf of what the upload changes, generator of the round and client) -> what is
-            uploaded as change instead; None is the upload as it is.
-        labels: (labels int64 [M] of a client's training examples, C) -> those that it learns
-            from; None leaves them.
+        fraction: share of the population that attacks, rounded to whole clients.
+        upload: (leaf of the update, generator of this round and client) -> poisoned leaf. The
+            update is the upload minus its origin. None leaves uploads as they are.
+        labels: (labels int64 [M] of a client's training examples, C) -> poisoned labels; None
+            leaves them.
     """
 
     fraction: float = 0.0
@@ -30,10 +30,10 @@ NO_ATTACK = Attack()
 
 
 def choose_attackers(clients: np.ndarray, fraction: float, *, seed: int) -> frozenset[int]:
-    """Clients that attack, the same in every round; a function of the seed.
+    """Draw the attackers from the seed; they are the same in every round.
 
     Args:
-        clients: int64 [N] to choose from.
+        clients: int64 [K] to choose from.
         fraction: share of them.
         seed: of the run.
     """

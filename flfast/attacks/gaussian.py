@@ -1,4 +1,4 @@
-"""Gaussian noise in place of what was learned.
+"""Gaussian noise in place of the update.
 
 Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries: Byzantine Tolerant
 Gradient Descent. NeurIPS 2017, section 5. https://arxiv.org/abs/1703.02757
@@ -13,7 +13,7 @@ from flfast.options import Fraction, Positive
 
 
 def gaussian(*, fraction: Fraction, std: Positive) -> Attack:
-    """Uploads `broadcast + std * noise`, drawn anew by every attacker in every round.
+    """Upload `broadcast + std * noise`, with new noise for every attacker and round.
 
     Args:
         fraction: share of the population that attacks, in [0, 1].

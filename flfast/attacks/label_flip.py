@@ -1,4 +1,4 @@
-"""Flipped labels: attackers learn honestly from wrong data.
+"""Label flipping: attackers train honestly on wrong labels.
 
 Tolpegin, Truex, Gursoy, Liu: Data Poisoning Attacks Against Federated Learning Systems. ESORICS
 2020, section 3. https://arxiv.org/abs/2007.08432
@@ -9,7 +9,7 @@ from flfast.options import Fraction
 
 
 def label_flip(*, fraction: Fraction) -> Attack:
-    """Learns from label C - 1 - y in place of y; validation and test data stay as they are.
+    """Train on label C - 1 - y instead of y; validation and test labels stay as they are.
 
     Args:
         fraction: share of the population that attacks, in [0, 1].

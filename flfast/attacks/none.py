@@ -4,5 +4,5 @@ from flfast.attacks.attack import NO_ATTACK, Attack
 
 
 def none() -> Attack:
-    """Nobody attacks."""
+    """No client attacks."""
     return NO_ATTACK

@@ -1,4 +1,4 @@
-"""Scaled updates: attackers outweigh all others, so that theirs replaces the model.
+"""Scaled updates: model replacement by outweighing all other clients.
 
 Bagdasaryan, Veit, Hua, Estrin, Shmatikov: How To Backdoor Federated Learning. AISTATS 2020,
 equation 3. https://arxiv.org/abs/1807.00459
@@ -9,11 +9,10 @@ from flfast.options import Fraction, Positive
 
 
 def scaled(*, fraction: Fraction, scale: Positive) -> Attack:
-    """Uploads `broadcast + scale * (upload - broadcast)`.
+    """Upload `broadcast + scale * (upload - broadcast)`.
 
     Args:
         fraction: share of the population that attacks, in [0, 1].
-        scale: length of what is uploaded, relative to what was learned, > 0; the size of the
-            cohort replaces the model.
+        scale: factor of the update, > 0; the size of the cohort replaces the model.
     """
     return Attack(fraction, upload=lambda change, rng: scale * change)

@@ -1,4 +1,4 @@
-"""Sign flip: attackers push the model away from where their data would pull it.
+"""Sign flipping: attackers push the model away from their local optimum.
 
 Li, Xu, Chen, Giannakis, Ling: RSA: Byzantine-Robust Stochastic Aggregation Methods for
 Distributed Learning from Heterogeneous Datasets. AAAI 2019, section "Experiments".
@@ -10,10 +10,10 @@ from flfast.options import Fraction, Positive
 
 
 def sign_flip(*, fraction: Fraction, scale: Positive) -> Attack:
-    """Uploads `broadcast - scale * (upload - broadcast)`.
+    """Upload `broadcast - scale * (upload - broadcast)`.
 
     Args:
         fraction: share of the population that attacks, in [0, 1].
-        scale: length of what is uploaded, relative to what was learned, > 0.
+        scale: factor of the flipped update, > 0.
     """
     return Attack(fraction, upload=lambda change, rng: -scale * change)

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
-from flfast.state.dtensor import whole
+from flfast.state.dtensor import full_copy
 
 # They have no forward of their own, which is what gathers parameters.
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -163,4 +163,4 @@ def _trial_steps(
 
     for _ in range(2):
         optimizer.step(closure)  # type: ignore[arg-type]
-    return [whole(t) for p in layer.parameters() for t in (p, p.grad) if t is not None]
+    return [full_copy(t) for p in layer.parameters() for t in (p, p.grad) if t is not None]

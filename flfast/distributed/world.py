@@ -15,6 +15,7 @@ from lightning.fabric.plugins.environments import (
 )
 from torch import nn
 
+from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree, WeightedMean, leaves, tree_map
 
 
@@ -127,7 +128,7 @@ def reduce_mean(world: World, mean: WeightedMean) -> WeightedMean:
     if like is None:
         return mean
     if mean.total is None:
-        mean.join(like)
+        mean.start_at_zero(like)
     assert mean.total is not None
     sums = list(leaves(mean.total))
     weight = torch.tensor([mean.weight], dtype=torch.float64)
@@ -140,7 +141,14 @@ def reduce_mean(world: World, mean: WeightedMean) -> WeightedMean:
 
 
 def like_of_any(world: World, like: Tree | None) -> Tree | None:
-    """Shapes and types of what the first rank that has something has; None if none; collective."""
+    """Shapes and types of the ranks' trees; None if no rank has one; collective.
+
+    Raises:
+        ValueError: if the trees of two ranks have different leaves.
+    """
     # Meta tensors have shapes and types and weigh nothing.
     spec = None if like is None else tree_map(lambda leaf: leaf.to("meta"), like)
-    return next((found for found in gather(world, spec) if found is not None), None)
+    specs = [(rank, found) for rank, found in enumerate(gather(world, spec)) if found is not None]
+    for rank, found in specs[1:]:
+        check_same_leaves(found, specs[0][1], f"rank {rank}")
+    return specs[0][1] if specs else None

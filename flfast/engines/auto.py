@@ -3,16 +3,14 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from flfast.engines.agreement import agree
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.engines.local_training import Deliver, LocalResult
+from flfast.engines.local_training import Deliver
 from flfast.engines.restrictions import check_allowed
 from flfast.engines.site import Site
 from flfast.options import Count
 from flfast.plan import RoundPlan
 from flfast.state.tree import Tree
-from flfast.state.weights import read_weights
 
 
 class AutoTraining:
@@ -29,10 +27,10 @@ class AutoTraining:
     def __init__(
         self, site: Site, decided: dict[str, Any], *, stack: Count | Literal["auto"]
     ) -> None:
-        self._site, self._decided = site, decided
+        self._site = site
         self._eager = EagerTraining(site)
         self._fused = FusedTraining(site, decided, stack=stack)
-        self._reasons: dict[str, str | None] = {}
+        self._reasons: dict[tuple[int, str, str], str | None] = {}
 
     def choose(self, plan: RoundPlan) -> str:
         """`fused`, or `eager` and the reason; see `LocalTraining`."""
@@ -48,33 +46,10 @@ class AutoTraining:
 
     def _reason(self, plan: RoundPlan) -> str | None:
         """Why a plan runs eagerly; None if it runs fused."""
-        key = f"{plan.phase} {plan.strategy} {plan.shard}"
+        key = (plan.phase, plan.strategy, plan.shard)
         if key not in self._reasons:
             check_allowed(self._site.algorithm, self._site.joint, plan)
-            known = self._decided.setdefault("engines", {})
-            reason = self._fused.obstacle(plan)  # a resumed run may meet another one
-            if reason is None:
-                if key not in known:
-                    known[key] = self._disagreement(plan)
-                reason = known[key]
-            self._reasons[key] = reason
-            if reason is None:
+            self._reasons[key] = self._fused.obstacle(plan)
+            if self._reasons[key] is None:
                 self._fused.check_stack(plan)
         return self._reasons[key]
-
-    def _disagreement(self, plan: RoundPlan) -> str | None:
-        """How two fused local steps of client 0 differ from eager ones, if they do."""
-        low = plan.precision not in {"32-true", "64-true"}
-        plan = plan._replace(local_steps=2, local_epochs=None)
-        algorithm = self._site.algorithm
-        broadcast = algorithm.broadcast(algorithm.server_state(read_weights(self._site.model)))
-        results: list[LocalResult] = []
-        self._eager.train([0], broadcast, plan, results.append)
-        try:
-            self._fused.train([0], broadcast, plan, results.append)
-        except Exception as error:  # noqa: BLE001 - torch may raise anything while it traces
-            return f"the model cannot be traced: {str(error).splitlines()[0]}"
-        eager, fused = (result.done.weights for result in results)
-        start = results[0].context.start
-        same = all(agree(start[kind], eager[kind], fused[kind], low=low) for kind in eager)
-        return None if same else "traced steps arrive at other weights"

@@ -61,6 +61,11 @@ class Delivery:
         """What the server receives; a client that diverged keeps its old state."""
         algorithm, context = self._site.algorithm, result.context
         upload, state = algorithm.finish(result.done, context)
+        if state and not algorithm.stateful:
+            raise ValueError(
+                f"algorithm={algorithm.name}: finish returns a client state, which would be lost; "
+                f"give the algorithm a client_state for the first round of a client"
+            )
         finite = math.isfinite(result.loss_sum) and all_finite(upload) and all_finite(state)
         if not finite:
             return Arrival("rejected", DIVERGED, num_bytes(upload), None)

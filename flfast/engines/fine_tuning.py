@@ -13,7 +13,6 @@ from flfast.state.tree import Tree
 
 FINE_TUNING = Algorithm(
     name="fine-tuning",
-    stateful=True,
     client_state=lambda broadcast: broadcast,
     start=lambda broadcast, client: client,
 )

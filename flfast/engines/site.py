@@ -1,8 +1,9 @@
 """What local training works with on one rank."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
+import torch
 from torch import nn
 
 from flfast.algorithms.algorithm import Algorithm, Context, joint_leaves
@@ -13,7 +14,7 @@ from flfast.engines.local_training import ClientStart
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import Trainers
 from flfast.plan import RoundPlan
-from flfast.randomness import seed_torch
+from flfast.randomness import seed_torch, torch_generator
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 from flfast.state.weights import read_weights
@@ -65,17 +66,29 @@ class Site:
     def start(self, client_id: int, broadcast: Tree, plan: RoundPlan) -> ClientStart:
         """A client's context, optimizer state and data; seeds torch for its local training."""
         algorithm, state = self.algorithm, self.client_state(client_id, broadcast)
-        context = Context(broadcast, state, algorithm.start(broadcast, state), plan.lr)
+        seed, round_idx = self.data.seed, plan.round_idx
+        context = Context(
+            broadcast,
+            state,
+            algorithm.start(broadcast, state),
+            torch.tensor(plan.lr, dtype=torch.float64),
+            partial(_generator, seed, round_idx, client_id),
+        )
         optimizer_state = algorithm.optimizer(broadcast, state) if algorithm.optimizer else {}
         data = self.data.client(
             client_id,
             batching=plan.batching._replace(limit=self.trainers.trainer(plan).train_limit),
-            round_idx=plan.round_idx,
+            round_idx=round_idx,
             share=self._rank_share if self.divides_batches(plan) else WHOLE,
         )
-        seed_torch(self.data.seed, "local training", plan.round_idx, client_id)
+        seed_torch(seed, "local training", round_idx, client_id)
         return ClientStart(context, optimizer_state, data)
 
     @cached_property
     def _rank_share(self) -> RankShare:
         return RankShare(self.world.rank, self.world.size)
+
+
+def _generator(seed: int, round_idx: int, client_id: int, purpose: str) -> torch.Generator:
+    """The generator that an algorithm's functions draw from."""
+    return torch_generator(seed, f"algorithm: {purpose}", round_idx, client_id)

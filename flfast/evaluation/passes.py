@@ -112,11 +112,11 @@ class Evaluation:
             if tuned:
                 assert self.finetune is not None
                 weights = self.finetune(weights, plan)
-            module.own = OwnModels(
+            module.personal_models = OwnModels(
                 module.model, weights, stack=not data.together and worth_stacking(module.model)
             )
             trainer.test(module, part)
-        module.own = None
+        module.personal_models = None
 
     def _own(self, clients: Sequence[int], server: Tree, *, together: bool) -> dict[int, Tree]:
         """The weights that clients are evaluated with, the server's where they have none."""

@@ -1,1 +1,1 @@
-"""Faults: what happens to clients and uploads that mean well."""
+"""Faults: what happens to honest clients and their uploads."""

@@ -1,4 +1,4 @@
-"""Broken uploads: what a bad disk, a bad line or a bad build makes of a good one."""
+"""Corrupted uploads, as from a bad disk, network or software build."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -12,19 +12,20 @@ from flfast.state.vector import with_change
 
 Corruption = Literal["not_finite", "huge", "shape"]
 KINDS: tuple[Corruption, ...] = ("not_finite", "huge", "shape")
-HUGE = 1e6  # times what was learned
+HUGE = 1e6
+"""Factor of the update in a `huge` upload."""
 
 
 def corrupted(
     upload: Tree, origin: Tree, kind: Corruption | Literal["any"], rng: np.random.Generator
 ) -> Tree:
-    """A broken copy of an upload; one without numbers stays as it is.
+    """A corrupted copy of an upload; an empty one stays as it is.
 
     Args:
         upload: not changed.
-        origin: what it would be had the client learned nothing.
-        kind: `not_finite` has one NaN or infinity, `huge` is the change times 1e6, `shape`
-            one leaf without its last number; `any` is one of these.
+        origin: upload of a client that learned nothing.
+        kind: `not_finite` sets one element to NaN or infinity, `huge` multiplies the update by
+            1e6, `shape` drops the last element of one leaf, `any` draws one of these.
         rng: draws kind and place.
     """
     if kind == "any":
@@ -32,21 +33,21 @@ def corrupted(
     if kind == "huge":
         return with_change(upload, origin, lambda change: HUGE * change)
     if kind == "shape":
-        return _at_one_leaf(upload, rng, lambda leaf: leaf.flatten()[:-1].clone())
+        return _change_one_leaf(upload, rng, lambda leaf: leaf.flatten()[:-1].clone())
 
-    def spoil(leaf: Tensor) -> Tensor:
-        spoilt = leaf.clone(memory_format=torch.contiguous_format)
-        spoilt.view(-1)[rng.integers(leaf.numel())] = rng.choice((np.nan, np.inf, -np.inf))
-        return spoilt
+    def insert_non_finite(leaf: Tensor) -> Tensor:
+        copy = leaf.clone(memory_format=torch.contiguous_format)
+        copy.view(-1)[rng.integers(leaf.numel())] = rng.choice((np.nan, np.inf, -np.inf))
+        return copy
 
-    return _at_one_leaf(upload, rng, spoil)
+    return _change_one_leaf(upload, rng, insert_non_finite)
 
 
-def _at_one_leaf(
+def _change_one_leaf(
     upload: Tree, rng: np.random.Generator, change: Callable[[Tensor], Tensor]
 ) -> Tree:
-    found = [leaf for leaf in leaves(upload) if leaf.is_floating_point() and leaf.numel()]
-    if not found:
+    candidates = [leaf for leaf in leaves(upload) if leaf.is_floating_point() and leaf.numel()]
+    if not candidates:
         return upload
-    chosen = found[rng.integers(len(found))]
+    chosen = candidates[rng.integers(len(candidates))]
     return tree_map(lambda leaf: change(leaf) if leaf is chosen else leaf, upload)

@@ -1,4 +1,4 @@
-"""The contract: what goes wrong with clients that mean well."""
+"""The contract: how honest clients and their uploads fail."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,13 +10,14 @@ from flfast.state.tree import Tree
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong. Whatever happens is drawn from generators of its own, never from time.
+    """Faults, drawn from seeded generators and independent of real time.
 
     Attributes:
-        late: (examples that a client goes through in a round, generator of the client, the same
-            in every round) -> whether it misses the deadline; None is nobody.
-        transit: (upload, what it would be had the client learned nothing, generator of the round
-            and client) -> what arrives, None if nothing does. None is a perfect network.
+        late: (examples that the client processes this round, generator of the client) -> whether
+            it misses the deadline. The generator is the same in every round. None: no deadline.
+        transit: (upload, its origin, generator of this round and client) -> the upload that
+            arrives, or None if it is lost. The origin is the upload of a client that learned
+            nothing. None: a perfect network.
     """
 
     late: Callable[[int, np.random.Generator], bool] | None = None

@@ -4,5 +4,5 @@ from flfast.faults.fault import NO_FAULTS, Faults
 
 
 def none() -> Faults:
-    """Nothing goes wrong."""
+    """No faults: every upload arrives as it was sent."""
     return NO_FAULTS

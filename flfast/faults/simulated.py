@@ -1,9 +1,9 @@
-"""Faults as they come in the field: lost and broken uploads, and clients that are too slow.
+"""Faults of real deployments: lost uploads, corrupted uploads and stragglers.
 
 Bonawitz et al.: Towards Federated Learning at Scale: System Design. MLSys 2019, sections 2 and 9.
 https://arxiv.org/abs/1902.01046
 
-Time is virtual: nobody waits. Clients that never answer at all are `sampler.dropout`.
+Time is virtual, so nothing waits. Clients that never respond are `sampler.dropout`.
 """
 
 import logging
@@ -28,24 +28,24 @@ def simulated(
     speed: Positive,
     speed_spread: NonNegative,
 ) -> Faults:
-    """Faults that clients and rounds draw independently, from the seed.
+    """Independent faults of clients and rounds, drawn from the seed.
 
     Args:
-        lost: probability that a client trains, and keeps its state, but its upload is lost.
-        broken: probability that an upload arrives broken.
-        corruption: how it is broken.
-        deadline: seconds of virtual time after which a client is told to stop; what it did in
-            the round is forgotten, its state too. None waits for all.
-        speed: examples that the median client trains on in a virtual second.
-        speed_spread: standard deviation of the logarithm of the clients' speeds, which stay the
-            same over the run.
+        lost: probability that an upload is lost, after the client trained and kept its state.
+        broken: probability that an upload arrives corrupted.
+        corruption: how it is corrupted.
+        deadline: virtual seconds after which a client is dropped from the round and its new
+            state is discarded. None waits for all clients.
+        speed: examples per virtual second of the median client.
+        speed_spread: standard deviation of the logarithm of client speeds, which are fixed for
+            the run.
     """
     if not lost and not broken and deadline is None:
-        log.warning("faults=simulated with lost=0, broken=0, deadline=null: nothing goes wrong")
+        log.warning("faults=simulated with lost=0, broken=0, deadline=null simulates no fault")
 
     def late(num_seen: int, rng: np.random.Generator) -> bool:
-        own_speed = speed * np.exp(speed_spread * rng.standard_normal())
-        return deadline is not None and bool(num_seen > deadline * own_speed)
+        client_speed = speed * np.exp(speed_spread * rng.standard_normal())
+        return deadline is not None and bool(num_seen > deadline * client_speed)
 
     def transit(upload: Tree, origin: Tree, rng: np.random.Generator) -> Tree | None:
         is_lost, is_broken = rng.random(2) < (lost, broken)

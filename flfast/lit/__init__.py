@@ -1,1 +1,1 @@
-"""Lightning modules and the engines that run a cohort with them."""
+"""Everything that depends on Lightning: modules, reused Trainers and strategies."""

@@ -1,9 +1,10 @@
-"""BatchNorm in a federation: found by type, at any depth.
+"""BatchNorm layers, found by type at any depth, and the policies for them.
 
-Policies: `aggregate` averages statistics and affine parameters like everything else; `local`
-keeps them on the client (FedBN); `frozen` neither trains nor updates them; `recalibrate` averages,
-then measures the server model's statistics anew on the cohort's training data. For that the new
-model goes to the cohort once more, and statistics come back.
+- `aggregate`: statistics and affine parameters are averaged like all other weights.
+- `local`: they stay on the client (FedBN).
+- `frozen`: they are neither trained nor updated.
+- `recalibrate`: they are averaged; then the statistics of the new server model are measured on the
+  cohort's training data. The cohort receives the new model for this, and sends statistics back.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,17 +15,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import update_bn
 
 from flfast.state.tree import Tree, num_bytes
+from flfast.state.weights import model_weights, select_weights
 
 BatchNormPolicy = Literal["aggregate", "local", "frozen", "recalibrate"]
 
 
 class Recalibrated(NamedTuple):
-    """BatchNorm measured anew.
+    """The result of recalibrating BatchNorm.
 
     Attributes:
-        server: the server state, with new statistics.
-        down_bytes: what each client of the cohort received for it.
-        up_bytes: what each of them sent.
+        server: server state with new statistics.
+        down_bytes: additional bytes that each client of the cohort received.
+        up_bytes: additional bytes that each client of the cohort sent.
     """
 
     server: Tree
@@ -33,37 +35,33 @@ class Recalibrated(NamedTuple):
 
 
 def batchnorm_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """(qualified name, layer) of every BatchNorm, SyncBatchNorm included."""
-    # The base class is private, but the only name that all variants share.
+    """(qualified name, layer) of every BatchNorm layer, including SyncBatchNorm."""
+    # The base class is private, but it is the only common type of all variants.
     return ((name, m) for name, m in model.named_modules() if isinstance(m, _BatchNorm))
 
 
 def batchnorm_weights(model: nn.Module, weights: Tree) -> Tree:
-    """The leaves of `weights` that belong to BatchNorm layers."""
-    prefixes = {f"{name}." if name else "" for name, _ in batchnorm_layers(model)}
-    return {
-        kind: {
-            name: leaf
-            for name, leaf in weights[kind].items()
-            if name[: name.rfind(".") + 1] in prefixes
-        }
-        for kind in ("params", "buffers")
-    }
+    """The weights that belong to BatchNorm layers."""
+    layers = {name for name, _ in batchnorm_layers(model)}
+    return select_weights(weights, lambda name: name.rpartition(".")[0] in layers)
 
 
 def freeze(model: nn.Module, *, frozen: bool) -> None:
-    """Let BatchNorm use its running statistics and leave them alone; or undo that."""
+    """Make BatchNorm use its running statistics without updating them, or undo that."""
     for _, layer in batchnorm_layers(model):
         layer.train(not frozen)
 
 
 def recalibrate(model: nn.Module, inputs: Iterable[Tensor]) -> None:
-    """Set running statistics to the average over batches of transformed inputs [B, ...]."""
+    """Set running statistics to their average over batches of transformed inputs [B, ...]."""
     update_bn(inputs, model)
 
 
 def recalibration_bytes(model: nn.Module, broadcast: Tree) -> tuple[int, int]:
-    """(down, up) bytes of a client: the shared model, and its statistics; (0, 0) without any."""
-    weights = {kind: broadcast[kind] for kind in ("params", "buffers")}
+    """(down, up) bytes per client: shared weights down, shared statistics up.
+
+    Both are 0 if no statistics are shared.
+    """
+    weights = model_weights(broadcast)
     statistics = batchnorm_weights(model, weights)["buffers"]
     return (num_bytes(weights), num_bytes(statistics)) if statistics else (0, 0)

@@ -1,6 +1,6 @@
-"""Memory layout of images: channels last, in which convolutions and pooling run fastest.
+"""The channels-last memory layout, in which convolutions and pooling run fastest.
 
-On CPUs a small CNN takes two thirds of the time; on GPUs tensor cores want it.
+It saves a third of the time of a small CNN on CPUs. On GPUs tensor cores need it.
 """
 
 from typing import Any
@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 
 def use_channels_last(model: nn.Module) -> None:
-    """Lay out a model's convolutions, and every batch of images it reads; others stay."""
+    """Store a model's convolutions and its input images channels last; other models stay."""
     if any(isinstance(module, nn.Conv2d) for module in model.modules()):
         model.to(memory_format=torch.channels_last)
         model.register_forward_pre_hook(_lay_out_images)
 
 
 def channels_last(images: Tensor) -> Tensor:
-    """Images [B, channels, H, W] with the same values, channels last in memory."""
+    """Images [B, channels, H, W] in channels-last layout."""
     if images.shape[1] > 1:
         return images.contiguous(memory_format=torch.channels_last)
-    # torch takes one channel for either layout, and goes on in the slower one unless told.
+    # With one channel both layouts are the same memory, and torch assumes the slower one.
     height, width = images.shape[-2:]
     return images.contiguous().as_strided(images.shape, (height * width, 1, width, 1))
 

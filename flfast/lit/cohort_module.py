@@ -1,4 +1,4 @@
-"""The LightningModule of the fused engine: a training step is a whole cohort's."""
+"""The LightningModule of the fused engine: one training step trains all clients of a rank."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,13 +10,13 @@ from flfast.lit.local_module import LocalModule
 
 
 class CohortModule(L.LightningModule):
-    """Clients in training: manual optimization, since a program takes the local steps.
+    """Manual optimization, because a compiled program takes the local steps.
 
     Device, precision and strategy are the Trainer's.
 
     Args:
         local: model, algorithm and optimizer.
-        train_clients: local training of clients, by number.
+        train_clients: client ids -> None; trains these clients.
     """
 
     def __init__(self, local: LocalModule, train_clients: Callable[[Sequence[int]], None]) -> None:
@@ -26,37 +26,37 @@ class CohortModule(L.LightningModule):
         self.train_clients = train_clients
 
     def configure_optimizers(self) -> list[Optimizer]:
-        """None: the program updates."""
+        """No optimizer: the program updates the parameters."""
         return []
 
     def on_train_start(self) -> None:
-        """Hold BatchNorm fixed if asked to."""
+        """Freeze BatchNorm if configured."""
         if self.local.freeze_batchnorm:
             freeze(self.local.model, frozen=True)
 
     def on_train_end(self) -> None:
-        """Let go of it."""
+        """Unfreeze BatchNorm: Lightning warns of layers that enter training in eval mode."""
         if self.local.freeze_batchnorm:
             freeze(self.local.model, frozen=False)
 
     def training_step(self, batch: Sequence[int], batch_idx: int) -> None:
-        """Local training of clients, by number."""
+        """Train the clients whose ids make up the batch."""
         self.train_clients(batch)
 
 
 class CohortDataModule(L.LightningDataModule):
-    """One batch: the clients that this rank trains in a round. They bring their own data."""
+    """A single batch with the ids of the clients that this rank trains in a round."""
 
     def __init__(self, clients: Sequence[int]) -> None:
         super().__init__()
         self.clients = clients
 
-    def train_dataloader(self) -> "_Once":
-        """The clients, by number."""
-        return _Once(self.clients)
+    def train_dataloader(self) -> "_SingleBatch":
+        """A loader of one batch: the client ids."""
+        return _SingleBatch(self.clients)
 
 
-class _Once:
+class _SingleBatch:
     """A loader of one batch."""
 
     def __init__(self, batch: Sequence[int]) -> None:

@@ -1,32 +1,36 @@
-"""What local training changes beside the model, registered so that it follows the module."""
+"""Joint leaves: what local training changes in addition to the model, such as a second model.
+
+They are registered in a module, so that Lightning moves and converts them with the model.
+"""
 
 import torch
 from torch import Tensor, nn
 
-from flfast.state.dtensor import whole
-from flfast.state.tree import Tree
+from flfast.state.dtensor import full_copy
+from flfast.state.tree import Tree, tree_map
+from flfast.state.weights import map_weights
 
 
 class JointLeaves(nn.Module):
-    """Parameters and buffers under names that a model cannot have.
+    """Parameters and buffers by names that torch would not accept, such as `personal/fc.weight`.
 
     Args:
-        leaves: `{"params": ..., "buffers": ...}` by name; floating-point ones take `dtype`.
-        dtype: of the model.
+        leaves: `{"params": ..., "buffers": ...}` by name; copied.
+        dtype: of the model; floating-point leaves are converted to it.
         device: of the model.
     """
 
     def __init__(self, leaves: Tree, *, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
-        self._names = {kind: list(leaves[kind]) for kind in ("params", "buffers")}
+        self._names = map_weights(list, leaves)
 
-        def placed(leaf: Tensor) -> Tensor:
+        def converted(leaf: Tensor) -> Tensor:
             return leaf.detach().to(device, dtype if leaf.is_floating_point() else None, copy=True)
 
         for i, leaf in enumerate(leaves["params"].values()):
-            self.register_parameter(f"param{i}", nn.Parameter(placed(leaf)))
+            self.register_parameter(f"param{i}", nn.Parameter(converted(leaf)))
         for i, leaf in enumerate(leaves["buffers"].values()):
-            self.register_buffer(f"buffer{i}", placed(leaf))
+            self.register_buffer(f"buffer{i}", converted(leaf))
 
     @property
     def params(self) -> dict[str, nn.Parameter]:
@@ -40,7 +44,4 @@ class JointLeaves(nn.Module):
 
     def read(self) -> Tree:
         """Copies on the CPU, `{"params": ..., "buffers": ...}`."""
-        kinds: Tree = {"params": self.params, "buffers": self.own_buffers}
-        return {
-            kind: {name: whole(leaf) for name, leaf in own.items()} for kind, own in kinds.items()
-        }
+        return tree_map(full_copy, {"params": self.params, "buffers": self.own_buffers})

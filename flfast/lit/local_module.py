@@ -1,4 +1,4 @@
-"""The LightningModule: `training_step` is one local step of one client."""
+"""The LightningModule of the eager engine: `fit` is the local training of one client."""
 
 from collections.abc import Callable, Iterable
 from copy import deepcopy
@@ -19,21 +19,27 @@ from flfast.lit.batchnorm import batchnorm_layers, freeze
 from flfast.lit.joint_leaves import JointLeaves
 from flfast.lit.predictions import PredictionStore
 from flfast.lit.task import LocalTask, ShardedTask
-from flfast.state.dtensor import place_tree, whole
-from flfast.state.tree import Tree, tree_map
-from flfast.state.weights import write_weights
-
-MakeOptimizer = Callable[..., Optimizer]
+from flfast.state.dtensor import full_copy, place_tree
+from flfast.state.optimizer_state import LOCAL, load_optimizer_state, state_tensors
+from flfast.state.tree import Tree, tree_map, without
+from flfast.state.weights import select_weights, write_weights
 
 
 class LocalModule(L.LightningModule):
-    """A model in local training: automatic optimization, so that every Trainer option works.
+    """A model in local training, with automatic optimization: every Trainer option works.
 
     Args:
         model: [B, ...] -> logits [B, C].
-        algorithm: gives objective and gradient correction.
+        algorithm: gives the local objective and the gradient correction.
         make_optimizer: (parameters, lr=...) -> any torch optimizer.
-        freeze_batchnorm: keep BatchNorm fixed during local training.
+        freeze_batchnorm: whether to freeze BatchNorm during local training.
+
+    Attributes:
+        params: the model's parameters by name.
+        joint: what the algorithm trains in addition to the model.
+        optimizer_state: initial state of the local optimizer; empty for a fresh one.
+        predictions: of the current evaluation pass.
+        personal_models: batch -> logits of the clients' personal models; None is the server's.
     """
 
     context: Context
@@ -42,7 +48,7 @@ class LocalModule(L.LightningModule):
         self,
         model: nn.Module,
         algorithm: Algorithm,
-        make_optimizer: MakeOptimizer,
+        make_optimizer: Callable[..., Optimizer],
         *,
         freeze_batchnorm: bool = False,
     ) -> None:
@@ -56,16 +62,16 @@ class LocalModule(L.LightningModule):
                 layer.requires_grad_(requires_grad=False)
         self.mesh: DeviceMesh | None = None
         self.params = dict(model.named_parameters())
-        self.leaves: Tree = self.params
-        self.joint = self._joint_of({"params": {}, "buffers": {}})
+        self.objective_params: Tree = self.params
+        self.joint = self._joint_leaves({"params": {}, "buffers": {}})
         self._trainable = {name for name, p in self.params.items() if p.requires_grad}
         self.optimizer_state: Tree = {}
         self.predictions = PredictionStore()
-        self.own: Callable[[Batch], Tensor] | None = None
+        self.personal_models: Callable[[Batch], Tensor] | None = None
 
     def sharded(self, mesh: DeviceMesh, *, group_params: int) -> "LocalModule":
-        """A copy with this rank's part of every parameter, on the mesh's device; see `shard`."""
-        # FSDP cuts contiguous tensors only.
+        """A copy with sharded parameters on the mesh's device; see `shard`."""
+        # FSDP shards contiguous tensors only.
         model = deepcopy(self.model).to(memory_format=torch.contiguous_format)
         shard(model, mesh, group_params=group_params)
         copy = LocalModule(
@@ -73,34 +79,35 @@ class LocalModule(L.LightningModule):
         )
         copy.to(next(model.parameters()).device, next(model.parameters()).dtype)
         copy.mesh = mesh
-        copy.leaves = sharded_leaves(copy.params)
+        copy.objective_params = sharded_leaves(copy.params)
         return copy
 
     def begin(self, context: Context, optimizer_state: Tree) -> None:
-        """Take up local training at `context.start`.
+        """Start the local training of a client at `context.start`.
 
         Args:
-            context: what this client may read.
+            context: of the client.
             optimizer_state: by parameter name; empty for a fresh optimizer.
         """
         self.context = context
         self._contexts: dict[torch.device, Context] = {}
         self.optimizer_state = optimizer_state
-        own, beside = divided(context.start, self.model)
-        write_weights(self.model, own)
-        self.joint = self._joint_of(beside)
+        names = {name for name, _ in (*self.model.named_parameters(), *self.model.named_buffers())}
+        weights = select_weights(context.start, names.__contains__)
+        write_weights(self.model, weights)
+        self.joint = self._joint_leaves(without(context.start, weights))
         self.loss_sum = torch.zeros(())
         self.num_seen = self.num_examples = 0
 
     def begin_stage(self, stage: LocalStage) -> None:
-        """Take up a stage where the one before ended."""
+        """Start the next stage from the current weights."""
         trained = self.trained(stage, self.joint.params)
         for name, p in self.all_params.items():
             p.requires_grad_(name in trained)
         self.num_examples = 0
 
     def end(self) -> None:
-        """Leave the model as it was, but for its weights."""
+        """Make the parameters trainable again that the last stage did not train."""
         for name, p in self.params.items():
             p.requires_grad_(name in self._trainable)
 
@@ -109,8 +116,8 @@ class LocalModule(L.LightningModule):
 
         Args:
             stage: of local training.
-            joint: names of those beside the model's; frozen where they end with the name of one
-                of the model's that is.
+            joint: names of joint parameters. `personal/NAME` is frozen if the model's parameter
+                `NAME` is.
         """
         frozen = self.params.keys() - self._trainable
         names = [name for name in self.params if name not in frozen]
@@ -119,29 +126,24 @@ class LocalModule(L.LightningModule):
 
     @property
     def all_params(self) -> dict[str, nn.Parameter]:
-        """Parameters by name, those beside the model's included."""
+        """The model's and the joint parameters by name."""
         return {**self.params, **self.joint.params}
 
-    def _joint_of(self, leaves: Tree) -> JointLeaves:
+    def _joint_leaves(self, leaves: Tree) -> JointLeaves:
         first = next(iter(self.params.values()))
         return JointLeaves(leaves, dtype=first.dtype, device=first.device)
 
     def configure_optimizers(self) -> Optimizer:
-        """A fresh local optimizer, with the state it should start from."""
+        """A new local optimizer with its initial state."""
         trained = {name: p for name, p in self.all_params.items() if p.requires_grad}
-        self.optimizer = self.make_optimizer(list(trained.values()), lr=self.context.lr)
+        self.optimizer = self.make_optimizer(list(trained.values()), lr=float(self.context.lr))
         if self.optimizer_state:
-            state_dict = self.optimizer.state_dict()
-            # Copies: load_state_dict keeps the tensors it gets, and steps change them in place.
-            copies = tree_map(
-                torch.clone, place_tree(self.optimizer_state, self.params, self.device)
-            )
-            state = enumerate(copies.get(name, {}) for name in trained)
-            self.optimizer.load_state_dict({**state_dict, "state": dict(state)})
+            placed = place_tree(self.optimizer_state, self.params, self.device)
+            load_optimizer_state(self.optimizer, placed, trained)
         return self.optimizer
 
     def on_train_start(self) -> None:
-        """Take the context to the model's device, and hold BatchNorm fixed if asked to."""
+        """Move the context to the model's device, and freeze BatchNorm if configured."""
         self.context = self._placed(self.context, self.device)
         if self.freeze_batchnorm:
             freeze(self.model, frozen=True)
@@ -151,19 +153,19 @@ class LocalModule(L.LightningModule):
             place_tree(tree, self.params, device)
             for tree in (context.server, context.client, context.start)
         )
-        return Context(server, client, start, context.lr)
+        return context._replace(server=server, client=client, start=start)
 
     def on_train_end(self) -> None:
-        """Let go of it: Lightning warns of layers that enter training in eval mode."""
+        """Unfreeze BatchNorm: Lightning warns of layers that enter training in eval mode."""
         if self.freeze_batchnorm:
             freeze(self.model, frozen=False)
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        """Local objective of one batch: `loss` [] for the gradient, `mean` [] to report."""
+        """Local objective of one batch: `loss` [] to differentiate, `mean` [] to report."""
         if self.mesh is not None:
-            name, own = self.algorithm.name, self.leaves
+            name, own = self.algorithm.name, self.objective_params
             task = ShardedTask(self.model, own=own, mesh=self.mesh, share=batch.share, name=name)
-            loss = self.algorithm.loss(task, self.leaves, batch, self.context)
+            loss = self.algorithm.loss(task, own, batch, self.context)
             assert isinstance(loss, DTensor)
             full = loss.full_tensor()
             return {"loss": full * batch.scale, "mean": full.detach()}
@@ -171,9 +173,9 @@ class LocalModule(L.LightningModule):
         return self._objective(LocalTask(self.model, own=params), params, batch, self.context)
 
     def on_after_backward(self) -> None:
-        """Where parameters are sharded, add the gradient of what the objective itself read."""
+        """With FSDP, add the gradients of parameters that the objective read directly."""
         if self.mesh is not None:
-            add_gradients(self.params, self.leaves)
+            add_gradients(self.params, self.objective_params)
 
     def _objective(
         self, task: LocalTask, params: Tree, batch: Batch, ctx: Context
@@ -184,22 +186,23 @@ class LocalModule(L.LightningModule):
     def replica_step(
         self, model: nn.Module, batch: Batch, device: torch.device
     ) -> dict[str, Tensor]:
-        """The same on another device, with a copy of the model's structure.
+        """`training_step` on another device of the `dp` strategy.
 
         Args:
-            model: the copy; its buffers are used, its parameters are not.
+            model: copy of the model on that device; its own parameters are not used.
             batch: on that device.
-            device: where; parameters are copied there inside of autograd.
+            device: of the copy. Autograd records the copy of the parameters to it, so that their
+                gradients return.
         """
         params = {name: p.to(device) for name, p in self.all_params.items()}
-        # The first device's count.
+        # Copies, because only the first device updates the joint buffers.
         params |= {n: b.to(device, copy=True) for n, b in self.joint.own_buffers.items()}
-        if device not in self._contexts:  # once a client, not once a step
+        if device not in self._contexts:  # copied once per client
             self._contexts[device] = self._placed(self.context, device)
         return self._objective(LocalTask(model), params, batch, self._contexts[device])
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        """Count what was seen; a rank's stand-in for an empty part counts nothing."""
+        """Count examples; the stand-in for an empty part of a batch does not count."""
         num = len(batch.targets) if batch.share else 0
         self.loss_sum = self.loss_sum.to(outputs["mean"].device) + outputs["mean"] * num
         self.num_seen += num
@@ -207,13 +210,17 @@ class LocalModule(L.LightningModule):
             self.num_examples += num
 
     def add_ranks(self, total: Callable[[list[float]], list[float]]) -> None:
-        """Count what all ranks saw of a client they trained together."""
-        found = total([float(self.loss_sum), self.num_seen, self.num_examples])
-        self.loss_sum = torch.tensor(found[0])
-        self.num_seen, self.num_examples = round(found[1]), round(found[2])
+        """Sum the counts over ranks that trained a client together.
+
+        Args:
+            total: element-wise sum over ranks.
+        """
+        totals = total([float(self.loss_sum), self.num_seen, self.num_examples])
+        self.loss_sum = torch.tensor(totals[0])
+        self.num_seen, self.num_examples = round(totals[1]), round(totals[2])
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Correct the gradient of the local step where the algorithm does."""
+        """Apply the algorithm's gradient correction."""
         if self.algorithm.correct is None:
             return
         params = self.all_params
@@ -222,68 +229,31 @@ class LocalModule(L.LightningModule):
             params[name].grad = grad
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Log `val/loss` within local training, for callbacks such as EarlyStopping."""
+        """Log `val/loss` for callbacks of local training, such as EarlyStopping."""
         loss = F.cross_entropy(self.model(batch.inputs), batch.targets)
-        # Ranks that train together stop together, though each has BatchNorm statistics of its own.
+        # Averaged over ranks, so that early stopping ends all of them in the same step. They may
+        # differ in BatchNorm statistics.
         self.log("val/loss", loss, batch_size=len(batch.targets), sync_dist=True)
 
     def on_test_start(self) -> None:
-        """Forget the last evaluation; clients' own models are evaluated in several parts."""
-        if self.own is None:
+        """Reset the predictions, except between the parts of a pass of personal models."""
+        if self.personal_models is None:
             self.predictions.reset()
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Predict one batch with the server's model, or with its clients' own."""
-        logits = self.model(batch.inputs) if self.own is None else self.own(batch)
+        """Predict a batch with the server's model or with personal models."""
+        predict = self.personal_models
+        logits = self.model(batch.inputs) if predict is None else predict(batch)
         if batch.share:
             self.predictions.update(logits, batch.targets)
 
     def read_optimizer_state(self) -> Tree:
-        """State of the local optimizer by parameter name.
+        """Copy of the local optimizer's state by parameter name, on the CPU.
 
         Raises:
-            ValueError: if the optimizer keeps something that is not a tensor.
+            ValueError: if it is not tensors only.
         """
         names: dict[Tensor, str] = {p: name for name, p in self.all_params.items()}
-        return {names[p]: _tensors(state) for p, state in self.optimizer.state.items()}
-
-
-def divided(weights: Tree, model: nn.Module) -> tuple[Tree, Tree]:
-    """Weights of the model, and the leaves that it does not have."""
-    names = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
-    kinds = ("params", "buffers")
-    own = {kind: {n: w for n, w in weights[kind].items() if n in names} for kind in kinds}
-    beside = {kind: {n: w for n, w in weights[kind].items() if n not in names} for kind in kinds}
-    return own, beside
-
-
-def check_optimizer_state(make_optimizer: MakeOptimizer, *, lr: float) -> None:
-    """Take one step on a parameter of its own, to see what the optimizer keeps.
-
-    Raises:
-        ValueError: if that is not tensors alone, which cannot be averaged or sent.
-    """
-    parameter = nn.Parameter(torch.zeros(2))
-    optimizer = make_optimizer([parameter], lr=lr)
-
-    def closure() -> Any:
-        optimizer.zero_grad()
-        loss = parameter.sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    _tensors(optimizer.state[parameter])
-
-
-def _tensors(state: dict[str, object]) -> Tree:
-    tensors = {}
-    for name, value in state.items():
-        if isinstance(value, Tensor):
-            tensors[name] = whole(value)
-        elif value is not None:
-            raise ValueError(
-                f"local_optimizer_state=keep and average need an optimizer whose state is "
-                f"tensors; {name} is a {type(value).__name__}; use local_optimizer_state=reset"
-            )
-    return tensors
+        states = self.optimizer.state.items()
+        tensors = {names[p]: state_tensors(state, **LOCAL) for p, state in states}
+        return tree_map(full_copy, tensors)

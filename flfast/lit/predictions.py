@@ -1,4 +1,4 @@
-"""What an evaluation pass predicts, collected batch by batch and over ranks by torchmetrics."""
+"""Predictions of an evaluation pass, collected over batches and ranks by torchmetrics."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from torchmetrics.utilities.data import dim_zero_cat
 
 
 class Predictions(NamedTuple):
-    """What one pass leaves. M examples, C classes.
+    """Predictions of one pass. M examples, C classes.
 
     Attributes:
         loss: cross-entropy of each example, float32 [M].
@@ -44,14 +44,14 @@ class PredictionStore(Metric):
         self.targets.append(targets)
 
     def compute(self) -> tuple[Tensor, ...]:
-        """All predictions, in the order they came, as torchmetrics hands them out."""
+        """All predictions in their order, in the shapes that torchmetrics returns."""
         return tuple(dim_zero_cat(getattr(self, name)) for name in Predictions._fields)
 
     def collect(self, num_classes: int) -> Predictions:
-        """The same, with the dimension that torchmetrics takes from a single prediction.
+        """All predictions of all ranks; torchmetrics would squeeze a single one.
 
         Args:
-            num_classes: C, for a rank that predicted nothing.
+            num_classes: C, for a rank without predictions.
         """
         if not self.targets:
             self.update(torch.zeros(0, num_classes), torch.zeros(0, dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""A Trainer that is used again and again, and starts each time as if it were new."""
+"""A Trainer that is reused for every client and starts each fit as if it were new."""
 
 from copy import deepcopy
 from typing import Any, cast
@@ -11,12 +11,13 @@ from flfast.plan import RoundPlan
 
 
 class ReusedTrainer:
-    """One Trainer, one `fit` per client, one `test` per evaluation pass, one report of a profiler.
+    """One `fit` per client, one `test` per evaluation pass, one profiler report per run.
 
     Attributes:
-        trainer: Lightning's.
-        train_limit: what its `limit_train_batches` asked for; loaders are cut to it beforehand.
-        test_limit: the same for `limit_test_batches`.
+        trainer: Lightning's Trainer.
+        train_limit: its `limit_train_batches`, which our loaders apply instead of Lightning.
+        clip_value: its `gradient_clip_val`; 0 is off.
+        test_limit: its `limit_test_batches`, which our loaders apply, too.
     """
 
     def __init__(self, trainer: L.Trainer) -> None:
@@ -25,19 +26,20 @@ class ReusedTrainer:
         self.clip_value: float = self.trainer.gradient_clip_val or 0.0
         self.test_limit: float | int = self.trainer.limit_test_batches
         self.trainer.limit_train_batches = self.trainer.limit_test_batches = 1.0
-        # Lightning's profiler reports at the end of every fit; one report a run is meant.
+        # Lightning's profiler reports after every fit; we want one report per run.
         self._describe = self.trainer.profiler.describe
         self.trainer.profiler.describe = lambda: None
-        # Signals are the run's; in a world of ranks Lightning's handler would join in a broadcast.
+        # The run handles signals. Lightning's handler would start a broadcast that no other rank
+        # takes part in.
         connector = self.trainer._signal_connector  # noqa: SLF001 - Lightning has no option for it
         connector.register_signal_handlers = lambda: None
-        # What Lightning calls a callback's state belongs to one fit: EarlyStopping's patience.
+        # The state of callbacks, such as the patience of EarlyStopping, must not outlive a fit.
         self._callback_states = [
             (callback, deepcopy(callback.state_dict())) for callback in self.trainer.callbacks
         ]
 
     def fit(self, module: L.LightningModule, data: ClientDataModule, plan: RoundPlan) -> int:
-        """Local training of one client; returns the number of local steps."""
+        """Train one client; returns the number of local steps."""
         loop = self.trainer.fit_loop
         loop.epoch_progress.reset()
         loop.epoch_loop.automatic_optimization.optim_progress.reset()
@@ -47,18 +49,18 @@ class ReusedTrainer:
         for callback, state in self._callback_states:
             if state:
                 callback.load_state_dict(deepcopy(state))
-        if not self.trainer.fast_dev_run:  # which sets limits of its own
+        if not self.trainer.fast_dev_run:  # it sets its own limits
             loop.max_epochs = plan.local_epochs or -1
             loop.epoch_loop.max_steps = plan.local_steps or -1
         self.trainer.fit(module, datamodule=data)
         return self.trainer.global_step
 
     def fit_cohort(self, module: L.LightningModule, data: L.LightningDataModule) -> None:
-        """Local training of clients that a program takes through their steps."""
+        """Train all clients of a rank in one training step; see `CohortModule`."""
         loop = self.trainer.fit_loop
         loop.epoch_progress.reset()
         loop.epoch_loop.batch_progress.reset()
-        # Part of the program; Lightning refuses them for manual optimization.
+        # The program does both itself; Lightning refuses them with manual optimization.
         self.trainer.accumulate_grad_batches, self.trainer.gradient_clip_val = 1, None
         loop.max_epochs, loop.epoch_loop.max_steps = 1, -1
         self.trainer.fit(module, datamodule=data)
@@ -68,5 +70,5 @@ class ReusedTrainer:
         self.trainer.test(module, datamodule=data, verbose=False)
 
     def close(self) -> None:
-        """Let the profiler describe the whole run."""
+        """Print the profiler's report of the run."""
         self._describe()

@@ -1,4 +1,4 @@
-"""The model's task as objectives see it: see `flfast.algorithms.algorithm.Task`."""
+"""Implementations of `flfast.algorithms.algorithm.Task`: the model and its loss."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,9 +20,10 @@ class LocalTask:
 
     Args:
         model: [B, ...] -> logits [B, C].
-        buffers: its buffers where they are not its own, by name.
-        own: the parameters that are its own, which need not be put into it.
-        weights: of the examples of the batch, [B], that sum to one; None is a plain mean.
+        buffers: by name, to use instead of the model's.
+        own: the dict of parameters that are the model's; with it the model is called directly,
+            with any other dict by `functional_call`.
+        weights: of the batch's examples, [B], with sum one; None weighs them equally.
     """
 
     def __init__(
@@ -41,36 +42,36 @@ class LocalTask:
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean [] over examples; see `Task`."""
-        # A part of the batch, which is never padded then, has no weights of its own.
+        # `weights` are of the whole batch; parts of a batch are never padded.
         weights = self._weights
         if weights is None or len(values) != len(weights):
             return values.mean()
         return (values * weights).sum()
 
     def features(self, weights: Tree, batch: Batch, *, layer: str) -> tuple[Tensor, Tensor]:
-        """What enters a layer, and the loss; see `Task`."""
-        entered: list[Tensor] = []
+        """Inputs of a layer, and the loss; see `Task`."""
+        captured: list[Tensor] = []
 
-        def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            entered.append(inputs[0].flatten(1))
+        def capture(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            captured.append(inputs[0].flatten(1))
 
-        hook = self._model.get_submodule(layer).register_forward_pre_hook(keep)
+        hook = self._model.get_submodule(layer).register_forward_pre_hook(capture)
         try:
             loss = self(weights, batch)
         finally:
             hook.remove()
-        return entered[0], loss
+        return captured[0], loss
 
     def fixed_features(self, weights: Tree, batch: Batch, *, layer: str) -> Tensor:
-        """What enters a layer of a model in evaluation; see `Task`."""
-        with torch.no_grad(), _evaluating(self._model):
+        """Inputs of a layer in evaluation mode; see `Task`."""
+        with torch.no_grad(), _evaluation_mode(self._model):
             return self.features(weights, batch, layer=layer)[0].detach()
 
     def _logits(self, params: Tree, batch: Batch) -> Tensor:
         if params is self._own:
             logits: Tensor = self._model(batch.inputs)
             return logits
-        # Weights of the context have the type that they are sent in, not the Trainer's precision.
+        # Weights of the context have the dtype of the broadcast, not of the Trainer's precision.
         given = {
             name: params[name].to(like.dtype)
             for name, like in (*self._model.named_parameters(), *self._model.named_buffers())
@@ -85,12 +86,12 @@ class LocalTask:
 
 
 class ShardedTask(LocalTask):
-    """The same of a model that is sharded over ranks, each with its part of the batch.
+    """The task of a model that is sharded over ranks; every rank has its part of the batch.
 
     Args:
         model: sharded.
-        own: its parameters.
-        mesh: the ranks.
+        own: its parameters, or `sharded_leaves` of them.
+        mesh: of the ranks.
         share: `Batch.share` of this rank's part.
         name: of the algorithm, for messages.
     """
@@ -102,7 +103,7 @@ class ShardedTask(LocalTask):
         self._mesh, self._share, self._name = mesh, share, name
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean [] over the examples of all ranks; see `Task`."""
+        """Mean [] over examples, all-reduced; see `Task`."""
         return mean_over_ranks(super().mean(values) * self._share, self._mesh)
 
     def _logits(self, params: Tree, batch: Batch) -> Tensor:
@@ -118,7 +119,7 @@ class ShardedTask(LocalTask):
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

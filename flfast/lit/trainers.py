@@ -1,4 +1,4 @@
-"""The Trainers of a run, one a phase and strategy, and the module that each of them trains."""
+"""The Trainers of a run, one per phase and strategy, and the modules that they train."""
 
 from collections.abc import Callable
 
@@ -14,17 +14,17 @@ TRUE_PRECISION = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-tru
 
 
 class Trainers:
-    """Made when first needed, then used again.
+    """Trainers and modules by plan; created at first use and then reused.
 
     Args:
-        module: model, algorithm and optimizer; changes its type with the plan's precision.
-        make_trainer: plan -> a new Trainer for its devices and precision.
+        module: model, algorithm and optimizer; converted to the dtype of the plan's precision.
+        make_trainer: plan -> new Trainer for its devices and precision.
     """
 
     def __init__(
         self, module: LocalModule, make_trainer: Callable[[RoundPlan], L.Trainer]
     ) -> None:
-        self._whole, self.make_trainer = module, make_trainer
+        self._module, self.make_trainer = module, make_trainer
         self._trainers: dict[tuple[int, str, str], ReusedTrainer] = {}
         self._sharded: dict[tuple[torch.dtype, int], LocalModule] = {}
         self._dtype = torch.float32
@@ -33,8 +33,8 @@ class Trainers:
         """The plan's Trainer."""
         dtype = TRUE_PRECISION.get(plan.precision, torch.float32)
         if dtype != self._dtype:
-            # Before weights are written, which would be rounded to the type of another phase.
-            self._whole.to(dtype)
+            # Converted before weights are written, or they would be rounded to the old dtype.
+            self._module.to(dtype)
             self._dtype = dtype
         key = (plan.phase, plan.strategy, plan.shard)
         if key not in self._trainers:
@@ -42,16 +42,16 @@ class Trainers:
         return self._trainers[key]
 
     def module(self, plan: RoundPlan) -> LocalModule:
-        """What the plan's Trainer trains: the module, or its copy sharded over the ranks."""
+        """The module that the plan's Trainer trains: a sharded copy with FSDP."""
         strategy = self.trainer(plan).trainer.strategy
         if not isinstance(strategy, FullyShardedStrategy):
-            return self._whole
+            return self._module
         key = (self._dtype, strategy.group_params)
         if key not in self._sharded:
-            self._sharded[key] = strategy.shard(self._whole)
+            self._sharded[key] = strategy.shard(self._module)
         return self._sharded[key]
 
     def close(self) -> None:
-        """Let profilers describe the whole run."""
+        """Print the profilers' reports of the run."""
         for trainer in self._trainers.values():
             trainer.close()

@@ -1,9 +1,14 @@
-"""Columns of `metrics.csv` and `clients.csv`, in their order. Torch-free.
+"""Columns of `metrics.csv` and `clients.csv`, in order. Torch-free.
 
-A metric is `view/name`. Views: `global` is the server model on the central test set; `local` is
-the server model, `personal` the client's own, and `finetuned` either after `finetune_epochs`, on
-every client's own test data; `new` and `new_finetuned` are the server model on clients held out;
-`val` is validation data.
+A metric's column is `view/name`. A view is a model and the data that it is evaluated on:
+
+    global          server model, central test set
+    local           server model, clients' own test sets
+    personal        clients' own models, clients' own test sets
+    finetuned       either of the two after `finetune_epochs`, clients' own test sets
+    new             server model, test sets of held-out clients
+    new_finetuned   server model after `finetune_epochs`, test sets of held-out clients
+    val             server model, or clients' own if they have one; validation sets
 """
 
 VIEWS = ("global", "local", "personal", "finetuned", "new", "new_finetuned", "val")

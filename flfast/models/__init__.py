@@ -1,1 +1,1 @@
-"""Model builders: each takes the input shape and the number of classes from the data."""
+"""Model builders. Each gets the input shape and the number of classes from the data."""

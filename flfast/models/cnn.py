@@ -1,8 +1,8 @@
 """The CNN of FedAvg: two 5x5 convolutions with max pooling, one hidden layer.
 
 McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-Efficient Learning of Deep Networks
-from Decentralized Data", AISTATS 2017, section 3: padding=2, 1,663,370 parameters on MNIST. With
-padding=0 they are 582,026, PFLlib's FedAvgCNN.
+from Decentralized Data", AISTATS 2017, section 3: padding=2, 1,663,370 parameters on MNIST.
+padding=0 is PFLlib's FedAvgCNN with 582,026 parameters.
 """
 
 from collections import OrderedDict
@@ -28,10 +28,10 @@ def cnn(
         num_classes: C.
         channels: output channels of the two convolutions.
         hidden: units of the hidden layer.
-        padding: zeros around the input of each convolution, in pixels; 2 keeps its H and W.
+        padding: zero padding of each convolution, in pixels; 2 keeps H and W.
     """
     if len(channels) != 2:
-        raise ValueError(f"model.channels={[*channels]} must have 2 values, one a convolution")
+        raise ValueError(f"model.channels={[*channels]} must have 2 values, one per convolution")
     in_channels, height, width = check_image(
         input_shape,
         model=f"model=cnn with model.padding={padding}",
@@ -55,12 +55,12 @@ def cnn(
 
 
 def _pooled(side: int, padding: int) -> int:
-    """Pixels that a 5x5 convolution and a 2x2 pool leave of `side`."""
+    """Side length after a 5x5 convolution and a 2x2 pool."""
     return (side + 2 * padding - 4) // 2
 
 
 def _smallest(padding: int) -> int:
-    """Least side of which both convolutions leave a pixel."""
+    """Smallest input side that leaves a pixel after both convolutions."""
     side = 1
     for _ in range(2):
         side = max(1, 2 * side + 4 - 2 * padding)

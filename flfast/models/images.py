@@ -1,19 +1,19 @@
-"""What convolutional models ask of their input."""
+"""Checks of the input shape of convolutional models."""
 
 
 def check_image(
     input_shape: tuple[int, ...], *, model: str, smallest: int = 1, remedy: str = ""
 ) -> tuple[int, int, int]:
-    """Input shape as (channels, H, W).
+    """The input shape as (channels, H, W).
 
     Args:
         input_shape: shape of one input.
-        model: choice and settings that matter here, for the message.
-        smallest: least H and W, in pixels.
-        remedy: what else helps against too small images, for the message.
+        model: the choice of model and its relevant options, for the message.
+        smallest: smallest H and W that the model accepts, in pixels.
+        remedy: another way to accept smaller images, for the message.
 
     Raises:
-        ValueError: if the input is no image, or too small.
+        ValueError: if the input is not an image, or too small.
     """
     if len(input_shape) != 3:
         raise ValueError(

@@ -1,8 +1,8 @@
 """LeNet-5 with ReLU and max pooling in place of sigmoids and trained subsampling.
 
 LeCun, Bottou, Bengio, Haffner, "Gradient-Based Learning Applied to Document Recognition",
-Proceedings of the IEEE 86(11), 1998, section II-B. All feature maps of S2 feed all of C3, and the
-output layer is linear: 61,706 parameters on MNIST.
+Proceedings of the IEEE 86(11), 1998, section II-B. C3 reads all feature maps of S2, and the output
+layer is linear: 61,706 parameters on MNIST.
 """
 
 from collections import OrderedDict
@@ -20,7 +20,7 @@ def lenet(*, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         num_classes: C.
     """
     channels, height, width = check_image(input_shape, model="model=lenet", smallest=12)
-    # The paper puts its 28x28 digits into 32x32 fields; smaller images get the same margin.
+    # The paper centres its 28x28 digits in 32x32 images; smaller images get the same margin.
     padding = 2 if min(height, width) < 32 else 0
     rows, columns = (((side + 2 * padding - 4) // 2 - 4) // 2 for side in (height, width))
     layers: OrderedDict[str, nn.Module] = OrderedDict()

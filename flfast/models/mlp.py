@@ -1,6 +1,6 @@
 """Multilayer perceptron.
 
-Two hidden layers of 200 are the 2NN of McMahan, Moore, Ramage, Hampson, Aguera y Arcas,
+Two hidden layers of 200 units are the 2NN of McMahan, Moore, Ramage, Hampson, Aguera y Arcas,
 "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017: 199,210
 parameters on MNIST.
 """
@@ -21,8 +21,8 @@ def mlp(
     Args:
         input_shape: shape of one input.
         num_classes: C.
-        hidden: units of each hidden layer; none at all is logistic regression.
-        dropout: share of hidden units left out at random in training.
+        hidden: units of each hidden layer; an empty list is logistic regression.
+        dropout: probability of dropping a hidden unit in training.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     layers["flatten"] = nn.Flatten()
@@ -30,7 +30,7 @@ def mlp(
     for number, units in enumerate(hidden, start=1):
         layers[f"fc{number}"] = nn.Linear(width, units)
         layers[f"relu{number}"] = nn.ReLU()
-        # Dropout of 0 would still draw random numbers for every batch.
+        # Dropout(0) would draw random numbers for every batch all the same.
         if dropout:
             layers[f"dropout{number}"] = nn.Dropout(dropout)
         width = units

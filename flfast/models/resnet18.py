@@ -2,8 +2,8 @@
 
 He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016. GroupNorm in place
 of BatchNorm for skewed labels: Hsieh, Phanishayee, Mutlu, Gibbons, "The Non-IID Data Quagmire of
-Decentralized Machine Learning", ICML 2020, section 5. The initial weights are the same without
-normalisation: they keep activations near 1 in all four stages.
+Decentralized Machine Learning", ICML 2020, section 5. Without normalisation the initial weights
+are the same; they keep activations near 1 in all four stages.
 """
 
 from collections.abc import Callable
@@ -30,10 +30,10 @@ def resnet18(
         input_shape: (channels, H, W).
         num_classes: C.
         norm: normalisation after each convolution.
-        groups: of channels in a GroupNorm, a divisor of 64; for norm=group only.
+        groups: channel groups of GroupNorm, a divisor of 64; for norm=group only.
         small_images: 3x3 stem of stride 1 without pooling, for images such as CIFAR's.
     """
-    # Costs seconds, which runs of other models need not spend.
+    # This import takes seconds, which runs of other models should not pay for.
     from torchvision.models import resnet18 as torchvision_resnet18
 
     channels, _, _ = check_image(input_shape, model="model=resnet18")
@@ -49,7 +49,9 @@ def resnet18(
 
 def _norm_layer(norm: str, groups: int) -> Callable[[int], nn.Module]:
     if norm == "group" and 64 % groups:
-        raise ValueError(f"model.groups={groups} must divide 64, the fewest channels of a layer")
+        raise ValueError(
+            f"model.groups={groups} must divide 64, the channels of the narrowest layer"
+        )
     layers: dict[str, Callable[[int], nn.Module]] = {
         "batch": nn.BatchNorm2d,
         "group": partial(nn.GroupNorm, groups),

@@ -10,7 +10,7 @@ from flfast.faults.fault import NO_FAULTS, Faults
 from flfast.randomness import generator
 from flfast.state.stack import structure
 from flfast.state.tree import Tree, all_finite, num_bytes
-from flfast.state.vector import change_norm, possible_counts, with_change
+from flfast.state.vector import change_norm, counts_in_range, with_change
 
 Status = Literal["trained", "lost", "rejected"]
 DIVERGED = "NaN or infinity"
@@ -101,4 +101,4 @@ def _defect(upload: Tree, expected: Tree) -> str:
         return MISFIT
     if not all_finite(upload):
         return NOT_FINITE
-    return "" if possible_counts(upload) else MISCOUNTED
+    return "" if counts_in_range(upload) else MISCOUNTED

@@ -1,4 +1,4 @@
-"""Sharded tensors: every rank holds its part of dimension 0, as torch's FSDP2 cuts it."""
+"""Sharded tensors as in torch's FSDP2: every rank holds a chunk of dimension 0."""
 
 from collections.abc import Mapping
 
@@ -10,18 +10,18 @@ from flfast.state.tree import Tree
 
 
 def shard_like(value: Tensor, like: DTensor) -> DTensor:
-    """This rank's part of a tensor that all ranks have whole; no communication.
+    """Shard a tensor that every rank holds in full, without communication.
 
     Args:
         value: of the shape of `like`.
-        like: says ranks, device and cut.
+        like: gives mesh, device and placements.
     """
     mesh = like.device_mesh
-    parts = value.chunk(mesh.size())  # fewer than ranks where dimension 0 is short
+    chunks = value.chunk(mesh.size())  # fewer than ranks if dimension 0 is short
     rank = mesh.get_local_rank()
-    part = parts[rank] if rank < len(parts) else value[:0]
+    chunk = chunks[rank] if rank < len(chunks) else value[:0]
     return DTensor.from_local(
-        part.to(like.device),
+        chunk.to(like.device),
         mesh,
         like.placements,
         run_check=False,
@@ -30,8 +30,8 @@ def shard_like(value: Tensor, like: DTensor) -> DTensor:
     )
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A copy of all of a tensor, on the CPU; collective where it is sharded."""
+def full_copy(tensor: Tensor) -> Tensor:
+    """Copy of a full tensor on the CPU; collective if it is sharded."""
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
         return tensor.full_tensor().cpu()
@@ -44,23 +44,23 @@ def place_tree(
     device: torch.device,
     like: Tensor | None = None,
 ) -> Tree:
-    """The tree on a device; leaves of a sharded parameter sharded alike, the others whole.
+    """Move a tree to a device, and shard the leaves that belong to sharded parameters alike.
 
-    A leaf belongs to a parameter if it, or a dict around it, has its name, and it has its shape.
+    A leaf belongs to the parameter that has its shape, and its name or that of an outer dict.
 
     Args:
         tree: weights, or anything else by parameter name.
         params: by name.
         device: of the parameters.
-        like: the parameter that the whole tree belongs to.
+        like: the parameter that all of the tree belongs to; None if it has no such.
     """
     placed: Tree = {}
     for name, leaf in tree.items():
-        own = params.get(name, like)
+        param = params.get(name, like)
         if isinstance(leaf, dict):
-            placed[name] = place_tree(leaf, params, device, own)
-        elif isinstance(own, DTensor) and leaf.shape == own.shape:
-            placed[name] = shard_like(leaf, own)
+            placed[name] = place_tree(leaf, params, device, param)
+        elif isinstance(param, DTensor) and leaf.shape == param.shape:
+            placed[name] = shard_like(leaf, param)
         else:
             placed[name] = leaf.to(device)
     return placed

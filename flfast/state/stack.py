@@ -1,4 +1,4 @@
-"""States of one structure, stacked: a column per leaf, a row per client."""
+"""States of the same structure in a table: one column per leaf, one row per client."""
 
 import math
 from collections.abc import Callable, Hashable, Iterator
@@ -10,30 +10,56 @@ from torch import Size, Tensor
 from flfast.state.storage import Column
 from flfast.state.tree import Tree, leaves
 
-FEW = 1024
-"""Rows that may be made ahead however few are needed now."""
+MIN_SPARE_ROWS = 1024
+"""Spare rows that even a small stack allocates, if the columns' `spare_bytes` allow it."""
 
 MakeColumn = Callable[[Size, torch.dtype], Column]
 
 
 def structure(tree: Tree) -> Hashable:
-    """What two trees have in common that can share a stack: names, shapes and types."""
+    """Names, shapes and dtypes of a tree; trees of equal structure can share a stack."""
     return tuple(
         (name, structure(leaf) if isinstance(leaf, dict) else (leaf.shape, leaf.dtype))
         for name, leaf in tree.items()
     )
 
 
+def check_same_leaves(tree: Tree, like: Tree, source: str) -> None:
+    """Make sure that two trees have leaves of the same names, shapes and types.
+
+    Raises:
+        ValueError: with the names that differ; `source` says where `tree` comes from.
+    """
+    if structure(tree) == structure(like):
+        return
+    found, expected = dict(_described(tree)), dict(_described(like))
+    differing = [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
+    if differing:
+        name = differing[0]
+        raise ValueError(
+            f"{source}: leaf {name} is {found.get(name, 'missing')}, elsewhere it is "
+            f"{expected.get(name, 'missing')}; all uploads of a round must have the same leaves"
+        )
+
+
+def _described(tree: Tree, prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, leaf in tree.items():
+        if isinstance(leaf, dict):
+            yield from _described(leaf, f"{prefix}{name}.")
+        else:
+            yield prefix + name, f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+
+
 class Stack:
-    """States by client. Rows of dropped clients are used again.
+    """A table of client states. Rows of dropped clients are reused.
 
     Args:
-        like: a state of the structure; its values are not read.
-        make_column: (shape, dtype) of a leaf -> an empty column.
+        like: a state of the structure; its values are ignored.
+        make_column: (shape, dtype) of a leaf -> empty column.
     """
 
     def __init__(self, like: Tree, make_column: MakeColumn) -> None:
-        self._nodes = _nodes(like)
+        self._skeleton = _skeleton(like)
         self._columns = [make_column(leaf.shape, leaf.dtype) for leaf in leaves(like)]
         self._rows: dict[int, int] = {}
         self._free: list[int] = []
@@ -41,12 +67,12 @@ class Stack:
 
     @property
     def clients(self) -> list[int]:
-        """Who has a row."""
+        """Clients that have a row."""
         return list(self._rows)
 
     @property
     def num_bytes(self) -> int:
-        """Size of the clients' rows."""
+        """Size of the rows in use; spare rows do not count."""
         return len(self._rows) * self._row_bytes
 
     @property
@@ -54,19 +80,19 @@ class Stack:
         return sum(math.prod(c.rows.shape[1:]) * c.rows.itemsize for c in self._columns)
 
     def reserve(self, num: int) -> None:
-        """Make room for `num` more clients, and for some others: rows that move are copied."""
+        """Make room for `num` more clients. Spare rows save copies when more of them follow."""
         needed = len(self._rows) + num
         if needed > self._capacity:
-            room = min((column.room for column in self._columns), default=0)
-            ahead = min(3 * needed + FEW, room // max(self._row_bytes, 1))
-            capacity = max(8, needed + max(needed // 2, ahead))
+            spare_bytes = min((column.spare_bytes for column in self._columns), default=0)
+            spare = min(3 * needed + MIN_SPARE_ROWS, spare_bytes // max(self._row_bytes, 1))
+            capacity = max(8, needed + max(needed // 2, spare))
             for column in self._columns:
                 column.grow(capacity)
             self._free += range(capacity - 1, self._capacity - 1, -1)
             self._capacity = capacity
 
     def put(self, client_id: int, state: Tree) -> None:
-        """Copy a state into the client's row, which is there or has room."""
+        """Copy a state into the client's row; a new client needs a `reserve`d one."""
         row = self._rows.get(client_id)
         if row is None:
             row = self._rows[client_id] = self._free.pop()
@@ -76,25 +102,26 @@ class Stack:
     def get(self, client_id: int) -> Tree:
         """A copy of the client's state."""
         row = self._rows[client_id]
-        return _tree(self._nodes, iter([column.rows[row].clone() for column in self._columns]))
+        values = iter([column.rows[row].clone() for column in self._columns])
+        return _unflatten(self._skeleton, values)
 
     def drop(self, client_id: int) -> None:
-        """Give the client's row back."""
+        """Free the client's row."""
         self._free.append(self._rows.pop(client_id))
 
     def state_dict(self) -> dict[str, Any]:
-        """All states: `clients` int64 [K] and `states`, a tree of leaves [K, ...].
+        """All states: `clients` int64 [K], and `states`, a tree with leaves [K, ...].
 
-        Columns in memory are copied; of those in files the leaves are the files themselves.
+        Columns in memory are copied. Columns in files are returned as views of the files.
         """
         self._close_gaps()
         clients = sorted(self._rows, key=self._rows.__getitem__)
         leaves = iter([column.first(len(clients)) for column in self._columns])
         numbers = torch.tensor(clients, dtype=torch.int64)
-        return {"clients": numbers, "states": _tree(self._nodes, leaves)}
+        return {"clients": numbers, "states": _unflatten(self._skeleton, leaves)}
 
     def extend(self, clients: list[int], states: Tree) -> None:
-        """Copy states, leaves [K, ...], of clients that have no row and for whom there is room."""
+        """Copy the states of K new clients, leaves [K, ...], into `reserve`d rows."""
         self._close_gaps()
         start, stop = len(self._rows), len(self._rows) + len(clients)
         for column, leaf in zip(self._columns, leaves(states), strict=True):
@@ -103,7 +130,7 @@ class Stack:
         self._free = self._free[: self._capacity - stop]
 
     def _close_gaps(self) -> None:
-        """Move the last rows into free ones, so that all that are used come first."""
+        """Move the last rows into free ones, so that the rows in use come first."""
         num = len(self._rows)
         beyond = [client_id for client_id, row in self._rows.items() if row >= num]
         gaps = sorted(set(range(num)).difference(self._rows.values()))
@@ -114,7 +141,7 @@ class Stack:
         self._free = list(range(self._capacity - 1, num - 1, -1))
 
     def move(self, make_column: MakeColumn) -> None:
-        """Take all clients' rows to other columns, and no room beside them."""
+        """Copy the rows in use into new columns, without spare rows."""
         self._close_gaps()
         num = len(self._rows)
         moved = []
@@ -126,11 +153,16 @@ class Stack:
         self._columns, self._capacity, self._free = moved, num, []
 
 
-def _nodes(tree: Tree) -> Tree:
-    return {name: _nodes(leaf) if isinstance(leaf, dict) else None for name, leaf in tree.items()}
-
-
-def _tree(nodes: Tree, values: Iterator[Tensor]) -> Tree:
+def _skeleton(tree: Tree) -> Tree:
+    """The tree with None in place of its leaves."""
     return {
-        name: next(values) if node is None else _tree(node, values) for name, node in nodes.items()
+        name: _skeleton(leaf) if isinstance(leaf, dict) else None for name, leaf in tree.items()
+    }
+
+
+def _unflatten(skeleton: Tree, values: Iterator[Tensor]) -> Tree:
+    """The tree with the given leaves, in the order of `leaves`."""
+    return {
+        name: next(values) if inner is None else _unflatten(inner, values)
+        for name, inner in skeleton.items()
     }

@@ -1,4 +1,4 @@
-"""Columns: one leaf of many states, a row each, in memory or in a file that is mapped into it."""
+"""Columns: the same leaf of many states, one row per state, in memory or in a mapped file."""
 
 import math
 import os
@@ -14,23 +14,23 @@ class Column(Protocol):
 
     Attributes:
         rows: [capacity, ...].
-        room: bytes of a stack's rows that may be made before anybody asks for them.
+        spare_bytes: most bytes that a stack of such columns may allocate for future rows.
     """
 
     rows: Tensor
-    room: int
+    spare_bytes: int
 
     def grow(self, capacity: int) -> None:
-        """Make room for as many rows; those that are there stay."""
+        """Allocate `capacity` rows and keep the values of the present ones."""
 
     def first(self, num: int) -> Tensor:
-        """The first rows, [num, ...], in a storage that holds nothing else."""
+        """The first rows, [num, ...], in a storage of exactly their size."""
 
 
 class MemoryColumn:
-    """Rows in memory; see `Column`. Room that nobody has written to takes none."""
+    """Rows in memory; see `Column`. The system provides pages at the first write to them."""
 
-    room = 2**30
+    spare_bytes = 2**30
 
     def __init__(self, shape: Size, dtype: torch.dtype) -> None:
         self.rows = torch.empty(0, *shape, dtype=dtype)
@@ -47,15 +47,15 @@ class MemoryColumn:
 
 
 class FileColumn:
-    """Rows in a file, which the system reads and writes as memory asks for; see `Column`.
+    """Rows in a memory-mapped file, which the system pages in and out; see `Column`.
 
     Args:
         shape: of a row.
         dtype: of a row.
-        path: of the file; what it held is lost.
+        path: of the file; an existing one is overwritten.
     """
 
-    room = 0
+    spare_bytes = 0
 
     def __init__(self, shape: Size, dtype: torch.dtype, path: Path) -> None:
         self._path = path
@@ -66,7 +66,8 @@ class FileColumn:
         """See `Column`.
 
         Raises:
-            OSError: if the disk is full. Found out here: a write to mapped memory would be fatal.
+            OSError: if the disk is full. Space is allocated here because writing to mapped
+                memory without it kills the process.
         """
         num_bytes = capacity * math.prod(self.rows.shape[1:]) * self.rows.itemsize
         if num_bytes:
@@ -76,7 +77,7 @@ class FileColumn:
         self.rows = self.first(capacity)
 
     def first(self, num: int) -> Tensor:
-        """The file's own: they change with `rows`; see `Column`."""
+        """A view of the file, which changes with `rows`; see `Column`."""
         shape, dtype = self.rows.shape[1:], self.rows.dtype
         size = num * math.prod(shape)
         if not size:

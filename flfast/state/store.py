@@ -1,4 +1,4 @@
-"""Client states: what clients keep between rounds, stacked, for clients that took part."""
+"""Client states: what clients keep between rounds. Only clients that took part have one."""
 
 import logging
 import shutil
@@ -18,17 +18,17 @@ log = logging.getLogger(__name__)
 
 
 class ClientStates:
-    """States by client, copied in and out; memory grows with the clients touched.
+    """States by client, copied in and out.
 
-    States of one structure lie in one stack. A client whose state changes its structure, such as
-    one whose optimizer has no state before the first round, moves to another.
+    States of the same structure share a `Stack`. A client moves to another stack if the structure
+    of its state changes. This happens after the first round if the optimizer has no state before.
 
     Attributes:
-        in_files: whether states lie in files by now.
+        in_files: whether states are kept in files.
 
     Args:
-        memory: bytes that may lie in memory; beyond, all states go to files. None is no bound.
-        folder: for the files, emptied before the first.
+        memory: most bytes in memory; None is unlimited. Beyond, all states move to files.
+        folder: for the files; emptied when the first one is written.
     """
 
     def __init__(self, memory: int | None = None, folder: Path = Path("client_states")) -> None:
@@ -36,104 +36,104 @@ class ClientStates:
         self.in_files = False
         self._numbers = count()
         self._stacks: dict[Hashable, Stack] = {}
-        self._places: dict[int, Hashable] = {}
+        self._structures: dict[int, Hashable] = {}
 
     def get(self, client_id: int) -> Tree | None:
         """A copy of the client's state, or None before its first round."""
-        if client_id not in self._places:
+        if client_id not in self._structures:
             return None
-        return self._stacks[self._places[client_id]].get(client_id)
+        return self._stacks[self._structures[client_id]].get(client_id)
 
     @torch.no_grad()
     @torch.inference_mode(mode=False)
     def put(self, client_id: int, state: Tree) -> None:
-        """Keep a copy of a state.
+        """Store a copy of a state.
 
         Raises:
-            OSError: if it goes to a disk that is full.
+            OSError: if the disk is full.
         """
-        place = structure(state)
-        if client_id not in self._places or self._places[client_id] != place:
-            self._make_room(place, state, 1)
+        key = structure(state)
+        if client_id not in self._structures or self._structures[client_id] != key:
+            self._reserve(key, state, 1)
             self.drop(client_id)
-            self._places[client_id] = place
-        self._stacks[place].put(client_id, state)
+            self._structures[client_id] = key
+        self._stacks[key].put(client_id, state)
 
     def drop(self, client_id: int) -> None:
-        """Forget a state, if there is one."""
-        if client_id in self._places:
-            place = self._places.pop(client_id)
-            self._stacks[place].drop(client_id)
-            if not self._stacks[place].clients:
-                del self._stacks[place]
+        """Remove the client's state, if it has one."""
+        if client_id in self._structures:
+            key = self._structures.pop(client_id)
+            self._stacks[key].drop(client_id)
+            if not self._stacks[key].clients:
+                del self._stacks[key]
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._structures)
 
     @torch.no_grad()
     @torch.inference_mode(mode=False)
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as tensors in dicts and lists: `torch.load` needs no code for it.
+        """All states as dicts and lists of tensors, which `torch.load(weights_only=True)` reads.
 
         Returns:
-            `stacks`: for each, `clients` int64 [K] and `states`, a tree of leaves [K, ...]. What
-            lies in memory is copied; what lies in files is not, and is valid until the next `put`.
+            `stacks`: for each, `clients` int64 [K], and `states`, a tree with leaves [K, ...].
+            States in memory are copied. States in files are views, valid until the next `put`.
         """
         return {"stacks": [stack.state_dict() for stack in self._stacks.values()]}
 
     @torch.no_grad()
     @torch.inference_mode(mode=False)
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Hold the states of a `state_dict` and no others.
+        """Replace all states by those of a `state_dict`.
 
         Args:
-            saved: `stacks` may be any iterable, with several parts of one structure.
+            saved: `stacks` may be any iterable, and several of its items may share a structure.
         """
         self._stacks.clear()
-        self._places.clear()
+        self._structures.clear()
         for part in saved["stacks"]:
             clients: list[int] = part["clients"].tolist()
             if not clients:
                 continue
             like = tree_map(lambda leaf: leaf[0], part["states"])
-            place = structure(like)
-            self._make_room(place, like, len(clients))
-            self._stacks[place].extend(clients, part["states"])
-            self._places.update(dict.fromkeys(clients, place))
+            key = structure(like)
+            self._reserve(key, like, len(clients))
+            self._stacks[key].extend(clients, part["states"])
+            self._structures.update(dict.fromkeys(clients, key))
 
     def close(self) -> None:
-        """Remove the files; states can still be read as long as this object lives."""
+        """Remove the files; this object's mappings keep the states readable."""
         if self.in_files:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _make_room(self, place: Hashable, like: Tree, num: int) -> None:
-        stack = self._stacks.get(place) or Stack(like, self._column)
+    def _reserve(self, key: Hashable, like: Tree, num: int) -> None:
+        """Make room for `num` more states like `like`, in files if memory does not suffice."""
+        stack = self._stacks.get(key) or Stack(like, self._make_column)
         row = sum(leaf.nbytes for leaf in leaves(like))
         needed = sum(other.num_bytes for other in self._stacks.values()) + row * num
         try:
             if not self.in_files and self._memory is not None and needed > self._memory:
                 self._move_to_files(needed)
-                stack = self._stacks.get(place) or Stack(like, self._column)
+                stack = self._stacks.get(key) or Stack(like, self._make_column)
             stack.reserve(num)
         except OSError as error:
             raise OSError(
                 f"client_states: {needed:,} bytes do not fit in {self._folder}: {error.strerror}"
             ) from error
-        self._stacks[place] = stack
+        self._stacks[key] = stack
 
     def _move_to_files(self, needed: int) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)  # of a run that was killed
+        shutil.rmtree(self._folder, ignore_errors=True)  # left by a killed run
         self._folder.mkdir(parents=True)
         self.in_files = True
         log.info(
-            "client states are kept in files, %s: %.1f MB were to exceed the %.1f MB they may "
-            "take in memory",
+            "client states move to files in %s: %.1f MB exceed the memory limit of %.1f MB",
             *(self._folder, needed / 1e6, (self._memory or 0) / 1e6),
         )
         for stack in self._stacks.values():
-            stack.move(self._column)
+            stack.move(self._make_column)
 
-    def _column(self, shape: Size, dtype: torch.dtype) -> Column:
+    def _make_column(self, shape: Size, dtype: torch.dtype) -> Column:
         if not self.in_files:
             return MemoryColumn(shape, dtype)
         return FileColumn(shape, dtype, self._folder / f"{next(self._numbers)}.rows")

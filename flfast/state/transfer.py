@@ -1,4 +1,4 @@
-"""Between CPU and GPU, without waiting for the GPU more often than needed."""
+"""Copies between CPU and GPU with as few synchronizations as possible."""
 
 import numpy as np
 import torch
@@ -8,20 +8,22 @@ from flfast.state.tree import Tree, leaves, tree_map
 
 
 def to_device(values: np.ndarray, device: torch.device) -> Tensor:
-    """An array on a device; the CPU does not wait for what runs there."""
-    found = torch.from_numpy(values)
-    # Only from pinned memory, which torch keeps until it was read, is a copy done by itself.
-    return found.pin_memory().to(device, non_blocking=True) if _waits(device) else found.to(device)
+    """Copy an array to a device, asynchronously if that is a GPU."""
+    tensor = torch.from_numpy(values)
+    if not _is_cuda(device):
+        return tensor.to(device)
+    # Only copies from pinned memory are asynchronous; torch keeps it until the copy is done.
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def to_host(tree: Tree) -> Tree:
-    """A tree on the CPU, leaves that are there as they are; waits once for a GPU."""
-    devices = {leaf.device for leaf in leaves(tree) if _waits(leaf.device)}
-    found = tree_map(lambda leaf: leaf.to("cpu", non_blocking=_waits(leaf.device)), tree)
-    for device in devices:
-        torch.cuda.current_stream(device).synchronize()
-    return found
+    """The tree on the CPU, with one synchronization per GPU. Leaves on the CPU are not copied."""
+    gpus = {leaf.device for leaf in leaves(tree) if _is_cuda(leaf.device)}
+    host = tree_map(lambda leaf: leaf.to("cpu", non_blocking=_is_cuda(leaf.device)), tree)
+    for gpu in gpus:
+        torch.cuda.current_stream(gpu).synchronize()
+    return host
 
 
-def _waits(device: torch.device) -> bool:
+def _is_cuda(device: torch.device) -> bool:
     return device.type == "cuda"

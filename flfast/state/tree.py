@@ -11,7 +11,7 @@ Tree = dict[str, Any]
 
 
 def tree_map(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
-    """Apply `fn` to the leaves that stand in the same place.
+    """Apply `fn` to the leaves at the same position of every tree.
 
     >>> tree_map(torch.add, {"w": torch.ones(2)}, {"w": torch.ones(2)})
     {'w': tensor([2., 2.])}
@@ -59,7 +59,7 @@ def squared_norm(tree: Tree) -> Tensor:
 
 
 def merge(left: Tree, right: Tree) -> Tree:
-    """`left` with every leaf that `right` has, too, replaced.
+    """Recursive dict update: the leaves of `right` replace or extend those of `left`.
 
     >>> merge({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
     {'a': {'x': 1, 'y': 3}}
@@ -72,7 +72,7 @@ def merge(left: Tree, right: Tree) -> Tree:
 
 
 def part_of(tree: Tree, like: Tree) -> Tree:
-    """The leaves of `tree` that `like` has, too.
+    """The leaves of `tree` at the positions of `like`, which must exist in `tree`.
 
     >>> part_of({"a": {"x": 1, "y": 2}, "b": 3}, {"a": {"y": 0}})
     {'a': {'y': 2}}
@@ -83,8 +83,21 @@ def part_of(tree: Tree, like: Tree) -> Tree:
     }
 
 
+def without(tree: Tree, like: Tree) -> Tree:
+    """The leaves of `tree` at positions that `like` lacks; dicts that become empty stay.
+
+    >>> without({"a": {"x": 1, "y": 2}, "b": {"x": 3}}, {"a": {"y": 0}, "b": {"x": 0}})
+    {'a': {'x': 1}, 'b': {}}
+    """
+    return {
+        name: without(leaf, like.get(name, {})) if isinstance(leaf, dict) else leaf
+        for name, leaf in tree.items()
+        if isinstance(leaf, dict) or name not in like
+    }
+
+
 def num_bytes(tree: Tree) -> int:
-    """Bytes that sending the tree takes, uncompressed."""
+    """Size of all leaves in bytes, uncompressed."""
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
 
 
@@ -94,20 +107,20 @@ def all_finite(tree: Tree) -> bool:
 
 
 def _is_finite(leaf: Tensor) -> bool:
-    # A sum is finite only if every term is; it takes a pass without a mask, but may overflow.
+    # The sum needs no mask in memory. It may overflow, so an infinite sum is checked by element.
     return math.isfinite(leaf.sum(dtype=_sum_dtype(leaf))) or bool(leaf.isfinite().all())
 
 
 class WeightedMean:
-    """Streaming weighted mean of trees; holds one sum, never the list.
+    """Streaming weighted mean of trees, in the memory of one tree.
 
-    Floating-point leaves add up in at least float32, integer leaves (BatchNorm's step counter)
-    in float64, and come back rounded to their own type.
+    Floating-point leaves are summed in at least float32. Integer leaves (BatchNorm's step
+    counter) are summed in float64, and their mean is rounded to their own type.
 
     Attributes:
         weight: sum of the weights.
         total: weighted sum; None before the first tree.
-        like: a tree of the shapes and types that were added; empty before the first.
+        like: a tree with the shapes and dtypes of what is added; empty before the first.
     """
 
     def __init__(self) -> None:
@@ -118,21 +131,21 @@ class WeightedMean:
     def add(self, tree: Tree, weight: float) -> None:
         """Add `tree`; weights need not sum to one."""
         if self.total is None:
-            self.join(tree)
+            self.start_at_zero(tree)
         assert self.total is not None
         tree_map(lambda total, x: total.add_(x.to(total.dtype), alpha=weight), self.total, tree)
         self.weight += weight
 
-    def join(self, like: Tree) -> None:
-        """Begin at zero with the shapes and types of `like`, which may hold no values."""
+    def start_at_zero(self, like: Tree) -> None:
+        """Start the sum at zero, with the shapes and dtypes of `like`; meta tensors will do."""
         self.like = like
         self.total = tree_map(lambda x: torch.zeros(x.shape, dtype=_sum_dtype(x)), like)
 
     def result(self) -> Tree:
-        """The mean so far.
+        """The mean of the trees added so far.
 
         Raises:
-            ValueError: if nothing with a positive weight was added.
+            ValueError: if the sum of weights is zero.
         """
         if self.total is None or not self.weight:
             raise ValueError("no upload to average: the sum of weights is 0")
@@ -140,7 +153,7 @@ class WeightedMean:
 
     def _mean(self, total: Tensor, like: Tensor) -> Tensor:
         mean = total / self.weight
-        # bfloat16 uploads leave as float32: the server keeps what averaging gained.
+        # The mean of bfloat16 uploads stays float32: rounding would lose what averaging gained.
         return mean if like.is_floating_point() else mean.round().to(like.dtype)
 
 

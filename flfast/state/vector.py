@@ -1,4 +1,4 @@
-"""Uploads as vectors, and what they change: what was learned apart from what was counted."""
+"""Uploads as vectors and as changes. Learned leaves and counts are kept apart."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -9,17 +9,17 @@ from torch import Tensor
 from flfast.state.tree import Tree, leaves, tree_map
 
 COUNTS = "counts"
-"""Key of an upload for what a client counted, such as its steps: not learned, and >= 0."""
-_MOST = 2.0**31
+"""Key of an upload for counts, such as local steps: not learned, and >= 0."""
+_MAX_COUNT = 2.0**31
 
 
 class Sizes(NamedTuple):
-    """What a tree takes as vectors.
+    """Sizes of an upload's two vectors.
 
     Attributes:
-        learned: numbers in floating-point leaves, D; those of `COUNTS` are not among them.
-        dtype: the type of the largest of these leaves, at least float32.
-        counted: numbers in all other leaves, I.
+        learned: D, elements of floating-point leaves outside of `COUNTS`.
+        dtype: of the largest learned leaf, at least float32.
+        counted: I, elements of all other leaves.
     """
 
     learned: int
@@ -28,7 +28,7 @@ class Sizes(NamedTuple):
 
 
 def vector_sizes(upload: Tree) -> Sizes:
-    """Sizes of an upload's vectors; its leaves may hold no values."""
+    """Sizes of an upload's vectors; the upload may consist of meta tensors."""
     learned = [leaf for leaf, is_learned in _leaves(upload) if is_learned]
     total = sum(leaf.numel() for leaf in leaves(upload))
     num = sum(leaf.numel() for leaf in learned)
@@ -37,7 +37,7 @@ def vector_sizes(upload: Tree) -> Sizes:
 
 
 def to_vectors(upload: Tree) -> tuple[Tensor, Tensor]:
-    """Copies of what was learned [D] and of what was counted, float64 [I], in the keys' order."""
+    """Copies of the learned leaves [D] and the counts, float64 [I], in the order of the keys."""
     dtype = vector_sizes(upload).dtype
     learned, counted = [torch.empty(0, dtype=dtype)], [torch.empty(0, dtype=torch.float64)]
     for leaf, is_learned in _leaves(upload):
@@ -47,20 +47,20 @@ def to_vectors(upload: Tree) -> tuple[Tensor, Tensor]:
 
 
 def from_vectors(learned: Tensor, counted: Tensor, like: Tree) -> Tree:
-    """The inverse of `to_vectors`; floating-point leaves come back in at least float32.
+    """Inverse of `to_vectors`; floating-point leaves have at least float32.
 
     Args:
         learned: [D].
         counted: float64 [I].
-        like: shapes and types; may hold no values.
+        like: gives shapes and dtypes; may consist of meta tensors.
     """
     ends = {True: 0, False: 0}
-    learnt = iter([is_learned for _, is_learned in _leaves(like)])
+    flags = iter([is_learned for _, is_learned in _leaves(like)])
 
     def take(leaf: Tensor) -> Tensor:
-        kind = next(learnt)
-        start, ends[kind] = ends[kind], ends[kind] + leaf.numel()
-        values = (learned if kind else counted)[start : ends[kind]].view(leaf.shape)
+        is_learned = next(flags)
+        start, ends[is_learned] = ends[is_learned], ends[is_learned] + leaf.numel()
+        values = (learned if is_learned else counted)[start : ends[is_learned]].view(leaf.shape)
         real = leaf.is_floating_point()
         return values.to(torch.promote_types(leaf.dtype, torch.float32) if real else leaf.dtype)
 
@@ -68,31 +68,31 @@ def from_vectors(learned: Tensor, counted: Tensor, like: Tree) -> Tree:
 
 
 def _leaves(upload: Tree) -> Iterator[tuple[Tensor, bool]]:
-    """All tensors in the order of the keys, and whether they were learned."""
+    """(leaf, whether it is learned) in the order of the keys."""
     for name, part in upload.items():
         for leaf in leaves({name: part}):
             yield leaf, name != COUNTS and leaf.is_floating_point()
 
 
-def possible_counts(upload: Tree) -> bool:
-    """Whether a client can have counted so far: all of `COUNTS` lies in [0, 2^31)."""
+def counts_in_range(upload: Tree) -> bool:
+    """Whether all counts lie in [0, 2^31)."""
     counted = [leaf.flatten().double() for leaf in leaves(upload.get(COUNTS, {}))]
     numbers = torch.cat([torch.empty(0, dtype=torch.float64), *counted])
-    return bool(((numbers >= 0) & (numbers < _MOST)).all())
+    return bool(((numbers >= 0) & (numbers < _MAX_COUNT)).all())
 
 
 def with_change(upload: Tree, origin: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
-    """`origin + change(upload - origin)` for what was learned; all else as it is.
+    """`origin + change(upload - origin)` for learned leaves; the others stay.
 
     Args:
         upload: any tree.
-        origin: where the upload started from; leaves that it lacks, or has in another shape,
-            started from zero.
-        change: of a leaf.
+        origin: upload of a client that learned nothing. It is zero for leaves that it lacks or
+            has in another shape.
+        change: function of a leaf's difference from the origin.
     """
-    changed = {name: leaf for name, leaf in upload.items() if name != COUNTS}
-    counted = {name: upload[name] for name in upload.keys() - changed.keys()}
-    return {**_changed(changed, origin, change), **counted}
+    learned = {name: leaf for name, leaf in upload.items() if name != COUNTS}
+    counted = {name: upload[name] for name in upload.keys() - learned.keys()}
+    return {**_changed(learned, origin, change), **counted}
 
 
 def _changed(upload: Tree, origin: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
@@ -111,7 +111,7 @@ def _changed(upload: Tree, origin: Tree, change: Callable[[Tensor], Tensor]) -> 
 
 
 def change_norm(upload: Tree, origin: Tree) -> float:
-    """Euclidean norm of `upload - origin` over what was learned, as in `with_change`."""
+    """Euclidean norm of `upload - origin` over the learned leaves; see `with_change`."""
     squares: list[Tensor] = []
 
     def measure(change: Tensor) -> Tensor:

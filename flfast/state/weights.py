@@ -1,28 +1,54 @@
 """Weights of a module as a tree, `{"params": {...}, "buffers": {...}}`, and back."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from flfast.state.dtensor import shard_like, whole
-from flfast.state.tree import Tree, merge, tree_map
+from flfast.state.dtensor import full_copy, shard_like
+from flfast.state.tree import Tree, tree_map
+
+
+def model_weights(tree: Tree) -> Tree:
+    """`params` and `buffers` of a server state, a broadcast or a client state."""
+    return {"params": tree["params"], "buffers": tree["buffers"]}
+
+
+def map_weights(fn: Callable[[dict[str, Any]], Any], weights: Tree) -> Tree:
+    """Apply `fn` to the dict of parameters and to the dict of buffers.
+
+    >>> map_weights(len, {"params": {"fc.weight": 0, "fc.bias": 0}, "buffers": {}})
+    {'params': 2, 'buffers': 0}
+    """
+    return {"params": fn(weights["params"]), "buffers": fn(weights["buffers"])}
+
+
+def select_weights(weights: Tree, keep: Callable[[str], bool]) -> Tree:
+    """The parameters and buffers whose names `keep` accepts.
+
+    >>> select_weights({"params": {"a": 1, "b": 2}, "buffers": {"c": 3}}, {"a", "c"}.__contains__)
+    {'params': {'a': 1}, 'buffers': {'c': 3}}
+    """
+    return map_weights(
+        lambda part: {name: leaf for name, leaf in part.items() if keep(name)}, weights
+    )
 
 
 def read_weights(module: nn.Module) -> Tree:
-    """Copy of a module's parameters and persistent buffers, whole and on the CPU, by name.
+    """Copy of a module's parameters and persistent buffers by name, on the CPU.
 
-    Collective where parameters are sharded.
+    Sharded parameters are gathered, which is collective.
     """
-    params = {name: whole(p) for name, p in module.named_parameters()}
+    params = {name: full_copy(p) for name, p in module.named_parameters()}
     return {"params": params, "buffers": read_buffers(module)}
 
 
 def read_buffers(module: nn.Module) -> Tree:
     """Copy of a module's persistent buffers, on the CPU, by qualified name."""
-    return {name: whole(buffer) for name, buffer in buffers(module).items()}
+    return {name: full_copy(buffer) for name, buffer in buffers(module).items()}
 
 
 def buffers(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -34,31 +60,30 @@ def buffers(module: nn.Module) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def write_weights(module: nn.Module, weights: Tree) -> None:
-    """Copy a tree of whole tensors into a module in place; dtype, device and cut stay."""
-    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    for kind in ("params", "buffers"):
-        for name, value in weights[kind].items():
-            tensor = own[name]
-            tensor.copy_(shard_like(value, tensor) if isinstance(tensor, DTensor) else value)
+    """Copy full tensors into a module in place; its dtype, device and sharding stay."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    for name, value in by_name(weights).items():
+        tensor = tensors[name]
+        tensor.copy_(shard_like(value, tensor) if isinstance(tensor, DTensor) else value)
 
 
 def read_state_dict(path: str, *, key: str) -> dict[str, torch.Tensor]:
-    """Flat state dict on the CPU from a file of `torch.save`; nothing that lies in it is run.
+    """Read a flat state dict from a file of `torch.save`, without running code from the file.
 
     Args:
         path: of the file.
-        key: that named it, for the message.
+        key: config key that names the file, for the message.
 
     Raises:
-        ValueError: if it is damaged, or holds anything else.
+        ValueError: if the file is damaged, or holds anything else.
     """
     reason = ""
     found: Any = None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's thoughts about what is refused below
+            warnings.simplefilter("ignore")  # torch warns of content that is refused below
             found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001 - damaged bytes lead torch to errors of any kind
+    except Exception as error:  # noqa: BLE001 - torch raises any error on damaged bytes
         reason = f" ({type(error).__name__})"
     if not isinstance(found, dict) or not all(map(_is_weight, found, found.values())):
         raise ValueError(
@@ -79,17 +104,17 @@ def _is_weight(name: object, value: object) -> bool:
 
 
 def load_weights(weights: Tree, state_dict: dict[str, torch.Tensor], *, source: str) -> Tree:
-    """Weights with every leaf taken from a state dict.
+    """The weights with the values of a state dict.
 
     Args:
-        weights: names and shapes that are expected.
+        weights: give the expected names, shapes and dtypes.
         state_dict: flat, as `torch.save(model.state_dict(), ...)` writes it.
-        source: where it came from, for the message.
+        source: of the state dict, for the message.
 
     Raises:
         ValueError: if names or shapes differ, or a value is NaN or infinite.
     """
-    expected = {**weights["params"], **weights["buffers"]}
+    expected = by_name(weights)
     missing = sorted(expected.keys() - state_dict.keys())
     unexpected = sorted(state_dict.keys() - expected.keys())
     shapes = [
@@ -109,14 +134,18 @@ def load_weights(weights: Tree, state_dict: dict[str, torch.Tensor], *, source: 
             f"init_from={source} holds NaN or infinity in {', '.join(broken)}: the run that wrote "
             f"it diverged"
         )
-    loaded = {
-        kind: {name: state_dict[name].to(value.dtype) for name, value in weights[kind].items()}
-        for kind in ("params", "buffers")
-    }
-    return merge(weights, loaded)
+    loaded = map_weights(
+        lambda part: {name: state_dict[name].to(leaf.dtype) for name, leaf in part.items()},
+        weights,
+    )
+    return {**weights, **loaded}
+
+
+def by_name(weights: Tree) -> dict[str, torch.Tensor]:
+    """Parameters and buffers in one dict."""
+    return {**weights["params"], **weights["buffers"]}
 
 
 def flatten(weights: Tree) -> dict[str, torch.Tensor]:
-    """Flat state dict, ready for `torch.save` and `Module.load_state_dict`."""
-    flat = {**weights["params"], **weights["buffers"]}
-    return tree_map(lambda leaf: leaf.detach().cpu(), flat)
+    """Flat state dict on the CPU, ready for `torch.save` and `Module.load_state_dict`."""
+    return tree_map(lambda leaf: leaf.detach().cpu(), by_name(weights))

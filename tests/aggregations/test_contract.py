@@ -1,4 +1,4 @@
-"""What every aggregation promises, and what each one is."""
+"""Properties of every aggregation rule, and each rule against its definition."""
 
 import logging
 
@@ -28,15 +28,15 @@ def combined(name, rows, weights=None):
 
 
 @st.composite
-def cohorts(draw, fewest=5, most=12):
-    """Uploads [K, D] of clients that agree more or less, and weights [K]."""
+def cohorts(draw, min_clients=5, max_clients=12):
+    """Uploads [K, D] around a common mean, and weights [K]."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    num, width = draw(st.integers(fewest, most)), draw(st.integers(1, 20))
+    num, width = draw(st.integers(min_clients, max_clients)), draw(st.integers(1, 20))
     rows = rng.standard_normal((num, width)) + 3 * rng.standard_normal(width)
     return torch.from_numpy(rows), torch.from_numpy(rng.integers(1, 50, num).astype(float))
 
 
-def test_every_option_of_the_group_is_tested(root):
+def test_every_yaml_of_the_group_is_tested(root):
     options = {path.stem for path in (root / "conf" / "aggregation").glob("*.yaml")}
     assert options == {"mean", *ROBUST}
     for option in options:
@@ -59,7 +59,7 @@ def test_the_order_of_clients_does_not_matter(name, cohort, random):
 @every
 @few
 @given(cohorts(), st.floats(-10, 10), st.floats(0.1, 10))
-def test_a_shift_and_a_scale_of_all_uploads_shift_and_scale_the_result(name, cohort, shift, scale):
+def test_shifting_and_scaling_all_uploads_shifts_and_scales_the_result(name, cohort, shift, scale):
     rows, weights = cohort
     found = combined(name, rows, weights).vector
     moved = combined(name, scale * rows + shift, weights).vector
@@ -68,13 +68,13 @@ def test_a_shift_and_a_scale_of_all_uploads_shift_and_scale_the_result(name, coh
 
 @every
 @few
-@given(cohorts(fewest=1, most=1).map(lambda cohort: cohort[0]), st.integers(5, 9))
-def test_clients_that_agree_get_what_they_agree_on(name, row, num):
+@given(cohorts(min_clients=1, max_clients=1).map(lambda cohort: cohort[0]), st.integers(5, 9))
+def test_equal_uploads_give_the_same_upload(name, row, num):
     torch.testing.assert_close(combined(name, row.repeat(num, 1)).vector, row[0])
 
 
 @pytest.mark.parametrize("name", AVERAGING)
-def test_one_upload_is_the_result(name):
+def test_a_single_upload_is_the_result(name):
     rows = torch.randn(1, 7)
     found = combined(name, rows)
     torch.testing.assert_close(found.vector, rows[0])
@@ -85,15 +85,15 @@ def test_one_upload_is_the_result(name):
 @every
 @few
 @given(cohorts(), st.floats(1e3, 1e30), st.data())
-def test_a_minority_however_far_leaves_the_result_with_the_others(name, cohort, far, data):
+def test_a_distant_minority_does_not_move_the_result_away_from_the_others(name, cohort, far, data):
     honest, _ = cohort
-    # Krum is told of one attacker; the others resist any number below half.
+    # Krum tolerates num_byzantine=1; the others tolerate any minority.
     most = 1 if "krum" in name else len(honest) - 1
     num = data.draw(st.integers(1, most))
     bad = torch.full((num, honest.shape[1]), far, dtype=torch.float64)
     if data.draw(st.booleans()):
         bad *= torch.linspace(1, -1, num)[:, None]
-    if name == "trimmed_mean":  # of 45 % on either side
+    if name == "trimmed_mean":  # trim=0.45
         assume(num <= 0.45 * (len(honest) + num))
     found = combined(name, torch.cat([bad, honest]))
     centre = honest.mean(dim=0)
@@ -103,7 +103,7 @@ def test_a_minority_however_far_leaves_the_result_with_the_others(name, cohort, 
         assert not found.used[0]
         assert error <= radius + 1e-9
     elif name == "geometric_median":
-        # Minsker 2015, lemma 2.1: at a share of bad rows.
+        # Minsker 2015, lemma 2.1, for this share of bad rows.
         share = num / (num + len(honest))
         assert error <= 2 * (1 - share) / (1 - 2 * share) * radius * 1.01 + 1e-6
     else:
@@ -112,15 +112,15 @@ def test_a_minority_however_far_leaves_the_result_with_the_others(name, cohort, 
 
 
 @few
-@given(cohorts(fewest=1))
-def test_the_median_is_that_of_numpy(cohort):
+@given(cohorts(min_clients=1))
+def test_the_median_equals_that_of_numpy(cohort):
     rows, weights = cohort
     np.testing.assert_allclose(combined("median", rows, weights).vector, np.median(rows, axis=0))
 
 
 @few
-@given(cohorts(fewest=1), st.floats(0, 0.49))
-def test_the_trimmed_mean_is_that_of_sorted_columns(cohort, trim):
+@given(cohorts(min_clients=1), st.floats(0, 0.49))
+def test_the_trimmed_mean_equals_that_of_sorted_columns(cohort, trim):
     rows, weights = cohort
     cut = min(int(np.ceil(trim * len(rows) - 1e-9)), (len(rows) - 1) // 2)
     expected = np.sort(rows.numpy(), axis=0)[cut : len(rows) - cut].mean(axis=0)
@@ -130,7 +130,7 @@ def test_the_trimmed_mean_is_that_of_sorted_columns(cohort, trim):
         np.testing.assert_allclose(found, rows.mean(dim=0))
 
 
-def test_a_share_of_fifteen_clients_is_not_rounded_up_by_a_last_bit():
+def test_trim_is_not_rounded_up_by_a_floating_point_error():
     rows = torch.arange(15.0)[:, None] ** 2
     weights = torch.ones(15, dtype=torch.float64)
     expected = trimmed_mean_of_rows(rows, 3)
@@ -138,7 +138,7 @@ def test_a_share_of_fifteen_clients_is_not_rounded_up_by_a_last_bit():
 
 
 def scores(rows, num_byzantine):
-    """Krum's, by its definition."""
+    """Krum's scores by their definition."""
     rows, found = rows.numpy(), []
     for k, row in enumerate(rows):
         others = sorted(((row - o) ** 2).sum() for j, o in enumerate(rows) if j != k)
@@ -147,11 +147,11 @@ def scores(rows, num_byzantine):
 
 
 @few
-@given(cohorts(fewest=5), st.integers(0, 4), st.integers(1, 9))
-def test_krum_takes_the_lowest_scores(cohort, num_byzantine, num_selected):
+@given(cohorts(min_clients=5), st.integers(0, 4), st.integers(1, 9))
+def test_krum_selects_the_lowest_scores(cohort, num_byzantine, num_selected):
     rows, weights = cohort
     several = multi_krum(num_byzantine=num_byzantine, num_selected=num_selected)
-    assume(len(rows) >= several.fewest)
+    assume(len(rows) >= several.min_uploads)
     expected = scores(rows, num_byzantine)
     one = krum(num_byzantine=num_byzantine).combine(rows, weights)
     np.testing.assert_allclose(expected[one.used.numpy()], expected.min(), rtol=1e-9)
@@ -163,8 +163,8 @@ def test_krum_takes_the_lowest_scores(cohort, num_byzantine, num_selected):
 
 
 @few
-@given(cohorts(fewest=3))
-def test_the_geometric_median_has_the_least_sum_of_distances(cohort):
+@given(cohorts(min_clients=3))
+def test_the_geometric_median_has_the_smallest_sum_of_distances(cohort):
     rows, weights = cohort
     found = geometric_median(iterations=300, eps=1e-9).combine(rows, weights).vector
     least = float(weights @ distances(rows, found))
@@ -174,7 +174,7 @@ def test_the_geometric_median_has_the_least_sum_of_distances(cohort):
         assert least <= float(weights @ distances(rows, other)) * (1 + 1e-4)
 
 
-def test_rows_wider_than_a_part_are_cut_and_joined():
+def test_rows_of_several_column_blocks_are_combined():
     rows = torch.randn(4, 40_000)
     np.testing.assert_allclose(combined("median", rows).vector, np.median(rows, axis=0))
     expected = torch.cdist(rows.double(), rows.double()) ** 2
@@ -182,13 +182,13 @@ def test_rows_wider_than_a_part_are_cut_and_joined():
 
 
 @every
-def test_uploads_of_no_number_are_no_error(name):
+def test_empty_uploads_are_allowed(name):
     assert combined(name, torch.zeros(5, 0)).vector.shape == (0,)
 
 
-def test_settings_that_resist_nothing_are_said(caplog):
+def test_settings_without_robustness_are_logged(caplog):
     with caplog.at_level(logging.WARNING):
         trimmed_mean(trim=0)
         krum(num_byzantine=0)
-    assert "aggregation.trim=0: nothing is trimmed" in caplog.text
-    assert "aggregation.num_byzantine=0: no attacker is expected" in caplog.text
+    assert "aggregation.trim=0 trims nothing" in caplog.text
+    assert "aggregation.num_byzantine=0 tolerates no attacker" in caplog.text

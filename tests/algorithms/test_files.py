@@ -1,4 +1,4 @@
-"""An algorithm is one short Python file and one YAML, and nothing else knows of it."""
+"""An algorithm is one short Python file and one YAML; no other file mentions it."""
 
 import ast
 import statistics
@@ -10,9 +10,9 @@ import yaml
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml"))
 FOLDER = ROOT / "flfast" / "algorithms"
-# The baselines of `mode` are FedAvg's local training and that of clients alone.
-KNOWN = {("fedavg", "building.py"), ("local", "building.py")}
-WORDS = {"local"}  # also a view of evaluation and a policy of BatchNorm
+# They implement the baselines `mode=centralized` and `mode=local_only`.
+KNOWN = {("fedavg", "setup/build.py"), ("local", "setup/build.py")}
+AMBIGUOUS = {"local"}  # also a view of evaluation and a policy of BatchNorm
 
 
 def lines(name):
@@ -20,7 +20,7 @@ def lines(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_yaml_names_the_function_of_the_file_of_its_name(name):
+def test_a_yaml_targets_the_function_of_the_same_name(name):
     config = yaml.safe_load((ROOT / "conf" / "algorithm" / f"{name}.yaml").read_text("utf-8"))
     assert config["_target_"] == f"flfast.algorithms.{name}.{name}"
 
@@ -42,13 +42,13 @@ def mentions(tree):
             yield node.value
 
 
-def test_no_other_python_file_knows_an_algorithm():
+def test_no_other_python_file_mentions_an_algorithm():
     found = set()
     for path in (ROOT / "flfast").rglob("*.py"):
         said = set(mentions(ast.parse(path.read_text(encoding="utf-8"))))
         for name in NAMES:
             own = path == FOLDER / f"{name}.py"
-            word = name in said and name not in WORDS
-            if not own and (word or f"flfast.algorithms.{name}" in said):
+            is_named = name in said and name not in AMBIGUOUS
+            if not own and (is_named or f"flfast.algorithms.{name}" in said):
                 found.add((name, path.relative_to(ROOT / "flfast").as_posix()))
     assert found <= KNOWN

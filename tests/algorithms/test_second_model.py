@@ -68,6 +68,7 @@ def test_optimizer_states_follow_every_leaf_and_phase(name, wrapper, make_data, 
         )
         algorithm = wrapper(federation.algorithm)
         federation.algorithm = federation.engine.site.module.algorithm = algorithm
+        federation.server = algorithm.server_state(federation.initial)
         return run(federation, engine, 1)
 
     eager, fused = trained(EagerTraining), trained(FusedTraining)

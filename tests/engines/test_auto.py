@@ -9,6 +9,7 @@ import torch
 from engine_runs import chosen, engine_of, mlp
 from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMonitor
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from flfast.datamodules.fetching import Loading
 from flfast.engines.auto import AutoTraining
@@ -157,9 +158,20 @@ class Counting(nn.Module):
         return x * (2.0 if self.calls % 2 else 0.5)
 
 
+class Imprecise(nn.Module):
+    """One per cent more where it is traced."""
+
+    def forward(self, x):
+        return x * (1.01 if isinstance(x, FakeTensor) else 1.0)
+
+
 @pytest.mark.parametrize(
     ("layer", "reason"),
-    [(Deciding, "the model cannot be traced"), (Counting, "traced steps arrive")],
+    [
+        (Deciding, "the model cannot be traced"),
+        (Counting, "the model gives other numbers each time"),
+        (Imprecise, "traced steps arrive at other weights"),
+    ],
 )
 def test_models_that_are_more_than_operators_run_eagerly(
     make_data, make_federation, layer, reason
@@ -170,6 +182,8 @@ def test_models_that_are_more_than_operators_run_eagerly(
     auto, eager = make(), make()
     auto.engine = engine_of(auto)
     assert auto.engine.choose(auto.plans(1, [])).startswith(f"eager ({reason}")
+    with pytest.raises(ValueError, match=f"engine=fused: {reason}"):
+        engine_of(make(), FusedTraining).choose(auto.plans(1, []))
     if layer is Deciding:  # the trial left nothing behind
         auto.run()
         eager.run()

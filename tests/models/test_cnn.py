@@ -26,13 +26,13 @@ def build(input_shape, num_classes=10, *, channels=(32, 64), hidden=512, padding
         ((3, 32, 32), 100, 0, 924_708),
     ],
 )
-def test_parameters_are_as_many_as_published(input_shape, num_classes, padding, expected):
+def test_the_number_of_parameters_is_as_published(input_shape, num_classes, padding, expected):
     model = build(input_shape, num_classes, padding=padding)
     assert sum(p.numel() for p in model.parameters()) == expected
 
 
 @given(height=st.integers(1, 40), width=st.integers(1, 40), padding=st.integers(0, 5))
-def test_an_image_is_refused_exactly_if_nothing_would_be_left_of_it(height, width, padding):
+def test_an_image_is_refused_exactly_if_it_would_vanish(height, width, padding):
     smallest = {0: 16, 1: 10, 2: 4}.get(padding, 1)
     if min(height, width) < smallest:
         with pytest.raises(ValueError, match=f"at least {smallest}x{smallest}"):
@@ -42,7 +42,7 @@ def test_an_image_is_refused_exactly_if_nothing_would_be_left_of_it(height, widt
         assert model(torch.rand(2, 1, height, width)).shape == (2, 10)
 
 
-def test_a_small_image_is_told_what_works():
+def test_the_error_for_a_small_image_says_what_works():
     with pytest.raises(
         ValueError,
         match=r"^model=cnn with model.padding=0 needs images of at least 16x16, the data have "
@@ -52,7 +52,7 @@ def test_a_small_image_is_told_what_works():
     assert build((1, 8, 8), padding=2)(torch.rand(1, 1, 8, 8)).shape == (1, 10)
 
 
-def test_padding_is_not_advised_where_it_would_not_help():
+def test_padding_is_not_suggested_if_it_does_not_help():
     with pytest.raises(ValueError, match=r"1x3x3; use model=mlp or model=logistic$"):
         build((1, 3, 3))
 

@@ -1,4 +1,4 @@
-"""What every model promises, for all files of the group."""
+"""Properties of every model in conf/model."""
 
 from pathlib import Path
 

@@ -5,7 +5,7 @@ from flfast.models.lenet import lenet
 
 
 @pytest.mark.parametrize("side", [28, 32])
-def test_parameters_are_lenet_5s_on_padded_and_on_full_fields(side):
+def test_the_number_of_parameters_is_that_of_lenet_5(side):
     # Convolutions 6 * 26 and 16 * 151, linear layers 120 * 401, 84 * 121 and 10 * 85.
     model = lenet(input_shape=(1, side, side), num_classes=10)
     assert sum(p.numel() for p in model.parameters()) == 61_706

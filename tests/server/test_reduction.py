@@ -86,7 +86,7 @@ def test_too_few_uploads_are_no_mean_and_say_so():
     uploads = reduction_for(krum(num_byzantine=1), range(6))
     assert uploads.combine(ALONE) == (None, frozenset(), "")
     uploads.add(2, upload(1.0, 1), weight=1.0)
-    shortage = "aggregation.num_byzantine=1 asks for 5 uploads for krum, 1 arrived"
+    shortage = "aggregation.num_byzantine=1 needs 5 uploads for krum, 1 arrived"
     assert uploads.combine(ALONE) == (None, frozenset(), shortage)
 
 

@@ -1,4 +1,4 @@
-"""Client states against a dict, in memory, in files, and on the way from one to the other."""
+"""Client states compared with a dict: in memory, in files, and when they move to files."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flfast.checkpoints.files import read_tensors, write_tensors
-from flfast.setup.allocator import hand_back_freed_memory, keep_freed_memory
+from flfast.setup.allocator import keep_freed_memory, return_freed_memory
 from flfast.state.store import ClientStates
 from flfast.state.tree import leaves, tree_map
 
@@ -23,7 +23,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
 
 @st.composite
 def states(draw):
-    """Nested, empty in part, of any type, of no or some numbers."""
+    """Nested states, some of them empty, with leaves of any dtype and size."""
 
     def leaf():
         shape = draw(st.sampled_from([(), (0,), (2,), (2, 3)]))
@@ -39,7 +39,7 @@ def assert_equal(found, expected):
 
 
 class LikeADict(RuleBasedStateMachine):
-    """What is put is what one gets, whatever else happens to the tensors meanwhile."""
+    """`get` returns what was `put`, even if the caller changes either tensor in place."""
 
     @initialize(memory=st.sampled_from([None, 0, 40, 200]))
     def start(self, memory):
@@ -57,11 +57,11 @@ class LikeADict(RuleBasedStateMachine):
         scribble(state)
 
     @rule(client=CLIENTS)
-    def change_what_one_got(self, client):
+    def change_what_get_returned(self, client):
         scribble(self.states.get(client) or {})
 
     @rule(client=CLIENTS, other=CLIENTS)
-    def put_what_one_got(self, client, other):
+    def put_what_get_returned(self, client, other):
         state = self.states.get(other)
         if state is not None:
             self.states.put(client, state)
@@ -107,7 +107,7 @@ def state(value, num=1000):
     return {"own": {"w": torch.full((num,), float(value))}}
 
 
-def test_memory_grows_with_the_clients_touched_and_rows_are_used_again():
+def test_memory_grows_with_the_clients_seen_and_rows_are_reused():
     states = ClientStates()
     for client in range(0, 10**9, 10**8):
         states.put(client, state(client))
@@ -123,7 +123,7 @@ def test_memory_grows_with_the_clients_touched_and_rows_are_used_again():
     assert stack.num_bytes <= 1.5 * 11 * 4000
 
 
-def test_states_leave_memory_for_files_in_one_line_of_the_log(tmp_path, caplog):
+def test_moving_states_to_files_logs_one_line(tmp_path, caplog):
     caplog.set_level("INFO")
     states = ClientStates(40_000, tmp_path / "states")
     for client in range(4):
@@ -132,7 +132,7 @@ def test_states_leave_memory_for_files_in_one_line_of_the_log(tmp_path, caplog):
     for client in range(4, 20):
         states.put(client, state(client))
     assert len(caplog.messages) == 1
-    assert "kept in files" in caplog.text
+    assert "client states move to files" in caplog.text
     (file,) = (tmp_path / "states").iterdir()
     assert file.stat().st_size >= 20 * 4000
     states.close()
@@ -140,7 +140,7 @@ def test_states_leave_memory_for_files_in_one_line_of_the_log(tmp_path, caplog):
     assert_equal(states.get(3), state(3))
 
 
-def test_files_of_a_killed_run_are_not_mistaken_for_ones_own(tmp_path):
+def test_files_of_a_killed_run_are_removed(tmp_path):
     (tmp_path / "states").mkdir()
     (tmp_path / "states" / "0.rows").write_bytes(b"\x01" * 8000)
     (tmp_path / "states" / "9.rows").write_bytes(b"\x01" * 8000)
@@ -151,23 +151,23 @@ def test_files_of_a_killed_run_are_not_mistaken_for_ones_own(tmp_path):
 
 
 def anonymous_bytes():
-    """Memory of this process that is no file's."""
+    """Resident memory of this process that is not file-backed."""
     (kilobytes,) = re.findall(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return 1024 * int(kilobytes)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and needs glibc")
 @pytest.mark.parametrize("memory", [None, 0], ids=["memory", "files"])
-def test_states_in_files_are_written_without_memory_for_them(tmp_path, memory):
-    """64 MB of states: those in memory are copied, of those in files not a quarter ever is."""
+def test_checkpointing_states_in_files_takes_no_memory(tmp_path, memory):
+    """Of 64 MB of states, those in memory are copied, and less than 16 MB of those in files."""
     states = ClientStates(memory, tmp_path / "states")
     for client in range(65):
         states.put(client, state(client, num=250_000))
-    states.drop(3)  # a gap, which may not be closed by copying all others
+    states.drop(3)  # closing the gap must move one row, not copy all others
     pid = os.fork()
     if pid == 0:
-        hand_back_freed_memory()
-        keep_freed_memory()  # so that what was needed for a moment is still seen afterwards
+        return_freed_memory()
+        keep_freed_memory()  # so that the peak is still visible afterwards
         before = anonymous_bytes()
         write_tensors(tmp_path / "saved.pt", states.state_dict())
         os._exit(anonymous_bytes() - before > 16_000_000)
@@ -175,13 +175,13 @@ def test_states_in_files_are_written_without_memory_for_them(tmp_path, memory):
     again = ClientStates(memory, tmp_path / "again")
     again.load_state_dict(read_tensors(tmp_path / "saved.pt", mapped=True))
     assert len(again) == 64
-    if memory == 0:  # the child closed the gap in the files of both
+    if memory == 0:  # the child closed the gap in the shared files; do so in this process
         states.state_dict()
     assert all(repr(again.get(k)) == repr(states.get(k)) for k in (0, 2, 4, 64))
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="room is not asked for here")
-def test_a_full_disk_is_an_error_with_a_name_and_loses_nothing(tmp_path):
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="disk space is not allocated here")
+def test_a_full_disk_is_a_named_error_and_loses_no_state(tmp_path):
     states = ClientStates(0, tmp_path / "states")
     states.put(0, state(2))
     huge = {"own": {"w": torch.zeros(1).expand(2**57)}}

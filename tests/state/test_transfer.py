@@ -1,4 +1,4 @@
-"""Values arrive as they left."""
+"""Transfers keep values and layout."""
 
 import numpy as np
 import pytest
@@ -19,15 +19,15 @@ DEVICES = [
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_there_and_back(device):
+def test_a_round_trip_keeps_values_and_strides(device):
     values = {"a": np.arange(5), "b": np.array([[True, False]])}
-    there = {name: to_device(value, torch.device(device)) for name, value in values.items()}
-    assert {leaf.device.type for leaf in there.values()} == {device}
-    back = to_host({"in": there, "t": torch.ones(2, 3, device=device).t()})
+    moved = {name: to_device(value, torch.device(device)) for name, value in values.items()}
+    assert {leaf.device.type for leaf in moved.values()} == {device}
+    back = to_host({"in": moved, "t": torch.ones(2, 3, device=device).t()})
     assert all(np.array_equal(back["in"][name].numpy(), value) for name, value in values.items())
     assert back["t"].stride() == (1, 3)
 
 
-def test_what_is_on_the_cpu_is_not_copied():
+def test_leaves_on_the_cpu_are_not_copied():
     leaf = torch.ones(2)
     assert to_host({"a": leaf})["a"] is leaf

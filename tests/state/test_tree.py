@@ -57,7 +57,7 @@ def test_bfloat16_uploads_average_in_float32():
     torch.testing.assert_close(mean, torch.tensor([1.001]))
 
 
-def test_bytes_count_every_leaf():
+def test_num_bytes_counts_every_leaf():
     assert num_bytes(trees(1)[0]) == 6 * 4 + 8
 
 
@@ -67,7 +67,7 @@ def test_norm_of_a_difference():
     assert len(list(leaves(left))) == 1
 
 
-def test_nan_and_infinity_are_seen():
+def test_nan_and_infinity_are_found():
     for bad in (float("nan"), float("inf"), float("-inf")):
         assert not all_finite({"a": torch.zeros(3), "b": {"c": torch.tensor([0.0, bad])}})
     assert all_finite({"a": torch.tensor([3e38, 3e38]), "n": torch.tensor(3)})

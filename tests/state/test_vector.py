@@ -4,8 +4,8 @@ import torch
 from flfast.state.vector import (
     COUNTS,
     change_norm,
+    counts_in_range,
     from_vectors,
-    possible_counts,
     to_vectors,
     vector_sizes,
     with_change,
@@ -32,19 +32,19 @@ def test_a_tree_comes_back_from_its_vectors():
     torch.testing.assert_close(back, start, rtol=0, atol=0)
 
 
-def test_the_largest_leaf_says_the_type():
+def test_vectors_have_the_dtype_of_the_largest_leaf():
     wide = {"w": torch.randn(5, dtype=torch.float64), "b": torch.randn(2)}
     assert to_vectors(wide)[0].dtype == torch.float64
     assert to_vectors({"params": {}})[0].shape == (0,)
 
 
-def test_a_change_is_from_the_origin_or_from_zero_where_it_has_none():
+def test_a_change_is_relative_to_the_origin_or_to_zero_where_it_has_no_such_leaf():
     origin = {"params": {"w": torch.ones(2), "other": torch.ones(3)}}
     upload = {
         "params": {
             "w": torch.tensor([2.0, 0.0]),
             "other": torch.full((2,), 2.0),
-            COUNTS: torch.tensor(2.0),  # a model may call a parameter so
+            COUNTS: torch.tensor(2.0),  # a model may have a parameter of this name
         },
         "control": {"w": torch.full((2,), 3.0)},
         "num": torch.tensor(4),
@@ -52,7 +52,7 @@ def test_a_change_is_from_the_origin_or_from_zero_where_it_has_none():
     }
     found = with_change(upload, origin, lambda change: -2 * change)
     assert found["params"]["w"].tolist() == [-1, 3]
-    assert found["params"]["other"].tolist() == [-4, -4]  # of another shape: none of its own
+    assert found["params"]["other"].tolist() == [-4, -4]  # the origin has another shape
     assert found["params"][COUNTS] == -4
     assert found["control"]["w"].tolist() == [-6, -6]
     assert found["num"] == 4
@@ -61,7 +61,7 @@ def test_a_change_is_from_the_origin_or_from_zero_where_it_has_none():
 
 
 @pytest.mark.parametrize("value", [-1.0, 2.0**31, torch.nan, torch.inf])
-def test_counts_are_numbers_that_can_be(value):
-    assert not possible_counts({COUNTS: {"optimizer": {"w": {"step": torch.tensor(value)}}}})
-    assert possible_counts({COUNTS: {"steps": torch.tensor(2.0**30)}, "w": torch.tensor(value)})
-    assert possible_counts({"w": torch.tensor(value)})
+def test_counts_must_be_finite_and_in_range(value):
+    assert not counts_in_range({COUNTS: {"optimizer": {"w": {"step": torch.tensor(value)}}}})
+    assert counts_in_range({COUNTS: {"steps": torch.tensor(2.0**30)}, "w": torch.tensor(value)})
+    assert counts_in_range({"w": torch.tensor(value)})

@@ -52,7 +52,7 @@ def test_foreign_weights_are_refused_by_name_and_shape():
         load_weights(weights, state, source="x.pt")
 
 
-def test_tied_parameters_travel_once():
+def test_tied_parameters_are_read_once():
     net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     net[1].weight = net[0].weight
     assert set(read_weights(net)["params"]) == {"0.weight", "0.bias", "1.bias"}
@@ -69,12 +69,12 @@ def saved(content, **options):
     return stream.getvalue()
 
 
-WHOLE = [saved({"a": torch.ones(3)}, _use_new_zipfile_serialization=new) for new in (True, False)]
+INTACT = [saved({"a": torch.ones(3)}, _use_new_zipfile_serialization=new) for new in (True, False)]
 
 
-@given(st.sampled_from(WHOLE), st.data())
-def test_bytes_of_any_kind_are_weights_or_a_value_error(path, whole, data):
-    content = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
+@given(st.sampled_from(INTACT), st.data())
+def test_any_file_gives_weights_or_a_value_error(path, intact, data):
+    content = bytearray(intact[: data.draw(st.integers(0, len(intact)))])
     for _ in range(data.draw(st.integers(0, 3)) if content else 0):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path.write_bytes(data.draw(st.sampled_from([b"", b"\x80\x02", b"PK\x03\x04"])) + content)
@@ -106,7 +106,7 @@ def test_pickled_code_in_a_file_of_weights_never_runs(path, tmp_path):
     "content",
     [[1], {1: torch.ones(1)}, {"a": torch.eye(2).to_sparse()}, {"a": torch.ones(1) * 1j}],
 )
-def test_what_is_no_flat_state_dict_of_plain_tensors_is_refused(path, content):
+def test_only_flat_state_dicts_of_plain_tensors_are_accepted(path, content):
     path.write_bytes(saved(content))
     with pytest.raises(ValueError, match="holds no weights"):
         read_state_dict(str(path), key="init_from")

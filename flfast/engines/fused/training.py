@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import torch
 
+from flfast.engines.fused.agreement import disagreement
+from flfast.engines.fused.graph.executor import wanted
 from flfast.engines.fused.graph.local_step import Clip, LocalStep
 from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.engines.fused.obstacles import obstacle
@@ -39,6 +41,7 @@ class FusedTraining:
     def __init__(
         self, site: Site, decided: dict[str, Any], *, stack: Count | Literal["auto"]
     ) -> None:
+        wanted()  # refuses an unknown executor before training
         self._site, self._decided, self._stack = site, decided, stack
         self._stored = Stored(site.data)
         self._programs: dict[object, StackProgram] = {}
@@ -53,9 +56,16 @@ class FusedTraining:
         return self.name
 
     def obstacle(self, plan: RoundPlan) -> str | None:
-        """Why a plan cannot run as a program; None if it may."""
+        """Why a plan cannot run as a program; None if it can."""
         trainer = self._site.trainers.trainer(plan).trainer
-        return obstacle(plan, self._site.module, self._site.data, trainer)
+        reason = obstacle(plan, self._site.module, self._site.data, trainer)
+        if reason is not None:  # may depend on the machine, so a resumed run asks again
+            return reason
+        key = f"{plan.phase} {plan.strategy} {plan.shard}"
+        known = self._decided.setdefault("engines", {})
+        if key not in known:
+            known[key] = disagreement(self._site, self, plan)
+        return known[key]
 
     def check_stack(self, plan: RoundPlan) -> None:
         """Try a number of clients per stack that was asked for, before training.

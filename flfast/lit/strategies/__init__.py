@@ -1,1 +1,1 @@
-"""Strategies that Lightning does not have."""
+"""Strategies that Lightning lacks."""

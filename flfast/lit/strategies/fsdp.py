@@ -1,7 +1,7 @@
-"""Fully sharded data parallelism: every rank holds a part of parameters, gradients and states.
+"""Fully sharded data parallelism (FSDP2): ranks shard parameters, gradients, optimizer states.
 
-torch's FSDP2, which works on the CPU, too; Lightning's `FSDPStrategy` is FSDP1 and refuses it. A
-module is sharded once a run, not once a fit: clients take turns in it.
+Lightning's `FSDPStrategy` is FSDP1, which refuses CPUs. It would also shard in every fit; here the
+module is sharded once, and clients take turns in it.
 """
 
 from typing import Any
@@ -17,13 +17,13 @@ from flfast.lit.local_module import LocalModule
 
 
 class FullyShardedStrategy(ParallelStrategy):
-    """Runs a sharded `LocalModule` on every rank of a world that is already there.
+    """Runs a sharded `LocalModule` on every rank of a world that is already initialised.
 
     Args:
-        group_params: parameters that are gathered at a time, at least; see `shard`.
+        group_params: smallest number of parameters to gather at a time; see `shard`.
     """
 
-    is_distributed = True  # Lightning knows that of its own strategies only
+    is_distributed = True  # Lightning sets this for its own strategies only
 
     def __init__(self, group_params: int) -> None:
         super().__init__()
@@ -42,10 +42,10 @@ class FullyShardedStrategy(ParallelStrategy):
         return module.sharded(mesh, group_params=self.group_params)
 
     def model_to_device(self) -> None:
-        """Nothing to do: it was sharded on its device."""
+        """Nothing to do: `shard` has placed the module."""
 
     def setup(self, trainer: Any) -> None:
-        """Everything but to move or convert the module: it is where and what it should be."""
+        """Set up optimizers and precision; the module is already placed and converted."""
         assert self.accelerator is not None
         self.accelerator.setup(trainer)
         if trainer.state.fn == TrainerFn.FITTING:
@@ -53,13 +53,13 @@ class FullyShardedStrategy(ParallelStrategy):
         self.setup_precision_plugin()
 
     def teardown(self) -> None:
-        """Leave the parameters on their devices for the next client."""
+        """Clean up, but leave the parameters on their device for the next client."""
         assert self.accelerator is not None
         self.precision_plugin.teardown()
         self.accelerator.teardown()
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Mean over ranks, or what `reduce_op` says."""
+        """All-reduce, by default to the mean."""
         if not isinstance(tensor, Tensor):
             return tensor
         mean = reduce_op in {None, "mean", "avg"}
@@ -73,7 +73,7 @@ class FullyShardedStrategy(ParallelStrategy):
         dist.barrier()
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """One rank's object, on every rank."""
+        """The object of rank `src`, on every rank."""
         objects = [obj]
         dist.broadcast_object_list(objects, src)
         return objects[0]

@@ -21,6 +21,7 @@ EPOCHS = {"local_epochs": 2}
 STEPS = {"local_epochs": None, "local_steps": 5}
 
 
+@pytest.mark.usefixtures("each_executor")
 @pytest.mark.parametrize(
     ("stack", "optimizer", "options", "model"),
     [

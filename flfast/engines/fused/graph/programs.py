@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from flfast.engines.fused.graph.cuda_graphs import CudaGraphs, Recorder, Replayed
+from flfast.engines.fused.graph.executor import Executor, executor
 from flfast.engines.fused.graph.frozen_layers import Halves, halves
 from flfast.engines.fused.graph.local_step import LocalStep
-from flfast.engines.fused.graph.torchscript import Script
 from flfast.engines.fused.graph.trace import like, lowered, operators, rewritten, simplified
 from flfast.engines.fused.graph.vmapped import stacked
 from flfast.state.tree import Tree, leaves
@@ -40,7 +40,7 @@ class Programs:
         self.step = step
         device = next(step.model.parameters()).device
         self.recorder: Recorder | None = CudaGraphs(device) if device.type == "cuda" else None
-        self._programs: OrderedDict[Hashable, Script | Replayed] = OrderedDict()
+        self._programs: OrderedDict[Hashable, Executor] = OrderedDict()
         self.splits: OrderedDict[Hashable, FrozenSplit | None] = OrderedDict()
 
     def bind(self, kind: str, trees: list[Tree], *, alone: list[Tree] | None = None) -> "Bound":
@@ -60,9 +60,7 @@ class Programs:
         with torch.inference_mode(mode=False):
             return operators(getattr(self.step, kind), [*rest, {**batch, **rows}])
 
-    def program(
-        self, key: Hashable, make: Callable[[], Script], *, in_place: int
-    ) -> Script | Replayed:
+    def program(self, key: Hashable, make: Callable[[], Executor], *, in_place: int) -> Executor:
         """The program kept by a key.
 
         Args:
@@ -71,9 +69,9 @@ class Programs:
             in_place: number of its first inputs that are state.
         """
         if key not in self._programs:
-            script = make()
+            made = make()
             self._programs[key] = (
-                Replayed(script, self.recorder, in_place=in_place) if self.recorder else script
+                Replayed(made, self.recorder, in_place=in_place) if self.recorder else made
             )
             if len(self._programs) > KEPT:
                 self._programs.popitem(last=False)
@@ -102,7 +100,7 @@ class Bound:
         context = zip(_names(trees[1]), leaves(trees[1]), strict=True)
         read = tuple((name, leaf.dtype, leaf.is_contiguous()) for name, leaf in context)
         self._key = (kind, read, self._autocast, self._shared)
-        self._found: dict[Hashable, Script | Replayed] = {}
+        self._found: dict[Hashable, Executor] = {}
 
     def __call__(self, rows: Tree, *, num: int) -> None:
         """Take `num` steps.
@@ -121,9 +119,7 @@ class Bound:
         width = 1 if self._alone is None else given[0].shape[1]
         self._run(self._found[shapes], given, num=num, width=width)
 
-    def _run(
-        self, program: Script | Replayed, rows: list[Tensor], *, num: int, width: int = 1
-    ) -> None:
+    def _run(self, program: Executor, rows: list[Tensor], *, num: int, width: int = 1) -> None:
         # Autocast is in the program.
         off = torch.autocast(self._device_type, enabled=False) if self._autocast else nullcontext()
         with off:
@@ -188,7 +184,7 @@ class Bound:
         num = len(found.features)
         rest = self._programs.program(
             ("rest", *key),
-            lambda: Script(lowered(found.rest), sliced=len(read) + num),
+            lambda: executor(lowered(found.rest), sliced=len(read) + num),
             in_place=self._in_place,
         )
         first, elastic = self._first(found, rows, wider)
@@ -196,7 +192,7 @@ class Bound:
 
     def _first(
         self, found: Halves, rows: Tree, wider: Callable[[int], "Bound"]
-    ) -> tuple[Script, bool]:
+    ) -> tuple[Executor, bool]:
         """The program of the first half, and whether it is elastic."""
         sliced = len(rows) + len(found.features)
         pair = []
@@ -209,8 +205,8 @@ class Bound:
             pair.append(lowered(other.first))
         if len(pair) == 2:
             with suppress(NotImplementedError):
-                return Script(*pair, sliced=sliced), True
-        return Script(lowered(found.first), sliced=sliced), False
+                return executor(*pair, sliced=sliced), True
+        return executor(lowered(found.first), sliced=sliced), False
 
     def in_halves(self, rows: Tree) -> Halves | None:
         """The traced step in two; see `frozen.halves`."""
@@ -222,7 +218,7 @@ class Bound:
         with torch.inference_mode(mode=False):
             return halves(simplified(module), sliced=len(rows), varying=varying)
 
-    def _make(self, rows: Tree) -> Script:
+    def _make(self, rows: Tree) -> Executor:
         one = (0,) if self._alone is None else (0, 0)
         first = {name: row[one] for name, row in rows.items()}
         module = self._programs.operators(self._kind, self._trees, first)
@@ -242,9 +238,9 @@ class FrozenSplit(NamedTuple):
         features: stand-ins for those of a batch, [B, ...].
     """
 
-    first: Script
+    first: Executor
     elastic: bool
-    rest: Script | Replayed
+    rest: Executor
     reads: list[str]
     features: list[Tensor]
 
@@ -258,14 +254,14 @@ def _is_wider(wide: Halves, found: Halves, times: int) -> bool:
     return wide.reads == found.reads and kinds(wide, 1) == kinds(found, times)
 
 
-def _compiled(module: GraphModule, trees: list[Tree], shared: tuple[bool, ...] | None) -> Script:
+def _compiled(module: GraphModule, trees: list[Tree], shared: tuple[bool, ...] | None) -> Executor:
     sliced = len(trees[-1])
     if shared is None:
-        return Script(rewritten(module), sliced=sliced)
+        return executor(rewritten(module), sliced=sliced)
     singles = [leaf for tree in trees for leaf in leaves(tree)]
     shared = (*shared, *[False] * sliced)
     pair = (rewritten(stacked(module, singles, shared, width)) for width in (2, 3))
-    return Script(*pair, sliced=sliced)
+    return executor(*pair, sliced=sliced)
 
 
 def _names(tree: Tree, prefix: str = "") -> Iterator[Any]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flfast.algorithms.algorithm import Context
 from flfast.datamodules.federated import ClientDataModule
-from flfast.engines.agreement import agree
+from flfast.engines.fused.agreement import agree, perturbations
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like
 from flfast.engines.fused.run.device_contexts import readable
@@ -82,17 +82,18 @@ class StackProgram:
 
     def _agrees(self, begin: Callable[[], ClientStart], plan: RoundPlan) -> bool:
         """Whether two of the same client arrive where it does alone."""
-        own, plans = begin(), [plan] * len(self._client.steps)
-        alone = self._client.train(own, plans).done.weights
+        plans = [plan] * len(self._client.steps)
+        expected = self._client.train(begin(), plans).done.weights
         try:
             both = [outcome.done.weights for outcome in self.train([begin(), begin()], plans)]
         except (RuntimeError, NotImplementedError):  # no operators for a stack
             return False
-        return all(
-            agree(own.context.start[kind], alone[kind], found[kind], low=False)
-            for found in both
-            for kind in alone
-        )
+        start = begin().context.start
+        nearby = [
+            self._client.train(_started_from(begin(), perturbed), plans).done.weights
+            for perturbed in perturbations(start, plan.precision)
+        ]
+        return all(agree(found, expected, start=start, nearby=nearby) for found in both)
 
     def train(
         self, stack: Sequence[ClientStart], plans: Sequence[RoundPlan]
@@ -186,6 +187,10 @@ class StackProgram:
             num = to_device(sizes[part], loss.device).to(loss.dtype)
             weights = to_device(real, loss.device).to(loss.dtype) / num.unsqueeze(-1)
             yield {"weights": weights, "num": num, "inputs": inputs, "targets": targets}
+
+
+def _started_from(start: ClientStart, weights: Tree) -> ClientStart:
+    return start._replace(context=start.context._replace(start=weights))
 
 
 def _steps(stack: Sequence[ClientStart], plan: RoundPlan) -> list[LocalSteps]:

@@ -37,11 +37,10 @@ class Contexts:
             return self._copies[id(leaf)][1]
 
         return [
-            Context(
-                tree_map(copy, context.server),
-                tree_map(copy, context.client),
-                tree_map(copy, context.start),
-                context.lr,
+            context._replace(
+                server=tree_map(copy, context.server),
+                client=tree_map(copy, context.client),
+                start=tree_map(copy, context.start),
             )
             for context in contexts
         ]

@@ -147,7 +147,7 @@ class TrainingState:
 
 def rate(context: Context) -> float:
     """The learning rate of local steps: a state kept in multiples of it can be read back."""
-    return max(context.lr, SMALLEST_LR)
+    return max(float(context.lr), SMALLEST_LR)
 
 
 def _placed(leaf: Tensor, *, like: Tensor) -> Tensor:

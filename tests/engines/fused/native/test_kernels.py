@@ -5,17 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flfast.engines.fused.native.build import missing
-
 sizes = st.integers(1, 70)
 shapes = st.tuples(st.sampled_from([None, 1, 3]), st.integers(1, 23), sizes, sizes)
 near = {"rtol": 1e-5, "atol": 1e-4}
-
-
-@pytest.fixture(scope="module")
-def kernels():
-    assert missing() is None
-    return torch.ops.flfast
 
 
 def drawn(shape, seed=0):

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from flfast.engines.fused.graph.executor import executor
 from flfast.engines.fused.graph.rewrite import rewrite
-from flfast.engines.fused.graph.torchscript import Script
 from flfast.engines.fused.graph.trace import operators, trace
-from flfast.engines.fused.native.build import missing
 
 own = torch.ops.flfast
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 def net(state, batch, *, momentum=0.0, relu=F.relu):
@@ -37,7 +37,6 @@ def state_of(dtype=torch.float32):
 
 def run_both(fn, state, rows, *, size):
     """Kernels in the graph, after comparing the states that graphs with and without leave."""
-    assert missing() is None
     rows = rows.view(-1, size, *rows.shape[1:])
     trees = [state, {"x": rows[0]}]
     module, lowered = operators(fn, trees), trace(fn, trees)
@@ -45,7 +44,7 @@ def run_both(fn, state, rows, *, size):
     found = []
     for each in (module, lowered):
         leaves = [leaf.clone() for leaf in state.values()]
-        Script(each, sliced=1)(leaves, [rows], num=len(rows), width=1)
+        executor(each, sliced=1)(leaves, [rows], num=len(rows), width=1)
         found.append(leaves)
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
     calls = [n.target for n in lowered.graph.nodes if n.op == "call_function"]

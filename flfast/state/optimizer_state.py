@@ -1,0 +1,71 @@
+"""State of a torch optimizer as a tree of tensors, which can be averaged, sent and stored."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from flfast.state.tree import Tree, tree_map
+
+LOCAL = {
+    "option": "local_optimizer_state=keep or average",
+    "remedy": "another optimizer, or local_optimizer_state=reset",
+}
+"""Message of `state_tensors` for local optimizers."""
+
+
+def state_tensors(
+    state: dict[str, Any], *, option: str, remedy: str = "another optimizer"
+) -> Tree:
+    """An optimizer's state of one parameter, without entries that are None.
+
+    Args:
+        state: by name, such as `momentum_buffer`.
+        option: config setting that needs tensors, for the message.
+        remedy: what to use instead, for the message.
+
+    Raises:
+        ValueError: if an entry is not a tensor.
+    """
+    tensors = {name: value for name, value in state.items() if value is not None}
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(
+                f"{option} needs an optimizer whose state is tensors; {name} is a "
+                f"{type(value).__name__}; use {remedy}"
+            )
+    return tensors
+
+
+def load_optimizer_state(optimizer: Optimizer, state: Tree, names: Iterable[str]) -> None:
+    """Give a new optimizer a state.
+
+    Args:
+        optimizer: has a single parameter group.
+        state: by parameter name; parameters that it lacks start fresh.
+        names: of the optimizer's parameters, in their order.
+    """
+    # load_state_dict keeps the tensors it gets, and steps change them in place.
+    copies = {i: tree_map(torch.clone, state.get(name, {})) for i, name in enumerate(names)}
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": copies})
+
+
+def check_optimizer_state(make_optimizer: Callable[..., Optimizer], *, lr: float) -> None:
+    """Take a trial step to find out whether an optimizer's state is tensors only.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    parameter = nn.Parameter(torch.zeros(2))
+    optimizer = make_optimizer([parameter], lr=lr)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = parameter.sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    state_tensors(optimizer.state[parameter], **LOCAL)
