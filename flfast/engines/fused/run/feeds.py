@@ -1,7 +1,6 @@
 """What local steps are fed: a client's examples, or features of them that stay the same."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -118,7 +117,7 @@ def splits_of(
     splits: dict[int, FrozenSplit] = {}
     for size, call in _calls(chunks).items():
         rows = {name: row.new_empty((size, *row.shape[1:])) for name, row in sample.items()}
-        split = steps(call).split(rows, partial(_wider, steps, call))
+        split = steps(call).split(rows)
         if split is None:
             return None
         splits[size] = split
@@ -184,14 +183,10 @@ def _calls(chunks: Sequence[Chunk]) -> dict[int, Call]:
     return found
 
 
-def _wider(steps: Steps, call: Call, size: int) -> Bound:
-    return steps(call.of(size))
-
-
 def _computed(
     examples: ExampleFeed, bound: Bound, split: FrozenSplit, order: np.ndarray, *, size: int
 ) -> list[Tensor]:
-    """FeatureFeed of examples, each [N, ...], some of them at a time."""
+    """Features of examples, each [N, ...], some of them at a time."""
     at_once = max(CHUNK_EXAMPLES // size, 1) * size
     parts = []
     for start in range(0, len(order), at_once):
