@@ -170,7 +170,7 @@ class CohortEngine(ABC):
             return [EVERY_RANK] * len(cohort)
         if plan.strategy != "ddp":
             return [0] * len(cohort)
-        sizes = [len(self.data.train_clients.of(k)) for k in cohort]
+        sizes = [len(self.data.train_clients.indices_of(k)) for k in cohort]
         homes = [owner(self.world, k) for k in cohort] if self.algorithm.stateful else None
         return assign_clients(sizes, self.world.size, homes)
 
@@ -273,7 +273,7 @@ class CohortEngine(ABC):
         write_weights(model, server)
         if model is self.model:  # a sharded one is there
             model.to(device)
-        mixed = np.concatenate([self.data.train_clients.of(k) for k in cohort])
+        mixed = np.concatenate([self.data.train_clients.indices_of(k) for k in cohort])
         mixed = generator(self.data.seed, "recalibrate", plan.round_idx).permutation(mixed)
         loader = self.data.eval_loader(mixed)
 

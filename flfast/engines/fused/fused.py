@@ -117,7 +117,7 @@ class FusedEngine(EagerEngine):
         def train(batch: Sequence[int]) -> None:
             width, program = 1, self._program(plan)
             if len(batch) > 1 and not_stackable(plan.batching) is None:
-                largest = max(batch, key=lambda k: len(self.data.train_clients.of(k)))
+                largest = max(batch, key=lambda k: len(self.data.train_clients.indices_of(k)))
                 width = program.width(self._stack, lambda: begin(largest), plan)
             for stack in self._stacks(batch, plan, width):
                 begun = [begin(client_id) for client_id in stack]
@@ -136,7 +136,7 @@ class FusedEngine(EagerEngine):
         batching = plan.batching._replace(limit=self.trainers.trainer(plan).train_limit)
         sizes = [
             local_steps(
-                len(self.data.train_clients.of(client_id)),
+                len(self.data.train_clients.indices_of(client_id)),
                 batching,
                 epochs=plan.local_epochs,
                 steps=plan.local_steps,
