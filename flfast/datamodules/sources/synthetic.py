@@ -24,9 +24,8 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
 ) -> Examples:
     """float32 inputs [num_examples + num_test, *shape], the last num_test for testing.
 
-    Labels are drawn uniformly. An input is the mean of its class, drawn from a standard normal
-    distribution, plus Gaussian noise. Training example i and test example i belong to client
-    i % num_clients.
+    Labels are drawn uniformly. An input is the mean of its class, which is standard normal, plus
+    Gaussian noise. Training example i and test example i belong to client i % num_clients.
 
     Args:
         num_examples: training examples of all clients.
@@ -40,12 +39,7 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
     Raises:
         ValueError: if a client had no training example, or the data do not fit in memory.
     """
-    if num_examples < num_clients:
-        raise ValueError(
-            f"data.num_examples={num_examples} leaves some of data.num_clients={num_clients} "
-            "without an example; raise num_examples or lower num_clients"
-        )
-    _check_shape(num_examples, num_test, num_classes, shape)
+    _check_options(num_examples, num_test, num_classes, num_clients, shape)
     num = num_examples + num_test
     inputs, labels = _draw(num, num_classes, math.prod(shape), noise=noise, seed=seed)
     position = np.concatenate([np.arange(num_examples), np.arange(num_test)])
@@ -60,7 +54,14 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
     )
 
 
-def _check_shape(num_examples: int, num_test: int, num_classes: int, shape: list[int]) -> None:
+def _check_options(
+    num_examples: int, num_test: int, num_classes: int, num_clients: int, shape: list[int]
+) -> None:
+    if num_examples < num_clients:
+        raise ValueError(
+            f"data.num_examples={num_examples} data.num_clients={num_clients}: each client needs "
+            "an example; raise num_examples or lower num_clients"
+        )
     if not len(shape):
         raise ValueError("data.shape=[] must name at least one dimension, such as [32]")
     needed = 4 * (num_examples + num_test + num_classes) * math.prod(shape)
