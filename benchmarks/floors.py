@@ -24,7 +24,7 @@ import torch
 
 from benchmarks.building import build_model, read_workload
 from benchmarks.workload import Workload
-from flfast.doctor.flops import flops_per_example, peak_flops, seconds
+from flfast.doctor.flops import best_seconds, flops_per_example, peak_flops
 from flfast.machine import num_cores
 
 LEAST_COPY = {"cpu": 2**18, "cuda": 2**24}  # bytes
@@ -34,7 +34,7 @@ def copy_rate(num_bytes: int, device: str) -> float:
     """Bytes/s, read and written, of copying a buffer, with one thread."""
     source = torch.zeros(max(num_bytes, LEAST_COPY[device]), dtype=torch.uint8, device=device)
     target = torch.zeros_like(source)
-    return 2 * len(source) / seconds(lambda: target.copy_(source), device, calls=20)
+    return 2 * len(source) / best_seconds(lambda: target.copy_(source), device, calls=20)
 
 
 def floor(workload: Workload, device: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What works on this machine: one function a part, which says so, or what to do."""
+"""Checks of this machine, one function each: whether it works, and how to fix it if not."""
 
 import contextlib
 import datetime
@@ -25,16 +25,18 @@ from flfast.machine import cpu_name
 Result = tuple[bool | None, str]
 
 _COMPILE_S, _ALL_REDUCE_S = 25, 10
-_CURES = {"gloo": "GLOO_SOCKET_IFNAME=lo", "nccl": "trainer.devices=1; NCCL_DEBUG=INFO says more"}
+"""Timeouts in seconds."""
+
+_FIXES = {"gloo": "GLOO_SOCKET_IFNAME=lo", "nccl": "trainer.devices=1; NCCL_DEBUG=INFO says more"}
 _PACKAGES = ("torch", "torchvision", "lightning", "hydra-core")
 
 
 def versions() -> str:
-    """Of Python and of what flfast stands on."""
+    """Versions of flfast, Python and the main dependencies."""
     try:
         own = version("flfast")
     except PackageNotFoundError:
-        own = "from a folder"
+        own = "not installed"
     found = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     return f"flfast {own}, Python {platform.python_version()}, {found}"
 
@@ -66,25 +68,25 @@ def _driver() -> str:
 
 
 def kernels() -> Result:
-    """Kernels of our own for small matrix products, compiled if they were not; one is tried."""
-    missing.cache_clear()  # asked anew
+    """Compile flfast's kernels for small matrix products if necessary, and try one."""
+    missing.cache_clear()  # forget an earlier failure
     reason = missing()
     if reason is None:
         x, w = torch.randn(10, 20), torch.randn(30, 20)
         found = torch.ops.flfast.linear(x, w, None, False)  # noqa: FBT003 - C++ knows no names
         if torch.allclose(found, x @ w.T, atol=1e-4):
-            return True, f"in {cache_folder()}, a product tried"
+            return True, f"compiled in {cache_folder()}, a product is correct"
         reason = "a product is wrong"
     return False, (
-        f"{reason}; training is correct without them, but slower for small models: install g++ or "
-        f"clang++ with C++20, or set XDG_CACHE_HOME to an empty folder that can be written to"
+        f"{reason}; without these kernels small models train correctly but slower; install g++ or "
+        f"clang++ with C++20, or set XDG_CACHE_HOME to an empty, writable folder"
     )
 
 
 def compilation() -> Result:
-    """A tiny function compiled by inductor, and run, in a process of its own that may not hang.
+    """Compile and run a tiny function with inductor, in a forked process with a timeout.
 
-    Call it before anything touches a GPU: the process is forked.
+    Must be called before this process uses a GPU: afterwards it cannot fork.
     """
     device = "cuda" if _num_gpus() else "cpu"
     fork = multiprocessing.get_context("fork")
@@ -94,44 +96,45 @@ def compilation() -> Result:
         process.start()
         writer.close()
         try:
-            reason = reader.recv() if reader.poll(_COMPILE_S) else f"no end after {_COMPILE_S} s"
+            finished = reader.poll(_COMPILE_S)
+            reason = reader.recv() if finished else f"not finished after {_COMPILE_S} s"
         except EOFError:
             process.join()
             reason = f"its process ended with code {process.exitcode}"
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid or 0, signal.SIGKILL)  # with compilers that it started
+                os.killpg(process.pid or 0, signal.SIGKILL)  # including compilers it has started
             process.kill()
             process.join()
     if not reason:
         return True, f"a function of two operators compiled and run on the {device}"
     needs = "Triton and a C compiler" if device == "cuda" else "g++"
-    return False, f"{reason}; flfast does without it; what it needs: {needs}"
+    return False, f"{reason}; flfast does not need it; torch.compile needs {needs}"
 
 
 def _compile(device: str, cache: str, writer: Connection) -> None:
-    """Send what went wrong; the empty string is nothing."""
+    """Send the error message, or an empty string after success."""
     os.setsid()
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(null, stream)
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache  # what was compiled before says nothing
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache  # a cached result would prove nothing
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     try:
         from torch._inductor import config
 
-        # Ten seconds of probing and of headers that one function does not need.
+        # Skips ten seconds of probing the processor and of precompiling headers.
         config.cpp.simdlen, config.cpp_cache_precompile_headers = 1, False
         x = torch.arange(8.0, device=device)
         found = torch.compile(lambda x: x.sin() + 1)(x)
-        writer.send("" if torch.allclose(found, x.sin() + 1) else "it computes something else")
-    except Exception as error:  # noqa: BLE001 - whatever stops it
+        writer.send("" if torch.allclose(found, x.sin() + 1) else "the result is wrong")
+    except Exception as error:  # noqa: BLE001 - any error is a finding
         lines = str(error).strip().splitlines()
         writer.send(f"{type(error).__name__}: {next(iter(lines), '')}")
 
 
 def writable(folder: Path) -> Result:
-    """Whether runs can be written below a folder, which need not exist yet."""
+    """Check whether a run can write below a folder, which need not exist yet."""
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=place) as probe:
@@ -143,12 +146,12 @@ def writable(folder: Path) -> Result:
 
 
 def gloo() -> Result:
-    """A sum over two ranks on the CPU."""
+    """All-reduce over two ranks on the CPU."""
     return _all_reduce("gloo", 2)
 
 
 def nccl() -> Result:
-    """A sum over two GPUs, or over the only one."""
+    """All-reduce over two GPUs, or over a single one."""
     return _all_reduce("nccl", min(_num_gpus(), 2)) if _num_gpus() else (None, "no GPU")
 
 
@@ -159,8 +162,8 @@ def _all_reduce(backend: str, size: int) -> Result:
     except ChildFailedError as error:
         reason = cause_of_death(error, size)
     if not reason:
-        return True, f"{size} {'process, its' if size == 1 else 'processes, one'} all-reduce"
-    return False, f"{reason}; use strategy=single, or {_CURES[backend]}"
+        return True, f"all-reduce over {size} {'process' if size == 1 else 'processes'}"
+    return False, f"{reason}; use strategy=single, or {_FIXES[backend]}"
 
 
 def _sum_of_ranks(backend: str) -> float:
@@ -177,7 +180,7 @@ def _sum_of_ranks(backend: str) -> float:
 
 
 def cuda_graph() -> Result:
-    """A recorded addition, replayed."""
+    """Record an addition as a CUDA graph, and replay it."""
     if not torch.cuda.is_available():
         return None, "no GPU"
     value = torch.zeros((), device="cuda")

@@ -48,7 +48,7 @@ def test_without_compiler_and_run_folder_it_says_what_to_do_and_fails(start, tmp
     assert "C++ kernels: fails" in text
     assert "no C++ compiler" in text
     assert "torch.compile: fails" in text
-    assert "what it needs: g++" in text
+    assert "torch.compile needs g++" in text
     assert "run folder: fails" in text
     assert "hydra.run.dir=FOLDER" in text
     assert text.splitlines()[-1] == "A run with the defaults will not work: run folder."
