@@ -17,7 +17,7 @@ class Loading(NamedTuple):
 
     Attributes:
         eval_batch_size: examples per evaluation batch.
-        num_workers: worker processes; 0 reads tensors from memory.
+        num_workers: worker processes; 0 reads in the main process.
         pin_memory: page-locked batches, for faster copies to a GPU.
         persistent_workers: keep workers for the whole run.
     """
