@@ -142,11 +142,11 @@ class RankShare(NamedTuple):
         """
         start, stop = bounds
         size = stop - start
-        mine = self.slice(size)
-        num = mine.stop - mine.start
+        part = self.slice(size)
+        num = part.stop - part.start
         if not num:
             return start, start + 1, 0.0
-        return start + mine.start, start + mine.stop, num * self.size / size
+        return start + part.start, start + part.stop, num * self.size / size
 
 
 WHOLE = RankShare()
