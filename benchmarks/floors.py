@@ -24,11 +24,11 @@ from typing import Any
 import torch
 
 from benchmarks.building import (
+    best_seconds,
     build_model,
     flops_per_example,
     peak_flops,
     read_workload,
-    seconds,
 )
 from benchmarks.machine import num_cores
 from benchmarks.workload import Workload
@@ -40,7 +40,7 @@ def copy_rate(num_bytes: int, device: str) -> float:
     """Bytes/s, read and written, of copying a buffer, with one thread."""
     source = torch.zeros(max(num_bytes, LEAST_COPY[device]), dtype=torch.uint8, device=device)
     target = torch.zeros_like(source)
-    return 2 * len(source) / seconds(lambda: target.copy_(source), device, calls=20)
+    return 2 * len(source) / best_seconds(lambda: target.copy_(source), device, calls=20)
 
 
 def floor(workload: Workload, device: str) -> dict[str, Any]:

@@ -55,10 +55,10 @@ class Data:
         self.data = data
 
     def size(self, k):
-        return len(self.data.train_clients.of(k))
+        return len(self.data.train_clients.indices_of(k))
 
     def epoch(self, k, round_idx, e):
         order = generator(self.data.seed, "shuffle", round_idx, k, e).permutation(self.size(k))
-        at = self.data.train_clients.of(k)[order]
+        at = self.data.train_clients.indices_of(k)[order]
         examples = self.data.examples
         return examples.inputs[at].double().numpy(), examples.targets[at].numpy()

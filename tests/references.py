@@ -35,7 +35,7 @@ class Reference:
 
     def size(self, k: int) -> int:
         """Training examples of a client."""
-        return len(self.data.train_clients.of(k))
+        return len(self.data.train_clients.indices_of(k))
 
     def steps(self, k: int, round_idx: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """(inputs [b, D], targets [b]) of every local step in a round."""

@@ -1,4 +1,4 @@
-"""From a client's examples to the batches of a local epoch."""
+"""Divides a client's examples into the batches of a local epoch."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import lru_cache
@@ -14,16 +14,16 @@ Fetch = Callable[[Sequence[np.ndarray]], Iterator[tuple[Tensor, Tensor]]]
 
 
 class Batch(NamedTuple):
-    """What a training or evaluation step reads. B batch.
+    """A batch of training or evaluation. B batch.
 
     Attributes:
         inputs: [B, ...].
         targets: int64 [B].
-        scale: factor of the mean loss that makes micro-batches add up to their local step.
-        share: factor of the loss of a rank's part that makes the mean over ranks that of the
-            batch; 0 for an example that stands in for an empty part.
-        owners: (client, number) of consecutive examples that clients' own models predict; empty
-            where the server's does.
+        scale: factor of the mean loss with which micro-batches add up to their local step.
+        share: factor of the loss with which the mean over ranks is the mean over the batch; 0 for
+            a placeholder example on a rank whose part is empty.
+        owners: (client, number of examples) of consecutive examples that are predicted with the
+            client's own model; empty if the server's model predicts.
     """
 
     inputs: Tensor
@@ -37,11 +37,11 @@ class LocalEpoch(NamedTuple):
     """The batches of one pass over a client's examples. M examples after drop or pad.
 
     Attributes:
-        num_examples: M; positions from the client's own number on repeat the beginning (pad).
-        bounds: [start, stop) of every batch among the M positions.
+        num_examples: M; if padded, positions beyond the client's examples start over.
+        bounds: [start, stop) of every batch, as positions below M.
         scales: `Batch.scale` of every batch.
-        accumulate: batches in a full local step, Lightning's `accumulate_grad_batches`.
-        num_steps: local steps.
+        accumulate: batches of a full local step, Lightning's `accumulate_grad_batches`.
+        num_steps: number of local steps.
     """
 
     num_examples: int
@@ -54,62 +54,63 @@ class LocalEpoch(NamedTuple):
 def local_epoch(num_examples: int, batching: Batching) -> LocalEpoch:
     """Batches of one local epoch of a client with `num_examples` >= 1 examples.
 
-    A local step of S = batch_size * accumulate examples is cut into the fewest batches of at
-    most `micro_batch` examples, equal to one. Lightning divides every loss by `accumulate`;
-    scale = b * accumulate / S undoes that, exactly, for ragged last steps too.
+    A local step of S = batch_size * accumulate examples is divided into as few batches as
+    `micro_batch` allows, whose sizes differ by at most one. Lightning divides the loss of a batch
+    of b examples by `accumulate`. The scale b * accumulate / S corrects that exactly, also for
+    the last, partial step.
 
     >>> local_epoch(5, Batching(batch_size=2)).bounds
     [(0, 2), (2, 4), (4, 5)]
     """
-    # Told by its type: a limit of 1 is one batch, 1.0 is all of them.
-    kind = isinstance(batching.limit, int)
-    return _local_epoch(num_examples, batching, kind)
+    # A limit of 1 is one batch, 1.0 is all of them, but the cache takes them for equal.
+    limit_is_int = isinstance(batching.limit, int)
+    return _local_epoch(num_examples, batching, limit_is_int)
 
 
 @lru_cache(maxsize=4096)
-def _local_epoch(num_examples: int, batching: Batching, _: Hashable) -> LocalEpoch:
+def _local_epoch(num_examples: int, batching: Batching, _limit_is_int: Hashable) -> LocalEpoch:
     batch = batching.batch_size if batching.batch_size > 0 else num_examples
     step = batch * batching.accumulate if batching.batch_size > 0 else batch
     micro = min(batch, batching.micro_batch or batch)
     accumulate = -(-step // micro)
-    kept = _kept(num_examples, step, micro, batching)
+    kept = _num_kept(num_examples, step, micro, batching)
     if batching.limit != 1.0 or isinstance(batching.limit, int):
         kept = min(kept, num_limited(num_examples, batch, batching.limit))
     bounds, scales = [], []
     starts = range(0, kept, step)
     for start in starts:
         size = min(step, kept - start)
-        cuts = _cuts(size, micro)
-        for low, high in pairwise(cuts):
+        for low, high in pairwise(_even_cuts(size, micro)):
             bounds.append((start + low, start + high))
             scales.append((high - low) * accumulate / size)
     return LocalEpoch(kept, bounds, scales, accumulate, len(starts))
 
 
-def _cuts(size: int, micro: int) -> list[int]:
+def _even_cuts(size: int, micro: int) -> list[int]:
     num_batches = -(-size // micro)
     return [size * i // num_batches for i in range(num_batches + 1)]
 
 
-def _kept(num_examples: int, step: int, micro: int, batching: Batching) -> int:
+def _num_kept(num_examples: int, step: int, micro: int, batching: Batching) -> int:
     rest = num_examples % step
     if rest and batching.last_batch == "pad":
         return num_examples - rest + step
     if rest and num_examples > step and batching.last_batch == "drop":
         return num_examples - rest
-    # A client smaller than one step trains on what it has: zero steps would be silent.
+    # A client with less than one step keeps all examples, or it would silently not train.
     single = batching.drop_single and rest and num_examples > 1
-    has_single = single and min(b - a for a, b in pairwise(_cuts(rest, micro))) == 1
+    has_single = single and min(b - a for a, b in pairwise(_even_cuts(rest, micro))) == 1
     return num_examples - 1 if has_single else num_examples
 
 
 def num_limited(num_examples: int, batch_size: int, limit: float | int) -> int:
-    """Examples in the batches that a limit admits, as Lightning's `limit_train_batches` counts.
+    """Upper bound of examples with a limit, counted like Lightning's `limit_train_batches`.
 
     Args:
-        num_examples: without the limit.
-        batch_size: >= 1.
-        limit: a share of the batches, rounded down but at least one, or a number of batches.
+        num_examples: number of examples without the limit.
+        batch_size: examples per batch, >= 1.
+        limit: a share of the batches (float, rounded down but at least one batch), or a number of
+            batches (int).
     """
     num_batches = limit
     if isinstance(limit, float):
@@ -118,41 +119,49 @@ def num_limited(num_examples: int, batch_size: int, limit: float | int) -> int:
 
 
 class RankShare(NamedTuple):
-    """Which part of every batch, or of a pass, is this rank's; by default all of it.
+    """The part of every batch, or of a pass, that this rank computes; by default all of it.
 
     Attributes:
-        rank: of this process.
-        size: ranks that share the work.
+        rank: this process's rank.
+        size: number of ranks that share the work.
     """
 
     rank: int = 0
     size: int = 1
 
     def slice(self, num: int) -> slice:
-        """This rank's part of `num` things in a row; sizes differ by at most one."""
+        """This rank's part of `num` consecutive items; sizes differ by at most one."""
         return slice(num * self.rank // self.size, num * (self.rank + 1) // self.size)
 
-    def of(self, bounds: tuple[int, int]) -> tuple[int, int, float]:
+    def batch_part(self, bounds: tuple[int, int]) -> tuple[int, int, float]:
         """(start, stop, factor) of this rank's part of a batch.
 
-        Ranks average their gradients; the factor makes that the mean over the batch, however
-        unevenly it was cut. A rank left without examples computes one at factor 0, since every
-        rank must join every gradient exchange.
+        Ranks average their gradients. With the factor, that is the mean over the batch even if
+        parts differ in size. A rank without examples computes one at factor 0, since every rank
+        must take part in every all-reduce.
         """
         start, stop = bounds
         size = stop - start
-        mine = self.slice(size)
-        num = mine.stop - mine.start
+        part = self.slice(size)
+        num = part.stop - part.start
         if not num:
             return start, start + 1, 0.0
-        return start + mine.start, start + mine.stop, num * self.size / size
+        return start + part.start, start + part.stop, num * self.size / size
 
 
 WHOLE = RankShare()
 
 
 class TrainLoader:
-    """One client's training batches; every iteration is the next local epoch, shuffled anew."""
+    """Training batches of one client; each iteration is the next local epoch, newly shuffled.
+
+    Args:
+        fetch: reads examples.
+        indices: the client's examples, int64 [n].
+        epoch: the batches of a local epoch.
+        shuffle: (epoch, n) -> permutation of n.
+        share: this rank's part of every batch.
+    """
 
     def __init__(
         self,
@@ -167,21 +176,21 @@ class TrainLoader:
         self.epoch = epoch
         self.shuffle = shuffle
         self.share = share
-        self.num_iterated = 0
+        self.num_epochs = 0
 
     def __len__(self) -> int:
         return len(self.epoch.bounds)
 
     def next_order(self) -> np.ndarray:
-        """Example numbers of the next local epoch, int64 [M]."""
-        order = self.indices[self.shuffle(self.num_iterated, len(self.indices))]
-        self.num_iterated += 1
+        """Examples of the next local epoch, in order, int64 [M]."""
+        order = self.indices[self.shuffle(self.num_epochs, len(self.indices))]
+        self.num_epochs += 1
         return np.resize(order, self.epoch.num_examples)
 
     def __iter__(self) -> Iterator[Batch]:
-        # A generator counts when its first batch is asked for, not when Lightning creates it.
+        # A generator: Lightning creates iterators that it never uses, which must not count.
         order = self.next_order()
-        parts = [self.share.of(bounds) for bounds in self.epoch.bounds]
+        parts = [self.share.batch_part(bounds) for bounds in self.epoch.bounds]
         batches = [order[start:stop] for start, stop, _ in parts]
         fetched = zip(self.fetch(batches), parts, self.epoch.scales, strict=True)
         for (inputs, targets), (_, _, factor), scale in fetched:
@@ -189,15 +198,16 @@ class TrainLoader:
 
 
 class EvalLoader:
-    """Examples in their order; of each batch this rank's part.
+    """Evaluation batches of the given examples, in order.
 
     Args:
         fetch: reads examples.
-        indices: example numbers, int64 [M].
-        batch_size: at most so many, >= 1.
-        owner: whose own model predicts each of them, int64 [M], those of a client in a row; None
-            is the server's.
-        share: which part of every batch is this rank's; if not all, no batch spans two clients.
+        indices: the examples, int64 [M].
+        batch_size: most examples per batch, >= 1.
+        owner: the client whose own model predicts each example, int64 [M], grouped by client;
+            None for the server's model.
+        share: this rank's part of every batch. If it is not all of it, no batch has examples of
+            two clients.
     """
 
     def __init__(
@@ -215,7 +225,7 @@ class EvalLoader:
         self._owners: list[tuple[tuple[int, int], ...]] = [()] * len(self._bounds)
         if owner is not None:
             most = batch_size if share.size == 1 else 0
-            packed = list(_packed(_pieces(owner, batch_size), most))
+            packed = list(_pack(_client_pieces(owner, batch_size), most))
             self._bounds = [(batch[0][1], batch[-1][2]) for batch in packed]
             self._owners = [
                 tuple((client, stop - start) for client, start, stop in batch) for batch in packed
@@ -225,7 +235,7 @@ class EvalLoader:
         return len(self._bounds)
 
     def __iter__(self) -> Iterator[Batch]:
-        parts = [self.share.of(bounds) for bounds in self._bounds]
+        parts = [self.share.batch_part(bounds) for bounds in self._bounds]
         batches = [self.indices[start:stop] for start, stop, _ in parts]
         fetched = zip(self.fetch(batches), parts, self._owners, strict=True)
         for (inputs, targets), (_, _, factor), owners in fetched:
@@ -234,22 +244,22 @@ class EvalLoader:
             yield Batch(inputs, targets, share=factor, owners=owners)
 
     def bounds(self) -> list[tuple[int, int]]:
-        """[start, stop) of every batch, all ranks' parts together."""
+        """[start, stop) of every batch, before it is divided over ranks."""
         return self._bounds
 
 
-def _pieces(owner: np.ndarray, batch_size: int) -> Iterator[tuple[int, int, int]]:
-    """(client, start, stop) of at most `batch_size` examples in a row."""
+def _client_pieces(owner: np.ndarray, batch_size: int) -> Iterator[tuple[int, int, int]]:
+    """(client, start, stop) of consecutive examples of one client, at most `batch_size`."""
     starts = np.flatnonzero(np.diff(owner, prepend=-1)).tolist()
     for first, end in pairwise([*starts, len(owner)]):
         for start in range(first, end, batch_size):
             yield int(owner[first]), start, min(start + batch_size, end)
 
 
-def _packed(
+def _pack(
     pieces: Iterator[tuple[int, int, int]], most: int
 ) -> Iterator[list[tuple[int, int, int]]]:
-    """Pieces in a row that have at most `most` examples together, or one piece."""
+    """Batches of consecutive pieces: as many as have at most `most` examples, but at least one."""
     batch: list[tuple[int, int, int]] = []
     for piece in pieces:
         if batch and piece[2] - batch[0][1] > most:

@@ -1,4 +1,4 @@
-"""Evaluation sets: every example that any set reads, predicted once."""
+"""Evaluation sets: every example that any set contains is predicted once."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -13,15 +13,15 @@ from flfast.datamodules.splits import ClientIndices
 from flfast.randomness import generator
 
 OWN = {"personal", "finetuned", "new_finetuned"}
-"""Sets that each client predicts with a model of its own; `val` joins either kind."""
+"""Sets that each client predicts with its own model; `val` goes with these or with the others."""
 
 
 class EvaluationSet(NamedTuple):
-    """Which predictions make up a set, and whose they are. m examples, G groups.
+    """The predictions of a pass that belong to a set. m examples, G groups.
 
     Attributes:
-        positions: int64 [m], into the predictions of the pass.
-        group: int64 [m], in [0, num_groups): the client, or 0 for the central test set.
+        positions: positions among the predictions of the pass, int64 [m].
+        group: the client, or 0 for the central test set, int64 [m] in [0, G).
         num_groups: G.
     """
 
@@ -31,10 +31,10 @@ class EvaluationSet(NamedTuple):
 
 
 class EvaluationPart(L.LightningDataModule):
-    """Test loader of a pass, or of a part of it that holds whole clients.
+    """Test loader of a pass, or of a part of a pass with all examples of some clients.
 
     Attributes:
-        clients: whose own models predict, in the order of the batches; none is the server's.
+        clients: clients whose own models predict, in order; empty if the server's model does.
     """
 
     def __init__(
@@ -51,30 +51,32 @@ class EvaluationPart(L.LightningDataModule):
             self.clients = owner[np.flatnonzero(np.diff(owner, prepend=-1))].tolist()
 
     def test_dataloader(self) -> EvalLoader:
-        """This rank's examples of the pass."""
+        """This rank's batches of the pass."""
         return self.data.eval_loader(self.indices, self.owner, self._share)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Normalise on the device."""
+        """Normalise the batch on its device."""
         return transform_batch(self, self.data.examples, batch)
 
 
 class EvaluationDataModule(EvaluationPart):
-    """One evaluation pass, and the sets its predictions fall into.
+    """An evaluation pass, and the sets that its predictions belong to.
 
     Args:
-        data: set up.
-        names: of the sets: `global`, `local` and `new`, with the server's model, or of `OWN`, each
-            client with its own; `val` with either.
+        data: the population, set up.
+        names: names of the sets: `global`, `local` and `new`, which the server's model predicts,
+            or those of `OWN`; `val` with either kind.
         limit: batches of the pass, as `trainer.limit_test_batches`: a share or a number.
-        share: which part of the pass this rank predicts.
-        together: the share is of every batch, so that all ranks have equally many.
+        share: this rank's share of the pass.
+        shard_batches: divide every batch over the ranks, so that all have equally many batches.
+            Otherwise the examples of the pass are divided.
 
     Attributes:
-        personal: whether each client is predicted with its own model.
-        together: as given.
-        sets: by name; positions count over the parts of all ranks, in the ranks' order.
-        indices: example numbers that this rank predicts, or with `together` all ranks.
+        personal: whether each client's examples are predicted with its own model.
+        shard_batches: as given.
+        sets: evaluation sets by name. Positions count over the predictions of all ranks, in
+            order of rank.
+        indices: examples that this rank predicts; with `shard_batches`, those of all ranks.
     """
 
     def __init__(
@@ -84,70 +86,94 @@ class EvaluationDataModule(EvaluationPart):
         *,
         limit: float | int = 1.0,
         share: RankShare = WHOLE,
-        together: bool = False,
+        shard_batches: bool = False,
     ) -> None:
-        self.personal, self.together = not OWN.isdisjoint(names), together
-        parts = {name: part for name in names if len((part := _members(data, name))[0])}
-        indices = np.concatenate([part[0] for part in parts.values()] or [np.zeros(0, np.int64)])
-        owner = np.concatenate([part[1] for part in parts.values()] or [np.zeros(0, np.int64)])
-        if self.personal:
-            order = np.argsort(owner, kind="stable")
-        else:
-            # A client's test example may be central too; it is predicted once. Mixed, so that a
-            # limited pass is a fair sample.
-            indices, inverse = np.unique(indices, return_inverse=True)
-            order = generator(data.seed, "evaluation").permutation(len(indices))
-        num = min(len(order), num_limited(len(order), data.loading.eval_batch_size, limit))
-        order = order[:num]
+        self.personal, self.shard_batches = not OWN.isdisjoint(names), shard_batches
+        members = {name: found for name in names if len((found := _members(data, name))[0])}
+        none = np.zeros(0, np.int64)
+        indices = np.concatenate([found[0] for found in members.values()] or [none])
+        owner = np.concatenate([found[1] for found in members.values()] or [none])
+        place = np.arange(len(indices))
         if not self.personal:
-            order.sort()  # neighbours in memory are read three times as fast
-        mine = slice(0, num) if together else share.slice(num)
+            # A client's test example may also be central. The server's model predicts it once.
+            indices, place = np.unique(indices, return_inverse=True)
+        num = min(len(indices), num_limited(len(indices), data.loading.eval_batch_size, limit))
         if self.personal:
-            # A client's state lives on one rank. Clients of one size next to each other can be
-            # stacked without padding.
-            rank_of = np.zeros(num, np.int64) if together else owner[order] % share.size
-            size = np.bincount(owner[order], minlength=data.num_clients)[owner[order]]
-            order = order[np.lexsort((owner[order], size, rank_of))]
-            if not together:
-                mine = slice(*np.searchsorted(np.sort(rank_of), [share.rank, share.rank + 1]))
+            order, own = _personal_order(owner, num, WHOLE if shard_batches else share)
+        else:
+            order, own = _shared_order(len(indices), num, data.seed), share.slice(num)
+        if shard_batches:
+            own = slice(0, num)
         super().__init__(
             data,
-            indices[order[mine]],
-            owner[order[mine]] if self.personal else None,
-            share if together else WHOLE,
+            indices[order[own]],
+            owner[order[own]] if self.personal else None,
+            share if shard_batches else WHOLE,
         )
         positions = np.full(len(indices), num)
-        positions[order] = self._places() if together else np.arange(num)
-        if not self.personal:
-            positions = positions[inverse]
-        self.sets = {}
-        for name, (_, groups) in parts.items():
-            places, positions = np.split(positions, [len(groups)])
-            kept = places < num
-            num_groups = 1 if name == "global" else data.num_clients
-            self.sets[name] = EvaluationSet(places[kept], groups[kept], num_groups)
+        positions[order] = self._positions() if shard_batches else np.arange(num)
+        self.sets = dict(_split_sets(positions[place], members, num, data.num_clients))
 
     def parts(self, num_clients: int) -> Iterator[EvaluationPart]:
-        """The pass of clients' own models in parts of at most so many clients."""
+        """Divide a pass of clients' own models into parts of at most `num_clients` clients."""
         assert self.owner is not None
         starts = np.flatnonzero(np.diff(self.owner, prepend=-1))[::num_clients]
         for start, stop in pairwise([*starts.tolist(), len(self.owner)]):
             part = slice(start, stop)
             yield EvaluationPart(self.data, self.indices[part], self.owner[part], self._share)
 
-    def _places(self) -> np.ndarray:
-        """Where each example of the pass stands, once every rank's parts of batches are joined."""
+    def _positions(self) -> np.ndarray:
+        """Position of each example of the pass among the predictions of all ranks."""
         shares = [RankShare(rank, self._share.size) for rank in range(self._share.size)]
         bounds = self.test_dataloader().bounds()
-        parts = [part for share in shares for b in bounds if (part := share.of(b))[2]]
+        parts = [part for share in shares for b in bounds if (part := share.batch_part(b))[2]]
         joined = np.concatenate([np.arange(start, stop) for start, stop, _ in parts])
         return np.argsort(joined)
 
 
+def _shared_order(num_examples: int, num: int, seed: int) -> np.ndarray:
+    """Order of `num` of the examples in a pass of the server's model, int64 [num]."""
+    # Shuffled before the limit, so that a limited pass is a fair sample; sorted after it, since
+    # neighbours in memory are read three times as fast.
+    order = generator(seed, "evaluation").permutation(num_examples)[:num]
+    return np.sort(order)
+
+
+def _personal_order(owner: np.ndarray, num: int, share: RankShare) -> tuple[np.ndarray, slice]:
+    """Order of `num` of the examples in a pass of clients' own models, and this rank's slice.
+
+    Args:
+        owner: client of each example, int64 [N].
+        num: examples in the pass, those of the first clients.
+        share: clients are divided over its ranks: a client's state lives on one of them.
+    """
+    order = np.argsort(owner, kind="stable")[:num]
+    client = owner[order]
+    rank_of = client % share.size
+    # Neighbours of equal size can be predicted as a stack without padding.
+    size = np.bincount(client)[client]
+    order = order[np.lexsort((client, size, rank_of))]
+    return order, slice(*np.searchsorted(np.sort(rank_of), [share.rank, share.rank + 1]))
+
+
+def _split_sets(
+    positions: np.ndarray,
+    members: dict[str, tuple[np.ndarray, np.ndarray]],
+    num: int,
+    num_clients: int,
+) -> Iterator[tuple[str, EvaluationSet]]:
+    """(name, set) of each set; positions of `num` or more are beyond the limit."""
+    for name, (_, groups) in members.items():
+        own, positions = np.split(positions, [len(groups)])
+        kept = own < num
+        num_groups = 1 if name == "global" else num_clients
+        yield name, EvaluationSet(own[kept], groups[kept], num_groups)
+
+
 def _members(data: FederatedDataModule, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Example numbers of a set and their clients, int64 [m] each."""
+    """Examples of a set and their clients, int64 [m] each."""
     if name == "global":
         return data.central_test, np.zeros_like(data.central_test)
     split: ClientIndices = data.splits["val" if name == "val" else "test"]
-    split = split.only(data.held_out if name.startswith("new") else data.members)
+    split = split.only(data.held_out if name.startswith("new") else data.participants)
     return split.indices, split.owner()

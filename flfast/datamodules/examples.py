@@ -1,4 +1,4 @@
-"""Examples: a whole dataset, loaded once, that clients index into."""
+"""`Examples`: a whole dataset, loaded once; clients are index arrays into it."""
 
 from dataclasses import dataclass
 
@@ -11,17 +11,17 @@ from flfast.datamodules.transforms import BatchTransform
 
 @dataclass(frozen=True)
 class Examples:
-    """What a data source returns. N all examples, C classes.
+    """A dataset, as returned by a data source. N all examples, C classes.
 
     Attributes:
-        inputs: [N, ...] tensor in memory (uint8 for images), or a map-style `Dataset` of input
-            tensors where the data do not fit.
+        inputs: tensor [N, ...] in memory (uint8 for images), or a map-style `Dataset` of input
+            tensors if they do not fit in memory.
         targets: int64 [N], in [0, C).
         num_classes: C.
         input_shape: shape of one input, without the batch dimension.
-        transform: batched, run on the device: normalisation and augmentation.
-        is_test: bool [N], the data's own test set; None where it has none.
-        owner: int64 [N], the data's own client of every example; None where it names none.
+        transform: normalisation and augmentation of batches, on their device.
+        is_test: members of the dataset's test set, bool [N]; None if it has no test set.
+        owner: the dataset's own client of every example, int64 [N]; None if it has no clients.
     """
 
     inputs: Tensor | Dataset[Tensor]
@@ -55,6 +55,6 @@ def _check_finite(inputs: Tensor) -> None:
         return
     broken = ~inputs.flatten(start_dim=1).isfinite().all(dim=1)  # [N]
     raise ValueError(
-        f"inputs of {int(broken.sum())} examples hold NaN or infinity, the first of them is "
-        f"example {int(broken.nonzero()[0])}"
+        f"inputs of {int(broken.sum())} examples contain NaN or infinity; the first is example "
+        f"{int(broken.nonzero()[0])}"
     )

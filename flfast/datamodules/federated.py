@@ -1,4 +1,4 @@
-"""The LightningDataModule of a federation: one dataset, many clients."""
+"""The LightningDataModule of a population: one dataset, many clients."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -27,28 +27,30 @@ from flfast.randomness import generator
 
 
 class FederatedDataModule(L.LightningDataModule):
-    """Loads a dataset once, gives every example an owner, and serves clients by index.
+    """Loads a dataset once, partitions it, and returns clients by number.
 
-    `Trainer.fit(model, datamodule=module)` trains centrally on all clients' training examples;
-    `datamodule=module.client(3)` trains on one client's.
+    `Trainer.fit(model, datamodule=module)` trains centrally on all clients' training examples,
+    `datamodule=module.client(3)` on those of one client.
 
     Args:
-        source: returns `Examples`; may ask for `seed`.
-        partition: (labels int64 [N], rng) -> owner int64 [N]; may ask for `owner`, the data's own.
-        seed: of partition and splits, >= 0.
-        split: what is held out from training.
-        loading: how batches reach the model.
-        pooled: train as one client that has everything: the centralised baseline.
+        source: () -> `Examples`; gets `seed` if it has such a parameter.
+        partition: (labels int64 [N], rng) -> owner int64 [N]; gets the dataset's own clients as
+            `owner` if it has such a parameter.
+        seed: seed of partition and splits, >= 0.
+        split: shares of examples and clients that are held out from training.
+        loading: how examples are read.
+        pooled: train one client that has all training examples: the centralised baseline.
 
     Attributes:
         examples: all N examples.
-        splits: `train`, `val`, `test` by client; together every example that is not central.
-        central_test: example numbers of the central test set: the data's own, or all clients'
-            test examples where there is none, except of those held out.
-        train_clients: the clients' training examples, `splits["train"]` unless pooled.
+        splits: `train`, `val` and `test` by client: every example except the dataset's own
+            central test set.
+        central_test: examples of the central test set, int64. Without a test set of the dataset,
+            the test examples of all participants.
+        train_clients: `splits["train"]`; if pooled, one client with all of it.
         held_out: clients that never take part, int64, ascending; a function of the seed.
-        members: all others, int64, ascending.
-        batching: of training outside a federation, where no plan says it.
+        participants: all other clients, int64, ascending.
+        batching: batching of training outside of a federation, which has no plan.
     """
 
     examples: Examples
@@ -56,7 +58,7 @@ class FederatedDataModule(L.LightningDataModule):
     central_test: np.ndarray
     train_clients: ClientIndices
     held_out: np.ndarray
-    members: np.ndarray
+    participants: np.ndarray
 
     def __init__(
         self,
@@ -82,39 +84,39 @@ class FederatedDataModule(L.LightningDataModule):
         """
         if self._fetch is not None:
             return
-        self._serve(call_with(self.source, seed=self.seed))
+        self._set_examples(call_with(self.source, seed=self.seed))
         self.splits, central = split_examples(
             self.examples, self.partition, seed=self.seed, split=self.split
         )
         rng = generator(self.seed, "holdout")
-        self.held_out, self.members = hold_out(self.num_clients, self.split.clients, rng)
-        own_test = self.splits["test"].only(self.members)
+        self.held_out, self.participants = hold_out(self.num_clients, self.split.clients, rng)
+        own_test = self.splits["test"].only(self.participants)
         self.central_test = central if len(central) else own_test.indices
         train = self.splits["train"]
-        self.train_clients = train.only(self.members).pooled() if self.pooled else train
+        self.train_clients = train.only(self.participants).pooled() if self.pooled else train
 
-    def _serve(self, examples: Examples) -> None:
+    def _set_examples(self, examples: Examples) -> None:
         self.examples = examples
         self._fetch = make_fetch(examples, self.loading)
-        # Workers of their own: a validation pass may come in the middle of a local epoch.
+        # Separate workers: a validation pass may run in the middle of a local epoch.
         self._fetch_eval = make_fetch(examples, self.loading)
 
     def relabel(self, clients: Iterable[int], change: Callable[[Tensor, int], Tensor]) -> None:
-        """Give clients other labels to learn from, before any training; others see none of it.
+        """Change the training labels of some clients, before any training.
 
         Args:
-            clients: whose training examples change.
-            change: (labels int64 [M], C) -> labels.
+            clients: clients whose labels change.
+            change: (labels int64 [M], C) -> new labels int64 [M].
         """
         targets = self.examples.targets.clone()
         for client_id in clients:
-            own = torch.from_numpy(self.train_clients.of(client_id))
-            targets[own] = change(targets[own], self.num_classes)
+            indices = torch.from_numpy(self.train_clients.indices_of(client_id))
+            targets[indices] = change(targets[indices], self.num_classes)
         self.close()
-        self._serve(replace(self.examples, targets=targets))
+        self._set_examples(replace(self.examples, targets=targets))
 
     def close(self) -> None:
-        """End the processes that read examples, if any; nothing is fetched afterwards."""
+        """End the worker processes, if any; examples cannot be read afterwards."""
         for fetch in (self._fetch, self._fetch_eval):
             getattr(fetch, "close", lambda: None)()
 
@@ -125,8 +127,8 @@ class FederatedDataModule(L.LightningDataModule):
 
     @property
     def candidates(self) -> np.ndarray:
-        """Clients that a cohort is drawn from, int64; if pooled, the one that there is."""
-        return np.zeros(1, dtype=np.int64) if self.pooled else self.members
+        """Clients that a cohort is drawn from, int64; if pooled, the only client, 0."""
+        return np.zeros(1, dtype=np.int64) if self.pooled else self.participants
 
     @property
     def num_classes(self) -> int:
@@ -141,7 +143,7 @@ class FederatedDataModule(L.LightningDataModule):
         round_idx: int = 1,
         share: RankShare = WHOLE,
     ) -> "ClientDataModule":
-        """One client's data as a data module; shuffles depend on (seed, round, client) only."""
+        """Data module of one client; shuffling is a function of (seed, round, client)."""
         return ClientDataModule(
             self, client_id, batching=batching or self.batching, round_idx=round_idx, share=share
         )
@@ -165,7 +167,7 @@ class FederatedDataModule(L.LightningDataModule):
     def eval_loader(
         self, indices: np.ndarray, owner: np.ndarray | None = None, share: RankShare = WHOLE
     ) -> EvalLoader:
-        """Given examples in their order; with `owner`, no batch spans two clients."""
+        """Evaluation batches of the given examples; arguments as of `EvalLoader`."""
         return EvalLoader(
             self._fetch_eval,
             indices,
@@ -176,17 +178,17 @@ class FederatedDataModule(L.LightningDataModule):
 
     @property
     def fetch(self) -> Fetch:
-        """How examples are read."""
+        """Reads examples; available after `setup`."""
         assert self._fetch is not None, "call setup() first"
         return self._fetch
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Normalise on the device."""
+        """Normalise the batch on its device."""
         return transform_batch(self, self.examples, batch)
 
 
 class ClientDataModule(L.LightningDataModule):
-    """One client's view of a federated data module."""
+    """The data of one client of a `FederatedDataModule`."""
 
     def __init__(
         self,
@@ -199,12 +201,12 @@ class ClientDataModule(L.LightningDataModule):
     ) -> None:
         super().__init__()
         self.data, self.client_id = data, client_id
-        self.indices = data.train_clients.of(client_id)
+        self.indices = data.train_clients.indices_of(client_id)
         self.batching = batching
         self.epoch = local_epoch(len(self.indices), batching)
         path = (round_idx, client_id)
         self._augment_rng = generator(data.seed, "augment", *path)
-        # One loader, however often Lightning asks: it counts the epochs.
+        # Always the same loader, since it counts the epochs.
         self._loader = TrainLoader(
             data.fetch,
             self.indices,
@@ -218,25 +220,25 @@ class ClientDataModule(L.LightningDataModule):
         return self._loader
 
     def next_order(self) -> np.ndarray:
-        """Example numbers of the next local epoch, int64 [M], for those who batch themselves."""
+        """Examples of the next local epoch, int64 [M], for engines that cut batches themselves."""
         return self._loader.next_order()
 
     def augmented(self, inputs: Tensor, *, dtype: torch.dtype) -> Tensor:
-        """Stored training inputs [M, ...] as the model reads them; M draws of the augmentation."""
+        """Training inputs [M, ...], normalised and augmented; draws M augmentations."""
         return self.data.examples.transform(inputs, dtype=dtype, rng=self._augment_rng)
 
     def val_dataloader(self) -> EvalLoader:
         """The client's validation examples."""
         if self.data.pooled:
             return self.data.val_dataloader()
-        return self.data.eval_loader(self.data.splits["val"].of(self.client_id))
+        return self.data.eval_loader(self.data.splits["val"].indices_of(self.client_id))
 
     def test_dataloader(self) -> EvalLoader:
         """The client's own test examples."""
-        return self.data.eval_loader(self.data.splits["test"].of(self.client_id))
+        return self.data.eval_loader(self.data.splits["test"].indices_of(self.client_id))
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Normalise, and augment training batches, on the device."""
+        """Normalise the batch on its device; augment training batches."""
         return transform_batch(self, self.data.examples, batch, rng=self._augment_rng)
 
 
@@ -247,7 +249,7 @@ def transform_batch(
     *,
     rng: np.random.Generator | None = None,
 ) -> Batch:
-    """Batch in the model's precision; `rng` augments, in training only."""
+    """Normalise a batch to the model's precision; `rng` augments it, during training only."""
     trainer = module.trainer
     assert trainer is not None
     training = trainer.state.stage == RunningStage.TRAINING

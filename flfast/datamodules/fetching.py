@@ -1,4 +1,4 @@
-"""Fetching: index arrays in, batches out; from memory or through worker processes."""
+"""Reads batches of examples by index, from memory or with worker processes."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -13,13 +13,13 @@ from flfast.datamodules.examples import Examples
 
 
 class Loading(NamedTuple):
-    """How batches reach the model.
+    """How examples are read.
 
     Attributes:
         eval_batch_size: examples per evaluation batch.
-        num_workers: processes that load samples; 0 selects from memory by index.
+        num_workers: worker processes; 0 reads in the main process.
         pin_memory: page-locked batches, for faster copies to a GPU.
-        persistent_workers: workers live as long as the run.
+        persistent_workers: keep workers for the whole run.
     """
 
     eval_batch_size: int
@@ -29,35 +29,35 @@ class Loading(NamedTuple):
 
 
 def make_fetch(examples: Examples, loading: Loading) -> Fetch:
-    """The way examples are read: index-select from memory unless workers are asked for."""
+    """A function that reads batches: from memory, unless workers or a `Dataset` are used."""
     if isinstance(examples.inputs, Tensor) and not loading.num_workers:
         return _from_memory(examples.inputs, examples.targets, pin_memory=loading.pin_memory)
-    return _Workers(examples, loading)
+    return _LoaderFetch(examples, loading)
 
 
 def _from_memory(inputs: Tensor, targets: Tensor, *, pin_memory: bool) -> Fetch:
     def fetch(batches: Sequence[np.ndarray]) -> Iterator[tuple[Tensor, Tensor]]:
         for indices in batches:
             index = torch.from_numpy(indices)
-            # Several times faster than inputs[index].
+            # index_select is several times faster than inputs[index].
             batch = inputs.index_select(0, index), targets[index]
             yield (batch[0].pin_memory(), batch[1].pin_memory()) if pin_memory else batch
 
     return fetch
 
 
-class _Workers:
-    """One DataLoader for the whole run, so that its workers can persist over clients."""
+class _LoaderFetch:
+    """Reads batches with one DataLoader for the whole run, so that workers can persist."""
 
     def __init__(self, examples: Examples, loading: Loading) -> None:
         self._batches: list[list[int]] = []
         self._loader: DataLoader[Any] = DataLoader(
-            _Items(examples),
-            batch_sampler=_Sampler(self._batches),
+            _ExampleDataset(examples),
+            batch_sampler=_BatchList(self._batches),
             num_workers=loading.num_workers,
             pin_memory=loading.pin_memory,
             persistent_workers=loading.persistent_workers,
-            # Of its own: by default it draws from the generator that dropout reads.
+            # By default, DataLoader draws from the global generator, which dropout uses.
             generator=torch.Generator(),
         )
 
@@ -66,12 +66,12 @@ class _Workers:
         yield from self._loader
 
     def close(self) -> None:
-        """End the workers; not left to garbage collection, where each is waited for for 5 s."""
+        """End the workers now: at garbage collection, joining each of them takes 5 s."""
         del self._loader
 
 
-class _Sampler:
-    """Batches of indices that change between iterations."""
+class _BatchList:
+    """Batch sampler over a list of batches, which may change between iterations."""
 
     def __init__(self, batches: list[list[int]]) -> None:
         self._batches = batches
@@ -83,8 +83,8 @@ class _Sampler:
         return len(self._batches)
 
 
-class _Items(Dataset[tuple[Tensor, Tensor]]):
-    """Examples one by one, as worker processes read them."""
+class _ExampleDataset(Dataset[tuple[Tensor, Tensor]]):
+    """Map-style dataset of (input, target)."""
 
     def __init__(self, examples: Examples) -> None:
         self._examples = examples

@@ -1,4 +1,4 @@
-"""Splits: which examples each client trains on, validates with and tests with."""
+"""Splits every client's examples into training, validation and test sets."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,13 +11,14 @@ from flfast.randomness import generator
 
 
 class Split(NamedTuple):
-    """What is held out from training.
+    """Examples and clients that are held out from training.
 
     Attributes:
-        val: share in [0, 1) of every client's examples, for validation: model selection reads
-            nothing else.
-        test: share for the client's own test, where the data bring none of the client's own.
-        clients: that never take part: a number of them, or a share in [0, 1).
+        val: share of every client's examples for validation, in [0, 1). Model selection uses
+            these examples only.
+        test: share for the client's own test set, in [0, 1), if the dataset has no test examples
+            of that client.
+        clients: clients that never take part: a number, or a share in [0, 1).
     """
 
     val: float
@@ -26,22 +27,22 @@ class Split(NamedTuple):
 
 
 class ClientIndices(NamedTuple):
-    """Index arrays of all clients in one piece. K clients, M examples.
+    """Indices of the examples of all clients, in one array. K clients, M examples.
 
     Attributes:
-        indices: int64 [M], example numbers, client after client.
+        indices: examples, grouped by client, int64 [M].
         offsets: int64 [K + 1]; client k has `indices[offsets[k]:offsets[k + 1]]`.
     """
 
     indices: np.ndarray
     offsets: np.ndarray
 
-    def of(self, client_id: int) -> np.ndarray:
-        """Example numbers of one client, a view."""
+    def indices_of(self, client_id: int) -> np.ndarray:
+        """Examples of one client, a view."""
         return self.indices[self.offsets[client_id] : self.offsets[client_id + 1]]
 
     def sizes(self) -> np.ndarray:
-        """Number of entries of each client, int64 [K]."""
+        """Number of examples of each client, int64 [K]."""
         return np.diff(self.offsets)
 
     def owner(self) -> np.ndarray:
@@ -49,7 +50,7 @@ class ClientIndices(NamedTuple):
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
     def only(self, clients: np.ndarray) -> "ClientIndices":
-        """The same with entries of these clients alone; the others have none."""
+        """The examples of the given clients; all other clients have none."""
         if len(clients) == len(self.offsets) - 1:
             return self
         sizes = np.zeros(len(self.offsets) - 1, dtype=np.int64)
@@ -58,7 +59,7 @@ class ClientIndices(NamedTuple):
         return ClientIndices(kept, np.concatenate([[0], np.cumsum(sizes)]))
 
     def pooled(self) -> "ClientIndices":
-        """One client that has everything."""
+        """One client that has all examples."""
         return ClientIndices(self.indices, np.array([0, len(self.indices)]))
 
 
@@ -66,8 +67,8 @@ def group_by_client(indices: np.ndarray, owner: np.ndarray, num_clients: int) ->
     """Group examples by client.
 
     Args:
-        indices: example numbers, int64 [M].
-        owner: client of each of them, int64 [M], in [0, num_clients).
+        indices: examples, int64 [M].
+        owner: client of each example, int64 [M], in [0, num_clients).
         num_clients: K.
     """
     order = np.argsort(owner, kind="stable")
@@ -84,17 +85,17 @@ def split_clients(
     fractions: dict[str, np.ndarray | float],
     rng: np.random.Generator,
 ) -> dict[str, ClientIndices]:
-    """Split every client's examples at random; the rest is `train`, never empty.
+    """Split every client's examples at random.
 
     Args:
-        indices: example numbers, int64 [M].
-        owner: client of each of them, int64 [M].
+        indices: examples, int64 [M].
+        owner: client of each example, int64 [M].
         num_clients: K.
-        fractions: held-out share per split, a number or one per client [K].
+        fractions: held-out share by name of the split: a number, or one per client [K].
         rng: the only source of randomness.
 
     Returns:
-        `train` and one entry per fraction; together they hold every example once.
+        The splits in `fractions`, and `train` with all other examples: at least one per client.
     """
     order = np.lexsort((rng.random(len(owner)), owner))
     indices, owner = indices[order], owner[order]
@@ -115,10 +116,10 @@ def split_clients(
 def split_examples(
     examples: Examples, partition: Callable[..., np.ndarray], *, seed: int, split: Split
 ) -> tuple[dict[str, ClientIndices], np.ndarray]:
-    """Splits by client, and the central test set as example numbers.
+    """Splits by client, and the examples of the central test set, int64.
 
-    Where the data's own test examples have owners and the partition keeps those owners, they are
-    their clients' test examples; otherwise they are the central test set.
+    The dataset's own test set is the central one. But if its examples have owners, and the
+    partition is that of the dataset, each belongs to its client's test set.
     """
     labels = examples.targets.numpy()
     is_test = np.zeros(len(labels), bool) if examples.is_test is None else examples.is_test
@@ -159,11 +160,11 @@ def hold_out(
 
     Args:
         num_clients: K.
-        num_or_share: a number of clients, or a share of them in [0, 1), at least one unless 0.
+        num_or_share: a number of clients, or a share in [0, 1), of at least one client unless 0.
         rng: the only source of randomness.
 
     Raises:
-        ValueError: if nobody would be left.
+        ValueError: if no client would be left.
     """
     num = max(round(num_or_share * num_clients), 1) if 0 < num_or_share < 1 else int(num_or_share)
     if num >= num_clients:

@@ -1,4 +1,4 @@
-"""Batched transforms: one call for a whole batch, on whatever device it lies."""
+"""Transforms of whole batches, on the batch's device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from flfast.state.transfer import to_device
 
 @dataclass(frozen=True)
 class BatchTransform:
-    """Turns a batch of stored inputs into a batch the model reads. B batch, H, W image size.
+    """Normalises and augments stored inputs for the model. B batch, H, W image size.
 
     Attributes:
-        mean: per channel, of inputs scaled to [0, 1]; None leaves values as they are.
-        std: per channel, same scale.
+        mean: per channel, of inputs scaled to [0, 1]; None does not normalise.
+        std: per channel, of inputs scaled to [0, 1].
         random_crop: pixels of zero padding before a random crop back to H x W; 0 is off.
-        random_flip: mirror half of the images left to right.
+        random_flip: mirror half of the images horizontally.
     """
 
     mean: tuple[float, ...] | None = None
@@ -39,12 +39,13 @@ class BatchTransform:
         """Transform [B, ...] inputs.
 
         Args:
-            inputs: uint8 images [B, channels, H, W], or anything else, passed through.
-            dtype: floating-point type of the model; integer inputs other than uint8 (tokens) stay.
-            rng: for augmentation; None for evaluation.
+            inputs: uint8 images [B, channels, H, W], or other inputs. Integers other than uint8,
+                such as tokens, keep their type.
+            dtype: floating-point type of the model.
+            rng: generator of the augmentation; None for evaluation.
         """
         if rng is not None and self.augments:
-            # A row per image: however an epoch is cut into batches, an image's draws stay its own.
+            # A row of draws per image, so that they do not depend on the batch size.
             draws = to_device(rng.random((len(inputs), 3)), inputs.device)
             if self.random_flip:
                 flip = draws[:, 0].view(-1, 1, 1, 1) < 0.5
@@ -58,7 +59,7 @@ class BatchTransform:
         return inputs if self.mean is None else self._normalised_(inputs.clone(), dtype)
 
     def _normalised_(self, inputs: Tensor, dtype: torch.dtype) -> Tensor:
-        # In place: a new tensor for every operator is half of what a small model's step takes.
+        # In place: with new tensors, these operators take half of a small model's step.
         if self.mean is None or self.std is None:
             return inputs
         if len(self.mean) == len(self.std) == 1:
@@ -78,12 +79,12 @@ def image_transform(
     """Normalisation and augmentation for uint8 images.
 
     Raises:
-        ValueError: if mean or std has another length than the images have channels.
+        ValueError: if mean or std has neither one value nor one per channel, or std is not > 0.
     """
     for name, values in (("mean", mean), ("std", std)):
         if len(values) not in {1, channels}:
             raise ValueError(
-                f"data.{name}={list(values)} must have {channels} values, one a channel"
+                f"data.{name}={list(values)} must have {channels} values, one per channel"
             )
     if min(std) <= 0:
         raise ValueError(f"data.std={list(std)} must be > 0")
@@ -94,7 +95,7 @@ def image_transform(
 
 @lru_cache
 def _per_channel(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    # Kept: a new tensor a batch would make the CPU wait for the GPU.
+    # Cached: creating the tensor for every batch would make the CPU wait for the GPU.
     with torch.inference_mode(mode=False):
         return torch.tensor(values, dtype=dtype, device=device).view(-1, 1, 1)
 

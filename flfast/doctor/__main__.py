@@ -1,6 +1,6 @@
-"""`python -m flfast.doctor [FOLDER]` says what works on this machine, and what to do where not.
+"""`python -m flfast.doctor [FOLDER]` checks what works on this machine, and how to fix the rest.
 
-It ends with exit code 0 if a run with the defaults will work in FOLDER (`outputs`), else with 1.
+Exit code 0 if a run with the defaults works in FOLDER (default: `outputs`), else 1.
 """
 
 import argparse
@@ -32,67 +32,70 @@ from flfast.loggers.table import read_rows
 from flfast.models.mlp import mlp
 
 _ROUNDS = 10
-_SHAPE = (1, 8, 8)  # of the defaults' data
+_SHAPE = (1, 8, 8)  # of the default data
 
 
 class Finding(NamedTuple):
-    """What one check found.
+    """The result of a check.
 
     Attributes:
-        name: of what was checked.
-        works: whether it does; None where it is a fact, or nothing that this machine has.
-        said: the fact, the reason, or what to do.
-        seconds: that the check took.
+        name: name of the check.
+        works: whether it passed; None for information, or hardware that this machine lacks.
+        message: information, or the reason and how to fix it.
+        seconds: duration of the check.
     """
 
     name: str
     works: bool | None
-    said: str
+    message: str
     seconds: float
 
     @property
-    def word(self) -> str:
-        """`works` as one reads it."""
+    def verdict(self) -> str:
+        """`works` as a word."""
         return {True: "works", False: "fails", None: ""}[self.works]
 
 
 def examine(folder: Path) -> Iterator[tuple[Finding, bool]]:
-    """Every finding, and whether a run with the defaults needs it.
+    """Run all checks.
 
     Args:
-        folder: in which runs will lie.
+        folder: folder for runs.
+
+    Returns:
+        Each finding, and whether a run with the defaults needs it to work.
     """
-    yield _look("versions", lambda: (None, versions())), False
-    yield _look("C++ kernels", kernels), False
-    # Before anything touches a GPU: they fork.
-    yield _look("gloo", gloo), False
-    yield _look("NCCL", nccl), False
-    yield _look("executor", executor), False
-    writes = _look("run folder", lambda: writable(folder))
+    yield _run_check("versions", lambda: (None, versions())), False
+    yield _run_check("C++ kernels", kernels), False
+    # The next two fork, which is impossible after a process has used a GPU.
+    yield _run_check("gloo", gloo), False
+    yield _run_check("NCCL", nccl), False
+    yield _run_check("executor", executor), False
+    writes = _run_check("run folder", lambda: writable(folder))
     yield writes, True
-    yield _look("default run", lambda: _default_run(folder if writes.works else None)), True
-    yield _look("processors", lambda: (None, processors())), False
-    yield _look("CUDA graphs", cuda_graph), False
+    yield _run_check("default run", lambda: _default_run(folder if writes.works else None)), True
+    yield _run_check("processors", lambda: (None, processors())), False
+    yield _run_check("CUDA graphs", cuda_graph), False
 
 
-def _look(name: str, check: Callable[[], tuple[bool | None, str]]) -> Finding:
+def _run_check(name: str, check: Callable[[], tuple[bool | None, str]]) -> Finding:
     start = time.perf_counter()
     try:
-        works, said = check()
-    except Exception as error:  # noqa: BLE001 - a finding, whatever it is
-        works, said = False, f"{type(error).__name__}: {error}"
-    return Finding(name, works, " ".join(said.split()), time.perf_counter() - start)
+        works, message = check()
+    except Exception as error:  # noqa: BLE001 - any error is a finding
+        works, message = False, f"{type(error).__name__}: {error}"
+    return Finding(name, works, " ".join(message.split()), time.perf_counter() - start)
 
 
 def _default_run(folder: Path | None) -> tuple[bool, str]:
-    """The command with its defaults and a few rounds, in a folder that is gone afterwards."""
-    near = folder and next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    with tempfile.TemporaryDirectory(prefix="flfast-doctor-", dir=near) as place:
-        quoted = place.replace("\\", "\\\\").replace("'", "\\'")
-        code, message = _command(f"rounds={_ROUNDS}", f"hydra.run.dir='{quoted}'")
+    """Run the command with its defaults for a few rounds, in a temporary folder."""
+    parent = folder and next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    with tempfile.TemporaryDirectory(prefix="flfast-doctor-", dir=parent) as run_dir:
+        quoted = run_dir.replace("\\", "\\\\").replace("'", "\\'")
+        code, message = _run_command(f"rounds={_ROUNDS}", f"hydra.run.dir='{quoted}'")
         if code:
             return False, message
-        last = read_rows(Path(place) / "metrics.csv")[-1]
+        last = read_rows(Path(run_dir) / "metrics.csv")[-1]
     rate = float(last["train/samples_per_s"])
     model = mlp(input_shape=_SHAPE, num_classes=10, hidden=[200, 200], dropout=0.0)
     flops, _ = flops_per_example(model, _SHAPE)
@@ -105,34 +108,38 @@ def _default_run(folder: Path | None) -> tuple[bool, str]:
     )
 
 
-def _command(*overrides: str) -> tuple[int, str]:
-    """Exit code of the command, run in this process, and what it said to the user."""
-    before = sys.argv
+def _run_command(*overrides: str) -> tuple[int, str]:
+    """Run the command in this process; returns its exit code and its error message."""
+    argv = sys.argv
     sys.argv = ["flfast", *overrides]
-    # Files, not strings: ranks ask for their number.
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as said:
+    # Files, not StringIO: starting ranks needs a file descriptor.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
                 train.main()
         except SystemExit as stop:
-            said.seek(0)
-            text = said.read()
+            errors.seek(0)
+            text = errors.read()
             return int(stop.code or 0), text.partition("flfast stops here:")[2] or text
         finally:
-            sys.argv = before
+            sys.argv = argv
     return 0, ""
 
 
 def main() -> None:
-    """Examine, print, and exit with 0 if a run with the defaults will work, else with 1."""
-    parser = argparse.ArgumentParser(description="What works here, and what to do where not.")
-    parser.add_argument("folder", nargs="?", default="outputs", type=Path, help="of runs")
+    """Run all checks, print the findings, and exit."""
+    parser = argparse.ArgumentParser(
+        description="Check what works on this machine, and how to fix the rest."
+    )
+    parser.add_argument(
+        "folder", nargs="?", default="outputs", type=Path, help="folder for runs (outputs)"
+    )
     folder = parser.parse_args().folder
     torch.set_num_threads(1)
     console = Console()
-    found = list(examine(folder))
-    broken = [finding.name for finding, needed in found if needed and not finding.works]
-    _print(console, [finding for finding, _ in found])
+    results = list(examine(folder))
+    broken = [finding.name for finding, needed in results if needed and not finding.works]
+    _print(console, [finding for finding, _ in results])
     verdict = f"will not work: {', '.join(broken)}" if broken else "will work"
     console.print(f"A run with the defaults {verdict}.", soft_wrap=True)
     sys.exit(bool(broken))
@@ -140,15 +147,16 @@ def main() -> None:
 
 def _print(console: Console, findings: list[Finding]) -> None:
     if not console.is_terminal:
-        for name, _, said, seconds, word in ((*f, f.word) for f in findings):
-            words = f"{name}: {word} ({seconds:.1f} s) {said}" if word else f"{name}: {said}"
-            console.print(words, soft_wrap=True, markup=False, highlight=False)
+        for f in findings:
+            result = f"{f.verdict} ({f.seconds:.1f} s) " if f.verdict else ""
+            line = f"{f.name}: {result}{f.message}"
+            console.print(line, soft_wrap=True, markup=False, highlight=False)
         return
     table = Table("", "", "s", "", box=None)
     colours = {True: "green", False: "red", None: "default"}
     for finding in findings:
-        word = f"[{colours[finding.works]}]{finding.word}[/]"
-        table.add_row(finding.name, word, f"{finding.seconds:.1f}", finding.said)
+        verdict = f"[{colours[finding.works]}]{finding.verdict}[/]"
+        table.add_row(finding.name, verdict, f"{finding.seconds:.1f}", finding.message)
     console.print(table)
 
 

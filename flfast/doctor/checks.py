@@ -1,4 +1,4 @@
-"""What works on this machine: one function a part, which says so, or what to do."""
+"""Checks of this machine, one function each: whether it works, and how to fix it if not."""
 
 import datetime
 import os
@@ -21,16 +21,18 @@ from flfast.machine import cpu_name, num_cores
 Result = tuple[bool | None, str]
 
 _ALL_REDUCE_S = 10
-_CURES = {"gloo": "GLOO_SOCKET_IFNAME=lo", "nccl": "trainer.devices=1; NCCL_DEBUG=INFO says more"}
+"""Timeout in seconds."""
+
+_FIXES = {"gloo": "GLOO_SOCKET_IFNAME=lo", "nccl": "trainer.devices=1; NCCL_DEBUG=INFO says more"}
 _PACKAGES = ("torch", "torchvision", "lightning", "hydra-core")
 
 
 def versions() -> str:
-    """Of Python and of what flfast stands on."""
+    """Versions of flfast, Python and the main dependencies."""
     try:
         own = version("flfast")
     except PackageNotFoundError:
-        own = "from a folder"
+        own = "not installed"
     found = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     return f"flfast {own}, Python {platform.python_version()}, {found}"
 
@@ -62,23 +64,23 @@ def _driver() -> str:
 
 
 def kernels() -> Result:
-    """Kernels of our own for small matrix products, compiled if they were not; one is tried."""
-    missing.cache_clear()  # asked anew
+    """Compile flfast's kernels for small matrix products if necessary, and try one."""
+    missing.cache_clear()  # forget an earlier failure
     reason = missing()
     if reason is None:
         x, w = torch.randn(10, 20), torch.randn(30, 20)
         found = torch.ops.flfast.linear(x, w, None, False)  # noqa: FBT003 - C++ knows no names
         if torch.allclose(found, x @ w.T, atol=1e-4):
-            return True, f"in {cache_folder()}, a product tried"
+            return True, f"compiled in {cache_folder()}, a product is correct"
         reason = "a product is wrong"
     return False, (
-        f"{reason}; training is correct without them, but slower for small models: install g++ or "
-        f"clang++ with C++20, or set XDG_CACHE_HOME to an empty folder that can be written to"
+        f"{reason}; without these kernels small models train correctly but slower; install g++ or "
+        f"clang++ with C++20, or set XDG_CACHE_HOME to an empty, writable folder"
     )
 
 
 def executor() -> Result:
-    """How many local steps run in one call."""
+    """Which executor runs the loop over local steps."""
     name, why = choice(wanted())
     if wanted() or name != "straight-line":
         return True, f"{name}: {why}"
@@ -89,7 +91,7 @@ def executor() -> Result:
 
 
 def writable(folder: Path) -> Result:
-    """Whether runs can be written below a folder, which need not exist yet."""
+    """Check whether a run can write below a folder, which need not exist yet."""
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=place) as probe:
@@ -101,12 +103,12 @@ def writable(folder: Path) -> Result:
 
 
 def gloo() -> Result:
-    """A sum over two ranks on the CPU."""
+    """All-reduce over two ranks on the CPU."""
     return _all_reduce("gloo", 2)
 
 
 def nccl() -> Result:
-    """A sum over two GPUs, or over the only one."""
+    """All-reduce over two GPUs, or over a single one."""
     return _all_reduce("nccl", min(_num_gpus(), 2)) if _num_gpus() else (None, "no GPU")
 
 
@@ -117,8 +119,8 @@ def _all_reduce(backend: str, size: int) -> Result:
     except ChildFailedError as error:
         reason = cause_of_death(error, size)
     if not reason:
-        return True, f"{size} {'process, its' if size == 1 else 'processes, one'} all-reduce"
-    return False, f"{reason}; use strategy=single, or {_CURES[backend]}"
+        return True, f"all-reduce over {size} {'process' if size == 1 else 'processes'}"
+    return False, f"{reason}; use strategy=single, or {_FIXES[backend]}"
 
 
 def _sum_of_ranks(backend: str) -> float:
@@ -135,7 +137,7 @@ def _sum_of_ranks(backend: str) -> float:
 
 
 def cuda_graph() -> Result:
-    """A recorded addition, replayed."""
+    """Record an addition as a CUDA graph, and replay it."""
     if not torch.cuda.is_available():
         return None, "no GPU"
     value = torch.zeros((), device="cuda")

@@ -103,7 +103,7 @@ class Engine:
             return assign_to_all(cohort)
         if plan.strategy != "ddp":
             return assign_to_first(cohort, site.world)
-        sizes = [len(site.data.train_clients.of(k)) for k in cohort]
+        sizes = [len(site.data.train_clients.indices_of(k)) for k in cohort]
         return assign_cohort(cohort, sizes, site.world, stateful=site.algorithm.stateful)
 
     def _everyones(self, reports: list[ClientReport], cohort: Sequence[int]) -> list[ClientReport]:

@@ -32,7 +32,7 @@ def recalibrate_batchnorm(
     write_weights(model, server)
     if model is site.model:  # a sharded copy is on its device already
         model.to(device)
-    mixed = np.concatenate([site.data.train_clients.of(k) for k in cohort])
+    mixed = np.concatenate([site.data.train_clients.indices_of(k) for k in cohort])
     mixed = generator(site.data.seed, "recalibrate", plan.round_idx).permutation(mixed)
     with trainer.precision_plugin.forward_context():
         recalibrate(model, _inputs(site, mixed, device))

@@ -77,7 +77,7 @@ class Evaluation:
         trainer, module = self.trainers.trainer(plan), self.trainers.module(plan)
         results = {}
         for names in self._passes:
-            data = self._data(names, limit=trainer.test_limit, together=together)
+            data = self._data(names, limit=trainer.test_limit, shard_batches=together)
             if not data.sets:
                 continue
             module.predictions.reset()
@@ -108,12 +108,14 @@ class Evaluation:
         trainer, module = self.trainers.trainer(plan), self.trainers.module(plan)
         most = max(1, OWN_BYTES // max(1, num_bytes(_weights(server))))
         for part in data.parts(most):
-            weights = self._own(part.clients, server, together=data.together)
+            weights = self._own(part.clients, server, together=data.shard_batches)
             if tuned:
                 assert self.finetune is not None
                 weights = self.finetune(weights, plan)
             module.personal_models = OwnModels(
-                module.model, weights, stack=not data.together and worth_stacking(module.model)
+                module.model,
+                weights,
+                stack=not data.shard_batches and worth_stacking(module.model),
             )
             trainer.test(module, part)
         module.personal_models = None

@@ -35,7 +35,7 @@ def drop_stragglers(
     misses = np.array(
         [
             late(
-                num_trained_examples(len(data.train_clients.of(k)), plan, algorithm),
+                num_trained_examples(len(data.train_clients.indices_of(k)), plan, algorithm),
                 generator(data.seed, "speed", k),
             )
             for k in cohort.clients.tolist()

@@ -82,7 +82,7 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> nn.Module:
             model = call_with(make, input_shape=shape, num_classes=num_classes)
         except RuntimeError as error:
             raise ValueError(f"the model cannot be built: {error}") from None
-    batch = next(iter(data.eval_loader(data.train_clients.of(0)[:2])))
+    batch = next(iter(data.eval_loader(data.train_clients.indices_of(0)[:2])))
     inputs = data.examples.transform(batch.inputs, dtype=torch.get_default_dtype())
     try:
         with torch.no_grad():

@@ -141,7 +141,7 @@ class Poison:
         data, states = federation.data, federation.engine.site.states
         self.states = {k: tree_map(torch.clone, states.get(k) or {}) for k in range(5)}
         for k in {0: (), 1: (1,), 2: range(5)}[row["round"]]:
-            data.examples.inputs[data.train_clients.of(k)] = torch.nan
+            data.examples.inputs[data.train_clients.indices_of(k)] = torch.nan
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -90,7 +90,7 @@ def test_label_counts_are_those_of_each_client(federation):
     chosen = np.array([5, 0, 3])
     targets = data.examples.targets.numpy()
     for client_id, row in zip(chosen, label_counts(data, chosen), strict=True):
-        own = np.concatenate([split.of(client_id) for split in data.splits.values()])
+        own = np.concatenate([split.indices_of(client_id) for split in data.splits.values()])
         assert np.array_equal(row, np.bincount(targets[own], minlength=4))
 
 

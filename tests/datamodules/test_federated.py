@@ -64,8 +64,8 @@ def test_test_examples_with_owners_are_their_clients_own():
     is_test = np.arange(40) >= 32
     data = federated(examples(is_test=is_test, owner=owner), natural)
     for client in range(4):
-        assert set(data.splits["test"].of(client)) == {32 + client, 36 + client}
-        assert len(data.splits["train"].of(client)) == 8
+        assert set(data.splits["test"].indices_of(client)) == {32 + client, 36 + client}
+        assert len(data.splits["train"].indices_of(client)) == 8
     assert set(data.central_test) == set(range(32, 40))
 
 
@@ -87,7 +87,9 @@ def test_partition_and_splits_depend_on_the_seed_alone():
 def test_pooled_data_train_one_client_and_evaluate_all():
     data = federated(examples(), natural_of(4), pooled=True)
     assert len(data.train_clients.offsets) == 2
-    assert len(data.train_clients.of(0)) == sum(len(data.splits["train"].of(k)) for k in range(4))
+    assert len(data.train_clients.indices_of(0)) == sum(
+        len(data.splits["train"].indices_of(k)) for k in range(4)
+    )
     assert data.num_clients == 4
 
 
@@ -128,13 +130,13 @@ def test_a_plain_trainer_runs_on_the_whole_and_on_one_client(tmp_path):
     data = federated(examples(), natural_of(4), split=(0.2, 0.2))
     whole, alone = module(), module()
     trainer(tmp_path).fit(whole, datamodule=data)
-    assert whole.num_seen == sum(len(data.splits["train"].of(k)) for k in range(4))
+    assert whole.num_seen == sum(len(data.splits["train"].indices_of(k)) for k in range(4))
     trainer(tmp_path).fit(alone, datamodule=data.client(2))
-    assert alone.num_seen == len(data.splits["train"].of(2))
+    assert alone.num_seen == len(data.splits["train"].indices_of(2))
     trainer(tmp_path).test(whole, datamodule=data, verbose=False)
     assert len(whole.predictions.collect(4).targets) == len(data.central_test)
     trainer(tmp_path).test(whole, datamodule=data.client(1), verbose=False)
-    assert len(whole.predictions.collect(4).targets) == len(data.splits["test"].of(1))
+    assert len(whole.predictions.collect(4).targets) == len(data.splits["test"].indices_of(1))
 
 
 def test_one_pass_covers_every_set_and_predicts_no_example_twice(tmp_path):

@@ -24,9 +24,9 @@ def test_splits_hold_every_example_once_and_leave_one_to_train(owner, val, test,
     sizes = np.bincount(owner, minlength=5)
     for client in range(5):
         for split in splits.values():
-            assert (owner[split.of(client) // 3] == client).all()
-        assert len(splits["train"].of(client)) >= min(1, sizes[client])
-        assert abs(len(splits["test"].of(client)) - test * sizes[client]) <= 1
+            assert (owner[split.indices_of(client) // 3] == client).all()
+        assert len(splits["train"].indices_of(client)) >= min(1, sizes[client])
+        assert abs(len(splits["test"].indices_of(client)) - test * sizes[client]) <= 1
 
 
 def test_a_fraction_per_client():
@@ -37,14 +37,14 @@ def test_a_fraction_per_client():
         fractions={"test": np.array([0.0, 0.5])},
         rng=np.random.default_rng(0),
     )
-    assert [len(splits["test"].of(k)) for k in (0, 1)] == [0, 5]
+    assert [len(splits["test"].indices_of(k)) for k in (0, 1)] == [0, 5]
 
 
 def test_grouping_keeps_the_order_within_a_client():
     grouped = group_by_client(np.array([9, 8, 7, 6]), np.array([1, 0, 1, 0]), 3)
-    assert [grouped.of(k).tolist() for k in range(3)] == [[8, 6], [9, 7], []]
+    assert [grouped.indices_of(k).tolist() for k in range(3)] == [[8, 6], [9, 7], []]
     assert grouped.owner().tolist() == [0, 0, 1, 1]
-    assert grouped.pooled().of(0).tolist() == [8, 6, 9, 7]
+    assert grouped.pooled().indices_of(0).tolist() == [8, 6, 9, 7]
 
 
 @given(st.integers(2, 60), st.one_of(st.integers(0, 1), st.floats(0, 0.9)), st.integers(0, 9))
@@ -74,5 +74,5 @@ def test_only_some_clients_entries(owner, clients):
     whole = group_by_client(np.arange(len(owner)), np.array(owner), 5)
     some = whole.only(np.array(sorted(clients)))
     for client in range(5):
-        expected = whole.of(client) if client in clients else []
-        assert np.array_equal(some.of(client), expected)
+        expected = whole.indices_of(client) if client in clients else []
+        assert np.array_equal(some.indices_of(client), expected)

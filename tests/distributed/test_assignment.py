@@ -96,7 +96,7 @@ def test_a_long_client_does_not_wait_for_short_ones():
 
 @given(st.integers(0, 20), st.integers(1, 30), st.integers(1, 5))
 def test_shares_of_a_batch_tile_it_and_average_to_its_mean(start, size, ranks):
-    parts = [RankShare(rank, ranks).of((start, start + size)) for rank in range(ranks)]
+    parts = [RankShare(rank, ranks).batch_part((start, start + size)) for rank in range(ranks)]
     real = [(low, high) for low, high, factor in parts if factor]
     assert [low for low, _ in real] + [start + size] == [start] + [high for _, high in real]
     for low, high, factor in parts:

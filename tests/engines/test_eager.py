@@ -87,7 +87,7 @@ def plain_loop(data, model, *, rounds, epochs, batch, lr):
         for client in range(data.num_clients):
             model.load_state_dict(start)
             optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
-            indices = data.train_clients.of(client)
+            indices = data.train_clients.indices_of(client)
             for epoch in range(epochs):
                 rng = generator(data.seed, "shuffle", round_idx, client, epoch)
                 order = torch.from_numpy(indices[rng.permutation(len(indices))])
@@ -157,7 +157,7 @@ def test_batchnorm_statistics_are_federated(make_data, make_federation):
     expected = torch.zeros(8)
     for client, share in ((0, 4 / 16), (1, 12 / 16)):
         model = with_batchnorm().train()
-        model(data.examples.inputs[data.train_clients.of(client)])
+        model(data.examples.inputs[data.train_clients.indices_of(client)])
         expected += share * model[1].running_mean
     federation.run()
     torch.testing.assert_close(federation.weights()["1.running_mean"], expected.detach())
@@ -187,7 +187,7 @@ def test_recalibrated_statistics_are_those_of_the_server_model(make_data, make_f
 
 def test_a_diverged_client_is_left_out_and_all_of_them_stop_the_run(make_data, make_federation):
     data = make_data([6, 6])
-    data.examples.inputs[data.train_clients.of(1)] = float("nan")
+    data.examples.inputs[data.train_clients.indices_of(1)] = float("nan")
     federation = ran(make_federation(data))
     assert federation.history[-1]["cohort/rejected"] == 1
     assert all(value.isfinite().all() for value in federation.weights().values())
@@ -249,7 +249,7 @@ def test_personal_evaluation_uses_each_clients_own_model(make_data, make_federat
     for client in (0, 1):
         model = mlp()
         model.load_state_dict(federation.engine.site.states.get(client)["own"]["params"])
-        indices = data.splits["test"].of(client)
+        indices = data.splits["test"].indices_of(client)
         expected = F.cross_entropy(
             model(data.examples.inputs[indices]), data.examples.targets[indices]
         )
@@ -290,7 +290,7 @@ def test_uniform_weighting_ignores_sizes(make_data, make_federation):
     parts = []
     for client in (0, 1):
         model = mlp()
-        indices = data.train_clients.of(client)
+        indices = data.train_clients.indices_of(client)
         F.cross_entropy(
             model(data.examples.inputs[indices]), data.examples.targets[indices]
         ).backward()
@@ -340,7 +340,7 @@ def test_a_rejected_client_keeps_the_state_it_had(make_data, make_federation):
     train = partial(federation.engine.train, federation.initial, [0, 1])
     train(federation.plans(1, []), on_client=lambda report: None)
     clean = data.examples.inputs.clone()
-    data.examples.inputs[data.train_clients.of(1)] = float("nan")
+    data.examples.inputs[data.train_clients.indices_of(1)] = float("nan")
     reports = train(federation.plans(2, []), on_client=lambda report: None).reports
     assert [report.rejected for report in reports] == [False, True]
     data.examples.inputs[:] = clean

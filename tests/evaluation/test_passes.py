@@ -50,7 +50,7 @@ def loss_after(weights, data, client, *, steps, lr=0.1):
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
 
     def loss(split):
-        indices = data.splits[split].of(client)
+        indices = data.splits[split].indices_of(client)
         return F.cross_entropy(
             model(data.examples.inputs[indices]), data.examples.targets[indices]
         )
@@ -71,7 +71,7 @@ def test_fine_tuned_models_are_those_of_plain_torch(make, kind, algorithm):
     federation.run()
     data, engine = federation.data, federation.engine
     found = engine.evaluate(federation.server, federation.plans(3, []))
-    for client in data.members:
+    for client in data.participants:
         start = engine.site.states.get(client)["own"] if algorithm else federation.server
         expected = loss_after(start, data, client, steps=2)
         assert found["finetuned"].loss[client] == pytest.approx(expected, rel=1e-5)
@@ -200,7 +200,7 @@ def test_a_client_that_diverges_keeps_the_state_that_it_had(make):
     federation = make(algorithm=alone, rounds=1, epochs=0)
     federation.run()
     engine = federation.engine
-    victim = int(federation.data.members[0])
+    victim = int(federation.data.participants[0])
     before = engine.site.states.get(victim)
     broken = engine.site.states.get(victim)
     next(leaves(broken["own"])).fill_(float("nan"))

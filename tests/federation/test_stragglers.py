@@ -26,12 +26,9 @@ def slow(deadline, spread=0.0):
 def test_work_counts_every_pass_of_every_stage():
     assert num_trained_examples(10, plan_of(epochs=3), FEDAVG) == 30
     assert num_trained_examples(8, plan_of(steps=5), FEDAVG) == 20
-    assert (
-        num_trained_examples(3, plan_of(steps=5), FEDAVG) == 15
-    )  # of a client smaller than a batch
+    assert num_trained_examples(3, plan_of(steps=5), FEDAVG) == 15  # less than a batch
     assert num_trained_examples(10, plan_of(-1, steps=5), FEDAVG) == 50
-    phases = (LocalStage(epochs=4), LocalStage())
-    two = Algorithm(name="two", phases=phases)
+    two = Algorithm(name="two", stages=(LocalStage(epochs=4), LocalStage()))
     assert num_trained_examples(10, plan_of(epochs=3), two) == 70
 
 

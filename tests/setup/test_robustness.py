@@ -91,11 +91,14 @@ def test_flipped_labels_are_those_of_attackers_and_are_for_training_only(root, m
     channel = build_channel(config, data)
     assert len(channel.attackers) == 2
     changed = {
-        int(i) for k in channel.attackers for i in data.train_clients.of(k) if before[i] != 1
+        int(i)
+        for k in channel.attackers
+        for i in data.train_clients.indices_of(k)
+        if before[i] != 1
     }  # of classes 0, 1, 2 the middle one is its own mirror
     assert set((data.examples.targets != before).nonzero().flatten().tolist()) == changed
     batch = next(iter(data.client(min(channel.attackers)).train_dataloader()))
-    own = data.train_clients.of(min(channel.attackers))
+    own = data.train_clients.indices_of(min(channel.attackers))
     assert sorted(batch.targets.tolist()) == sorted((2 - before[own]).tolist())
 
 

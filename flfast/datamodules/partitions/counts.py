@@ -1,13 +1,13 @@
-"""Counts: how many examples of each class every client gets, and who then owns which example.
+"""Counts of examples of each class per client, and the assignment of examples by counts.
 
-K clients, C classes, N examples. A partition decides counts [K, C]; `assign` does the rest.
+K clients, C classes, N examples. A partition determines counts [K, C], `assign` the owners.
 """
 
 import numpy as np
 
 
 def check_enough(num_examples: int, *, num_clients: int, min_samples: int) -> None:
-    """Refuse more clients than the examples can serve.
+    """Refuse a partition that needs more examples than there are.
 
     Raises:
         ValueError: if `num_clients * min_samples` exceeds `num_examples`.
@@ -21,7 +21,7 @@ def check_enough(num_examples: int, *, num_clients: int, min_samples: int) -> No
 
 
 def class_ids(labels: np.ndarray) -> np.ndarray:
-    """Labels renumbered so that the classes that occur are 0, 1, ...; int64 [N].
+    """Labels, renumbered so that the classes present are 0, 1, ...; int64 [N].
 
     >>> class_ids(np.array([7, 3, 7])).tolist()
     [1, 0, 1]
@@ -30,7 +30,7 @@ def class_ids(labels: np.ndarray) -> np.ndarray:
 
 
 def even_counts(total: int, num_parts: int) -> np.ndarray:
-    """`total` in parts that differ by at most 1, int64 [num_parts].
+    """Divide `total` into parts that differ by at most 1, int64 [num_parts].
 
     >>> even_counts(8, 3).tolist()
     [3, 3, 2]
@@ -39,7 +39,9 @@ def even_counts(total: int, num_parts: int) -> np.ndarray:
 
 
 def largest_remainder(shares: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    """Whole numbers nearest to `shares * totals` that sum to the totals exactly, int64 [R, D].
+    """Round `shares * totals` so that rows sum to the totals exactly, int64 [R, D].
+
+    The largest-remainder method: remainders are rounded up in descending order.
 
     Args:
         shares: [R, D], each row sums to 1.
@@ -55,41 +57,42 @@ def largest_remainder(shares: np.ndarray, totals: np.ndarray) -> np.ndarray:
 
 
 def raise_to_minimum(counts: np.ndarray, min_samples: int) -> np.ndarray:
-    """Counts [K, C] with the same column sums, in which every row sums to at least `min_samples`.
+    """Move examples from large to small clients until each has `min_samples`, int64 [K, C].
 
-    The client with the most examples gives of its most frequent class. A gift fills the receiver,
-    empties one class of the giver or ends its giving, so there are at most K * (C + 2) gifts.
+    Column sums stay. The largest client gives examples of its most frequent class. Each transfer
+    fills the recipient, empties a class of the donor, or leaves the donor with `min_samples`.
+    There are therefore at most K * (C + 2) transfers.
 
     Args:
         counts: int64 [K, C] with a sum of at least `K * min_samples`.
-        min_samples: examples.
+        min_samples: least examples of a client.
     """
     counts = counts.copy()
     sizes = counts.sum(axis=1)
     for client in np.flatnonzero(sizes < min_samples):
         while sizes[client] < min_samples:
-            giver = sizes.argmax()
-            label = counts[giver].argmax()
-            spare = min(counts[giver, label], sizes[giver] - min_samples)
-            gift = min(spare, min_samples - sizes[client])
-            counts[giver, label] -= gift
-            counts[client, label] += gift
-            sizes[giver] -= gift
-            sizes[client] += gift
+            donor = sizes.argmax()
+            label = counts[donor].argmax()
+            spare = min(counts[donor, label], sizes[donor] - min_samples)
+            moved = min(spare, min_samples - sizes[client])
+            counts[donor, label] -= moved
+            counts[client, label] += moved
+            sizes[donor] -= moved
+            sizes[client] += moved
     return counts
 
 
 def shuffled_by_class(classes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Positions of all examples sorted by class, in random order within a class, int64 [N]."""
+    """Positions of all examples, sorted by class and shuffled within each class, int64 [N]."""
     order = rng.permutation(len(classes))
     return order[np.argsort(classes[order], kind="stable")]
 
 
 def assign(classes: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Owner of every example, int64 [N]: random examples, as many of each class as counted.
+    """Owner of every example, int64 [N]: random examples of each class, by counts.
 
     Args:
-        classes: int64 [N] in [0, C).
+        classes: class of each example, int64 [N] in [0, C).
         counts: int64 [K, C]; column c sums to the number of examples of class c.
         rng: the only source of randomness.
     """

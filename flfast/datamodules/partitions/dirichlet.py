@@ -3,11 +3,11 @@
 Per class (`balanced=false`): Yurochkin, Agarwal, Ghosh, Greenewald, Hoang, Khazaeni, "Bayesian
 Nonparametric Federated Learning of Neural Networks", ICML 2019, section 4; Li, Diao, Chen, He,
 "Federated Learning on Non-IID Data Silos: An Experimental Study", ICDE 2022, p_k ~ Dir(beta).
-Theirs draws again until no client is too small; here the largest clients give to those instead.
+They repeat the draw until no client is too small. Here the largest clients give to small ones.
 
 Per client (`balanced=true`): Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data
 Distribution for Federated Visual Classification", 2019, arXiv:1909.06335, q ~ Dir(alpha * p).
-Their alpha is C times ours, so that ours means the same in both cases.
+Their alpha is C times ours: so, our alpha has the same meaning with both settings.
 """
 
 import numpy as np
@@ -33,14 +33,16 @@ def dirichlet(
     balanced: bool,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Owner of every example, int64 [N]; smaller alpha, stronger label skew.
+    """Owner of every example, int64 [N]; the smaller alpha, the stronger the label skew.
 
     Args:
         labels: class of each example, int64 [N].
         num_clients: size of the population.
-        alpha: concentration; towards 0 a client (a class, if not balanced) has one class (client).
-        min_samples: examples every client gets at least.
-        balanced: client sizes differ by at most 1, instead of following from the classes' draws.
+        alpha: concentration. Towards 0, a client has one class if balanced, and a class belongs
+            to one client if not.
+        min_samples: least examples of a client.
+        balanced: draw the class shares of each client; client sizes differ by at most 1.
+            Otherwise draw the client shares of each class; client sizes follow.
         rng: the only source of randomness.
     """
     check_enough(len(labels), num_clients=num_clients, min_samples=min_samples)
@@ -56,9 +58,10 @@ def dirichlet(
 def _per_client(
     class_sizes: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Counts int64 [K, C] with equal row sums: each client draws from what is left in the pool.
+    """Counts int64 [K, C] with even row sums: clients draw from a pool without replacement.
 
-    A pass serves a client or uses up a class, so there are at most K + C passes.
+    Each iteration of the inner loop completes a client or exhausts a class. There are therefore at
+    most K + C iterations.
     """
     pool = class_sizes.copy()
     prior = class_sizes * (len(pool) / class_sizes.sum())  # [C], mean 1
@@ -70,5 +73,5 @@ def _per_client(
             taken = np.minimum(largest_remainder(shares[None], np.array([missing]))[0], pool)
             counts[client] += taken
             pool -= taken
-    # The last served had least choice: no client id should mean that.
+    # The last clients had the least choice. Permuted, so that this does not depend on the id.
     return rng.permutation(counts)

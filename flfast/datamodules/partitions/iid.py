@@ -14,7 +14,7 @@ def iid(
     Args:
         labels: class of each example, int64 [N].
         num_clients: size of the population.
-        min_samples: examples every client gets at least.
+        min_samples: least examples of a client.
         rng: the only source of randomness.
     """
     check_enough(len(labels), num_clients=num_clients, min_samples=min_samples)

@@ -1,7 +1,7 @@
-"""Pathological label skew: a few classes per client, every example kept.
+"""Pathological label skew: a few classes per client; no example is lost.
 
-The setting of McMahan et al., AISTATS 2017, section 3, stated in classes rather than shards. Where
-`num_clients * classes_per_client` is no multiple of the classes, some have one holder more.
+The setting of McMahan et al., AISTATS 2017, section 3, in terms of classes instead of shards. A
+class is held by a number of clients that is roughly proportional to its size.
 """
 
 import numpy as np
@@ -23,8 +23,8 @@ def pathological(
     Args:
         labels: class of each example, int64 [N].
         num_clients: size of the population.
-        classes_per_client: most classes a client has, between C / num_clients and C.
-        min_samples: examples every client gets at least.
+        classes_per_client: most classes of a client, between C / num_clients and C.
+        min_samples: least examples of a client.
         rng: the only source of randomness.
 
     Raises:
@@ -34,8 +34,8 @@ def pathological(
     classes = class_ids(labels)
     class_sizes = np.bincount(classes)
     _check_classes(len(class_sizes), num_clients, classes_per_client)
-    slots = _slots(class_sizes, num_clients, classes_per_client, rng)
-    holds = _deal(slots, num_clients, classes_per_client, rng)
+    num_holders = _num_holders(class_sizes, num_clients, classes_per_client, rng)
+    holds = _assign_classes(num_holders, num_clients, classes_per_client, rng)
     counts = np.zeros((num_clients, len(class_sizes)), dtype=np.int64)
     for label, size in enumerate(class_sizes):
         holders = rng.permutation(np.flatnonzero(holds[:, label]))
@@ -64,12 +64,13 @@ def _check_classes(num_classes: int, num_clients: int, classes_per_client: int) 
         )
 
 
-def _slots(
+def _num_holders(
     class_sizes: np.ndarray, num_clients: int, classes_per_client: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Holders of every class, int64 [C] in [1, num_clients], summing to all clients' slots.
+    """Number of clients that hold each class, int64 [C] in [1, num_clients].
 
-    D'Hondt's rule, which keeps the smallest share of a holder as large as can be.
+    They sum to `num_clients * classes_per_client`. D'Hondt's method maximises the smallest share
+    that a holder gets of its class.
     """
     shares = class_sizes[:, None] / np.arange(1, num_clients + 1)  # [C, num_clients]
     shares[:, 0] = np.inf
@@ -80,18 +81,18 @@ def _slots(
     return np.bincount(best // num_clients, minlength=len(class_sizes))
 
 
-def _deal(
-    slots: np.ndarray, num_clients: int, classes_per_client: int, rng: np.random.Generator
+def _assign_classes(
+    num_holders: np.ndarray, num_clients: int, classes_per_client: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Who holds which class, bool [num_clients, C].
+    """The classes that each client holds, bool [num_clients, C].
 
-    Each client takes the classes with the most slots left: no class then has ever more slots than
-    clients are left, so that all are dealt.
+    Each client takes the classes that need the most holders. So, no class ever needs more holders
+    than clients remain, and every class gets all of its holders.
     """
-    left = slots.copy()
-    holds = np.zeros((num_clients, len(slots)), dtype=bool)
+    needed = num_holders.copy()
+    holds = np.zeros((num_clients, len(num_holders)), dtype=bool)
     for client in rng.permutation(num_clients):
-        taken = np.lexsort((rng.random(len(left)), -left))[:classes_per_client]
-        holds[client, taken] = True
-        left[taken] -= 1
+        chosen = np.lexsort((rng.random(len(needed)), -needed))[:classes_per_client]
+        holds[client, chosen] = True
+        needed[chosen] -= 1
     return holds

@@ -1,8 +1,8 @@
-"""Quantity skew: the same classes everywhere, client sizes from a Dirichlet distribution.
+"""Quantity skew: IID labels, client sizes from a Dirichlet distribution.
 
 Li, Diao, Chen, He, "Federated Learning on Non-IID Data Silos: An Experimental Study", ICDE 2022,
-q ~ Dir(beta). Theirs draws again until no client is too small; here the largest
-clients give to those instead.
+q ~ Dir(beta). They repeat the draw until no client is too small. Here the largest clients give to
+small ones.
 """
 
 import numpy as np
@@ -30,8 +30,9 @@ def quantity(
     Args:
         labels: class of each example, int64 [N].
         num_clients: size of the population.
-        alpha: concentration; towards 0 one client has nearly all, towards infinity all the same.
-        min_samples: examples every client gets at least.
+        alpha: concentration. Towards 0, one client has nearly all examples; towards infinity,
+            clients have equal sizes.
+        min_samples: least examples of a client.
         rng: the only source of randomness.
     """
     check_enough(len(labels), num_clients=num_clients, min_samples=min_samples)

@@ -1,4 +1,4 @@
-"""Shards of the data sorted by label, dealt at random.
+"""Shards of the data sorted by label, assigned to clients at random.
 
 McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-Efficient Learning of Deep Networks
 from Decentralized Data", AISTATS 2017, section 3: 200 shards, 2 for each of 100 clients.
@@ -23,12 +23,12 @@ def shards(
     Args:
         labels: class of each example, int64 [N].
         num_clients: size of the population.
-        shards_per_client: fewer is stronger skew.
-        min_samples: examples every client gets at least.
+        shards_per_client: shards of each client; the fewer, the stronger the skew.
+        min_samples: least examples of a client.
         rng: the only source of randomness.
 
     Raises:
-        ValueError: if a client whose shards are all of the smaller size has too few examples.
+        ValueError: if a client with the smallest shards would have too few examples.
     """
     check_enough(len(labels), num_clients=num_clients, min_samples=min_samples)
     num_shards = num_clients * shards_per_client

@@ -1,16 +1,16 @@
-"""Points of the simplex: Dirichlet draws that stay finite for any concentration."""
+"""Dirichlet draws that stay finite for any concentration."""
 
 import numpy as np
 
-# Beyond these a draw is one-hot, or even to six digits, and floats would overflow.
+# Beyond these bounds a draw is one-hot or uniform to six digits, and floats would overflow.
 _SMALLEST, _LARGEST = 1e-12, 1e12
 
 
 def dirichlet_logits(concentration: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Logits whose softmax over the last axis is a Dirichlet draw, same shape.
+    """Logits whose softmax over the last axis is a Dirichlet draw; same shape.
 
-    Gamma(a) is Gamma(a + 1) * U^(1 / a), taken in log space: where a small `a` makes every gamma
-    variate underflow to 0, logits still say which is largest, and which comes next.
+    Uses Gamma(a) = Gamma(a + 1) * U^(1 / a) in log space. For a small `a`, all gamma variates
+    underflow to 0, but their logarithms still have an order.
 
     Args:
         concentration: [..., D], each > 0.

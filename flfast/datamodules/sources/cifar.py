@@ -3,6 +3,7 @@
 Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,9 +29,9 @@ def cifar(  # noqa: PLR0913 - one parameter an option
     """60,000 colour images [N, 3, 32, 32], the last 10,000 for testing.
 
     Args:
-        name: which of the two, in torchvision's words: 10 classes, or 100 (the fine ones).
-        root: folder that holds `cifar-10-batches-py/` or `cifar-100-python/`.
-        download: fetch files that are missing.
+        name: torchvision's name of the dataset: 10 classes, or the 100 fine ones.
+        root: folder with `cifar-10-batches-py/` or `cifar-100-python/`.
+        download: download missing files.
         mean: per channel, of pixels scaled to [0, 1].
         std: same scale, > 0.
         random_crop: pixels of padding before a random crop in training; 0 is off.
@@ -42,17 +43,8 @@ def cifar(  # noqa: PLR0913 - one parameter an option
     from torchvision import datasets
 
     dataset = getattr(datasets, name)
-
-    def read(part: Part) -> tuple[Tensor, Tensor]:
-        try:
-            data = dataset(root, train=part == "train", download=download)
-        except RuntimeError as error:
-            folder = Path(root) / dataset.base_folder
-            raise ValueError(f"{', '.join(_damaged(dataset, folder))}: {error}") from None
-        return torch.from_numpy(data.data).permute(0, 3, 1, 2), torch.tensor(data.targets)
-
     return official_examples(
-        read,
+        partial(_read, dataset, root, download=download),
         files=dataset.base_folder,
         root=root,
         num_classes=10 if name == "CIFAR10" else 100,
@@ -62,8 +54,17 @@ def cifar(  # noqa: PLR0913 - one parameter an option
     )
 
 
-def _damaged(dataset: Any, folder: Path) -> list[str]:
-    """Names of the files that are missing, or not those that were published."""
+def _read(dataset: Any, root: str, part: Part, *, download: bool) -> tuple[Tensor, Tensor]:
+    try:
+        data = dataset(root, train=part == "train", download=download)
+    except RuntimeError as error:
+        damaged = _damaged_files(dataset, Path(root) / dataset.base_folder)
+        raise ValueError(f"{', '.join(damaged)}: {error}") from None
+    return torch.from_numpy(data.data).permute(0, 3, 1, 2), torch.tensor(data.targets)
+
+
+def _damaged_files(dataset: Any, folder: Path) -> list[str]:
+    """Names of files that are missing or have a wrong checksum."""
     from torchvision.datasets.utils import check_integrity
 
     published = [*dataset.train_list, *dataset.test_list]

@@ -35,9 +35,9 @@ def emnist(
     """Upright grey images [N, 1, 28, 28] with labels from 0, training then test set.
 
     Args:
-        split: which selection of classes; 62, 47, 47, 26, 10 and 10 of them.
-        root: folder that holds `EMNIST/raw/`.
-        download: fetch files that are missing.
+        split: EMNIST's split, with 62, 47, 47, 26, 10 or 10 classes.
+        root: folder with `EMNIST/raw/`.
+        download: download missing files.
         mean: of pixels scaled to [0, 1].
         std: same scale, > 0.
 
@@ -46,14 +46,14 @@ def emnist(
     """
     from torchvision.datasets import EMNIST
 
-    # The files count letters from 1.
+    # In the files, labels of letters start at 1.
     first_label = 1 if split == "letters" else 0
 
     def read(part: Part) -> tuple[Tensor, Tensor]:
         stem = Path(root) / "EMNIST" / "raw" / f"emnist-{split}-{part}"
         check_idx(Path(f"{stem}-images-idx3-ubyte"), Path(f"{stem}-labels-idx1-ubyte"))
         data = EMNIST(root, split=split, train=part == "train", download=download)
-        # The files hold every image with rows and columns exchanged.
+        # In the files, images are transposed.
         return data.data.transpose(1, 2).unsqueeze(1), data.targets - first_label
 
     return official_examples(

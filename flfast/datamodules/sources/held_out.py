@@ -1,4 +1,4 @@
-"""Central test sets: the official one of a published dataset, or one chosen by us."""
+"""Central test sets: the official one of a published dataset, or a random one."""
 
 import contextlib
 import http.client
@@ -19,8 +19,8 @@ from flfast.randomness import generator
 Part = Literal["train", "test"]
 
 _TIMEOUT_S = 10.0
-# What torchvision raises for files that are missing, damaged or cannot be downloaded.
-_UNREADABLE = (
+# Raised by torchvision if files are missing, damaged or cannot be downloaded.
+_READ_ERRORS = (
     OSError,
     RuntimeError,
     ValueError,
@@ -38,26 +38,25 @@ def official_examples(
     num_classes: int,
     transform: BatchTransform,
 ) -> Examples:
-    """Examples of a published dataset, its training set followed by its test set.
+    """Examples of a published dataset: its training set followed by its test set.
 
     Args:
-        read: gives one part as uint8 images [N, channels, H, W] and integer labels [N].
-        files: which files are read, below `root`, for the message.
+        read: returns a part as uint8 images [N, channels, H, W] and integer labels [N].
+        files: the files that are read, below `root`, for error messages.
         root: folder of the datasets.
         num_classes: C.
-        transform: of the batches.
+        transform: normalisation and augmentation of batches.
 
     Raises:
-        ValueError: if the files are not there and were not downloaded, are damaged, or do not
-            fit together.
+        ValueError: if files are missing or damaged, or do not fit together.
     """
     try:
         with _quiet_download():
             (train, train_labels), (test, test_labels) = read("train"), read("test")
-    except _UNREADABLE as error:
+    except _READ_ERRORS as error:
         raise ValueError(
             f"data.root={root} has no readable {files}: put these files there, point data.root or "
-            "the environment variable FLFAST_DATA to them, or set data.download=true and have a "
+            "the environment variable FLFAST_DATA to them, or set data.download=true with a "
             f"network ({' '.join(str(error).split()) or type(error).__name__})"
         ) from None
     try:
@@ -74,9 +73,9 @@ def official_examples(
 
 
 def held_out_test(targets: np.ndarray, *, test_fraction: float, seed: int) -> np.ndarray | None:
-    """Stratified test set, bool [N]; None if `test_fraction` is 0.
+    """Random stratified test set, bool [N]; None if `test_fraction` is 0.
 
-    Every class gives its share, rounded, and keeps at least one example for training.
+    The share of each class is rounded. At least one example stays for training.
 
     Args:
         targets: class of each example, int [N].
@@ -84,7 +83,7 @@ def held_out_test(targets: np.ndarray, *, test_fraction: float, seed: int) -> np
         seed: the run's seed.
 
     Raises:
-        ValueError: if every class is too small to give an example.
+        ValueError: if no class has enough examples to hold one out.
     """
     if not test_fraction:
         return None
@@ -92,7 +91,7 @@ def held_out_test(targets: np.ndarray, *, test_fraction: float, seed: int) -> np
     num_test = np.minimum(np.floor(test_fraction * counts + 0.5), np.maximum(counts - 1, 0))
     if not num_test.any():
         raise ValueError(
-            f"data.test_fraction={test_fraction} holds out nothing, the largest class has "
+            f"data.test_fraction={test_fraction} holds out no example: the largest class has "
             f"{counts.max(initial=0)} examples; raise it, or set 0 for no test set"
         )
     order = np.lexsort((generator(seed, "test set").random(len(targets)), targets))
@@ -104,12 +103,12 @@ def held_out_test(targets: np.ndarray, *, test_fraction: float, seed: int) -> np
 
 @contextlib.contextmanager
 def _quiet_download() -> Iterator[None]:
-    """Keep stdout clean and give up on silent hosts."""
+    """Redirect torchvision's output to stderr, and time out on hosts that do not answer."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_TIMEOUT_S)
     try:
         with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
-            # NumPy >= 2.4 warns about the flags in CIFAR's pickles, which are of Python 2.
+            # NumPy >= 2.4 warns about flags in CIFAR's pickles, which Python 2 wrote.
             warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
             yield
     finally:

@@ -1,4 +1,4 @@
-"""IDX files, in which MNIST and its kin lie: whether one is what it says it is."""
+"""Checks IDX files, the format of MNIST and similar datasets."""
 
 import math
 import struct
@@ -9,14 +9,14 @@ _UINT8 = 8
 
 
 def check_idx(images: Path, labels: Path) -> None:
-    """Compare headers and sizes of two uncompressed files; those that are not there pass.
+    """Check headers and sizes of two uncompressed files; missing files are accepted.
 
     Args:
-        images: uint8 [N, H, W].
-        labels: uint8 [N].
+        images: path of the images, uint8 [N, H, W].
+        labels: path of the labels, uint8 [N].
 
     Raises:
-        ValueError: that names the file and what is wrong.
+        ValueError: if a file is damaged; names the file and the problem.
     """
     shapes = [_shape(path, ndim) for path, ndim in ((images, 3), (labels, 1)) if path.is_file()]
     counts = [shape[0] for shape in shapes]
@@ -29,7 +29,9 @@ def _shape(path: Path, ndim: int) -> tuple[int, ...]:
     with path.open("rb") as stream:
         start = stream.read(header)
     if len(start) < header:
-        raise ValueError(f"{path} is cut: it has {len(start)} bytes, its header alone {header}")
+        raise ValueError(
+            f"{path} is truncated: it has {len(start)} bytes, its header alone has {header}"
+        )
     zero, empty, kind, dims = struct.unpack_from(_HEADER, start)
     if (zero, empty, kind, dims) != (0, 0, _UINT8, ndim):
         raise ValueError(
@@ -39,7 +41,7 @@ def _shape(path: Path, ndim: int) -> tuple[int, ...]:
     shape = struct.unpack_from(f">{ndim}I", start, struct.calcsize(_HEADER))
     found, expected = path.stat().st_size, header + math.prod(shape)
     if found != expected:
-        raise ValueError(f"{path} has {found} bytes, {list(shape)} needs {expected}")
+        raise ValueError(f"{path} has {found} bytes, its shape {list(shape)} needs {expected}")
     if not found - header:
-        raise ValueError(f"{path} is empty: its header says {list(shape)}")
+        raise ValueError(f"{path} is empty: its shape is {list(shape)}")
     return shape

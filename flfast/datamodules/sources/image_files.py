@@ -1,4 +1,4 @@
-"""Image files: decoded all at once into one tensor, or one by one on access."""
+"""Image files, decoded all at once into a tensor or each on access."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import Dataset
 
-_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+_READ_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 class UnreadableImageError(ValueError):
-    """A file that is no image, perhaps found in the middle of training."""
+    """A file that cannot be decoded; files read on access may raise it during training."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,10 @@ class ImageFiles(Dataset[Tensor]):
     """Map-style dataset of uint8 images [channels, H, W], decoded on access.
 
     Attributes:
-        paths: one file an example.
-        channels: 1 converts to grey, 3 to RGB.
-        image_size: H = W in pixels, of the centre, scaled; None keeps what the file has.
+        paths: one file per example.
+        channels: 1 converts to greyscale, 3 to RGB.
+        image_size: H = W in pixels: the image is scaled to cover this square and cropped to its
+            centre; None keeps the file's size.
     """
 
     paths: Sequence[str]
@@ -38,9 +39,9 @@ class ImageFiles(Dataset[Tensor]):
         try:
             with Image.open(self.paths[index]) as image:
                 pixels = image.convert("L" if self.channels == 1 else "RGB")
-        except _UNREADABLE as error:
+        except _READ_ERRORS as error:
             raise UnreadableImageError(
-                f"{self.paths[index]} is no readable image: {error}"
+                f"{self.paths[index]} is not a readable image: {error}"
             ) from None
         if self.image_size is not None:
             size = (self.image_size, self.image_size)
@@ -50,7 +51,7 @@ class ImageFiles(Dataset[Tensor]):
 
 
 def decode_all(files: ImageFiles) -> Tensor:
-    """All images of one size, uint8 [N, channels, H, W]."""
+    """Decode all images, which must have equal sizes: uint8 [N, channels, H, W]."""
     inputs = torch.empty((len(files), *files[0].shape), dtype=torch.uint8)
     for index in range(len(files)):
         inputs[index] = files[index]
@@ -58,10 +59,10 @@ def decode_all(files: ImageFiles) -> Tensor:
 
 
 def check_one_size(paths: Sequence[str]) -> None:
-    """Read the sizes from the files' headers.
+    """Check, from the files' headers, that all images have equal sizes.
 
     Raises:
-        ValueError: if two files differ, or one is no image.
+        ValueError: if sizes differ, or a file is not an image.
     """
     first = _size(paths[0])
     for path in paths:
@@ -76,5 +77,5 @@ def _size(path: str) -> tuple[int, int]:
     try:
         with Image.open(path) as image:
             return image.size
-    except _UNREADABLE as error:
-        raise ValueError(f"{path} is no readable image: {error}") from None
+    except _READ_ERRORS as error:
+        raise ValueError(f"{path} is not a readable image: {error}") from None

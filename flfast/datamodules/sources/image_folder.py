@@ -1,4 +1,4 @@
-"""Images of your own: one folder a class."""
+"""Your own images, in one folder per class."""
 
 from pathlib import Path
 from typing import Literal
@@ -28,24 +28,21 @@ def image_folder(  # noqa: PLR0913 - one parameter an option
 ) -> Examples:
     """Images below `root/train/CLASS/` and `root/test/CLASS/`, or below `root/CLASS/`.
 
-    Classes are numbered in the order of their names, files sorted by name within a class.
-
     Args:
         root: folder of the images.
-        image_size: H = W in pixels: images are scaled to cover that square and cut to its
-            centre; None takes them as they are, all of one size.
-        in_memory: decode all into uint8 [N, channels, H, W] now, or each on access.
-        channels: 1 for grey, 3 for RGB.
-        test_fraction: share of every class held out where there is no folder `test/`; 0 is none.
+        image_size: as in `ImageFiles`; None requires images of equal sizes.
+        in_memory: decode all images at once; otherwise each on access.
+        channels: 1 for greyscale, 3 for RGB.
+        test_fraction: share of every class held out if there is no folder `test/`; 0 for none.
         mean: per channel, of pixels scaled to [0, 1].
         std: same scale, > 0.
         random_crop: pixels of padding before a random crop in training; 0 is off.
         random_flip: mirror half of the training images.
-        seed: the run's seed, which chooses a held-out test set.
+        seed: the run's seed, which determines a held-out test set.
 
     Raises:
-        ValueError: if there are no class folders, a file is no image, or sizes differ. With
-            `in_memory` off and a given `image_size`, a broken file is found on access only.
+        ValueError: if there are no class folders, a file is not an image, or sizes differ. If
+            images are decoded on access and scaled, a broken file is only found on access.
     """
     transform = image_transform(
         mean=mean, std=std, channels=channels, random_crop=random_crop, random_flip=random_flip
@@ -56,9 +53,8 @@ def image_folder(  # noqa: PLR0913 - one parameter an option
     if image_size is None:
         check_one_size(paths)
     files = ImageFiles(paths, channels=channels, image_size=image_size)
-    inputs = decode_all(files) if in_memory else files
     return Examples(
-        inputs=inputs,
+        inputs=decode_all(files) if in_memory else files,
         targets=torch.from_numpy(targets),
         num_classes=len(classes),
         input_shape=tuple(files[0].shape),
@@ -68,7 +64,10 @@ def image_folder(  # noqa: PLR0913 - one parameter an option
 
 
 def _list_files(folder: Path) -> tuple[list[str], np.ndarray, list[str], np.ndarray | None]:
-    """Paths, classes as int64 [N], class names, and bool [N] where there is a folder test/."""
+    """Paths, labels int64 [N], class names, and is_test bool [N] if there is a folder test/.
+
+    Classes are sorted by name, and so are the files of a class.
+    """
     has_train, has_test = (folder / "train").is_dir(), (folder / "test").is_dir()
     if has_test and not has_train:
         raise ValueError(f"data.root={folder} has a folder test/ but no train/")

@@ -1,4 +1,4 @@
-"""MNIST and the two datasets made in its image.
+"""MNIST and two datasets of the same format, Fashion-MNIST and KMNIST.
 
 LeCun et al., Gradient-based learning applied to document recognition, 1998; Xiao et al.,
 Fashion-MNIST, 2017 (arXiv:1708.07747); Clanuwat et al., Deep Learning for Classical Japanese
@@ -28,9 +28,9 @@ def mnist(
     """70,000 grey images [N, 1, 28, 28] of 10 classes, the last 10,000 for testing.
 
     Args:
-        name: which of the three, in torchvision's words.
-        root: folder that holds `NAME/raw/`.
-        download: fetch files that are missing.
+        name: torchvision's name of the dataset.
+        root: folder with `NAME/raw/`.
+        download: download missing files.
         mean: of pixels scaled to [0, 1].
         std: same scale, > 0.
 

@@ -1,7 +1,7 @@
-"""Arrays of numbers from pickles of strangers, without running what the pickles ask for.
+"""Loads arrays of numbers from untrusted pickles, without running pickled code.
 
-Every global that a pickled array names is answered by a stand-in of this file, so that neither
-pickled code nor NumPy's own unpickling of types runs; any other global is refused.
+This file replaces every global that a pickled array refers to, so that NumPy's unpickling of
+types does not run either. Any other global is refused.
 """
 
 import pickle
@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 _NUMERIC = re.compile(r"[iuf]\d{1,2}")
-_DAMAGED = (
+_READ_ERRORS = (
     OSError,
     EOFError,
     MemoryError,
@@ -28,7 +28,7 @@ _DAMAGED = (
     AttributeError,
     OverflowError,
     RuntimeError,
-    SyntaxError,  # of an npy header, as is the next
+    SyntaxError,  # an npy header is parsed as Python; the next error has the same source
     tokenize.TokenError,
     struct.error,
     zlib.error,
@@ -72,7 +72,7 @@ def _array(content: Any, dtype: _Dtype, shape: Sequence[int], order: str, *axes:
     return array
 
 
-def _blank(*_: object) -> _Array:
+def _empty_array(*_: object) -> _Array:
     return _Array()
 
 
@@ -86,18 +86,18 @@ def _latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _no_bytes() -> bytes:
+def _empty_bytes() -> bytes:
     return b""
 
 
-_STAND_INS: dict[tuple[str, str], Any] = {
+_REPLACEMENTS: dict[tuple[str, str], Any] = {
     ("numpy", "dtype"): _Dtype,
-    # Only ever handed to _reconstruct.
+    # Only passed to _reconstruct, which ignores it.
     ("numpy", "ndarray"): "ndarray",
-    # How protocol 2 spells bytes, and none of them.
+    # Protocol 2 encodes bytes as calls of these two, the second for empty bytes.
     ("_codecs", "encode"): _latin1,
-    ("__builtin__", "bytes"): _no_bytes,
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _blank for core in ("core", "_core")},
+    ("__builtin__", "bytes"): _empty_bytes,
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _empty_array for core in ("core", "_core")},
     **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
     **{(f"numpy.{core}.numeric", "_frombuffer"): _array for core in ("core", "_core")},
 }
@@ -105,21 +105,21 @@ _STAND_INS: dict[tuple[str, str], Any] = {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _STAND_INS:
-            raise ValueError(f"asks for {module}.{name}, only arrays of numbers are read")
-        return _STAND_INS[module, name]
+        if (module, name) not in _REPLACEMENTS:
+            raise ValueError(f"refers to {module}.{name}, only arrays of numbers are read")
+        return _REPLACEMENTS[module, name]
 
 
 def load_arrays(path: Path, *, entry: str, names: Sequence[str]) -> list[np.ndarray]:
-    """Read-only arrays of numbers out of one pickled dict in an npz file.
+    """Read-only arrays of numbers from a pickled dict in an npz file.
 
     Args:
-        path: npz file as `numpy.savez(path, entry={...})` writes it.
-        entry: name of the 0-d object array that holds the dict.
-        names: keys of the wanted arrays.
+        path: npz file, as written by `numpy.savez(path, entry={...})`.
+        entry: name of the 0-d object array with the dict.
+        names: keys of the arrays to return.
 
     Raises:
-        ValueError: if the file is damaged, holds anything else, or asks for any other global.
+        ValueError: if the file is damaged, holds anything else, or refers to another global.
     """
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{entry}.npy") as stream:
@@ -129,12 +129,12 @@ def load_arrays(path: Path, *, entry: str, names: Sequence[str]) -> list[np.ndar
             shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
             if shape or not dtype.hasobject:
                 raise ValueError(f"{entry} is {dtype} {list(shape)}, expected one pickled dict")
-            return _numbers(_Unpickler(stream).load(), names)
-    except _DAMAGED as error:
+            return _select_arrays(_Unpickler(stream).load(), names)
+    except _READ_ERRORS as error:
         raise ValueError(f"{path} cannot be read: {str(error) or type(error).__name__}") from None
 
 
-def _numbers(loaded: Any, names: Sequence[str]) -> list[np.ndarray]:
+def _select_arrays(loaded: Any, names: Sequence[str]) -> list[np.ndarray]:
     content = loaded.content[0] if isinstance(loaded, _Array) else loaded
     if not isinstance(content, dict) or not set(names) <= content.keys():
         found = sorted(map(str, content)) if isinstance(content, dict) else type(content).__name__

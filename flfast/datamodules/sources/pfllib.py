@@ -1,4 +1,4 @@
-"""Datasets that PFLlib has already divided among clients: `{train,test}/{client}.npz`.
+"""Datasets that PFLlib has already partitioned: `{train,test}/{client}.npz`.
 
 Zhang et al., PFLlib: A Beginner-Friendly and Comprehensive Personalized Federated Learning
 Library and Benchmark, JMLR 2025 (arXiv:2312.04992).
@@ -16,32 +16,33 @@ from flfast.datamodules.transforms import BatchTransform
 
 
 def pfllib(*, root: str) -> Examples:
-    """Examples with the owner and the training or test set that PFLlib gave them.
+    """Examples of a dataset that PFLlib has partitioned and split.
 
-    Inputs [N, ...] are not normalised, PFLlib has done that; floating-point ones are float32.
-    Training examples come first, by client, then the test examples, by client. `num_classes` is
-    what `config.json` says, else the largest label + 1.
+    Inputs [N, ...] are not normalised, since PFLlib has done that; floating-point inputs become
+    float32. Training examples come first, then test examples, each grouped by client.
 
     Args:
-        root: folder with `train/`, `test/` and perhaps `config.json`; no pickled code in it runs.
+        root: folder with `train/`, `test/` and optionally `config.json`, whose `num_classes`
+            replaces the largest label + 1. Pickled code in the files does not run.
 
     Raises:
-        ValueError: if files are missing, or hold anything but arrays of numbers that fit together.
+        ValueError: if files are missing, hold anything but arrays of numbers, or do not fit
+            together.
     """
     folder = Path(root).expanduser()
     config = _read_config(folder)
     paths = _client_files(folder, num_clients=config.get("num_clients", 0))
     parts = [_read_client(path, config.get("num_classes")) for path in paths]
     counts = np.array([len(labels) for _, labels in parts])
-    _check_alike(paths, [inputs for inputs, _ in parts])
+    _check_same_shape(paths, [inputs for inputs, _ in parts])
     first = next((inputs for inputs, _ in parts if len(inputs)), parts[0][0])
-    # Parts are let go as they are copied, last first, which lets the heap shrink meanwhile.
+    # Each part is freed once it is copied. Last first, so that the heap can shrink meanwhile.
     inputs = np.empty((counts.sum(), *first.shape[1:]), dtype=first.dtype)
     targets = np.empty(counts.sum(), dtype=np.int64)
     for end in reversed(np.cumsum(counts)):
         part_inputs, part_targets = parts.pop()
-        own = slice(end - len(part_targets), end)
-        inputs[own], targets[own] = part_inputs, part_targets
+        rows = slice(end - len(part_targets), end)
+        inputs[rows], targets[rows] = part_inputs, part_targets
     num_clients = len(paths) // 2
     return Examples(
         inputs=torch.from_numpy(inputs),
@@ -63,16 +64,16 @@ def _read_config(folder: Path) -> dict[str, int]:
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} is no JSON object, got {type(content).__name__}")
+        raise ValueError(f"{path} is not a JSON object, got {type(content).__name__}")
     config = {key: content[key] for key in ("num_clients", "num_classes") if key in content}
     for key, value in config.items():
         if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{path} says {key}={value!r}, expected an integer >= 1")
+            raise ValueError(f"{path} has {key}={value!r}, expected an integer >= 1")
     return config
 
 
 def _client_files(folder: Path, *, num_clients: int) -> list[Path]:
-    """The training file of every client, in order, then the test files."""
+    """Training files of all clients, in order, followed by their test files."""
     parts = [folder / "train", folder / "test"]
     for part in parts:
         if not part.is_dir():
@@ -107,7 +108,7 @@ def _read_client(path: Path, num_classes: int | None) -> tuple[np.ndarray, np.nd
     if low < 0 or high >= (num_classes or np.inf):
         below = f"[0, {num_classes}), as config.json says" if num_classes else ">= 0"
         raise ValueError(f"{path}: labels must lie in {below}, got {low} to {high}")
-    # Floats as models read them; of the integers torch knows few more than these two.
+    # Floats become float32, as models expect. Integers become uint8 or int64, which torch has.
     integer = inputs.dtype if inputs.dtype == np.uint8 else np.int64
     inputs = inputs.astype(np.float32 if inputs.dtype.kind == "f" else integer, copy=False)
     if inputs.size and not np.isfinite([inputs.min(), inputs.max()]).all():
@@ -115,12 +116,12 @@ def _read_client(path: Path, num_classes: int | None) -> tuple[np.ndarray, np.nd
     return inputs, targets
 
 
-def _check_alike(paths: list[Path], parts: list[np.ndarray]) -> None:
-    full = [(path, part) for path, part in zip(paths, parts, strict=True) if len(part)]
-    for path, part in full:
-        first_path, first = full[0]
+def _check_same_shape(paths: list[Path], parts: list[np.ndarray]) -> None:
+    nonempty = [(path, part) for path, part in zip(paths, parts, strict=True) if len(part)]
+    for path, part in nonempty:
+        first_path, first = nonempty[0]
         if (part.shape[1:], part.dtype) != (first.shape[1:], first.dtype):
             raise ValueError(
-                f"{path} holds inputs {part.dtype} {list(part.shape[1:])}, but {first_path} "
+                f"{path} has inputs {part.dtype} {list(part.shape[1:])}, but {first_path} has "
                 f"{first.dtype} {list(first.shape[1:])}; all clients must have the same"
             )

@@ -1,4 +1,4 @@
-"""SVHN: house numbers from street views.
+"""SVHN: digits of house numbers from street views.
 
 Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, 2011.
 """
@@ -21,15 +21,15 @@ def svhn(
     random_crop: NonNegativeInt,
     random_flip: bool,
 ) -> Examples:
-    """73,257 + 26,032 colour images [N, 3, 32, 32] of 10 digits, training then test set.
+    """99,289 colour images [N, 3, 32, 32] of 10 digits, the last 26,032 for testing.
 
     Args:
-        root: folder that holds `train_32x32.mat` and `test_32x32.mat`.
-        download: fetch files that are missing.
+        root: folder with `train_32x32.mat` and `test_32x32.mat`.
+        download: download missing files.
         mean: per channel, of pixels scaled to [0, 1].
         std: same scale, > 0.
         random_crop: pixels of padding before a random crop in training; 0 is off.
-        random_flip: mirror half of the training images, which changes what digits look like.
+        random_flip: mirror half of the training images; mirrored digits are no longer digits.
 
     Raises:
         ValueError: if the files cannot be read.
@@ -41,15 +41,11 @@ def svhn(
             data = SVHN(root, split=part, download=download)
         except RuntimeError as error:
             raise ValueError(f"{part}_32x32.mat: {error}") from None
-        # From Fortran order, in which torch.cat would be slow.
+        # The files are in Fortran order, in which torch.cat would be slow.
         return torch.from_numpy(data.data).contiguous(), torch.from_numpy(data.labels)
 
-    return official_examples(
-        read,
-        files="train_32x32.mat and test_32x32.mat",
-        root=root,
-        num_classes=10,
-        transform=image_transform(
-            mean=mean, std=std, channels=3, random_crop=random_crop, random_flip=random_flip
-        ),
+    transform = image_transform(
+        mean=mean, std=std, channels=3, random_crop=random_crop, random_flip=random_flip
     )
+    files = "train_32x32.mat and test_32x32.mat"
+    return official_examples(read, files=files, root=root, num_classes=10, transform=transform)

@@ -167,7 +167,7 @@ class FusedTraining:
         """Clients by stack; a stack of one is a client that trains alone."""
         width, sizes = 1, self._site.data.train_clients
         if len(clients) > 1 and not_stackable(plan.batching) is None:
-            largest = max(clients, key=lambda k: len(sizes.of(k)))
+            largest = max(clients, key=lambda k: len(sizes.indices_of(k)))
             width = self.programs(plan).stack.width(
                 self._stack, lambda: self.start(largest, broadcast, plan), plan
             )
@@ -176,7 +176,7 @@ class FusedTraining:
         limit = self._site.trainers.trainer(plan).train_limit
         steps = [
             local_steps(
-                len(sizes.of(client_id)),
+                len(sizes.indices_of(client_id)),
                 plan.batching._replace(limit=limit),
                 epochs=plan.local_epochs,
                 steps=plan.local_steps,

@@ -34,11 +34,14 @@ PIXELS = np.zeros((12, 28, 28), np.uint8)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is cut: it has 0 bytes, its header alone 16"),
-        (idx(PIXELS)[:7], "is cut: it has 7 bytes"),
-        (idx(PIXELS)[:500], r"has 500 bytes, \[12, 28, 28\] needs 9424"),
+        (b"", "is truncated: it has 0 bytes, its header alone has 16"),
+        (idx(PIXELS)[:7], "is truncated: it has 7 bytes"),
+        (idx(PIXELS)[:500], r"has 500 bytes, its shape \[12, 28, 28\] needs 9424"),
         (idx(PIXELS) + b"x", "has 9425 bytes"),
-        (idx(PIXELS, shape=(2**31, 28, 28)), r"has 9424 bytes, \[2147483648, 28, 28\] needs"),
+        (
+            idx(PIXELS, shape=(2**31, 28, 28)),
+            r"9424 bytes, its shape \[2147483648, 28, 28\] needs",
+        ),
         (idx(PIXELS, start=b"PK\x03\x04"), "begins with 50 4b 03 04, expected 00 00 08 03"),
         (idx(PIXELS, start=b"\0\0\x0d\3"), "begins with 00 00 0d 03"),
         (idx(PIXELS.reshape(12, -1)), "begins with 00 00 08 02"),

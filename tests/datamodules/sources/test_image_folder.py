@@ -104,7 +104,7 @@ def test_an_unreadable_file_is_named(content, image_size, save, load, tmp_path):
     save("a")
     path = tmp_path / "a" / "2.png"
     path.write_bytes(b"no image" if content == "text" else path.read_bytes()[:60])
-    with pytest.raises(ValueError, match=r"2\.png is no readable image") as caught:
+    with pytest.raises(ValueError, match=r"2\.png is not a readable image") as caught:
         load(image_size=image_size)
     assert caught.value.__suppress_context__
 
@@ -113,7 +113,7 @@ def test_a_file_that_breaks_later_is_named_on_access(save, load, tmp_path):
     save("a")
     examples = load(in_memory=False)
     (tmp_path / "a" / "3.png").write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"3\.png is no readable image"):
+    with pytest.raises(ValueError, match=r"3\.png is not a readable image"):
         examples.inputs[3]
 
 

@@ -87,7 +87,7 @@ def test_pickled_code_is_refused_by_name_and_never_runs(tmp_path, function, name
     pickled = pickle.dumps(content, protocol=protocol)
     write(tmp_path / "0.npz", pickled)
     with pytest.raises(
-        ValueError, match=rf"0\.npz cannot be read: asks for \w+\.{name}"
+        ValueError, match=rf"0\.npz cannot be read: refers to \w+\.{name}"
     ) as caught:
         load(tmp_path / "0.npz")
     assert caught.value.__suppress_context__

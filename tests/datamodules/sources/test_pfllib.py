@@ -82,7 +82,7 @@ def test_config_json_may_name_more_classes_than_occur(root):
     ("text", "message"),
     [
         ("{", "is not JSON"),
-        ("[1]", "is no JSON object"),
+        ("[1]", "is not a JSON object"),
         ('{"num_classes": 0}', "num_classes=0, expected an integer >= 1"),
         ('{"num_clients": "3"}', "num_clients='3', expected"),
         ('{"num_clients": 4}', r"lacks train/3\.npz"),
@@ -176,7 +176,7 @@ class Attack:
 
 def test_pickled_code_in_a_dataset_never_runs(root):
     write(root, "train", 2, **client(5), z=Attack(root / "was-run"))
-    with pytest.raises(ValueError, match=r"train/2\.npz .*asks for \w+\.mkdir"):
+    with pytest.raises(ValueError, match=r"train/2\.npz .*refers to \w+\.mkdir"):
         pfllib(root=str(root))
     assert not (root / "was-run").exists()
 

@@ -118,7 +118,7 @@ def test_a_learning_rate_of_zero_keeps_momentum(make_data, make_federation, wrap
 @pytest.mark.parametrize("engine", [EagerTraining, FusedTraining])
 def test_diverging_clients_are_left_out(make_data, make_federation, engine):
     data = make_data([6, 6])
-    data.examples.inputs[data.train_clients.of(1)] = float("nan")
+    data.examples.inputs[data.train_clients.indices_of(1)] = float("nan")
     federation = ran(make_federation(data, mlp()), engine)
     assert federation.history[-1]["cohort/rejected"] == 1
     assert all(value.isfinite().all() for value in federation.weights().values())
@@ -129,7 +129,7 @@ def test_diverging_clients_are_left_out(make_data, make_federation, engine):
 
 def test_a_diverged_client_does_not_poison_the_next(make_data, make_federation):
     data = make_data([6, 6, 8])
-    data.examples.inputs[data.train_clients.of(0)] = float("nan")
+    data.examples.inputs[data.train_clients.indices_of(0)] = float("nan")
     momentum = partial(torch.optim.SGD, momentum=0.9)
 
     def make():
