@@ -1,4 +1,4 @@
-"""Federations run by one engine or another, and compared."""
+"""Runs of a federation with different engines, and their comparison."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from flfast.state.store import ClientStates
 
 
 class Replaying(FusedEngine):
-    """Replays programs on the CPU, too."""
+    """Records and replays programs on the CPU, as CUDA graphs do on a GPU."""
 
     def _program(self, plan):
         program = super()._program(plan)
@@ -22,7 +22,7 @@ class Replaying(FusedEngine):
         return program
 
     def recordings(self):
-        """How many were made by programs that could all be recorded."""
+        """Number of recordings; asserts that every program could be recorded."""
         made = 0
         stages = (own for program in self._programs.values() for own in program._client.programs)
         for programs in stages:
@@ -34,7 +34,7 @@ class Replaying(FusedEngine):
 
 
 class OperatorByOperator(FusedEngine):
-    """Replays no programs on a GPU either."""
+    """Runs programs without CUDA graphs on a GPU."""
 
     def _program(self, plan):
         program = super()._program(plan)
@@ -57,7 +57,7 @@ def with_batchnorm():
 
 
 def engine_of(federation, engine=AutoEngine, *, stack="auto", finetune_epochs=0):
-    """The federation's engine, of another kind."""
+    """An engine of another kind with the parts of the federation's engine."""
     eager = federation.engine
     options = {} if engine is EagerEngine else {"stack": stack}
 
@@ -83,7 +83,14 @@ def ran(federation, engine, *, stack="auto"):
 
 
 def assert_engines_agree(make, *, tol=1e-9, engine=FusedEngine, stack="auto"):
-    """`make()` is a new federation each time; returns the one that was fused."""
+    """Compare the engine with the eager one; returns its federation.
+
+    Args:
+        make: returns a new federation at each call.
+        tol: relative and absolute tolerance.
+        engine: to compare.
+        stack: clients per program.
+    """
     eager, fused = ran(make(), EagerEngine), ran(make(), engine, stack=stack)
     assert fused.engine.choose(fused.plans(1, [])) == "fused"
     found, expected = fused.weights(), eager.weights()

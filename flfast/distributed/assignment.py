@@ -1,20 +1,21 @@
-"""Which rank trains which client of a cohort, so that all ranks finish together."""
+"""Assignment of a cohort to ranks: scheduling for the smallest makespan."""
 
 from collections.abc import Sequence
 
 TOLERATED_LOAD = 1.05
-"""Of the balanced makespan: clients stay on the rank that keeps their state up to here."""
+"""Clients stay on their home ranks if the makespan grows by at most this factor."""
 
 
 def assign_clients(
     costs: Sequence[int], size: int, homes: Sequence[int] | None = None
 ) -> list[int]:
-    """Rank of each client so that ranks finish together: longest first, to the least loaded.
+    """Rank of each client: longest processing time first, to the least loaded rank.
 
     Args:
-        costs: predicted cost per client, in any unit.
+        costs: predicted training time of each client, in any unit.
         size: number of ranks.
-        homes: rank where each client would rather stay, as long as nobody has to wait for it.
+        homes: rank that keeps each client's state. A client stays there unless it would lengthen
+            the makespan; see `TOLERATED_LOAD`.
 
     >>> assign_clients([5, 1, 4], 2)
     [0, 1, 1]
@@ -25,15 +26,15 @@ def assign_clients(
     _assign_longest_first(costs, ranks, size)
     if homes is None:
         return ranks
-    most = max(_loads(costs, ranks, size))
-    stay, load = [-1] * len(costs), [0] * size
+    makespan = max(_loads(costs, ranks, size))
+    at_home, load = [-1] * len(costs), [0] * size
     for client in _longest_first(costs):
         home = homes[client]
-        if load[home] + costs[client] <= most:
-            stay[client] = home
+        if load[home] + costs[client] <= makespan:
+            at_home[client] = home
             load[home] += costs[client]
-    _assign_longest_first(costs, stay, size)
-    return stay if max(_loads(costs, stay, size)) <= TOLERATED_LOAD * most else ranks
+    _assign_longest_first(costs, at_home, size)
+    return at_home if max(_loads(costs, at_home, size)) <= TOLERATED_LOAD * makespan else ranks
 
 
 def _longest_first(costs: Sequence[int]) -> list[int]:
@@ -49,7 +50,7 @@ def _loads(costs: Sequence[int], ranks: Sequence[int], size: int) -> list[int]:
 
 
 def _assign_longest_first(costs: Sequence[int], ranks: list[int], size: int) -> None:
-    """Give a rank to all that have none."""
+    """Assign the clients that have no rank (-1) yet, in place."""
     load = _loads(costs, ranks, size)
     for client in _longest_first(costs):
         if ranks[client] < 0:

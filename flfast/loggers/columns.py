@@ -1,19 +1,27 @@
 """Columns of `metrics.csv` and `clients.csv`, in their order. Torch-free.
 
-A metric is `view/name`. Views: `global` is the server model on the central test set; `local` is
-the server model, `personal` the client's own, and `finetuned` either after `finetune_epochs`, on
-every client's own test data; `new` and `new_finetuned` are the server model on clients held out;
-`val` is validation data.
+A metric is `view/name`. The views are:
+
+- `global`: the server's model on the central test set.
+- `local`, `personal`: the server's and the personal models on the clients' own test data.
+- `finetuned`: the models of `personal` (else `local`) after `finetune_epochs`, on the same data.
+- `new`, `new_finetuned`: the server's model on held-out clients, before and after fine-tuning.
+- `val`: validation data.
 """
 
+METRICS = ("loss", "accuracy", "auc")
 VIEWS = ("global", "local", "personal", "finetuned", "new", "new_finetuned", "val")
-_OVER_CLIENTS = ("loss", "accuracy", "auc", "accuracy_std", "accuracy_worst10")
+_CLIENT_VIEWS = VIEWS[1:]
 
 COLUMNS: tuple[str, ...] = (
     "round",
     "train/loss",
-    *(f"global/{name}" for name in _OVER_CLIENTS[:3]),
-    *(f"{view}/{name}" for view in VIEWS[1:] for name in _OVER_CLIENTS),
+    *(f"global/{name}" for name in METRICS),
+    *(
+        f"{view}/{name}"
+        for view in _CLIENT_VIEWS
+        for name in (*METRICS, "accuracy_std", "accuracy_worst10")
+    ),
     "time/train_s",
     "time/eval_s",
     "train/samples_per_s",
@@ -31,7 +39,7 @@ COLUMNS: tuple[str, ...] = (
 )
 
 CLIENT_EVALUATION: tuple[str, ...] = tuple(
-    f"{view}/{name}" for view in VIEWS[1:] for name in _OVER_CLIENTS[:3]
+    f"{view}/{name}" for view in _CLIENT_VIEWS for name in METRICS
 )
 
 CLIENT_COLUMNS: tuple[str, ...] = (
