@@ -97,7 +97,7 @@ class Evaluation:
     def _set_metrics(
         self, predictions: Predictions, data: EvaluationDataModule
     ) -> dict[str, GroupMetrics]:
-        """Metrics of all sets, largest first; every rank computes some of them."""
+        """Metrics of all sets; every rank computes some of them, distributed by size."""
         order = sorted(data.sets, key=lambda name: -len(data.sets[name].positions))
         share = order[self.world.rank :: self.world.size]
         parts = gather(
@@ -110,13 +110,13 @@ class Evaluation:
         self, server: Tree, plan: RoundPlan, data: EvaluationDataModule, *, finetuned: bool
     ) -> None:
         trainer, module = self.trainers.trainer(plan), self.trainers.module(plan)
-        vmapped = not data.together and faster_vmapped(module.model)
         num_clients = max(1, PERSONAL_BYTES // max(1, num_bytes(model_weights(server))))
         for part in data.parts(num_clients):
             weights = self._personal_weights(part.clients, server, together=data.together)
             if finetuned:
                 assert self.finetune is not None
                 weights = self.finetune(weights, plan)
+            vmapped = not data.together and faster_vmapped(module.model)
             module.personal_models = PersonalModels(module.model, weights, vmapped=vmapped)
             trainer.test(module, part)
         module.personal_models = None

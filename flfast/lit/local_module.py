@@ -20,7 +20,7 @@ from flfast.lit.joint_leaves import JointLeaves
 from flfast.lit.predictions import PredictionStore
 from flfast.lit.task import LocalTask, ShardedTask
 from flfast.state.dtensor import full_copy, place_tree
-from flfast.state.optimizer_state import LOCAL, load_optimizer_state, state_tensors
+from flfast.state.optimizer_state import LOCAL_MESSAGE, load_optimizer_state, state_tensors
 from flfast.state.tree import Tree, tree_map, without
 from flfast.state.weights import select_weights, write_weights
 
@@ -255,5 +255,5 @@ class LocalModule(L.LightningModule):
         """
         names: dict[Tensor, str] = {p: name for name, p in self.all_params.items()}
         states = self.optimizer.state.items()
-        tensors = {names[p]: state_tensors(state, **LOCAL) for p, state in states}
+        tensors = {names[p]: state_tensors(state, **LOCAL_MESSAGE) for p, state in states}
         return tree_map(full_copy, tensors)
