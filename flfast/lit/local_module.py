@@ -163,14 +163,20 @@ class LocalModule(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Local objective of one batch: `loss` [] to differentiate, `mean` [] to report."""
         if self.mesh is not None:
-            name, own = self.algorithm.name, self.objective_params
-            task = ShardedTask(self.model, own=own, mesh=self.mesh, share=batch.share, name=name)
-            loss = self.algorithm.loss(task, own, batch, self.context)
+            params = self.objective_params
+            task = ShardedTask(
+                self.model,
+                model_params=params,
+                mesh=self.mesh,
+                share=batch.share,
+                name=self.algorithm.name,
+            )
+            loss = self.algorithm.loss(task, params, batch, self.context)
             assert isinstance(loss, DTensor)
             full = loss.full_tensor()
             return {"loss": full * batch.scale, "mean": full.detach()}
-        params = {**self.all_params, **self.joint.own_buffers}
-        return self._objective(LocalTask(self.model, own=params), params, batch, self.context)
+        own = {**self.all_params, **self.joint.buffers_by_name}
+        return self._objective(LocalTask(self.model, model_params=own), own, batch, self.context)
 
     def on_after_backward(self) -> None:
         """With FSDP, add the gradients of parameters that the objective read directly."""
@@ -196,7 +202,7 @@ class LocalModule(L.LightningModule):
         """
         params = {name: p.to(device) for name, p in self.all_params.items()}
         # Copies, because only the first device updates the joint buffers.
-        params |= {n: b.to(device, copy=True) for n, b in self.joint.own_buffers.items()}
+        params |= {n: b.to(device, copy=True) for n, b in self.joint.buffers_by_name.items()}
         if device not in self._contexts:  # copied once per client
             self._contexts[device] = self._placed(self.context, device)
         return self._objective(LocalTask(model), params, batch, self._contexts[device])
