@@ -131,7 +131,7 @@ def test_plain_server_optimizers_are_fedavg(caplog):
     means, plain = [1.5, -2.0, 0.25], fedavg(weighting="samples")
     sgd = fedopt(server_optimizer=partial(torch.optim.SGD, lr=1.0), weighting="samples")
     without_momentum = fedavgm(server_lr=1.0, momentum=0.0, weighting="samples")
-    assert "makes FedAvgM FedAvg" in caplog.text
+    assert "turns FedAvgM into FedAvg" in caplog.text
     for algorithm in (plain, sgd, without_momentum):
         assert run_step(algorithm, start=3.0, means=means) == pytest.approx(means)
 
