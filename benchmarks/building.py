@@ -1,4 +1,7 @@
-"""A workload's model and data as plain objects, from the YAML files that flfast reads."""
+"""A workload's model and data as plain objects, from the YAML files that flfast reads.
+
+What benchmarks that import torch need of flfast is imported here, and nowhere else.
+"""
 
 import json
 from importlib import import_module
@@ -8,11 +11,25 @@ from typing import Any
 from omegaconf import OmegaConf
 from torch import nn
 
-from benchmarks.workload import Workload
+from benchmarks.checkouts import ROOT
+from benchmarks.workload import AUGMENTED, Workload
 from flfast.datamodules.examples import Examples
+from flfast.doctor.flops import flops_per_example, peak_flops, seconds
 from flfast.injection import call_with
+from flfast.randomness import generator, seed_torch
 
-ROOT = Path(__file__).parents[1]
+__all__ = [
+    "Examples",
+    "build_model",
+    "flops_per_example",
+    "generator",
+    "load_examples",
+    "peak_flops",
+    "read_workload",
+    "seconds",
+    "seed_torch",
+]
+
 NUM_CLASSES = 10
 
 
@@ -44,12 +61,13 @@ def load_examples(workload: Workload) -> Examples:
             "test_sizes": workload.test_sizes,
         }
     elif workload.root is None:
-        name = "synthetic"
+        name = "images" if workload.images else "synthetic"
         settings = {
             "shape": workload.shape,
             "num_examples": workload.num_train,
             "num_test": workload.num_test,
             "num_clients": workload.num_clients,
+            **(AUGMENTED if workload.augmented else {}),
         }
     examples = _from_yaml("data", name, settings, {"seed": 0})
     assert isinstance(examples, Examples)

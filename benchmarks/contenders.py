@@ -3,6 +3,7 @@
 A contender is named by parts joined with a dash:
 
     plain      the hand-written loop     plain-2       with two threads
+    plain-cl   with channels last        plain-2p      also in two processes
     eager      flfast with that engine   eager-2       with two threads
                on one device             eager-ddp2    with strategy=ddp over two processes or GPUs
     flfast     as it comes: its default engine on all devices
@@ -14,27 +15,20 @@ A contender is named by parts joined with a dash:
 
 from __future__ import annotations
 
-import csv
 import json
-import os
 import re
-import subprocess
-import sys
-import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.checkouts import HERE, ROOT, Checkout
+from benchmarks.processes import Ended, run
 from benchmarks.workload import Workload
+from flfast.loggers.table import read_rows
 
-ROOT = Path(__file__).parents[1]
+_PLAIN = re.compile(r"plain(?P<last>-cl)?(-(?P<ranks>[1-9]\d*)p)?(-(?P<threads>[1-9]\d*))?")
 _NAME = re.compile(r"(?P<who>[a-z_]+?)(-?ddp(?P<ranks>[1-9]\d*))?(-(?P<threads>[1-9]\d*))?")
-
-
-class ContenderError(RuntimeError):
-    """A contender's process failed."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +39,11 @@ class Contender:
         name: as on the command line.
         engine: `plain`, an option of flfast's group `engine`, or none for its default.
         threads: of torch, in each process.
-        ranks: processes or GPUs of strategy=ddp; 0 is one device, or all without an engine.
+        ranks: processes or GPUs of strategy=ddp, or processes of the plain loop; 0 is one device,
+            or all without an engine.
         algorithm: overrides that choose one; none is FedAvg.
+        channels_last: layout of the plain loop; flfast chooses itself.
+        checkout: whose flfast runs.
     """
 
     name: str
@@ -54,6 +51,13 @@ class Contender:
     threads: int
     ranks: int
     algorithm: tuple[str, ...] = ()
+    channels_last: bool = False
+    checkout: Checkout = HERE
+
+    def of(self, checkout: Checkout) -> Contender:
+        """The same with another checkout's flfast, such as `eager@2dd2e6a`."""
+        name = f"{self.name}@{checkout.name}" if checkout.name else self.name
+        return replace(self, name=name, checkout=checkout)
 
 
 @dataclass(frozen=True)
@@ -77,16 +81,20 @@ def parse(name: str) -> Contender:
     Raises:
         ValueError: if the name says nothing that can be run.
     """
+    if found := _PLAIN.fullmatch(name):
+        ranks = int(found["ranks"] or 0)
+        last = bool(found["last"] or ranks)
+        return Contender(name, "plain", int(found["threads"] or 1), ranks, channels_last=last)
     engines, algorithms = (_options(group) for group in ("engine", "algorithm"))
     base, *words = name.split(":")
     # `ddp2` alone: who is missing.
     found = _NAME.fullmatch(base if not base.startswith("ddp") else f"flfast-{base}")
-    known = found is not None and found["who"] in {"plain", "flfast", *engines}
-    known = known and (not words or words[0] in algorithms)
-    if found is None or not known or (found["who"] == "plain" and (found["ranks"] or words)):
+    known = found is not None and found["who"] in {"flfast", *engines}
+    if found is None or not known or (words and words[0] not in algorithms):
         raise ValueError(
-            f"--contenders {name}: no such contender; allowed: plain-THREADS, ddpRANKS, and "
-            f"ENGINE, ENGINE-THREADS, ENGINE-ddpRANKS with ENGINE one of {', '.join(engines)}; "
+            f"--contenders {name}: no such contender; allowed: plain-THREADS, plain-cl, "
+            "plain-PROCESSESp, ddpRANKS, and ENGINE, ENGINE-THREADS, ENGINE-ddpRANKS with ENGINE "
+            f"one of {', '.join(engines)}; "
             f"all but plain may end in :ALGORITHM, one of {', '.join(algorithms)}"
         )
     engine = "" if found["who"] == "flfast" else found["who"]
@@ -104,20 +112,20 @@ def measure(contender: Contender, workload: Workload, setting: Setting) -> dict[
     """Run a process to its end.
 
     Returns:
-        `rounds`, a list of `train_s`, `eval_s`, `rss_bytes` without the warm-up round; `steps` and
+        `rounds`, a list of `train_s`, `eval_s` and more without the warm-up round; `steps` and
         `samples` of a round's training; `loss` and `accuracy` after the last; `warm_up_s`, seconds
-        of the round left out; `startup_s`, the process's seconds outside of rounds.
+        of the round left out; `startup_s`, the process's seconds outside of rounds;
+        `first_round_s`, seconds from launch to the end of round 1; `memory_bytes` and
+        `memory_kind`, the most that all its processes held.
 
     Raises:
         ContenderError: if the process fails.
     """
     with TemporaryDirectory(prefix="flfast-benchmark-") as folder:
-        start = time.perf_counter()
         if contender.engine == "plain":
-            result = _run_plain(contender, workload, setting, Path(folder))
+            result, ended = _run_plain(contender, workload, setting, Path(folder))
         else:
-            result = _run_flfast(contender, workload, setting, Path(folder))
-        wall = time.perf_counter() - start
+            result, ended = _run_flfast(contender, workload, setting, Path(folder))
     before = result.pop("before_s", 0.0)
     timed = sum(r["train_s"] + r["eval_s"] for r in result["rounds"])
     warm_up, *measured = result["rounds"]
@@ -125,7 +133,9 @@ def measure(contender: Contender, workload: Workload, setting: Setting) -> dict[
         **result,
         "rounds": measured,
         "warm_up_s": warm_up["train_s"] + warm_up["eval_s"],
-        "startup_s": wall - before - timed,
+        "startup_s": ended.wall_s - before - timed,
+        "memory_bytes": ended.memory_bytes,
+        "memory_kind": ended.memory_kind,
     }
 
 
@@ -134,19 +144,22 @@ def measure_floor(workload: Workload, device: str) -> dict[str, Any]:
     with TemporaryDirectory(prefix="flfast-benchmark-") as folder:
         path = _written(workload, Path(folder))
         command = ["-m", "benchmarks.floors", path, "--device", device]
-        floor = json.loads(_run(command))
+        floor = json.loads(run(command).output)
     assert isinstance(floor, dict)
     return floor
 
 
 def _run_plain(
     contender: Contender, workload: Workload, setting: Setting, folder: Path
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], Ended]:
     command = ["-m", "benchmarks.plain", _written(workload, folder)]
     command += [f"--threads={contender.threads}", f"--rounds={setting.rounds + 1}"]
-    result = json.loads(_run([*command, f"--device={setting.device}"]))
-    assert isinstance(result, dict)
-    return result
+    command += ["--channels-last"] if contender.channels_last else []
+    command += [f"--processes={contender.ranks}"] if contender.ranks else []
+    ended = run([*command, f"--device={setting.device}"])
+    result = json.loads(ended.output)
+    first = result["rounds"][0]["ended_at"] - ended.started_at
+    return {**result, "first_round_s": first}, ended
 
 
 def flfast_command(
@@ -157,7 +170,7 @@ def flfast_command(
     if contender.ranks:
         ranks = ["strategy=ddp", f"trainer.devices={contender.ranks}"]
     return [
-        *("-m", "flfast.train", "--config-dir", str(ROOT / "benchmarks" / "conf")),
+        *("-m", "flfast.train", "--config-dir", str(contender.checkout.conf)),
         *workload.flfast_overrides(device=setting.device, rounds=setting.rounds + 1),
         *([f"engine={contender.engine}"] if contender.engine else []),
         f"threads={contender.threads}",
@@ -170,12 +183,15 @@ def flfast_command(
 
 def _run_flfast(
     contender: Contender, workload: Workload, setting: Setting, folder: Path
-) -> dict[str, Any]:
-    _run(flfast_command(contender, workload, setting, folder))
-    before, *rows = _rows(folder / "run" / "metrics.csv")
-    clients = [row for row in _rows(folder / "run" / "clients.csv") if row["num_steps"]]
+) -> tuple[dict[str, Any], Ended]:
+    table = folder / "run" / "metrics.csv"
+    command = flfast_command(contender, workload, setting, folder)
+    ended = run(command, contender.checkout, table=table)
+    before, *rows = read_rows(table)
+    clients = [row for row in read_rows(folder / "run" / "clients.csv") if row["num_steps"]]
     last = {k: float(v) for k, v in rows[-1].items() if v and k.startswith(("global/", "local/"))}
-    return {
+    result = {
+        "first_round_s": ended.first_row_s,
         "rounds": [
             {
                 "train_s": float(row["time/train_s"]),
@@ -195,33 +211,10 @@ def _run_flfast(
         "loss": last.get("global/loss"),  # of algorithms without a server's model there is none
         "accuracy": last.get("global/accuracy"),
     }
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return result, ended
 
 
 def _written(workload: Workload, folder: Path) -> str:
     path = folder / "workload.json"
     path.write_text(json.dumps(asdict(workload)), encoding="utf-8")
     return str(path)
-
-
-def _run(arguments: Sequence[str]) -> str:
-    # Threads are the contender's to choose; a variable would change what torch starts with.
-    environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-15:])
-        raise ContenderError(
-            f"python {' '.join(arguments)}\nended with {done.returncode}:\n{said}"
-        )
-    return done.stdout

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.report import heading
-from benchmarks.summary import summarise
+from benchmarks.summary import best_plain, summarise
 from flfast.callbacks.figures import COLOURS, INK, figure
 
 if TYPE_CHECKING:
@@ -40,6 +40,13 @@ def _panel(axes: Axes, entry: dict[str, Any]) -> None:
     spread = [[s.median - s.low for s in whole], [s.high - s.median for s in whole]]
     # Medians of parts need not add up to the median of the whole, where the whisker stands.
     axes.errorbar([s.median for s in whole], names, xerr=spread, fmt="none", ecolor=INK, capsize=3)
+    best = best_plain({line.contender: line.seconds for line in lines})
+    for line in lines:
+        if best and not line.contender.startswith("plain"):
+            at = (line.seconds["whole"].high, line.contender)
+            said = f"{line.speed['whole']:.2f} x the speed of {best['whole'].contender}"
+            axes.annotate(said, at, xytext=(6, 0), textcoords="offset points", va="center")
+    axes.margins(x=0.3)  # for these words
     floor = entry["floor"]["train_s"] + entry["floor"]["eval_s"]
     axes.axvline(floor, color=COLOURS["personal"], linestyle="--", label="floor")
     axes.set_title(heading(entry))

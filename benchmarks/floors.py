@@ -3,9 +3,10 @@
 - FLOPs: matrix products and convolutions, forward and backward for each training example and
   forward for each test example (torch.utils.flop_counter), at the rate of the best of a few
   square float32 matrix products: one thread's, times the cores; on a GPU the GPU's.
-- Bytes: each local step reads and writes every parameter once, at the rate of copying a buffer of
-  the parameters' size (through the cache, where it fits; no smaller than `LEAST_COPY`, so that a
-  call's own cost does not count), again one thread's times the cores.
+- Bytes: each local step reads and writes every parameter, and its momentum if there is one, at
+  the rate of copying a buffer of the parameters' size (through the cache, where it fits; no
+  smaller than `LEAST_COPY`, so that a call's own cost does not count), again one thread's times
+  the cores.
 
 The floor is the larger of the two. It knows nothing of activations, launches or Python.
 
@@ -22,10 +23,15 @@ from typing import Any
 
 import torch
 
-from benchmarks.building import build_model, read_workload
+from benchmarks.building import (
+    build_model,
+    flops_per_example,
+    peak_flops,
+    read_workload,
+    seconds,
+)
+from benchmarks.machine import num_cores
 from benchmarks.workload import Workload
-from flfast.doctor.flops import flops_per_example, peak_flops, seconds
-from flfast.machine import num_cores
 
 LEAST_COPY = {"cpu": 2**18, "cuda": 2**24}  # bytes
 
@@ -46,7 +52,8 @@ def floor(workload: Workload, device: str) -> dict[str, Any]:
     flop_rate = units * peak_flops(device)
     byte_rate = units * copy_rate(param_bytes, device)
     train_flop_s = workload.samples * training / flop_rate
-    train_byte_s = workload.steps * 2 * param_bytes / byte_rate
+    state_bytes = param_bytes * (2 if workload.momentum else 1)
+    train_byte_s = workload.steps * 2 * state_bytes / byte_rate
     eval_s = workload.num_test * evaluation / flop_rate
     return {
         "train_s": max(train_flop_s, train_byte_s),

@@ -6,7 +6,6 @@ What is left in the end must be the same, bit for bit: server, client states, an
 """
 
 import argparse
-import csv
 import importlib
 import multiprocessing
 import os
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flfast import train
+from flfast.loggers.table import read_rows
 
 ALGORITHMS, ENGINES = ("fedavg", "scaffold", "ditto"), ("eager", "fused")
 STRATEGIES = {"single": ("strategy=single",), "ddp": ("strategy=ddp", "trainer.devices=2")}
@@ -203,8 +203,7 @@ def _timeless(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    with path.open(newline="") as file:
-        return [_numbers(row) for row in csv.DictReader(file)]
+    return [_numbers(row) for row in read_rows(path)]
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, Any]:

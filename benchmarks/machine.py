@@ -3,14 +3,14 @@
 import platform
 import subprocess
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import psutil
 
+from benchmarks.checkouts import ROOT, commit
 from flfast.machine import cpu_name, num_cores
 
-ROOT = Path(__file__).parents[1]
+__all__ = ["facts", "gpu_names", "num_cores"]
 
 
 def facts() -> dict[str, Any]:
@@ -24,7 +24,7 @@ def facts() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "lightning", "numpy")},
-        "commit": commit(),
+        "commit": commit(ROOT),
     }
 
 
@@ -35,15 +35,6 @@ def gpu_names() -> list[str]:
     except (OSError, subprocess.CalledProcessError):
         return []
     return listed.splitlines()
-
-
-def commit() -> str:
-    """Of the checkout, with a + where files differ from it; empty outside of git."""
-    try:
-        changed = "+" if _output("git", "status", "--porcelain", "-uno") else ""
-        return _output("git", "rev-parse", "--short", "HEAD") + changed
-    except (OSError, subprocess.CalledProcessError):
-        return ""
 
 
 def _output(*command: str) -> str:

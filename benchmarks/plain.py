@@ -3,7 +3,8 @@
 All data lie in memory on the device, one model serves all clients, torch.optim.SGD (fused) steps
 it, and uploads are added to a running mean. No Lightning, no data loader, no copy that the
 arithmetic does not need. An epoch gathers a client's examples once in random order and slices
-them.
+them. With several processes each trains its share of the cohort, and one all-reduce a round adds
+their means up.
 
     python -m benchmarks.plain WORKLOAD.json --threads 1 --rounds 3 --device cpu
 
@@ -14,69 +15,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.building import build_model, load_examples, read_workload
+from benchmarks.building import build_model, generator, read_workload, seed_torch
+from benchmarks.population import Population, load
 from benchmarks.workload import Workload
-from flfast.randomness import generator, seed_torch
-
-# Fastest of 50 to 2,000 for the models here: on a CPU a batch's activations stay in the cache.
-EVAL_BATCH = {"cpu": 250, "cuda": 4096}
-
-
-@dataclass(frozen=True)
-class Population:
-    """All data on the device. N training examples, M test examples, K clients.
-
-    Attributes:
-        inputs: [N, ...], client after client.
-        targets: int64 [N].
-        offsets: K + 1 positions; client k has [offsets[k], offsets[k + 1]).
-        test: batches of the M test examples.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    offsets: list[int]
-    test: list[tuple[Tensor, Tensor]]
-
-    def client(self, client_id: int) -> tuple[Tensor, Tensor]:
-        """A client's examples, views."""
-        own = slice(self.offsets[client_id], self.offsets[client_id + 1])
-        return self.inputs[own], self.targets[own]
-
-
-def load(workload: Workload, device: str) -> Population:
-    """The workload's population."""
-    examples = load_examples(workload)
-    assert isinstance(examples.inputs, Tensor)
-    assert examples.is_test is not None
-    assert examples.owner is not None
-    pool = np.flatnonzero(~examples.is_test)
-    owner = examples.owner[pool]
-    order = torch.from_numpy(pool[np.argsort(owner, kind="stable")])
-    held_out = torch.from_numpy(np.flatnonzero(examples.is_test))
-    test_x, test_y = examples.inputs[held_out].to(device), examples.targets[held_out].to(device)
-    sizes = np.bincount(owner, minlength=workload.num_clients)
-    return Population(
-        inputs=examples.inputs[order].to(device),
-        targets=examples.targets[order].to(device),
-        offsets=[0, *np.cumsum(sizes).tolist()],
-        test=list(
-            zip(test_x.split(EVAL_BATCH[device]), test_y.split(EVAL_BATCH[device]), strict=True)
-        ),
-    )
 
 
 class PlainLoop:
@@ -84,24 +39,41 @@ class PlainLoop:
 
     Args:
         workload: what to run.
-        device: `cpu` or `cuda`.
+        data: the workload's population, on the device and in the layout to train in.
+        rank: number of this process.
+        world_size: processes that share a cohort.
 
     Attributes:
-        steps: local steps so far.
-        samples: examples trained on so far.
+        steps: local steps of this process so far.
+        samples: examples that it trained on so far.
         loss, accuracy: of the server's model on the test examples, when last evaluated.
     """
 
-    def __init__(self, workload: Workload, device: str) -> None:
-        self.workload, self.device = workload, device
-        self.data = load(workload, device)
+    def __init__(
+        self,
+        workload: Workload,
+        data: Population,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.workload, self.data, self.device = workload, data, data.targets.device.type
+        self.rank, self.world_size = rank, world_size
         seed_torch(0, "initial weights")
-        self.model = build_model(workload).to(device)
+        self.model = build_model(workload).to(self.device)
+        if data.layout == torch.channels_last:
+            self.model.to(memory_format=torch.channels_last)
         assert not list(self.model.buffers()), "buffers would have to be averaged, too"
         self.params = list(self.model.parameters())
-        self.optimizer = torch.optim.SGD(self.params, lr=workload.lr, fused=True)
+        self.optimizer = torch.optim.SGD(
+            self.params,
+            lr=workload.lr,
+            momentum=workload.momentum,
+            weight_decay=workload.weight_decay,
+            fused=True,
+        )
         self.server = [p.detach().clone() for p in self.params]
-        self.micro = None if device == "cuda" else workload.micro_batch
+        self.micro = None if self.device == "cuda" else workload.micro_batch
         self.steps = self.samples = 0
         self.loss = self.accuracy = float("nan")
 
@@ -124,10 +96,13 @@ class PlainLoop:
         used = {k: self.workload.used(offsets[k + 1] - offsets[k]) for k in cohort}
         mean = [torch.zeros_like(p) for p in self.server]
         self.model.train()
-        for client_id in cohort:
+        for client_id in dealt(used, self.world_size)[self.rank]:
             self._receive()
+            self.optimizer.state.clear()  # momentum begins anew
             self._train_client(client_id, used[client_id])
             self._upload(mean, used[client_id] / sum(used.values()))
+        if self.world_size > 1:
+            _all_reduce(mean)
         self.server = mean
 
     def _train_client(self, client_id: int, used: int) -> None:
@@ -139,12 +114,16 @@ class PlainLoop:
                 x, y = inputs[order], targets[order]
             else:
                 x, y = inputs, targets
+            if self.data.pixels is not None:
+                x = self.data.pixels.augmented(x).contiguous(memory_format=self.data.layout)
             for batch in zip(x.split(size), y.split(size), strict=True):
                 self._step(*batch)
                 self.steps += 1
             self.samples += used
 
     def _step(self, inputs: Tensor, targets: Tensor) -> None:
+        if self.data.pixels is not None:
+            inputs = self.data.pixels.normalised(inputs)
         self.optimizer.zero_grad(set_to_none=True)
         if self.micro is None or len(targets) <= self.micro:
             F.cross_entropy(self.model(inputs), targets).backward()
@@ -159,18 +138,41 @@ class PlainLoop:
         """Loss and accuracy of the server's model on all test examples."""
         self._receive()
         self.model.eval()
-        loss = torch.zeros((), device=self.device)
-        correct = torch.zeros((), dtype=torch.int64, device=self.device)
-        for x, y in self.data.test:
+        totals = torch.zeros(2, device=self.device)
+        for x, y in self.data.test[self.rank :: self.world_size]:
             logits = self.model(x)
-            loss += F.cross_entropy(logits, y, reduction="sum")
-            correct += (logits.argmax(dim=1) == y).sum()
-        self.loss = float(loss) / self.workload.num_test
-        self.accuracy = int(correct) / self.workload.num_test
+            totals[0] += F.cross_entropy(logits, y, reduction="sum")
+            totals[1] += (logits.argmax(dim=1) == y).sum()
+        if self.world_size > 1:
+            dist.all_reduce(totals)
+        self.loss, self.accuracy = (n / self.workload.num_test for n in totals.tolist())
+
+
+def dealt(samples: dict[int, int], world_size: int) -> list[list[int]]:
+    """Clients of every process: the longest first, to the process that has least so far.
+
+    >>> dealt({0: 10, 1: 50, 2: 30, 3: 30}, 2)
+    [[1, 0], [2, 3]]
+    """
+    shares: list[list[int]] = [[] for _ in range(world_size)]
+    loads = [0] * world_size
+    for client_id in sorted(samples, key=lambda k: -samples[k]):
+        least = loads.index(min(loads))
+        shares[least].append(client_id)
+        loads[least] += samples[client_id]
+    return shares
+
+
+def _all_reduce(means: list[Tensor]) -> None:
+    flat = torch.cat([mean.flatten() for mean in means])
+    dist.all_reduce(flat)
+    parts = flat.split([mean.numel() for mean in means])
+    for mean, part in zip(means, parts, strict=True):
+        mean.copy_(part.view(mean.shape))
 
 
 def timed_rounds(loop: PlainLoop, rounds: int) -> Iterator[dict[str, Any]]:
-    """Each round's seconds and memory."""
+    """Each round's seconds and memory, and when it ended."""
     process = psutil.Process()
     for round_idx in range(1, rounds + 1):
         start = time.perf_counter()
@@ -183,29 +185,81 @@ def timed_rounds(loop: PlainLoop, rounds: int) -> Iterator[dict[str, Any]]:
         yield {
             "train_s": trained - start,
             "eval_s": done - trained,
+            "ended_at": time.time(),
             "rss_bytes": process.memory_info().rss,
             "gpu_bytes": torch.cuda.max_memory_allocated() if loop.device == "cuda" else 0,
         }
+
+
+def run(loop: PlainLoop, rounds: int) -> dict[str, Any]:
+    """Run a loop's rounds, and say what was done in them by all processes."""
+    done = list(timed_rounds(loop, rounds))
+    work = torch.tensor([loop.steps, loop.samples])
+    if loop.world_size > 1:
+        dist.all_reduce(work)
+    steps, samples = (work / rounds).tolist()
+    return {
+        "rounds": done,
+        "steps": steps,
+        "samples": samples,
+        "loss": loop.loss,
+        "accuracy": loop.accuracy,
+    }
+
+
+def run_processes(
+    workload: Workload, data: Population, *, world_size: int, rounds: int, threads: int
+) -> dict[str, Any]:
+    """The same in several processes on the CPU; what rank 0 says.
+
+    They are forked, so that the data exist once.
+    """
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory(prefix="flfast-benchmark-") as folder:
+        meeting = f"file://{folder}/store"
+
+        def rank(number: int) -> dict[str, Any]:
+            torch.set_num_threads(threads)
+            dist.init_process_group(
+                "gloo", init_method=meeting, rank=number, world_size=world_size
+            )
+            loop = PlainLoop(workload, data, rank=number, world_size=world_size)
+            result = run(loop, rounds)
+            dist.destroy_process_group()
+            return result
+
+        others = [
+            context.Process(target=rank, args=(n,), daemon=True) for n in range(1, world_size)
+        ]
+        for process in others:
+            process.start()
+        result = rank(0)
+        for process in others:
+            process.join()
+    return result
 
 
 def main() -> None:
     """Run a workload's rounds; one JSON object on standard output."""
     parser = argparse.ArgumentParser(description="FedAvg in plain PyTorch, timed.")
     parser.add_argument("workload", type=Path, help="JSON file of a Workload")
-    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True, help="of each process")
     parser.add_argument("--rounds", type=int, required=True, help="warm-up included")
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
+    parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    loop = PlainLoop(read_workload(options.workload), options.device)
-    rounds = list(timed_rounds(loop, options.rounds))
-    result = {
-        "rounds": rounds,
-        "steps": loop.steps / options.rounds,
-        "samples": loop.samples / options.rounds,
-        "loss": loop.loss,
-        "accuracy": loop.accuracy,
-    }
+    # Of one thread before a fork: a child has none of its parent's others.
+    torch.set_num_threads(1 if options.processes > 1 else options.threads)
+    workload = read_workload(options.workload)
+    data = load(workload, options.device, channels_last=options.channels_last)
+    if options.processes > 1:
+        if options.device != "cpu":
+            parser.error("--processes is for the CPU")
+        counts = {"world_size": options.processes, "rounds": options.rounds}
+        result = run_processes(workload, data, threads=options.threads, **counts)
+    else:
+        result = run(PlainLoop(workload, data), options.rounds)
     json.dump(result, sys.stdout)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from benchmarks.breakdown import best_loops, breakdown
 from benchmarks.summary import Line, Spread, summarise, unequal_work
 
 # What a training round may cost beside one of FedAvg.
@@ -27,6 +28,7 @@ _COLUMNS = (
     "speed: train, whole",
     "x floor",
     "start s",
+    "round 1 s",
     "memory MB",
     "GPU MB",
 )
@@ -62,7 +64,8 @@ def _cells(line: Line) -> list[str]:
         ", ".join(f"{line.speed[part]:.2f}" for part in ("train", "whole")) if line.speed else "",
         f"{line.floor['whole']:.1f}",
         f"{line.startup_s:.1f}",
-        f"{line.beyond_bytes / 1e6:,.0f}",
+        "" if line.first_round_s is None else f"{line.first_round_s:.1f}",
+        f"{line.memory_bytes / 1e6:,.0f}",
         f"{line.gpu_bytes / 1e6:,.0f}",
     ]
 
@@ -74,10 +77,11 @@ def _range(seconds: Spread) -> str:
 
 
 LEGEND = (
-    "Seconds of a round: least / median / largest, or the only one. Speed: seconds of the better "
-    "plain loop over these; 1 is as fast, 2 twice as fast. x floor: whole seconds over the least "
-    "possible. Start: seconds of the process outside of rounds. Memory: of the process (rank 0), "
-    "less the data; GPU: the most that torch held there, with the data."
+    "Seconds of a round: least / median / largest, or the only one. Speed: median seconds of the "
+    "best plain loop over these; 1 is as fast, 2 twice as fast. x floor: whole seconds over the "
+    "least possible. Start: seconds of the process outside of rounds. Round 1: seconds from the "
+    "launch to the end of round 1. Memory: the most that all its processes held together, with "
+    "the data, shared pages counted once (PSS). GPU: the most that torch held there in rank 0."
 )
 
 
@@ -94,7 +98,17 @@ def notes(entry: dict[str, Any]) -> list[str]:
             for name, target in TARGETS.items()
             if name in middle
         ]
-    return said + _costs({line.contender: line for line in lines})
+    said += _costs({line.contender: line for line in lines})
+    return [*said, *best_loops(entry), *breakdown(entry), *_no_pss(entry)]
+
+
+def _no_pss(entry: dict[str, Any]) -> list[str]:
+    kinds = {run.get("memory_kind") for runs in entry["measured"].values() for run in runs}
+    if "RSS" not in kinds:
+        return []
+    return [
+        "memory is the sum of RSS: this system has no PSS, so shared pages count several times"
+    ]
 
 
 def _costs(lines: dict[str, Line]) -> list[str]:
@@ -134,13 +148,14 @@ def growth(result: dict[str, Any]) -> list[str]:
     if not {"W5", "W5m"} <= set(found):
         return []
     small, large = ({line.contender: line for line in summarise(found[n])} for n in ("W5", "W5m"))
+    data = found["W5m"]["data_bytes"] - found["W5"]["data_bytes"]
     said = []
     for name in small.keys() & large.keys():
         times = large[name].seconds["whole"].median / small[name].seconds["whole"].median
-        more = (large[name].beyond_bytes - small[name].beyond_bytes) / 1e6
+        more = (large[name].memory_bytes - small[name].memory_bytes - data) / 1e6
         said.append(
             f"{name}: with W5m's clients, ten times W5's, a round takes {times:.2f} times "
-            f"as long, and the process holds {more:+,.0f} MB beyond the data"
+            f"as long, and its processes hold {more:+,.0f} MB beyond the data"
         )
     return sorted(said)
 

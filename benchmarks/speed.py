@@ -16,57 +16,80 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from benchmarks import machine, report
+from benchmarks import comparison, machine, report
+from benchmarks.checkouts import ROOT, Checkout, opened
 from benchmarks.contenders import (
     Contender,
-    ContenderError,
     Setting,
     measure,
     measure_floor,
     parse,
 )
+from benchmarks.processes import ContenderError
 from benchmarks.workload import Workload
 from benchmarks.workloads import USUAL, WORKLOADS, find
 
-ROOT = Path(__file__).parents[1]
 T = TypeVar("T")
 
-CONTENDERS = ("plain-1", "plain-2", "eager", "fused", "flfast")
+COMPARED = ("flfast",)  # of two checkouts
+
+Group = tuple[Contender, ...]
 
 
 def main() -> None:
     """Measure, show, and leave a JSON file and a picture."""
     options = arguments()
     try:
-        workloads = [
-            find(name, pfllib=options.pfllib, quick=options.quick) for name in options.workloads
-        ]
-        contenders = {w.name: _contenders(w, options) for w in workloads}
-    except ValueError as error:
+        with opened(options.against, options.checkouts) as checkouts:
+            _measure_all(options, checkouts)
+    except (ValueError, ContenderError) as error:
         sys.exit(str(error))
+
+
+def _measure_all(options: argparse.Namespace, checkouts: Sequence[Checkout]) -> None:
+    workloads = [
+        find(name, pfllib=options.pfllib, quick=options.quick) for name in options.workloads
+    ]
+    groups = {w.name: _groups(w, options, checkouts) for w in workloads}
     # A file is no narrower than the table.
     console = Console() if sys.stdout.isatty() else Console(width=200)
+    private = {"output", "pfllib", "checkouts"}  # paths of this machine
     result: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": machine.facts(),
-        "options": {k: v for k, v in vars(options).items() if k not in {"output", "pfllib"}},
+        "options": {k: v for k, v in vars(options).items() if k not in private},
+        "checkouts": [checkout.name for checkout in checkouts],
         "workloads": [],
     }
     for line in report.busy(result["machine"]):
         console.print(line)
+    if len(checkouts) > 1:
+        _try_out(checkouts, options)
     try:
         for workload in workloads:
             result["workloads"].append(_entry(workload, options.device))
-            _run(workload, contenders[workload.name], options, result["workloads"][-1], console)
-    except ContenderError as error:
-        console.print(str(error), style="red", markup=False)
-        sys.exit(1)
+            _run(workload, groups[workload.name], options, result["workloads"][-1], console)
     finally:
         # What was measured before a failure or Ctrl-C is kept.
         if any(any(entry["measured"].values()) for entry in result["workloads"]):
-            for line in (*report.growth(result), report.LEGEND):
-                console.print(line)
-            console.print(f"written: {report.write(result, options.output)} and .png")
+            _conclude(result, groups, options.output, console)
+
+
+def _conclude(
+    result: dict[str, Any], groups: dict[str, list[Group]], folder: Path, console: Console
+) -> None:
+    for line in (*report.growth(result), report.LEGEND):
+        console.print(line)
+    compared = [
+        found
+        for entry in result["workloads"]
+        for found in comparison.compare(entry, _pairs(groups[entry["workload"]["name"]]))
+    ]
+    if compared:
+        console.print(comparison.table(compared))
+    for line in comparison.notes(compared):
+        console.print(line)
+    console.print(f"written: {report.write(result, folder)} and .png")
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -78,12 +101,19 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--workloads", nargs="+", default=USUAL, metavar="NAME", help="default: the W ones")
-    add("--contenders", nargs="+", metavar="NAME", help=f"default: {' '.join(CONTENDERS)}")
+    add(
+        "--contenders",
+        nargs="+",
+        metavar="NAME",
+        help="default: the plain loops and flfast's engines",
+    )
     add("--repeats", type=_count, default=3, help="processes of each contender")
     add("--rounds", type=_count, help="measured rounds of a process; default: the workload's")
     add("--device", choices=("cpu", "cuda"), default="cpu")
     add("--overrides", nargs="+", default=(), metavar="KEY=VALUE", help="for flfast")
     add("--quick", action="store_true", help="one repeat and round of a twentieth of the work")
+    add("--against", metavar="COMMIT", help="also run flfast of that commit, and compare")
+    add("--checkouts", nargs=2, type=Path, default=(), metavar="DIR", help="or compare these two")
     add("--output", type=Path, default=ROOT / "benchmarks" / "results", help="folder of results")
     add(
         "--pfllib",
@@ -93,6 +123,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     options = parser.parse_args(argv)
     options.repeats = 1 if options.quick else options.repeats
+    if options.against and options.checkouts:
+        parser.error("--against and --checkouts exclude each other")
     return options
 
 
@@ -102,8 +134,36 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _contenders(workload: Workload, options: argparse.Namespace) -> list[Contender]:
-    return [parse(name) for name in options.contenders or workload.contenders or CONTENDERS]
+def _groups(
+    workload: Workload, options: argparse.Namespace, checkouts: Sequence[Checkout]
+) -> list[Group]:
+    """Contenders, those of the same name in different checkouts together."""
+    usual = COMPARED if len(checkouts) > 1 else usual_contenders(options.device)
+    named = [parse(name) for name in options.contenders or workload.contenders or usual]
+    return [
+        (one,) if one.engine == "plain" else tuple(one.of(checkout) for checkout in checkouts)
+        for one in named
+        # Without convolutions `plain-cl` is `plain`.
+        if workload.convolves or not one.channels_last or one.ranks
+    ]
+
+
+def usual_contenders(device: str) -> list[str]:
+    """Every way to write the plain loop for speed on this machine, and flfast's engines."""
+    cores = machine.num_cores() if device == "cpu" else 1
+    several = [f"plain-{cores}", f"plain-{cores}p"] if cores > 1 else []
+    return ["plain-1", "plain-cl", *several, "eager", "fused", "flfast"]
+
+
+def _pairs(groups: list[Group]) -> list[tuple[str, str]]:
+    return [(group[0].name, group[1].name) for group in groups if len(group) > 1]
+
+
+def _try_out(checkouts: Sequence[Checkout], options: argparse.Namespace) -> None:
+    """Run each checkout once, so that its files are compiled, and what cannot run is said now."""
+    small = find("W2", pfllib=options.pfllib, quick=True)
+    for checkout in checkouts:
+        measure(parse("flfast").of(checkout), small, Setting(options.device, 1))
 
 
 def _entry(workload: Workload, device: str) -> dict[str, Any]:
@@ -123,15 +183,15 @@ def _entry(workload: Workload, device: str) -> dict[str, Any]:
 
 def _run(
     workload: Workload,
-    contenders: list[Contender],
+    groups: list[Group],
     options: argparse.Namespace,
     entry: dict[str, Any],
     console: Console,
 ) -> None:
     rounds = options.rounds or workload.rounds
     setting = Setting(options.device, rounds, tuple(options.overrides))
-    entry["measured"] = {contender.name: [] for contender in contenders}
-    for repeat, contender in interleaved(contenders, options.repeats):
+    entry["measured"] = {contender.name: [] for group in groups for contender in group}
+    for repeat, contender in interleaved(groups, options.repeats):
         done = measure(contender, workload, setting)
         entry["measured"][contender.name].append(done)
         last = done["rounds"][-1]
@@ -145,12 +205,16 @@ def _run(
         console.print(note)
 
 
-def interleaved(contenders: Sequence[T], repeats: int) -> Iterator[tuple[int, T]]:
-    """(repeat, contender) in the order of running, which begins one further in each repeat."""
+def interleaved(groups: Sequence[Sequence[T]], repeats: int) -> Iterator[tuple[int, T]]:
+    """(repeat, contender) in the order of running, which begins one group further in each repeat.
+
+    A group stays together, and turns around every time: what runs second finds a warmer machine.
+    """
     for repeat in range(repeats):
-        first = repeat % len(contenders)
-        for contender in (*contenders[first:], *contenders[:first]):
-            yield repeat, contender
+        first = repeat % len(groups)
+        for group in (*groups[first:], *groups[:first]):
+            for contender in group if repeat % 2 == 0 else reversed(group):
+                yield repeat, contender
 
 
 if __name__ == "__main__":

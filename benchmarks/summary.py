@@ -20,6 +20,14 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class Best:
+    """The fastest plain contender, and its median seconds."""
+
+    contender: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Line:
     """What is said about a contender in a workload.
 
@@ -28,11 +36,12 @@ class Line:
         seconds: of a round's parts, `train`, `eval` and `whole`, over all measured rounds.
         samples_per_s: examples trained on per second of training, by the median round.
         startup_s: of its processes outside of rounds, median.
+        first_round_s: from launch to the end of round 1, median; None where nobody knows.
         warm_up_s: of the first round, which is left out of `seconds`, median.
-        speed: of `train` and `whole`: the better plain loop's median seconds over this one's;
+        speed: of `train` and `whole`: the best plain loop's median seconds over this one's;
             2 is twice as fast, and none without a plain loop.
         floor: of `train` and `whole`: median seconds over the floor's.
-        beyond_bytes: memory of the process at the last round's end, less that of the data, median.
+        memory_bytes: the most that all its processes held at any time, median.
         gpu_bytes: the most that torch held on the GPU, median; 0 without one.
     """
 
@@ -40,10 +49,11 @@ class Line:
     seconds: dict[str, Spread]
     samples_per_s: float
     startup_s: float
+    first_round_s: float | None
     warm_up_s: float
     speed: dict[str, float]
     floor: dict[str, float]
-    beyond_bytes: float
+    memory_bytes: float
     gpu_bytes: float
 
 
@@ -66,22 +76,22 @@ def summarise(entry: dict[str, Any]) -> list[Line]:
     seconds = {name: _seconds(runs) for name, runs in measured.items() if runs}
     floor = {part: entry["floor"][f"{part}_s"] for part in ("train", "eval")}
     floor["whole"] = floor["train"] + floor["eval"]
+    plain = best_plain(seconds)
     lines = []
     for name, spreads in seconds.items():
         runs = measured[name]
         middle = {part: spreads[part].median for part in PARTS}
-        best = {part: _best_plain(seconds, part) for part in ("train", "whole")}
         lines.append(
             Line(
                 contender=name,
                 seconds=spreads,
                 samples_per_s=median(run["samples"] for run in runs) / middle["train"],
                 startup_s=median(run["startup_s"] for run in runs),
+                first_round_s=_median(run["first_round_s"] for run in runs),
                 warm_up_s=median(run["warm_up_s"] for run in runs),
-                speed={part: s / middle[part] for part, s in best.items() if s is not None},
+                speed={part: best.seconds / middle[part] for part, best in plain.items()},
                 floor={part: middle[part] / floor[part] for part in ("train", "whole")},
-                beyond_bytes=median(run["rounds"][-1]["rss_bytes"] for run in runs)
-                - entry["data_bytes"],
+                memory_bytes=median(run["memory_bytes"] for run in runs),
                 gpu_bytes=median(run["rounds"][-1]["gpu_bytes"] for run in runs),
             )
         )
@@ -110,9 +120,20 @@ def _seconds(runs: Iterable[dict[str, Any]]) -> dict[str, Spread]:
     return dict(zip(PARTS, map(spread, (train, evaluate, whole)), strict=True))
 
 
-def _best_plain(seconds: dict[str, dict[str, Spread]], part: str) -> float | None:
-    plain = [spreads for name, spreads in seconds.items() if name.startswith("plain")]
-    if not plain:
-        return None
-    # The better thread count is that of whole rounds; its parts are what parts compare with.
-    return min(plain, key=lambda spreads: spreads["whole"].median)[part].median
+def best_plain(seconds: dict[str, dict[str, Spread]]) -> dict[str, Best]:
+    """The plain contender with the least median seconds of `train`, and that of `whole`.
+
+    Args:
+        seconds: of every contender's parts.
+    """
+    plain = [name for name in seconds if name.startswith("plain")]
+    found = {}
+    for part in ("train", "whole") if plain else ():
+        name = min(plain, key=lambda name: seconds[name][part].median)
+        found[part] = Best(name, seconds[name][part].median)
+    return found
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

@@ -6,11 +6,14 @@ reads the same fields.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 SHRINK = 20  # divides a workload under --quick
+CONVOLUTIONAL = {"cnn", "lenet", "pfl_cnn"}
+AUGMENTED = {"random_crop": 4, "random_flip": True}  # options of augmented images
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Workload:
         model: option of the group `model`, of `conf/` or `benchmarks/conf/`.
         train_sizes: training examples of each client; one number is that of every client.
         test_sizes: test examples of each client; one number is the size of a central test set.
-        lr: of plain SGD.
+        lr: of SGD.
         rounds: measured rounds of a process, after a warm-up round.
         shape: of one input.
         num_clients: K.
@@ -32,6 +35,9 @@ class Workload:
         micro_batch: most examples in memory at once on a CPU; null is the whole step.
         last_batch: `keep` or `drop`, of an epoch.
         local_epochs: passes over a client's examples in a round.
+        momentum, weight_decay: of SGD, which begins anew with every client and round.
+        images: whether inputs are 8-bit images, normalised when they are read.
+        augmented: whether such images are cropped and mirrored at random in training.
         root: folder of a PFLlib dataset; null is random images of the same sizes.
         contenders: to run where the command line names none; none is the usual ones.
     """
@@ -50,6 +56,10 @@ class Workload:
     micro_batch: int | None = None
     last_batch: str = "keep"
     local_epochs: int = 1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    images: bool = False
+    augmented: bool = False
     root: str | None = None
     contenders: tuple[str, ...] = ()
 
@@ -75,8 +85,14 @@ class Workload:
 
     @property
     def data_bytes(self) -> int:
-        """Of inputs in float32 and labels in int64."""
-        return (self.num_train + self.num_test) * (4 * self.input_size + 8)
+        """Of inputs, float32 or 8-bit, and labels in int64."""
+        width = 1 if self.images else 4
+        return (self.num_train + self.num_test) * (width * self.input_size + 8)
+
+    @property
+    def convolves(self) -> bool:
+        """Whether its model has convolutions."""
+        return self.model in CONVOLUTIONAL
 
     @property
     def samples(self) -> int:
@@ -109,6 +125,8 @@ class Workload:
             *self._data_overrides(),
             f"model={self.model}",
             f"optimizer.lr={self.lr}",
+            f"optimizer.momentum={self.momentum}",
+            f"optimizer.weight_decay={self.weight_decay}",
             f"rounds={rounds}",
             f"sampler.count={self.cohort}",
             f"batch_size={self.batch_size}",
@@ -136,7 +154,12 @@ class Workload:
             ]
         # An IID partition leaves the test set central: evaluation is the same for any population.
         return [
-            "data=synthetic",
+            f"data={'images' if self.images else 'synthetic'}",
+            *(
+                (f"data.{k}={json.dumps(v)}" for k, v in AUGMENTED.items())
+                if self.augmented
+                else ()
+            ),
             shape,
             f"data.num_examples={self.num_train}",
             f"data.num_test={self.num_test}",
@@ -153,10 +176,12 @@ class Workload:
         return self.train_sizes
 
     def shrunk(self) -> Workload:
-        """A twentieth of the work: of clients, or of examples where clients differ."""
+        """A twentieth of the work: of clients, or of examples where clients differ or are few."""
         name, title = f"{self.name}-quick", f"a twentieth of: {self.title}"
         small = replace(self, name=name, title=title, rounds=1, root=None)
         if isinstance(self.train_sizes, int):
+            if self.num_clients < 2 * SHRINK:
+                return replace(small, train_sizes=self.train_sizes // SHRINK, test_sizes=100)
             num_clients = self.num_clients // SHRINK
             cohort = min(self.cohort, num_clients // 2)
             return replace(small, num_clients=num_clients, cohort=cohort, test_sizes=100)

@@ -49,6 +49,23 @@ _POPULATION = Workload(
     num_clients=100_000,
     cohort=100,
 )
+_COLOUR = Workload(
+    "W6",
+    "10 clients of 5,000 colour images, LeNet, momentum, 3 epochs, batch 64",
+    model="lenet",
+    train_sizes=5000,
+    test_sizes=10_000,
+    lr=0.01,
+    rounds=1,
+    shape=(3, 32, 32),
+    num_clients=10,
+    cohort=10,
+    batch_size=64,
+    local_epochs=3,
+    momentum=0.9,
+    weight_decay=5e-4,
+    images=True,
+)
 _ALL = (
     _PFLLIB,
     replace(
@@ -99,6 +116,8 @@ _ALL = (
         title="1,000,000 clients of 2, cohort 100, MLP, batch 10",
         num_clients=1_000_000,
     ),
+    _COLOUR,
+    replace(_COLOUR, name="W6a", title=f"{_COLOUR.title}, cropped and mirrored", augmented=True),
     replace(
         _PFLLIB,
         name="strategies",

@@ -15,11 +15,14 @@ import lightning as L
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from flfast.engines.eager import EagerEngine
-from flfast.engines.fused.fused import FusedEngine
+from flfast.engines.eager import EagerTraining
+from flfast.engines.engine import Engine
+from flfast.engines.fused.training import FusedTraining
+from flfast.engines.site import Site
+from flfast.lit.trainers import Trainers
 from flfast.plan import RoundPlan
 from flfast.setup.build import build_plan
-from flfast.setup.experiment import build_parts
+from flfast.setup.experiment import build_components
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree, num_bytes
 
@@ -59,23 +62,24 @@ def table() -> str:
 
 def row(config: DictConfig) -> list[str]:
     """Cells of an algorithm, after a round of two clients."""
-    parts = build_parts(config)
-    algorithm, states = parts.module.algorithm, ClientStates()
-    server = algorithm.server_state(parts.initial)
-    args = (parts.module, parts.data, lambda plan: _trainer(), states)
-    engine = EagerEngine(*args)
-    engines = (engine, FusedEngine(*args, stack="auto"))
-    plan = build_plan(0, config, parts.module.model)
+    components = build_components(config)
+    algorithm, states = components.module.algorithm, ClientStates()
+    server = algorithm.server_state(components.initial)
+    trainers = Trainers(components.module, lambda plan: _trainer())
+    site = Site(components.module, components.data, trainers, states)
+    engine = Engine(site, EagerTraining(site))
+    engines = (engine.training, FusedTraining(site, {}, stack="auto"))
+    plan = build_plan(0, config, components.module.model)
     mean = engine.train(server, [0, 1], plan, on_client=lambda report: None).mean
     assert mean is not None
     node = config.algorithm
     source = inspect.getdoc(import_module(node._target_.rpartition(".")[0])) or ""
     return [
         paper(source),
-        sized(algorithm.broadcast(server), parts.initial),
-        sized(mean, parts.initial),
+        sized(algorithm.broadcast(server), components.initial),
+        sized(mean, components.initial),
         kept(server),
-        sized(states.get(0) or {}, parts.initial, nothing=""),
+        sized(states.get(0) or {}, components.initial, nothing=""),
         ", ".join(engine.name for engine in engines if allows(engine.choose, plan)),
         ", ".join(name for name, how in STRATEGIES.items() if allows(engine.choose, how(plan))),
         options(node),

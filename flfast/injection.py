@@ -1,4 +1,4 @@
-"""Calling a configured function with what it asks for, by parameter name. Torch-free."""
+"""Calls a configured function with the arguments that its signature names. Torch-free."""
 
 import inspect
 from collections.abc import Callable
@@ -8,13 +8,13 @@ T = TypeVar("T")
 
 
 def call_with(fn: Callable[..., T], *args: Any, **offers: Any) -> T:
-    """Call `fn(*args)` with those offers that its signature names.
+    """Call `fn(*args)` with those offers that are parameters of `fn`.
 
-    So a model says whether it needs `input_shape`, and a partition whether it reads `owner`,
-    by naming them; nothing is typed twice and nothing has to accept what it ignores.
+    A model that needs `input_shape`, or a partition that needs `owner`, declares a parameter of
+    that name. Others do not have to accept an argument that they ignore.
 
     >>> call_with(lambda x, *, b: (x, b), 1, a=2, b=3)
     (1, 3)
     """
-    asked = inspect.signature(fn).parameters
-    return fn(*args, **{name: value for name, value in offers.items() if name in asked})
+    parameters = inspect.signature(fn).parameters
+    return fn(*args, **{name: value for name, value in offers.items() if name in parameters})

@@ -3,19 +3,25 @@
 import os
 import platform
 import re
-import sys
 from pathlib import Path
+
+import psutil
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Physical cores that this process may use: fewer than the machine's in a container."""
+    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = min(cores, len(os.sched_getaffinity(0)))
+    quota = Path("/sys/fs/cgroup/cpu.max")
+    if quota.is_file():
+        allowed, period = quota.read_text().split()
+        cores = cores if allowed == "max" else min(cores, int(allowed) // int(period))
+    return max(cores, 1)
 
 
 def cpu_name() -> str:
-    """As the system calls it."""
+    """The processor's model name, as the operating system reports it."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), flags=re.MULTILINE)

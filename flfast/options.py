@@ -1,22 +1,25 @@
-"""Types of options with their ranges.
+"""Types of options, with their ranges.
 
-Annotate a setting with one of these and the command line checks it before anything is imported:
-`def fedprox(*, mu: NonNegative) -> Algorithm`. Torch-free on purpose.
+The range of an annotated parameter is checked before the function is imported:
+`def fedprox(*, mu: NonNegative) -> Algorithm`. Torch-free.
 """
 
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
-# What every library below can count to, and what a float may be and still be a long integer.
-_MOST, _LARGEST = 2**31 - 1, 1e18
-Count = Annotated[int, Ge(1), Le(_MOST)]
-NonNegativeInt = Annotated[int, Ge(0), Le(_MOST)]
+# Every library in use counts with at least 32 bits.
+_MAX_INT = 2**31 - 1
+# A float up to this limit can still be converted to a 64-bit integer.
+_MAX_FLOAT = 1e18
+
+Count = Annotated[int, Ge(1), Le(_MAX_INT)]
+NonNegativeInt = Annotated[int, Ge(0), Le(_MAX_INT)]
 Seed = Annotated[int, Ge(0), Lt(2**63)]
-Positive = Annotated[float, Gt(0), Le(_LARGEST)]
-NonNegative = Annotated[float, Ge(0), Le(_LARGEST)]
+Positive = Annotated[float, Gt(0), Le(_MAX_FLOAT)]
+NonNegative = Annotated[float, Ge(0), Le(_MAX_FLOAT)]
 Fraction = Annotated[float, Ge(0), Le(1)]
 Share = Annotated[float, Gt(0), Le(1)]
 Portion = Annotated[float, Ge(0), Lt(1)]
 BelowHalf = Annotated[float, Ge(0), Lt(0.5)]
-BatchSize = Annotated[int, Ge(-1), Le(_MOST)]
+BatchSize = Annotated[int, Ge(-1), Le(_MAX_INT)]

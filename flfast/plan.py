@@ -1,4 +1,4 @@
-"""The plan: what Hydra chose for one round. Torch-free."""
+"""The plan of a round: all settings that may change from round to round. Torch-free."""
 
 from typing import Literal, NamedTuple
 
@@ -7,18 +7,18 @@ Shard = Literal["clients", "batch"]
 
 
 class Batching(NamedTuple):
-    """How a client's examples become local steps.
+    """How a client's examples are divided into local steps.
 
     Attributes:
         batch_size: examples per batch; -1 is B = infinity, all of a client's examples.
         accumulate: batches per local step.
-        micro_batch: most examples in memory at once; None means a whole batch.
-        last_batch: what becomes of the partial last step of a local epoch: `keep` trains on it,
-            `drop` leaves it out unless nothing would be left, `pad` repeats examples from the
+        micro_batch: most examples in memory at once; None is a whole batch.
+        last_batch: what happens to a partial last step of a local epoch. `keep` trains on it.
+            `drop` skips it unless it is the only one. `pad` fills it with examples from the
             epoch's beginning.
-        drop_single: leave out an example rather than have a batch of one in the last step, on
-            which BatchNorm has no variance.
-        limit: batches of a local epoch, as `trainer.limit_train_batches`: a share or a number.
+        drop_single: skip an example if the last step would have a batch of one, for which
+            BatchNorm has no variance.
+        limit: batches of a local epoch, as in `trainer.limit_train_batches`: a share or a number.
     """
 
     batch_size: int
@@ -30,19 +30,19 @@ class Batching(NamedTuple):
 
 
 class RoundPlan(NamedTuple):
-    """Everything about a round that may differ from the round before.
+    """All settings of a round that may differ from the previous round's.
 
     Attributes:
-        round_idx: from 1.
-        phase: number of the phase that the plan was composed in.
+        round_idx: the round, from 1.
+        phase: index of the schedule's phase, from 0.
         lr: local learning rate.
-        batching: how examples become local steps.
-        local_epochs: passes over a client's examples; None where local_steps is set.
-        local_steps: optimizer steps per client; None where local_epochs is set.
-        strategy: on which devices, in Lightning's word: `single`, `dp`, `ddp` or `fsdp`.
+        batching: how examples are divided into local steps.
+        local_epochs: passes over a client's examples; None if `local_steps` is set.
+        local_steps: optimizer steps per client; None if `local_epochs` is set.
+        strategy: how training is distributed: `single`, `dp`, `ddp` or `fsdp`.
         shard: what `ddp` divides over the ranks: whole `clients`, or every `batch`.
-        devices: what `trainer.devices` says.
-        precision: what `trainer.precision` says.
+        devices: the devices, such as `cpu:1` or `gpu:[0, 1]`.
+        precision: the value of `trainer.precision`.
     """
 
     round_idx: int
@@ -57,7 +57,7 @@ class RoundPlan(NamedTuple):
     precision: str
 
     def describe(self) -> str:
-        """The plan in a line."""
+        """The plan in one line, for the log."""
         strategy = f"{self.strategy}/{self.shard}" if self.strategy == "ddp" else self.strategy
         batch = "all" if self.batching.batch_size == -1 else str(self.batching.batch_size)
         return f"{strategy} on {self.devices}, {self.precision}, batch {batch}, lr {self.lr:g}"

@@ -1,6 +1,6 @@
-"""The command: `python -m flfast.train key=value ...`, also installed as `flfast`.
+"""The command `python -m flfast.train key=value ...`, also installed as `flfast`.
 
-Torch-free until the config is known to be good: importing torch and Lightning costs seconds.
+The config is checked before torch and Lightning are imported, which takes seconds.
 """
 
 import os
@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from flfast.config.check import check
-from flfast.config.command_line import check_words
+from flfast.config.command_line import check_overrides
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.phases import compose_phases
@@ -36,24 +36,29 @@ def _run(config: DictConfig) -> float | None:
 
 
 def main() -> None:
-    """Run; a wrong setting ends in one clear error and exit code 2, a run told to stop in 75."""
-    wanted = os.environ.get("HYDRA_FULL_ERROR")
-    # Hydra would print a stripped traceback and exit; its errors should come here as they are.
+    """Run the command.
+
+    Exit codes: 0 after a finished run, 2 for a wrong setting, 75 for a run stopped on request.
+    """
+    full_error = os.environ.get("HYDRA_FULL_ERROR")
+    # Without this variable, Hydra prints a stripped traceback and exits instead of raising.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        check_words(sys.argv[1:], conf=CONF)
+        check_overrides(sys.argv[1:], conf=CONF)
         _run()
     except Exception as error:
-        told = isinstance(error, (ConfigError, HydraException, OmegaConfBaseException, OSError))
-        if wanted == "1" or not (told or _while_composing(error)):
+        expected = isinstance(
+            error, (ConfigError, HydraException, OmegaConfBaseException, OSError)
+        )
+        if full_error == "1" or not (expected or _while_composing(error)):
             raise
         sys.exit(explain(error, conf=CONF))
     finally:
-        os.environ["HYDRA_FULL_ERROR"] = wanted or "0"
+        os.environ["HYDRA_FULL_ERROR"] = full_error or "0"
 
 
 def _while_composing(error: Exception) -> bool:
-    """Whether Hydra failed before it called us: its assertions meet what a user typed."""
+    """Whether Hydra failed while composing: its assertions can fail on the user's overrides."""
     frames = traceback.extract_tb(error.__traceback__)
     return not any(frame.filename == __file__ and frame.name == "_run" for frame in frames)
 

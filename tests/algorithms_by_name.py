@@ -8,7 +8,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from flfast.algorithms.algorithm import Algorithm
-from flfast.engines.eager import EagerEngine
+from flfast.engines.eager import EagerTraining
 from flfast.injection import call_with
 from flfast.lit.batchnorm import batchnorm_weights
 from flfast.plan import Batching
@@ -45,7 +45,7 @@ def federation_of(make_data, make_federation, name, model, *, sizes=(6, 3, 1), *
     return federation
 
 
-def run(federation, engine=EagerEngine, stack="auto"):
+def run(federation, engine=EagerTraining, stack="auto"):
     return ran(federation, engine, stack=stack)
 
 
@@ -53,7 +53,7 @@ def personal_of(federation, k):
     """Parameters of client k's personal model."""
     engine = federation.engine
     broadcast = federation.algorithm.broadcast(federation.server)
-    client = engine._client(k, broadcast)
+    client = engine.site.client_state(k, broadcast)
     return federation.algorithm.personal(broadcast, client)["params"]
 
 

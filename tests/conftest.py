@@ -25,13 +25,16 @@ from flfast.datamodules.fetching import Loading
 from flfast.datamodules.transforms import BatchTransform
 from flfast.distributed.elastic import on_ranks
 from flfast.distributed.world import ALONE, launched_world
-from flfast.engines.eager import EagerEngine
+from flfast.engines.eager import EagerTraining
+from flfast.engines.engine import Engine
 from flfast.engines.fused.graph.trace import operators
+from flfast.engines.site import Site
 from flfast.federation.loop import Federation
 from flfast.federation.samplers.uniform import uniform
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
+from flfast.lit.trainers import Trainers
 from flfast.plan import Batching, RoundPlan
 from flfast.setup.experiment import quiet_lightning
 from flfast.state.store import ClientStates
@@ -159,7 +162,8 @@ def make_federation(tmp_path):
                 return L.Trainer(**{**trainer, "strategy": "dp", "devices": 2})
             return L.Trainer(**trainer)
 
-        engine = EagerEngine(module, data, make_trainer, ClientStates(), world)
+        site = Site(module, data, Trainers(module, make_trainer), ClientStates(), world)
+        engine = Engine(site, EagerTraining(site))
         return Federation(
             algorithm=algorithm,
             engine=engine,

@@ -1,30 +1,33 @@
 """Runs of a federation with different engines, and their comparison."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from flfast.engines.auto import AutoEngine
-from flfast.engines.base import fine_tuning
-from flfast.engines.eager import EagerEngine
-from flfast.engines.fused.fused import FusedEngine
+from flfast.engines.auto import AutoTraining
+from flfast.engines.eager import EagerTraining
+from flfast.engines.engine import Engine
+from flfast.engines.fine_tuning import FineTuning, fine_tuning_site
 from flfast.engines.fused.graph.cuda_graphs import Direct
-from flfast.state.store import ClientStates
+from flfast.engines.fused.training import FusedTraining
+from flfast.lit.trainers import Trainers
 
 
-class Replaying(FusedEngine):
+class Replaying(FusedTraining):
     """Records and replays programs on the CPU, as CUDA graphs do on a GPU."""
 
-    def _program(self, plan):
-        program = super()._program(plan)
-        for programs in program._client.programs:
+    def programs(self, plan):
+        found = super().programs(plan)
+        for programs in found.client.programs:
             programs.recorder = programs.recorder or Direct()
-        return program
+        return found
 
     def recordings(self):
         """Number of recordings; asserts that every program could be recorded."""
         made = 0
-        stages = (own for program in self._programs.values() for own in program._client.programs)
+        stages = (own for found in self._programs.values() for own in found.client.programs)
         for programs in stages:
             for program in programs._programs.values():
                 assert program._recorder is programs.recorder
@@ -33,14 +36,14 @@ class Replaying(FusedEngine):
         return made
 
 
-class OperatorByOperator(FusedEngine):
+class OperatorByOperator(FusedTraining):
     """Runs programs without CUDA graphs on a GPU."""
 
-    def _program(self, plan):
-        program = super()._program(plan)
-        for programs in program._client.programs:
+    def programs(self, plan):
+        found = super().programs(plan)
+        for programs in found.client.programs:
             programs.recorder = None
-        return program
+        return found
 
 
 def net(*layers):
@@ -56,19 +59,26 @@ def with_batchnorm():
     return mlp(lambda: nn.BatchNorm1d(8))
 
 
-def engine_of(federation, engine=AutoEngine, *, stack="auto", finetune_epochs=0):
-    """An engine of another kind with the parts of the federation's engine."""
-    eager = federation.engine
-    options = {} if engine is EagerEngine else {"stack": stack}
+def engine_of(federation, training=AutoTraining, *, stack="auto", finetune_epochs=0):
+    """The federation's engine with another implementation of local training."""
+    before = federation.engine
 
-    def make(module, states):
-        make_trainer = eager.trainers._make_trainer
-        return engine(module, eager.data, make_trainer, states, eager.world, **options)
+    options = {} if training is EagerTraining else {"decided": {}, "stack": stack}
 
-    made = make(eager.module, eager.states)
+    def make(site):
+        return training(site, **options)
+
+    site = replace(before.site, trainers=anew(before.site.trainers, before.site.module))
+    finetune = None
     if finetune_epochs:
-        made.evaluate_finetuned(make(fine_tuning(eager.module), ClientStates()), finetune_epochs)
-    return made
+        own = fine_tuning_site(site)
+        finetune = FineTuning(own, make(own), finetune_epochs)
+    return Engine(site, make(site), channel=before.channel, finetune=finetune)
+
+
+def anew(trainers, module):
+    """Trainers that have not run yet."""
+    return Trainers(module, trainers.make_trainer)
 
 
 def chosen(federation, **changes):
@@ -82,7 +92,7 @@ def ran(federation, engine, *, stack="auto"):
     return federation
 
 
-def assert_engines_agree(make, *, tol=1e-9, engine=FusedEngine, stack="auto"):
+def assert_engines_agree(make, *, tol=1e-9, engine=FusedTraining, stack="auto"):
     """Compare the engine with the eager one; returns its federation.
 
     Args:
@@ -91,7 +101,7 @@ def assert_engines_agree(make, *, tol=1e-9, engine=FusedEngine, stack="auto"):
         engine: to compare.
         stack: clients per program.
     """
-    eager, fused = ran(make(), EagerEngine), ran(make(), engine, stack=stack)
+    eager, fused = ran(make(), EagerTraining), ran(make(), engine, stack=stack)
     assert fused.engine.choose(fused.plans(1, [])) == "fused"
     found, expected = fused.weights(), eager.weights()
     assert any(not torch.equal(expected[n], w) for n, w in flat(eager.initial).items())

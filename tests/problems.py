@@ -217,7 +217,6 @@ def _averaged_steps(weighting: str) -> Algorithm:
     return Algorithm(
         name="averaged steps",
         weighting=weighting,
-        stateful=True,
         client_state=lambda broadcast: {"last": torch.zeros((), dtype=torch.float64)},
         correct=correct,
         finish=finish,

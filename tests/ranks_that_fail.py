@@ -12,7 +12,7 @@ class Hangs(Callback):
 
     def on_round_start(self, federation, plan, cohort):
         first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-        if federation.engine.world.rank == 1 and plan.round_idx == 3 and first:
+        if federation.engine.site.world.rank == 1 and plan.round_idx == 3 and first:
             time.sleep(600)
 
 
@@ -27,7 +27,7 @@ class FullDisk(Callback):
         self.ranks = ranks
 
     def on_round_start(self, federation, plan, cohort):
-        if federation.engine.world.rank in self.ranks and plan.round_idx == 3:
+        if federation.engine.site.world.rank in self.ranks and plan.round_idx == 3:
             while not (federation.run_dir / "checkpoints" / "round-000002").exists():
                 time.sleep(0.001)
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
@@ -37,6 +37,6 @@ class Fails(Callback):
     """Raises an exception in rank 1, after counting the attempt in a file."""
 
     def on_round_start(self, federation, plan, cohort):
-        if federation.engine.world.rank == 1:
+        if federation.engine.site.world.rank == 1:
             (federation.run_dir / os.environ["TORCHELASTIC_RESTART_COUNT"]).touch()
             raise IndexError("of nothing")

@@ -14,12 +14,15 @@ from adversaries import adversarial_channel
 from problems import OPTIMIZERS, Problem, make_algorithm, make_data, make_model
 
 from flfast.distributed.world import ALONE, World
-from flfast.engines.eager import EagerEngine
-from flfast.engines.fused.fused import FusedEngine
+from flfast.engines.eager import EagerTraining
+from flfast.engines.engine import Engine
+from flfast.engines.fused.training import FusedTraining
+from flfast.engines.site import Site
 from flfast.federation.loop import Federation
 from flfast.federation.samplers.uniform import uniform
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
+from flfast.lit.trainers import Trainers
 from flfast.plan import RoundPlan
 from flfast.server.channel import Channel
 from flfast.state.store import ClientStates
@@ -27,9 +30,9 @@ from flfast.state.tree import Tree
 from flfast.state.weights import read_weights
 
 ENGINES = {
-    "eager": EagerEngine,
-    "fused": partial(FusedEngine, stack=1),
-    "stacked": partial(FusedEngine, stack=3),
+    "eager": EagerTraining,
+    "fused": partial(FusedTraining, decided={}, stack=1),
+    "stacked": partial(FusedTraining, decided={}, stack=3),
 }
 SINGLE, DP = ("single", "clients"), ("dp", "clients")
 CLIENTS, BATCH = ("ddp", "clients"), ("ddp", "batch")
@@ -115,7 +118,7 @@ def solve(problem: Problem, way: Way, world: World = ALONE) -> Solution:
         recorder = Recorder(world.rank)
         federation = _federation(problem, way, world, recorder, Path(folder))
         federation.run()
-    states = federation.engine.states
+    states = federation.engine.site.states
     found = {k: states.get(k) for k in range(len(problem.sizes))}
     return Solution(
         server=_flat(federation.server),
@@ -167,8 +170,8 @@ def _federation(
             default_root_dir=folder,
         )
 
-    engine = ENGINES[way.engine](module, data, make_trainer, ClientStates(), world)
-    engine.channel = channel
+    site = Site(module, data, Trainers(module, make_trainer), ClientStates(), world)
+    engine = Engine(site, ENGINES[way.engine](site), channel=channel)
     return Federation(
         algorithm=algorithm,
         engine=engine,

@@ -1,14 +1,13 @@
 """Reading and comparing the tables of runs."""
 
-import csv
-
 import pytest
+
+from flfast.loggers.table import read_rows
 
 
 def rows(folder):
     """Rows of a run's `metrics.csv`; row r is the state after round r."""
-    with (folder / "metrics.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+    return read_rows(folder / "metrics.csv")
 
 
 def timeless(folder):

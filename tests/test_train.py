@@ -1,6 +1,5 @@
 """End-to-end tests of the command on real data, in this process."""
 
-import csv
 import json
 import multiprocessing
 import os
@@ -21,6 +20,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.run import main as torchrun
 
 from flfast import train
+from flfast.loggers.table import read_rows
 
 QUICK = ("experiment=quick", "rounds=2", "callbacks=none")
 
@@ -153,8 +153,7 @@ def test_options_work_together(flfast_run, overrides):
 def test_a_sweep_ends_with_a_comparison(flfast_run, capsys):
     folder = flfast_run("-m", "seed=1,2", "partition.alpha=0.1,1.0", *QUICK, "rounds=1")
     assert len(list(folder.glob("*/metrics.csv"))) == 4
-    with (folder / "comparison.csv").open() as file:
-        jobs = list(csv.DictReader(file))
+    jobs = read_rows(folder / "comparison.csv")
     assert [(job["seed"], job["partition.alpha"]) for job in jobs] == [
         ("1", "0.1"),
         ("1", "1.0"),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from flfast.datamodules.batches import Batch
@@ -58,13 +59,16 @@ class Context(NamedTuple):
         server: the broadcast.
         client: the client's state.
         start: the weights that local training started from.
-        lr: local learning rate of this round.
+        lr: local learning rate of this round, a tensor [] of float64.
+        generator: purpose -> a CPU generator of this round and client. A function that draws
+            random numbers takes them from it, so that every engine draws the same.
     """
 
     server: Tree
     client: Tree
     start: Tree
-    lr: float
+    lr: Tensor
+    generator: Callable[[str], torch.Generator]
 
 
 class Finished(NamedTuple):
@@ -137,10 +141,10 @@ class Algorithm:
     Attributes:
         name: for titles and messages.
         weighting: weights of the mean of uploads: training examples used, or 1.
-        stateful: whether clients keep a state between rounds.
         evaluate_server: whether to evaluate the server's model; not useful if nothing is shared.
         server_state: initial weights -> server state, with `params` and `buffers`.
-        client_state: broadcast -> state of a client in its first round.
+        client_state: broadcast -> state of a client in its first round. Clients keep states
+            between rounds if an algorithm has this function.
         broadcast: server state -> what every client of the cohort receives.
         start: (broadcast, client state) -> initial weights of local training. They may have
             leaves that the model lacks: the local optimizer trains such parameters, and `loss`
@@ -164,7 +168,6 @@ class Algorithm:
 
     name: str
     weighting: Weighting = "samples"
-    stateful: bool = False
     evaluate_server: bool = True
     server_state: Callable[[Tree], Tree] = _initial
     client_state: Callable[[Tree], Tree] = _stateless
@@ -179,6 +182,11 @@ class Algorithm:
     origin: Callable[[Tree], Tree] = model_weights
     server_step: Callable[[Tree, Uploads], Tree] = _take_mean
     personal: Callable[[Tree, Tree], Tree] | None = None
+
+    @property
+    def stateful(self) -> bool:
+        """Whether clients keep a state between rounds."""
+        return self.client_state is not _stateless
 
     def weight(self, num_examples: int) -> float:
         """Weight of an upload in the mean."""

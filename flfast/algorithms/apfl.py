@@ -65,7 +65,6 @@ def apfl(*, alpha: Fraction, adaptive: bool, weighting: Weighting) -> Algorithm:
     return Algorithm(
         name="apfl",
         weighting=weighting,
-        stateful=True,
         client_state=client_state,
         start=start,
         loss=loss,

@@ -53,7 +53,6 @@ def ditto(*, lam: NonNegative, weighting: Weighting) -> Algorithm:
     return Algorithm(
         name="ditto",
         weighting=weighting,
-        stateful=True,
         client_state=model_weights,
         start=with_personal,
         loss=loss,

@@ -52,7 +52,6 @@ def feddyn(*, alpha: Positive) -> Algorithm:
     return Algorithm(
         name="feddyn",
         weighting="uniform",
-        stateful=True,
         server_state=lambda weights: {**weights, "h": zeros(weights["params"])},
         client_state=lambda broadcast: {"gradient": zeros(broadcast["params"])},
         loss=loss,

@@ -54,7 +54,6 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
     return replace(
         algorithm,
         **inner_functions(algorithm),
-        stateful=True,
         server_state=server_state,
         client_state=client_state,
         broadcast=broadcast,

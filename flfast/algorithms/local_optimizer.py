@@ -37,7 +37,6 @@ def keep_optimizer(algorithm: Algorithm) -> Algorithm:
     return replace(
         algorithm,
         **inner_functions(algorithm),
-        stateful=True,
         client_state=client_state,
         start=lambda broadcast, client: algorithm.start(broadcast, client["inner"]),
         optimizer=lambda broadcast, client: client["optimizer"],

@@ -60,7 +60,6 @@ def moon(
     return Algorithm(
         name="moon",
         weighting=weighting,
-        stateful=True,
         client_state=model_weights,
         loss=contrastive,
         finish=finish,

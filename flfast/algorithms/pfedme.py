@@ -68,7 +68,6 @@ def pfedme(
     return Algorithm(
         name="pfedme",
         weighting=weighting,
-        stateful=True,
         separable=False,
         client_state=model_weights,
         start=start,

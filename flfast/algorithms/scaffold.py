@@ -48,9 +48,10 @@ def scaffold(
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         c_k, c = ctx.client["control"], ctx.server["control"]
-        if not ctx.lr:  # steps of length zero give no estimate of the gradient
+        lr = float(ctx.lr)
+        if not lr:  # steps of length zero give no estimate of the gradient
             return {**done.weights, "control": zeros(c)}, ctx.client
-        scale = 1 / (gradient_weight(done.num_steps) * ctx.lr)
+        scale = 1 / (gradient_weight(done.num_steps) * lr)
         # c_k - c_k+ = c - (x - y) / (K * lr) is common to upload and state, and computed once.
         decrease = tree_map(
             lambda c, x, y: torch.add(c, y - x, alpha=scale),
@@ -68,7 +69,6 @@ def scaffold(
     return Algorithm(
         name="scaffold",
         weighting="uniform",
-        stateful=True,
         server_state=lambda weights: {**weights, "control": zeros(weights["params"])},
         client_state=lambda broadcast: {"control": zeros(broadcast["params"])},
         broadcast=lambda server: {**model_weights(server), "control": server["control"]},

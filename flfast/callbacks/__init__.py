@@ -1,1 +1,1 @@
-"""Callbacks: what a run shows and leaves."""
+"""Callbacks: what a run displays, and the files that it writes."""

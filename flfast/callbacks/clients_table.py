@@ -1,4 +1,4 @@
-"""`clients.csv`: every client's numbers, one row a round and client."""
+"""Writes `clients.csv`: one row per round and client."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class ClientsTable(Callback):
-    """Keeps what happened to each client; a resumed run continues the file.
+    """Writes status and metrics of each client; a resumed run continues the file.
 
     Args:
-        every_round: keep all rounds; false keeps the last evaluated one alone, for populations
-            whose whole history would not be read.
+        every_round: keep the rows of all rounds. False keeps only those of the last evaluated
+            round, for large populations.
     """
 
     def __init__(self, *, every_round: bool) -> None:
@@ -31,7 +31,7 @@ class ClientsTable(Callback):
     def on_round_end(
         self, federation: Federation, row: dict[str, Any], clients: dict[int, dict[str, Any]]
     ) -> None:
-        """Write the round's clients in the order of their ids."""
+        """Write the rows of the round's clients, sorted by id."""
         if self._table is None:
             self._table = RoundTable(federation.run_dir / "clients.csv", CLIENT_COLUMNS)
         round_idx = int(row["round"])

@@ -1,4 +1,4 @@
-"""What a sweep leaves: tables on the screen, `comparison.csv`, `comparison.png`. Torch-free."""
+"""Compares the jobs of a sweep: printed tables and `comparison.{csv,png}`. Torch-free."""
 
 import atexit
 import csv
@@ -12,40 +12,39 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from flfast.callbacks.comparison_figure import draw_comparison
+from flfast.callbacks.screen import cell, empty_table, screen
 from flfast.callbacks.sweep import (
     FAILED_MARK,
     METRICS,
     Job,
-    Spread,
-    combinations,
+    group_by_settings,
+    job_results,
     read_jobs,
-    results,
     spread,
-    varying,
+    varying_keys,
 )
 
 _PLAIN_WIDTH = 140
 
 
 class SweepComparison(Callback):
-    """Compares the jobs of `--multirun` when the last one has ended.
+    """Compares the jobs of `--multirun` after the last one.
 
-    Hydra does not say so when a job has raised; then the comparison appears when Python exits.
+    Hydra does not call `on_multirun_end` if a job has raised. The comparison is then written when
+    Python exits.
     """
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Remember to compare, whatever happens."""
-        self._report = partial(report, Path(config.hydra.sweep.dir).absolute())
+        """Register the comparison for Python's exit."""
+        self._report = partial(write_comparison, Path(config.hydra.sweep.dir).absolute())
         atexit.register(self._report)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Mark a job that raised; on the disk, as it may have run in another process."""
+        """Mark a failed job on the disk: this may be another process than the sweep's."""
         if config.hydra.mode == RunMode.MULTIRUN:
             mark = Path(config.hydra.runtime.output_dir) / config.hydra.output_subdir / FAILED_MARK
             if job_return.status == JobStatus.FAILED:
@@ -54,49 +53,38 @@ class SweepComparison(Callback):
                 mark.unlink(missing_ok=True)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Compare now."""
+        """Write the comparison."""
         atexit.unregister(self._report)
         self._report()
 
 
-def report(sweep_dir: Path) -> None:
-    """Print the tables and write the files into the sweep folder; nothing where no job began."""
+def write_comparison(sweep_dir: Path) -> None:
+    """Print the tables and write the files into the sweep folder, if any job has started."""
     jobs = read_jobs(sweep_dir)
     if not jobs:
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_PLAIN_WIDTH)
+    console = screen(plain_width=_PLAIN_WIDTH)
     console.print(_job_table(jobs))
-    if any(len(seeds) > 1 for seeds in combinations(jobs).values()):
+    if any(len(seeds) > 1 for seeds in group_by_settings(jobs).values()):
         console.print(_seed_table(jobs))
-    # A path that is broken into lines cannot be copied.
+    # Soft-wrapped, so that the path can be copied.
     console.print(Text(str(sweep_dir), style="bold"), soft_wrap=True)
     _write_csv(jobs, sweep_dir / "comparison.csv")
     draw_comparison(jobs, sweep_dir / "comparison.png")
 
 
-def _measured(jobs: Sequence[Job]) -> list[str]:
-    found = [results(job) for job in jobs]
+def _measured_metrics(jobs: Sequence[Job]) -> list[str]:
+    found = [job_results(job) for job in jobs]
     return [metric for metric in METRICS if any(math.isfinite(row[metric]) for row in found)]
 
 
-def _table(title: str, keys: Sequence[str], metrics: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for key in keys:
-        table.add_column(Text(key))
-    for name in metrics:
-        table.add_column(Text(name), justify="right")
-    return table
-
-
 def _job_table(jobs: Sequence[Job]) -> Table:
-    keys, metrics = varying(jobs), _measured(jobs)
-    table = _table("Jobs", ["job", *keys], [*metrics, "rounds", "time"])
+    keys, metrics = varying_keys(jobs), _measured_metrics(jobs)
+    table = empty_table(["job", *keys], [*metrics, "rounds", "time"], title="Jobs")
     for job in jobs:
-        found = results(job)
+        found = job_results(job)
         words = [Text(job.overrides.get(key, "-")) for key in keys]
-        cells = [_cell(metric, Spread(found[metric], math.nan)) for metric in metrics]
+        cells = [cell(metric, found[metric]) for metric in metrics]
         rounds = f"{found['rounds']:.0f}" if job.history else "-"
         time = Text("failed", style="bold red") if job.failed else f"{found['seconds']:.1f} s"
         table.add_row(f"{job.num}", *words, *cells, rounds, time)
@@ -104,31 +92,22 @@ def _job_table(jobs: Sequence[Job]) -> Table:
 
 
 def _seed_table(jobs: Sequence[Job]) -> Table:
-    keys, metrics = [key for key in varying(jobs) if key != "seed"], _measured(jobs)
-    table = _table("Mean ± std over seeds", keys, [*metrics, "seeds"])
-    for values, members in combinations(jobs).items():
-        done = [results(job) for job in members if not job.failed]
-        cells = [_cell(metric, spread(found[metric] for found in done)) for metric in metrics]
+    keys, metrics = [key for key in varying_keys(jobs) if key != "seed"], _measured_metrics(jobs)
+    table = empty_table(keys, [*metrics, "seeds"], title="Mean ± std over seeds")
+    for values, members in group_by_settings(jobs).items():
+        done = [job_results(job) for job in members if not job.failed]
+        cells = [cell(metric, *spread(found[metric] for found in done)) for metric in metrics]
         table.add_row(*(Text(value or "-") for value in values), *cells, f"{len(done)}")
     return table
 
 
-def _cell(metric: str, value: Spread) -> str:
-    if not math.isfinite(value.mean):
-        return "-"
-    percent = metric.endswith("accuracy")
-    scale, digits = (100, 2) if percent else (1, 4)
-    std = f" ± {scale * value.std:.{digits}f}" if math.isfinite(value.std) else ""
-    return f"{scale * value.mean:.{digits}f}{std}{' %' if percent else ''}"
-
-
 def _write_csv(jobs: Sequence[Job], path: Path) -> None:
-    keys = varying(jobs)
+    keys = varying_keys(jobs)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["job", "status", *keys, *METRICS, "rounds", "seconds"])
         for job in jobs:
-            numbers = ("" if math.isnan(value) else value for value in results(job).values())
+            numbers = ("" if math.isnan(value) else value for value in job_results(job).values())
             status = "failed" if job.failed else "done"
             writer.writerow(
                 [job.num, status, *(job.overrides.get(key, "") for key in keys), *numbers]

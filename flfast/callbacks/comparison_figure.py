@@ -1,4 +1,4 @@
-"""The picture of a sweep: accuracy over rounds, one line per combination. Torch-free."""
+"""Figure of a sweep: accuracy over rounds, one line per group of settings. Torch-free."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flfast.callbacks.figures import figure, over_rounds
+from flfast.callbacks.figures import figure, style_round_axes
 from flfast.callbacks.history import series
-from flfast.callbacks.sweep import Job, combinations, mean_series, varying
+from flfast.callbacks.sweep import Job, group_by_settings, mean_series, varying_keys
 from flfast.loggers.columns import VIEWS
 
 if TYPE_CHECKING:
@@ -20,57 +20,61 @@ _DPI = 150
 def draw_comparison(jobs: Sequence[Job], path: Path) -> None:
     """Write a PNG; lines are means over seeds, bands one standard deviation around them.
 
-    Where clients of a job have models of their own, and every job measured clients' own test
-    data, that is shown: by personal models where there are such, else by the server's. Otherwise
-    the first of global, local, personal and validation accuracy that every job measured, or else
-    that any did; no picture where none was.
+    `shown_columns` chooses the accuracy. No file is written if no job has measured any.
     """
     columns = shown_columns(jobs)
     if not columns:
         return
-    keys = [key for key in varying(jobs) if key != "seed"]
-    groups = combinations(jobs)
-    # The legend has a line for every key of every combination, 0.2 inches each.
+    keys = [key for key in varying_keys(jobs) if key != "seed"]
+    groups = group_by_settings(jobs)
+    # The legend has a line for every key of every group, 0.2 inches each.
     height = max(4.8, 0.6 + 0.21 * len(groups) * len(keys))
     with figure(path, size=(9, height), dpi=_DPI, title="") as picture:
         axes = picture.subplots()
         colors = _colors(len(groups))
         for (values, members), color in zip(groups.items(), colors, strict=True):
             done = [job for job in members if not job.failed]
-            column = next((c for c in columns if all(_has(job, c) for job in done)), columns[0])
-            _line(axes, done, column, label=_label(keys, values), color=color)
+            measured = (c for c in columns if all(_measured(job, c) for job in done))
+            column = next(measured, columns[0])
+            _plot_line(axes, done, column, label=_label(keys, values), color=color)
         seeds = any(len(members) > 1 for members in groups.values())
         title = " or ".join(columns)
         title = f"{title}, mean ± std over seeds" if seeds else title
-        over_rounds(axes, title=title, percent=True)
+        style_round_axes(axes, title=title, percent=True)
         if keys:
             picture.legend(loc="outside right upper")
 
 
 def shown_columns(jobs: Sequence[Job]) -> list[str]:
-    """Columns of which each job's line is the first that it has."""
+    """Accuracy columns to draw; each job is drawn with the first of them that it has measured.
+
+    Usually the first view that all jobs have measured, or else that any job has. If any job has
+    personal models and all jobs were evaluated on clients' own test sets: personal accuracy, and
+    local accuracy for jobs without personal models.
+    """
     done = [job for job in jobs if not job.failed]
-    own = ["personal/accuracy", "local/accuracy"]
-    by_clients = done and all(any(_has(job, c) for c in own) for job in done)
-    if by_clients and any(_has(job, own[0]) for job in done):
-        return own if any(not _has(job, own[0]) for job in done) else own[:1]
+    on_clients = ["personal/accuracy", "local/accuracy"]
+    all_on_clients = done and all(any(_measured(job, c) for c in on_clients) for job in done)
+    personal = [_measured(job, on_clients[0]) for job in done]
+    if all_on_clients and any(personal):
+        return on_clients[:1] if all(personal) else on_clients
     columns = [f"{view}/accuracy" for view in VIEWS]
-    column = next((c for c in columns if done and all(_has(job, c) for job in done)), None)
-    column = column or next((c for c in columns if any(_has(job, c) for job in jobs)), None)
+    column = next((c for c in columns if done and all(_measured(job, c) for job in done)), None)
+    column = column or next((c for c in columns if any(_measured(job, c) for job in jobs)), None)
     return [column] if column else []
 
 
-def _has(job: Job, column: str) -> bool:
+def _measured(job: Job, column: str) -> bool:
     return bool(series(job.history, column)[0])
 
 
-def _line(axes: Axes, jobs: Sequence[Job], column: str, *, label: str, color: str) -> None:
+def _plot_line(axes: Axes, jobs: Sequence[Job], column: str, *, label: str, color: str) -> None:
     rounds, values = mean_series(jobs, column)
     marker = "o" if len(rounds) <= 12 else ""
     axes.plot(
         rounds, [v.mean for v in values], color=color, label=label, marker=marker, markersize=4
     )
-    # Of one seed the deviation is NaN, and nothing is filled.
+    # With a single seed the deviation is NaN, and nothing is filled.
     low, high = [v.mean - v.std for v in values], [v.mean + v.std for v in values]
     axes.fill_between(rounds, low, high, color=color, alpha=0.15, linewidth=0)
 

@@ -1,4 +1,4 @@
-"""`curves.png`: how accuracy and loss went over the rounds."""
+"""Draws `curves.png`: accuracy and loss over rounds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
-from flfast.callbacks.figures import COLOURS, figure, over_rounds
+from flfast.callbacks.figures import COLOURS, figure, style_round_axes
 from flfast.callbacks.history import number, series
 from flfast.loggers.columns import VIEWS
 from flfast.options import Count
@@ -31,10 +31,10 @@ _LABELS = {
 
 
 class Curves(Callback):
-    """Draws accuracy and loss when the run ends.
+    """Draws accuracy and loss at the end of the run.
 
     Args:
-        dpi: pixels an inch; the picture is 11 x 4.8 inches.
+        dpi: pixels per inch; the figure is 11 x 4.8 inches.
     """
 
     def __init__(self, *, dpi: Count) -> None:
@@ -43,7 +43,7 @@ class Curves(Callback):
 
     @rank_zero_only
     def on_run_end(self, federation: Federation) -> None:
-        """Write the picture; nothing where nothing was measured."""
+        """Write the figure, if any loss was measured."""
         history = federation.history
         if not any(series(history, f"{view}/loss")[0] for view in _LABELS):
             return
@@ -51,13 +51,13 @@ class Curves(Callback):
         with figure(path, size=(11, 4.8), dpi=self._dpi, title=federation.title) as picture:
             accuracy, loss = picture.subplots(1, 2)
             for view in VIEWS:
-                _line(accuracy, history, view, "accuracy")
-            _spread(accuracy, history)
+                _plot_line(accuracy, history, view, "accuracy")
+            _plot_spread(accuracy, history)
             for view in ("train", *VIEWS):
-                _line(loss, history, view, "loss")
-            over_rounds(accuracy, title="Accuracy", percent=True)
-            over_rounds(loss, title="Loss", percent=False)
-            # One legend for both panels, where it covers no line.
+                _plot_line(loss, history, view, "loss")
+            style_round_axes(accuracy, title="Accuracy", percent=True)
+            style_round_axes(loss, title="Loss", percent=False)
+            # One legend for both axes, outside of them so that it covers no line.
             drawn = {
                 label: handle
                 for axes in (accuracy, loss)
@@ -66,17 +66,17 @@ class Curves(Callback):
             picture.legend(drawn.values(), drawn.keys(), loc="outside lower center", ncols=4)
 
 
-def _line(axes: Axes, history: list[dict[str, Any]], view: str, metric: str) -> None:
+def _plot_line(axes: Axes, history: list[dict[str, Any]], view: str, metric: str) -> None:
     rounds, values = series(history, f"{view}/{metric}")
     if rounds:
-        # A single point has no line to be seen by.
+        # Without markers, a single point would be invisible.
         marker = "o" if len(rounds) <= 12 else ""
         axes.plot(
             rounds, values, color=COLOURS[view], label=_LABELS[view], marker=marker, markersize=4
         )
 
 
-def _spread(axes: Axes, history: list[dict[str, Any]]) -> None:
+def _plot_spread(axes: Axes, history: list[dict[str, Any]]) -> None:
     color = COLOURS["local"]
     columns = ("local/accuracy", "local/accuracy_std")
     known = [row for row in history if all(series([row], column)[0] for column in columns)]

@@ -1,4 +1,7 @@
-"""The look of all pictures. Matplotlib takes a second to import, so it waits for the first one."""
+"""The common style of all figures.
+
+Matplotlib takes a second to import, and is therefore imported when the first figure is drawn.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
+# Okabe and Ito's palette, which colour-blind readers can distinguish.
 COLOURS = {
     "global": "#0072B2",
     "local": "#D55E00",
@@ -47,32 +50,32 @@ _STYLE: dict[Any, Any] = {
 
 @contextmanager
 def figure(path: Path, *, size: tuple[float, float], dpi: int, title: str) -> Iterator[Figure]:
-    """An empty figure that is saved to `path` when the block ends.
+    """Context with an empty figure, which is saved to `path` when the context ends.
 
     Args:
-        path: of the PNG file.
+        path: path of the PNG file.
         size: width and height, inches.
-        dpi: pixels an inch.
-        title: above everything.
+        dpi: pixels per inch.
+        title: title above the whole figure.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE):
-        # Without pyplot there is no global state, no display and nothing to close.
+        # Without pyplot there is no global state, no display, and no figure to close.
         drawn = Figure(figsize=size, dpi=dpi, layout="constrained")
         drawn.suptitle(title, fontsize=12, color=INK)
         yield drawn
         drawn.savefig(path)
 
 
-def over_rounds(axes: Axes, *, title: str, percent: bool) -> None:
-    """Dress axes whose x is rounds.
+def style_round_axes(axes: Axes, *, title: str, percent: bool) -> None:
+    """Style axes whose x is the round.
 
     Args:
-        axes: to change in place.
-        title: what y is.
-        percent: whether y is a fraction to be read in percent.
+        axes: changed in place.
+        title: name of the y values.
+        percent: whether y values are fractions, to be labelled in percent.
     """
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 

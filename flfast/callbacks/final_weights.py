@@ -1,4 +1,4 @@
-"""`model.pt`: the server model when the run ends."""
+"""Writes `model.pt`: the server's model at the end of the run."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class FinalWeights(Callback):
-    """Saves the weights as a flat state dict of CPU tensors.
+    """Saves the weights as a state dict of CPU tensors.
 
-    `torch.load(path, weights_only=True)` reads it, `Module.load_state_dict` takes it.
+    `torch.load(path, weights_only=True)` reads it; `Module.load_state_dict` accepts it.
     """
 
     def on_run_end(self, federation: Federation) -> None:
-        """Write the file; every rank asks for the weights, as gathering them may need all."""
+        """Write the file on rank 0; gathering the weights may be collective."""
         _save(federation.weights(), federation.run_dir / "model.pt")
 
 
 @rank_zero_only
 def _save(weights: dict[str, torch.Tensor], path: Path) -> None:
-    # Renaming is atomic: whoever reads sees the whole file or none.
+    # Renaming is atomic: a reader sees the whole file or none.
     temporary = path.with_name(f"{path.name}.tmp")
     torch.save(weights, temporary)
     temporary.replace(path)

@@ -1,4 +1,4 @@
-"""Reading the rows of `metrics.csv`, from memory or from disk. Torch-free."""
+"""Reads values from rows of `metrics.csv`, in memory or from disk. Torch-free."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ Row = Mapping[str, Any]
 
 
 def number(row: Row, column: str) -> float:
-    """The cell as a number; NaN where it is absent or empty.
+    """The cell as a number; NaN if it is missing or empty.
 
     >>> number({"global/loss": "0.5"}, "global/loss"), number({}, "global/loss")
     (0.5, nan)
@@ -18,17 +18,17 @@ def number(row: Row, column: str) -> float:
 
 
 def series(history: Sequence[Row], column: str) -> tuple[list[int], list[float]]:
-    """Rounds in which the column was measured and finite, and its values."""
+    """Rounds in which the column is finite, and its values there."""
     points = [(int(row["round"]), number(row, column)) for row in history]
     finite = [(round_idx, value) for round_idx, value in points if math.isfinite(value)]
     return [round_idx for round_idx, _ in finite], [value for _, value in finite]
 
 
-def last(history: Sequence[Row], column: str) -> float:
-    """The column's last finite value; NaN where there is none."""
+def last_value(history: Sequence[Row], column: str) -> float:
+    """The column's last finite value; NaN if there is none."""
     return next(reversed(series(history, column)[1]), math.nan)
 
 
 def total(history: Sequence[Row], *columns: str) -> float:
-    """Sum over all rounds of the columns that were measured."""
+    """Sum of the columns' finite values over all rounds."""
     return math.fsum(value for column in columns for value in series(history, column)[1])

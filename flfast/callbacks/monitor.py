@@ -1,4 +1,4 @@
-"""What a round asks of the machine: one column each for processor, memory and GPU."""
+"""Columns of processor, memory and GPU usage for every round."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 if TYPE_CHECKING:
-    from flfast.engines.engine import ClientReport
+    from flfast.engines.reports import ClientReport
     from flfast.federation.loop import Federation
     from flfast.federation.samplers.cohort import Cohort
     from flfast.plan import RoundPlan
 
 
 class Monitor(Callback):
-    """Adds columns of this process, rank 0 of its world, to every round's row.
+    """Adds columns about this process, which is rank 0, to every round's row.
 
-    `monitor/cpu_percent`: processor time over wall time of training, 100 is one core.
-    `monitor/rss_bytes`: memory held at the round's end. On CUDA also `monitor/gpu_percent`:
-    utilisation by NVML, the mean of one sample per client; `monitor/gpu_memory_bytes`: the most
-    that torch had allocated during the round.
+    Columns:
+        monitor/cpu_percent: processor time over wall time of training; 100 is one core.
+        monitor/rss_bytes: resident memory at the end of the round.
+        monitor/gpu_percent: utilisation by NVML, mean of one sample per client; CUDA only.
+        monitor/gpu_memory_bytes: peak of torch's allocations in the round; CUDA only.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class Monitor(Callback):
             self._gpu_percents.append(torch.cuda.utilization())
 
     def on_round_trained(self, federation: Federation, row: dict[str, Any]) -> None:
-        """Write the columns."""
+        """Add the columns."""
         wall = time.perf_counter() - self._wall
         row["monitor/cpu_percent"] = 100 * (time.process_time() - self._cpu) / wall
         row["monitor/rss_bytes"] = self._process.memory_info().rss

@@ -1,4 +1,4 @@
-"""The picture of a partition: a heat map of clients x classes beside bars of clients' sizes."""
+"""Figure of a partition: a heat map of clients x classes, and bars of client sizes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def draw_partition(
     """Write a PNG. M clients, C classes.
 
     Args:
-        path: of the PNG file.
-        client_ids: from top to bottom, int64 [M].
+        path: path of the PNG file.
+        client_ids: clients from top to bottom, int64 [M].
         counts: examples of each class, int64 [M, C].
         sizes: examples in each split, int64 [M] each.
-        title: above everything.
-        dpi: pixels an inch.
+        title: title above the whole figure.
+        dpi: pixels per inch.
     """
     num_clients, num_classes = counts.shape
     size = (9.5, float(np.clip(1.7 + 0.3 * num_clients, 3.2, 8)))
@@ -56,7 +56,7 @@ def draw_partition(
 def _heat_map(axes: Axes, counts: np.ndarray) -> AxesImage:
     from matplotlib.colors import PowerNorm
 
-    # The power lets ten examples be seen beside ten thousand; unlike a logarithm, it has a zero.
+    # A power scale shows ten examples beside ten thousand and, unlike a logarithm, has a zero.
     norm = PowerNorm(gamma=0.45, vmin=0, vmax=max(int(counts.max()), 1))
     image = axes.imshow(counts, norm=norm, cmap="Blues", aspect="auto", interpolation="nearest")
     axes.tick_params(length=0)

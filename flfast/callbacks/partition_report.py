@@ -1,4 +1,4 @@
-"""`partition.json` and `partition.png`: who has which data."""
+"""Writes `partition.json` and `partition.png`: the examples of every client."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _MOST_LISTED = 1000
 
 
 class PartitionReport(Callback):
-    """Writes the numbers when the run starts and the picture when it ends.
+    """Writes the numbers at the start of the run and the figure at its end.
 
     Args:
-        max_clients: most clients in the picture; of more, evenly chosen ones are drawn.
-        dpi: pixels an inch.
+        max_clients: most clients in the figure; a larger population is sampled evenly.
+        dpi: pixels per inch.
     """
 
     def __init__(self, *, max_clients: Count, dpi: Count) -> None:
@@ -34,7 +34,7 @@ class PartitionReport(Callback):
 
     @rank_zero_only
     def on_run_start(self, federation: Federation) -> None:
-        """Write `partition.json`: a summary, and the first 1,000 clients one by one."""
+        """Write `partition.json`: a summary, and each of the first 1,000 clients."""
         data = federation.data
         listed = np.arange(min(data.num_clients, _MOST_LISTED))
         sizes = split_sizes(data)
@@ -52,14 +52,14 @@ class PartitionReport(Callback):
 
     @rank_zero_only
     def on_run_end(self, federation: Federation) -> None:
-        """Draw `partition.png`: clients x classes, and clients' sizes."""
+        """Draw `partition.png`: classes and sizes of clients."""
         data = federation.data
         num_shown = min(data.num_clients, self._max_clients)
         shown = np.linspace(0, data.num_clients - 1, num_shown).round().astype(np.int64)
         counts = label_counts(data, shown)
         title = federation.title
         if num_shown < data.num_clients:
-            # Client numbers say nothing here; neighbours of one class do.
+            # In a sample, the order of ids means nothing: group clients by their main class.
             order = np.lexsort((-counts.max(axis=1), counts.argmax(axis=1)))
             shown, counts = shown[order], counts[order]
             title += f"\n{num_shown:,} of {data.num_clients:,} clients, sorted by main class"
@@ -79,9 +79,9 @@ def split_sizes(data: FederatedDataModule) -> dict[str, np.ndarray]:
 
 
 def label_counts(data: FederatedDataModule, client_ids: np.ndarray) -> np.ndarray:
-    """Examples of each class, over all splits, int64 [M, C], for M clients.
+    """Examples of each class over all splits, for M clients, int64 [M, C].
 
-    Cost grows with the examples of those clients, not with the population.
+    The cost grows with the examples of these clients, not with the population.
     """
     targets = data.examples.targets.numpy()
     counts = np.zeros((len(client_ids), data.num_classes), dtype=np.int64)
@@ -113,7 +113,7 @@ def _summary(data: FederatedDataModule, sizes: dict[str, np.ndarray]) -> dict[st
 
 
 def _json(summary: dict[str, Any], clients: list[dict[str, Any]]) -> str:
-    # One line a client: indenting label counts would give each number its own.
+    # One line per client: json.dumps(indent=2) would put every count on a line of its own.
     lines = ",\n".join(f"    {json.dumps(client)}" for client in clients)
     head = json.dumps(summary, indent=2).removesuffix("\n}")
     return f'{head},\n  "clients": [\n{lines}\n  ]\n}}\n'

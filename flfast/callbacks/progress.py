@@ -1,4 +1,4 @@
-"""Bars of rounds and clients while a run goes on."""
+"""Progress bars of rounds and clients."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from flfast.callbacks.history import number
 from flfast.options import Positive
 
 if TYPE_CHECKING:
-    from flfast.engines.engine import ClientReport
+    from flfast.engines.reports import ClientReport
     from flfast.federation.loop import Federation
     from flfast.federation.samplers.cohort import Cohort
     from flfast.plan import RoundPlan
 
 
 class RoundProgress(Callback):
-    """Shows rounds, clients, the last loss and accuracy and clients a second, on a terminal only.
+    """Shows progress, the last loss and accuracy, and clients per second; on a terminal only.
 
     Args:
-        refresh_per_second: how often the screen is drawn, per second.
+        refresh_per_second: refreshes of the screen per second.
     """
 
     def __init__(self, *, refresh_per_second: Positive) -> None:
@@ -42,7 +42,7 @@ class RoundProgress(Callback):
 
     @rank_zero_only
     def on_run_start(self, federation: Federation) -> None:
-        """Open the bars, unless nobody looks."""
+        """Open the bars, if the console is a terminal."""
         console = rich.get_console()
         if not console.is_terminal:
             return
@@ -69,21 +69,21 @@ class RoundProgress(Callback):
         self._clients = self._bars.add_task("clients", total=None, note="")
         handlers = _console_handlers()
         self._bars.start()
-        # Log lines written past the bars would tear them.
+        # Log lines have to go through rich, or they would break the bars.
         self._redirected = [(handler, handler.stream) for handler in handlers]
         for handler in handlers:
             handler.setStream(sys.stdout)
 
     @rank_zero_only
     def on_round_start(self, federation: Federation, plan: RoundPlan, cohort: Cohort) -> None:
-        """Begin the bar of clients anew."""
+        """Reset the bar of clients."""
         self._num_clients, self._round_start = 0, perf_counter()
         if self._bars:
             self._bars.reset(self._clients, total=len(cohort.clients), note="")
 
     @rank_zero_only
     def on_client_end(self, federation: Federation, report: ClientReport) -> None:
-        """One client more."""
+        """Advance the bar of clients."""
         self._num_clients += 1
         if self._bars:
             seconds = max(perf_counter() - self._round_start, 1e-9)
@@ -94,7 +94,7 @@ class RoundProgress(Callback):
     def on_round_end(
         self, federation: Federation, row: dict[str, Any], clients: dict[int, dict[str, Any]]
     ) -> None:
-        """One round more."""
+        """Advance the bar of rounds."""
         if self._bars:
             self._latest.update(row)
             note = _scores(self._latest)
@@ -105,11 +105,11 @@ class RoundProgress(Callback):
         self.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Give the terminal back."""
+        """Restore the terminal."""
         self.close()
 
     def close(self) -> None:
-        """Give the terminal back; harmless when called again."""
+        """Restore the terminal; may be called twice."""
         if self._bars is None:
             return
         for handler, stream in self._redirected:

@@ -1,19 +1,17 @@
-"""The table that a run ends with."""
+"""The table that is printed at the end of a run."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
-from rich import box
-from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
 from flfast.callbacks.history import number, series, total
+from flfast.callbacks.screen import cell, empty_table, screen
 from flfast.loggers.columns import VIEWS
 
 if TYPE_CHECKING:
@@ -24,21 +22,19 @@ _METRICS = tuple(f"{view}/{name}" for name in ("accuracy", "loss", "auc") for vi
 
 
 class FinalTable(Callback):
-    """Prints first, best and last metrics, time, bytes, and where everything lies."""
+    """Prints first, best and last metrics, time, bytes sent, and the run folder."""
 
     @rank_zero_only
     def on_run_end(self, federation: Federation) -> None:
-        """Print; in plain text of 100 characters where there is no terminal."""
-        console = Console()
-        if not console.is_terminal:
-            console = Console(width=_PLAIN_WIDTH)
+        """Print the table; 100 characters wide if the console is not a terminal."""
+        console = screen(plain_width=_PLAIN_WIDTH)
         history = federation.history
         rounds = _rounds(history)
         console.print(Text(federation.title, style="italic"), soft_wrap=True)
         if rounds:
             console.print(_table(history, rounds))
         console.print(Text(_costs(history)), soft_wrap=True)
-        # A path that is broken into lines cannot be copied.
+        # Soft-wrapped, so that the path can be copied.
         console.print(Text(str(federation.run_dir), style="bold"), soft_wrap=True)
 
 
@@ -53,21 +49,13 @@ def _rounds(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _table(history: list[dict[str, Any]], rounds: dict[str, dict[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    for name, row in rounds.items():
-        table.add_column(f"{name} (round {row['round']})", justify="right")
+    headings = [f"{name} (round {row['round']})" for name, row in rounds.items()]
+    table = empty_table([""], headings)
     for metric in _METRICS:
         if series(history, metric)[0]:
-            cells = (_cell(metric, number(row, metric)) for row in rounds.values())
+            cells = (cell(metric, number(row, metric)) for row in rounds.values())
             table.add_row(metric, *cells)
     return table
-
-
-def _cell(metric: str, value: float) -> str:
-    if not math.isfinite(value):
-        return "-"
-    return f"{100 * value:.2f} %" if metric.endswith("accuracy") else f"{value:.4f}"
 
 
 def _costs(history: list[dict[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""The jobs of a sweep, as they lie on the disk. Torch-free."""
+"""Reads the jobs of a sweep from the disk. Torch-free."""
 
 import math
 import statistics
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from omegaconf import OmegaConf
 
-from flfast.callbacks.history import Row, last, number, series, total
+from flfast.callbacks.history import Row, last_value, number, series, total
 from flfast.loggers.table import read_rows
 
 FAILED_MARK = "failed"
@@ -20,9 +20,9 @@ class Job(NamedTuple):
 
     Attributes:
         num: Hydra's job number.
-        overrides: its own words on the command line, by key.
+        overrides: the job's overrides, by key.
         history: rows of `metrics.csv`, values as text.
-        failed: whether it raised, or left no numbers.
+        failed: whether the job raised, or wrote no row.
     """
 
     num: int
@@ -32,14 +32,14 @@ class Job(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Mean and sample standard deviation over seeds; NaN where there is nothing to take it of."""
+    """Mean and sample standard deviation over seeds; NaN if there are too few values."""
 
     mean: float
     std: float
 
 
 def read_jobs(sweep_dir: Path) -> list[Job]:
-    """All jobs below a sweep folder, by job number."""
+    """All jobs below a sweep folder, sorted by job number."""
     jobs = (_read_job(path.parent) for path in sweep_dir.rglob(".hydra/overrides.yaml"))
     return sorted((job for job in jobs if job is not None), key=lambda job: job.num)
 
@@ -47,7 +47,7 @@ def read_jobs(sweep_dir: Path) -> list[Job]:
 def _read_job(hydra_dir: Path) -> Job | None:
     num = OmegaConf.select(OmegaConf.load(hydra_dir / "hydra.yaml"), "hydra.job.num")
     if num is None:
-        # A single run that somebody placed in here.
+        # A single run that happens to lie in the sweep folder.
         return None
     words = (str(word) for word in OmegaConf.load(hydra_dir / "overrides.yaml"))
     history: list[Row] = [*read_rows(hydra_dir.parent / "metrics.csv")]
@@ -59,31 +59,31 @@ def _read_job(hydra_dir: Path) -> Job | None:
     )
 
 
-def varying(jobs: Sequence[Job]) -> list[str]:
-    """Keys of the overrides in which jobs differ, in the order of their first appearance."""
+def varying_keys(jobs: Sequence[Job]) -> list[str]:
+    """Keys of overrides in which jobs differ, in order of first appearance."""
     keys = dict.fromkeys(key for job in jobs for key in job.overrides)
     return [key for key in keys if len({job.overrides.get(key) for job in jobs}) > 1]
 
 
-def combinations(jobs: Sequence[Job]) -> dict[tuple[str, ...], list[Job]]:
-    """Jobs that differ in nothing but the seed, by their values of the other varying keys."""
-    keys = [key for key in varying(jobs) if key != "seed"]
+def group_by_settings(jobs: Sequence[Job]) -> dict[tuple[str, ...], list[Job]]:
+    """Jobs that differ only in the seed, by their values of the other varying keys."""
+    keys = [key for key in varying_keys(jobs) if key != "seed"]
     groups: dict[tuple[str, ...], list[Job]] = {}
     for job in jobs:
         groups.setdefault(tuple(job.overrides.get(key, "") for key in keys), []).append(job)
     return groups
 
 
-def results(job: Job) -> dict[str, float]:
-    """Last value of each of `METRICS`, rounds, and seconds of training and evaluation."""
-    found = {metric: last(job.history, metric) for metric in METRICS}
+def job_results(job: Job) -> dict[str, float]:
+    """Last value of each of `METRICS`, number of rounds, seconds of training and evaluation."""
+    found = {metric: last_value(job.history, metric) for metric in METRICS}
     rounds = int(number(job.history[-1], "round")) if job.history else math.nan
     seconds = total(job.history, "time/train_s", "time/eval_s") if job.history else math.nan
     return {**found, "rounds": rounds, "seconds": seconds}
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Over the finite values.
+    """Mean and standard deviation of the finite values.
 
     >>> spread([1.0, 3.0, float("nan")])
     Spread(mean=2.0, std=1.4142135623730951)
@@ -96,7 +96,7 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def mean_series(jobs: Sequence[Job], column: str) -> tuple[list[int], list[Spread]]:
-    """Rounds that any job has measured, and the spread over the jobs that have."""
+    """Rounds in which any job has measured the column, and the spread over those jobs."""
     by_round: dict[int, list[float]] = {}
     for job in jobs:
         for round_idx, value in zip(*series(job.history, column), strict=True):

@@ -1,1 +1,1 @@
-"""Checkpoints: what outlives a run that ends, and how another one goes on with it."""
+"""Checkpoints: what a run writes to be resumed, and how it is restored."""

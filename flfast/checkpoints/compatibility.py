@@ -1,6 +1,7 @@
-"""What of a config decides about a run's numbers, and what only about how they come out.
+"""Which settings a resumed run may change: those that do not affect its results. Torch-free.
 
-Whatever is not listed here is science: a resumed run has to have it as it was. Torch-free.
+Only the keys in `OPERATIONAL` may change. All others are fixed: a new option is refused until
+somebody decides that it does not affect the results.
 """
 
 import hashlib
@@ -44,24 +45,24 @@ OPERATIONAL = frozenset(
 """Keys, and groups of keys, that a resumed run may change."""
 
 
-def science(config: Config) -> Config:
-    """Key -> value of what a resumed run must not change, keys joined by dots.
+def fixed_settings(config: Config) -> Config:
+    """Settings that a resumed run must not change, by dotted key.
 
     Args:
-        config: whole, as plain values.
+        config: the whole config, as plain values.
     """
-    found = dict(_flat(config, ""))
-    for number, phase in enumerate(_scientific(_timeline(config))):
-        found[f"schedule.phases.{number}"] = phase
-    if config["schedule"]["adapt"]:  # counts evaluations
-        found["eval_every"] = config["eval_every"]
-    if config["bn"] == "recalibrate":  # in batches of evaluation
-        found["loader.eval_batch_size"] = config["loader"]["eval_batch_size"]
-    return found
+    settings = dict(_flatten(config, ""))
+    for number, phase in enumerate(_fixed_phases(_sorted_phases(config))):
+        settings[f"schedule.phases.{number}"] = phase
+    if config["schedule"]["adapt"]:  # its patience counts evaluations
+        settings["eval_every"] = config["eval_every"]
+    if config["bn"] == "recalibrate":  # measures statistics in batches of this size
+        settings["loader.eval_batch_size"] = config["loader"]["eval_batch_size"]
+    return settings
 
 
-def _timeline(config: Config) -> list[tuple[int, list[str]]]:
-    """(first round, its overrides) of every phase, in the order of rounds."""
+def _sorted_phases(config: Config) -> list[tuple[int, list[str]]]:
+    """(first round, overrides) of every phase, sorted by round."""
     overrides: dict[int, list[str]] = {}
     for phase in config["schedule"]["phases"]:
         # Negative rounds count from the end, which moves with `rounds`.
@@ -70,14 +71,14 @@ def _timeline(config: Config) -> list[tuple[int, list[str]]]:
     return sorted(overrides.items())
 
 
-def _scientific(timeline: list[tuple[int, list[str]]]) -> Iterator[Config]:
-    """Phases without what is operational, where they change anything for what is left."""
-    before: list[str] = []
-    for start, overrides in timeline:
-        left = [word for word in overrides if not _is_operational(word)]
-        if start > 0 and left != before:
-            yield {"from": start, "overrides": left}
-            before = left
+def _fixed_phases(phases: list[tuple[int, list[str]]]) -> Iterator[Config]:
+    """Phases without operational overrides; those that then equal the previous one are skipped."""
+    previous: list[str] = []
+    for start, overrides in phases:
+        fixed = [override for override in overrides if not _is_operational(override)]
+        if start > 0 and fixed != previous:
+            yield {"from": start, "overrides": fixed}
+            previous = fixed
 
 
 def _is_operational(override: str) -> bool:
@@ -85,26 +86,26 @@ def _is_operational(override: str) -> bool:
     return any(".".join(parts[:num]) in OPERATIONAL for num in range(1, len(parts) + 1))
 
 
-def _flat(node: Config, prefix: str) -> Iterator[tuple[str, Any]]:
+def _flatten(node: Config, prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in node.items():
         key = f"{prefix}{name}"
         if key in OPERATIONAL or key == "schedule.phases":
             continue
         if isinstance(value, dict) and value:
-            yield from _flat(value, f"{key}.")
+            yield from _flatten(value, f"{key}.")
         else:
             yield key, value
 
 
 def digest(config: Config) -> str:
-    """Hash of a config's science: the same for runs that give the same numbers."""
-    text = json.dumps(science(config), sort_keys=True, default=str)
+    """Hash of the fixed settings: runs with equal hashes give equal results."""
+    text = json.dumps(fixed_settings(config), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def differences(before: Config, now: Config) -> list[str]:
-    """`key: was -> is` for everything that must not change and did."""
-    old, new = science(before), science(now)
+    """`key: old -> new` for every fixed setting that has changed."""
+    old, new = fixed_settings(before), fixed_settings(now)
     return [
         f"{key}: {_shown(old, key)} -> {_shown(new, key)}"
         for key in dict.fromkeys([*old, *new])
@@ -113,25 +114,26 @@ def differences(before: Config, now: Config) -> list[str]:
 
 
 def _shown(values: Config, key: str) -> str:
-    return json.dumps(values[key], default=str) if key in values else "nothing"
+    return json.dumps(values[key], default=str) if key in values else "not set"
 
 
-def check_same(before: Config, now: Config, *, done: int) -> None:
-    """Refuse to go on with another experiment.
+def check_same_experiment(before: Config, now: Config, *, done: int) -> None:
+    """Refuse to resume another experiment.
 
     Args:
-        before: config of the run that left the checkpoint.
-        now: config of this one.
+        before: config of the run that wrote the checkpoint.
+        now: config of this run.
         done: the checkpoint's round.
 
     Raises:
-        ValueError: with all differences.
+        ValueError: if fixed settings differ, with all differences; also if `rounds` < `done`.
     """
     changed = differences(before, now)
     if changed:
         lines = "\n".join(f"  {line}" for line in changed)
-        moved = before["rounds"] != now["rounds"]
-        hint = f"; what follows rounds={now['rounds']} can be set to what it was" if moved else ""
+        hint = ""
+        if before["rounds"] != now["rounds"]:
+            hint = f"; set options that depend on rounds={now['rounds']} to their previous values"
         raise ValueError(
             f"resume={now['resume']}: the checkpoint is of another experiment{hint}:\n{lines}"
         )

@@ -1,4 +1,7 @@
-"""Files of tensors that survive a power cut: written, synced, renamed. Loading runs no code."""
+"""Writes and reads files of tensors.
+
+Files survive a power cut: they are written, synced and renamed. Loading a file runs no code.
+"""
 
 import errno
 import io
@@ -16,17 +19,19 @@ import torch
 
 from flfast.checkpoints.folders import ABOUT, BrokenCheckpointError
 
-_PASSING = {errno.EIO, errno.ENOMEM, errno.ESTALE}
-"""Errors of a read that say nothing about the file."""
+_TEMPORARY_ERRORS = {errno.EIO, errno.ENOMEM, errno.ESTALE}
+"""Errors of a read that do not mean that the file is damaged."""
 
 
-def write_tensors(path: Path, value: dict[str, Any], *, taken: Event | None = None) -> None:
-    """Write tensors, numbers and text in dicts and lists; on the disk as soon as it has its name.
+def write_tensors(path: Path, value: dict[str, Any], *, buffered: Event | None = None) -> None:
+    """Write tensors, numbers and text in nested dicts and lists.
+
+    The file has its name only after all of its contents are on the disk.
 
     Args:
-        path: of the file.
-        value: nothing of it is copied.
-        taken: set once the system has everything, and tensors may change; the disk is slower.
+        path: path of the file.
+        value: the contents; not copied, and must not change while they are written.
+        buffered: set once all data is in the file's buffers: from then on, `value` may change.
 
     Raises:
         OSError: if the disk is full or read-only.
@@ -34,19 +39,19 @@ def write_tensors(path: Path, value: dict[str, Any], *, taken: Event | None = No
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp")
     with temporary.open("wb") as file:
-        failed = _Failing(file)
+        recorder = _ErrorRecorder(file)
         try:
-            torch.save(value, cast(IO[bytes], failed))
+            torch.save(value, cast(IO[bytes], recorder))
         except RuntimeError as error:
-            raise failed.error or error from None
-        if taken is not None:
-            taken.set()
+            raise recorder.error or error from None
+        if buffered is not None:
+            buffered.set()
         sync(file)
     temporary.rename(path)
 
 
-class _Failing(io.RawIOBase):
-    """Remembers why a write failed, which torch does not say."""
+class _ErrorRecorder(io.RawIOBase):
+    """Records why a write failed: torch's exception does not say."""
 
     def __init__(self, file: io.BufferedWriter) -> None:
         super().__init__()
@@ -62,45 +67,45 @@ class _Failing(io.RawIOBase):
 
 
 def read_tensors(path: Path, *, mapped: bool = False) -> dict[str, Any]:
-    """What `write_tensors` wrote, on the CPU.
+    """Contents of a file written by `write_tensors`, on the CPU.
 
     Args:
-        path: of the file.
-        mapped: leave tensors in the file until they are read.
+        path: path of the file.
+        mapped: map tensors into memory instead of reading them.
 
     Raises:
-        BrokenCheckpointError: if the file is torn, or asks for code.
-        OSError: if it cannot be read now.
+        BrokenCheckpointError: if the file is truncated or corrupt, or would run code.
+        OSError: if the file is missing or cannot be read at the moment.
     """
-    path.open("rb").close()  # what is not there, or not ours to read, is not torn
+    path.open("rb").close()  # a missing file or a lack of permission is an OSError, not broken
     if not zipfile.is_zipfile(path):
-        raise BrokenCheckpointError(f"{path}: is torn, or no file of tensors")
+        raise BrokenCheckpointError(f"{path}: is truncated, or not a file of tensors")
     try:
         with zipfile.ZipFile(path) as archive:
-            wrong = archive.testzip()  # torch does not look at the checksums
+            wrong = archive.testzip()  # torch does not check the checksums
         if wrong is not None:
-            raise ValueError(f"{wrong} has another checksum")
+            raise ValueError(f"{wrong} has a wrong checksum")
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except MemoryError:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _PASSING:
+        if isinstance(error, OSError) and error.errno in _TEMPORARY_ERRORS:
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BrokenCheckpointError(f"{path}: {reason}") from None
     if not isinstance(found, dict):
-        raise BrokenCheckpointError(f"{path}: holds no dict")
+        raise BrokenCheckpointError(f"{path}: does not hold a dict")
     return found
 
 
 def sync(file: io.BufferedIOBase) -> None:
-    """Have what was written on the disk."""
+    """Flush the file's buffers to the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_path(path: Path) -> None:
-    """The same for a folder, or for a file that others write; nothing where there is none."""
+    """Flush a folder, or a file that another object has open, to the disk; may be missing."""
     if path.exists():
         number = os.open(path, os.O_RDONLY)
         try:
@@ -110,16 +115,16 @@ def sync_path(path: Path) -> None:
 
 
 def publish(part: Path, final: Path, about: dict[str, Any], names: Sequence[str]) -> None:
-    """Make a folder of written files a checkpoint, in one step.
+    """Turn a folder of written files into a checkpoint, by renaming it.
 
     Args:
         part: the folder.
-        final: its new name; what it held is lost.
-        about: facts for `about.json`.
-        names: files that belong to it.
+        final: its new path; a checkpoint of that path is replaced.
+        about: contents of `about.json`, to which the files' sizes are added.
+        names: names of the files.
 
     Raises:
-        OSError: if one is missing, or the disk is full.
+        OSError: if a file is missing, or the disk is full.
     """
     sizes = {name: (part / name).stat().st_size for name in names}
     with (part / ABOUT).open("wb") as file:
@@ -133,7 +138,7 @@ def publish(part: Path, final: Path, about: dict[str, Any], names: Sequence[str]
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint; one that is only half removed is none."""
+    """Delete a checkpoint; `about.json` first, so that a partial deletion is not a checkpoint."""
     with suppress(OSError):
         (path / ABOUT).unlink()
     shutil.rmtree(path, ignore_errors=True)

@@ -1,20 +1,20 @@
-"""When a checkpoint is due. Torch-free."""
+"""Decides when a checkpoint is due. Torch-free."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 COST_SHARE = 0.03
-"""Of a run's time, that checkpoints may take with `every=auto`."""
+"""Share of a run's time that checkpoints may take with `every=auto`."""
 
 
 class Policy(NamedTuple):
-    """What the config says of checkpoints.
+    """The config's `checkpoint` settings.
 
     Attributes:
-        every: rounds between two; 0 is none at all; `auto`: as often as costs `COST_SHARE`.
-        keep_last: so many of the newest ones stay, >= 1.
-        keep_best: column whose best round stays, too, or None.
+        every: rounds between checkpoints; 0 writes none; `auto` as often as `COST_SHARE` allows.
+        keep_last: number of newest checkpoints to keep, >= 1.
+        keep_best: column whose best round's checkpoint is kept, too; None for none.
     """
 
     every: int | Literal["auto"]
@@ -22,12 +22,12 @@ class Policy(NamedTuple):
     keep_best: str | None
 
     def due(self, history: Sequence[Mapping[str, Any]], *, rounds: int, affordable: bool) -> bool:
-        """Whether the round that has ended is to leave a checkpoint.
+        """Whether to write a checkpoint after the round that has just ended.
 
         Args:
             history: rows so far.
-            rounds: of the run; the last one always leaves one.
-            affordable: whether another one is within `COST_SHARE`.
+            rounds: the run's number of rounds; the last round always gets a checkpoint.
+            affordable: whether another checkpoint stays within `COST_SHARE`.
         """
         round_idx = history[-1]["round"]
         if self.every == 0 or round_idx == 0:
@@ -38,9 +38,10 @@ class Policy(NamedTuple):
 
 
 def best_round(history: Sequence[Mapping[str, Any]], metric: str | None) -> int | None:
-    """The first round in which a column was at its best; None where it was never measured.
+    """The first round with the column's best value; None if the column was never measured.
 
-    A `loss` is best where it is lowest, anything else where it is highest; row 0 does not count.
+    A column that ends in `loss` is best at its minimum, any other at its maximum. Row 0, the
+    untrained model, does not count.
 
     >>> rows = [{"round": r, "val/loss": v} for r, v in enumerate([0.1, 3.0, 2.0, 2.5])]
     >>> best_round(rows, "val/loss")

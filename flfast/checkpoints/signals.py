@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop, and how it says that it did. Torch-free."""
+"""Handles signals that request a run to stop, and its exit code. Torch-free."""
 
 from __future__ import annotations
 
@@ -13,45 +13,46 @@ from types import FrameType, TracebackType
 from typing import Any
 
 EXIT_STOPPED = 75
-"""Exit code of a run that was told to stop and can go on: EX_TEMPFAIL of sysexits.h."""
+"""Exit code of a run that was stopped and can be resumed: EX_TEMPFAIL of sysexits.h."""
 
 NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
 
 
 class StoppedError(SystemExit):
-    """Ends the process, sweeps included, with `EXIT_STOPPED`."""
+    """Ends the process with `EXIT_STOPPED`, and with it the rest of a sweep."""
 
     def __init__(self) -> None:
         super().__init__(EXIT_STOPPED)
 
 
 class StopRequests:
-    """Within its block, SIGTERM, SIGINT and SIGUSR1 ask for an end, and do nothing else.
+    """Context in which SIGTERM, SIGINT and SIGUSR1 are recorded as requests to stop.
 
-    A second signal ends a process that is alone at once. Ranks wait for whoever started them.
-    SIGUSR1, of which SLURM can give warning, is left to others who use it.
+    SLURM can send SIGUSR1 before a job's time limit. If the process already has a handler for
+    SIGUSR1, that handler stays.
 
     Attributes:
-        asked: name of the first signal; None before.
+        received: name of the first signal; None before.
 
     Args:
-        alone: whether nobody else counts the signals.
-        names: of the signals.
+        exit_on_second: exit at once on a second signal. Ranks set it to False: their launcher
+            counts the signals and kills them.
+        names: names of the signals to handle.
     """
 
-    def __init__(self, *, alone: bool, names: Sequence[str] = NAMES) -> None:
-        self.asked: str | None = None
-        self._alone, self._names = alone, names
+    def __init__(self, *, exit_on_second: bool, names: Sequence[str] = NAMES) -> None:
+        self.received: str | None = None
+        self._exit_on_second, self._names = exit_on_second, names
         self._pid = os.getpid()
-        self._before: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequests:
         if threading.current_thread() is threading.main_thread():
             for name in self._names:
                 number = getattr(signal, name, None)
-                if number is None or (name == "SIGUSR1" and _used(number)):
+                if number is None or (name == "SIGUSR1" and _has_handler(number)):
                     continue
-                self._before[number] = signal.signal(number, self._handle)
+                self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
@@ -60,59 +61,61 @@ class StopRequests:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
-        self._before.clear()
+        self._previous.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._pid:  # a worker that was forked from here
+        if os.getpid() != self._pid:  # in a forked worker, which inherits this handler
             if number == signal.SIGTERM:
                 os._exit(128 + number)
             return
-        if self.asked is None:
-            self.asked = signal.Signals(number).name
-            self.first()
-        elif self._alone:
-            self.second()
+        if self.received is None:
+            self.received = signal.Signals(number).name
+            self.on_first()
+        elif self._exit_on_second:
+            self.on_second()
             os._exit(128 + number)
 
-    def first(self) -> None:
-        """What the first signal does beside being noted."""
-        if self._alone:
-            _say(f"{self.asked}: stopping after this round; again stops at once\n")
+    def on_first(self) -> None:
+        """Called at the first signal."""
+        if self._exit_on_second:
+            _write_stderr(
+                f"{self.received}: stopping after this round; a second signal stops at once\n"
+            )
 
-    def second(self) -> None:
-        """What the second one does before the process ends."""
+    def on_second(self) -> None:
+        """Called at the second signal, before the process exits."""
 
 
 class StopRanks(StopRequests):
-    """The same for a process whose children are ranks; they are told by SIGUSR1, or killed.
+    """`StopRequests` for a launcher: passes the request on to its child processes, the ranks.
 
     Args:
-        note: file that says so to ranks that have yet to start.
+        note: file that tells ranks which have not started yet to stop.
     """
 
     def __init__(self, note: Path) -> None:
-        super().__init__(alone=True)
+        super().__init__(exit_on_second=True)
         self._note = note
 
-    def first(self) -> None:
-        """Hand it on."""
-        super().first()
+    def on_first(self) -> None:
+        """Send SIGUSR1 to all ranks, and write the note."""
+        super().on_first()
         self._note.touch()
         for pid in [child.pid for child in multiprocessing.active_children() if child.pid]:
             os.kill(pid, signal.SIGUSR1)
 
-    def second(self) -> None:
-        """Leave no rank behind."""
+    def on_second(self) -> None:
+        """Kill all ranks."""
         for child in multiprocessing.active_children():
             child.kill()
 
 
-def _used(number: int) -> bool:
+def _has_handler(number: int) -> bool:
     return signal.getsignal(number) is not signal.SIG_DFL
 
 
-def _say(text: str) -> None:
-    # A log could be in the midst of a line.
+def _write_stderr(text: str) -> None:
+    # Not sys.stderr, which is not reentrant: the signal may have interrupted a write to it.
     os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())

@@ -1,1 +1,1 @@
-"""The door: every option is checked here, before torch is imported."""
+"""Checks every option before torch is imported."""

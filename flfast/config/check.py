@@ -1,4 +1,4 @@
-"""Checks the composed config before torch is imported: types, ranges, keys, combinations."""
+"""Checks keys, types, ranges and combinations of the config, before torch is imported."""
 
 import difflib
 from collections.abc import Iterable, Iterator
@@ -16,8 +16,10 @@ from flfast.config.signature import Signature, read_signature
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
-_OFFERED = {"initial", "batchnorm"}  # what an algorithm may ask a run for
-_OURS = {
+_OFFERED = {"initial", "batchnorm"}
+"""Arguments that `build_algorithm` passes to an algorithm; the config need not set them."""
+
+_MANAGED = {
     "max_epochs": "local_epochs",
     "min_epochs": "local_epochs",
     "max_steps": "local_steps",
@@ -29,13 +31,17 @@ _OURS = {
     "enable_checkpointing": "callbacks",
     "num_sanity_val_steps": "trainer.limit_val_batches",
 }
+"""Trainer options that flfast sets itself, and the key to use instead."""
 
 
 def check(config: DictConfig) -> None:
-    """Check every option.
+    """Check the whole config.
+
+    Checks run in three steps: the top-level schema, signatures of targets, combinations. Each step
+    reports all of its problems at once; the next runs only if there are none.
 
     Raises:
-        ConfigError: one line per problem: key, value, what is allowed.
+        ConfigError: one line per problem, with key, value and what is allowed.
     """
     try:
         missing = sorted(OmegaConf.missing_keys(config))
@@ -45,48 +51,51 @@ def check(config: DictConfig) -> None:
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
     except RecursionError:
-        raise ConfigError(f"{_circular(config)}: its interpolation needs itself") from None
-    problems = [*_schema("", values, Settings)]
+        raise ConfigError(f"{_find_cycle(config)}: the interpolation is circular") from None
+    problems = [*_check_schema("", values, Settings)]
     if not problems:
-        problems = [*_targets("", _without_ours(values)), *_trainer_names(values["trainer"])]
+        problems = [
+            *_check_targets("", _without_holdout(values)),
+            *_check_trainer(values["trainer"]),
+        ]
     if not problems:
         problems = [problem for rule in RULES if (problem := rule(values))]
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
 
 
-def _circular(node: Any, prefix: str = "") -> str:
-    """The first key whose value follows from itself."""
+def _find_cycle(node: Any, prefix: str = "") -> str:
+    """`key=value` of the first value whose interpolation refers to itself."""
     names: Iterable[Any] = node if isinstance(node, DictConfig) else range(len(node))
     for name in names:
         try:
             child = node[name]
         except RecursionError:
-            typed: Any = OmegaConf.to_container(node, resolve=False)
-            return f"{prefix}{name}={typed[name]}"
-        if OmegaConf.is_config(child) and (found := _circular(child, f"{prefix}{name}.")):
+            unresolved: Any = OmegaConf.to_container(node, resolve=False)
+            return f"{prefix}{name}={unresolved[name]}"
+        if OmegaConf.is_config(child) and (found := _find_cycle(child, f"{prefix}{name}.")):
             return found
     return ""
 
 
-def _schema(prefix: str, values: Config, schema: type[BaseModel]) -> Iterator[str]:
+def _check_schema(prefix: str, values: Config, schema: type[BaseModel]) -> Iterator[str]:
     try:
         schema.model_validate(values)
     except ValidationError as error:
-        yield from _described(prefix, error, known=schema.model_fields)
+        yield from _describe(prefix, error, known=schema.model_fields)
 
 
-def _described(prefix: str, error: ValidationError, *, known: Iterable[str]) -> Iterator[str]:
+def _describe(prefix: str, error: ValidationError, *, known: Iterable[str]) -> Iterator[str]:
     by_key: dict[str, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         location = [
             part for part in detail["loc"] if isinstance(part, str) and part.isidentifier()
         ]
-        # Members of a union name their type, too: trainer.devices.int.
-        named = [
+        # pydantic appends the type's name for members of a union: trainer.devices.int.
+        keys = [
             part for part in location if part not in {"int", "str", "float", "bool", "constrained"}
         ]
-        by_key.setdefault(prefix + ".".join(named or location), []).append(detail)
+        by_key.setdefault(prefix + ".".join(keys or location), []).append(detail)
     for key, details in by_key.items():
         if details[0]["type"] == "extra_forbidden":
             yield f"unknown key {key}={details[0]['input']}{_suggest(key, known)}"
@@ -107,25 +116,25 @@ def _suggest(key: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else f"; allowed: {', '.join(known)}"
 
 
-def _targets(prefix: str, node: Any) -> Iterator[str]:
+def _check_targets(prefix: str, node: Any) -> Iterator[str]:
     if isinstance(node, list):
         for index, item in enumerate(node):
-            yield from _targets(f"{prefix}{index}.", item)
+            yield from _check_targets(f"{prefix}{index}.", item)
     if not isinstance(node, dict):
         return
     if "_target_" in node:
-        yield from _target(prefix, node)
+        yield from _check_target(prefix, node)
     for name, child in node.items():
-        yield from _targets(f"{prefix}{name}.", child)
+        yield from _check_targets(f"{prefix}{name}.", child)
 
 
-def _without_ours(values: Config) -> Config:
-    """The config without what a group's own target does not know."""
+def _without_holdout(values: Config) -> Config:
+    """The config without `sampler.holdout_clients`, which samplers do not receive."""
     sampler = {k: v for k, v in values["sampler"].items() if k != "holdout_clients"}
     return {**values, "sampler": sampler}
 
 
-def _target(prefix: str, node: Config) -> Iterator[str]:
+def _check_target(prefix: str, node: Config) -> Iterator[str]:
     target = str(node["_target_"])
     try:
         signature = read_signature(target)
@@ -135,17 +144,17 @@ def _target(prefix: str, node: Config) -> Iterator[str]:
         return
     if signature is None:
         return
-    yield from _call(prefix, node, signature)
+    yield from _check_arguments(prefix, node, signature)
     if prefix == "algorithm.":
-        asked = (name for name, own in signature.parameters.items() if own.required)
-        for name in asked:
+        required = (name for name, param in signature.parameters.items() if param.required)
+        for name in required:
             if name not in node and name not in _OFFERED:
                 yield f"{prefix}{name} is missing; {target} needs it"
     if target.startswith("torch.optim.") and "lr" in signature.parameters and "lr" in node:
-        yield from _schema(prefix, node, OptimizerSettings)
+        yield from _check_schema(prefix, node, OptimizerSettings)
 
 
-def _call(prefix: str, node: Config, signature: Signature) -> Iterator[str]:
+def _check_arguments(prefix: str, node: Config, signature: Signature) -> Iterator[str]:
     for name, value in node.items():
         if name in _HYDRA_KEYS:
             continue
@@ -154,18 +163,18 @@ def _call(prefix: str, node: Config, signature: Signature) -> Iterator[str]:
             if not signature.open_ended:
                 known = signature.parameters
                 yield f"unknown key {prefix}{name}={shown(value)}{_suggest(name, known)}"
-        elif parameter.annotation is not None and not _is_call(value):
-            yield from _typed(prefix + name, value, parameter.annotation)
+        elif parameter.annotation is not None and not _has_target(value):
+            yield from _check_type(prefix + name, value, parameter.annotation)
 
 
-def _is_call(value: Any) -> bool:
+def _has_target(value: Any) -> bool:
     return isinstance(value, dict) and "_target_" in value
 
 
-def _typed(key: str, value: Any, annotation: Any) -> Iterator[str]:
+def _check_type(key: str, value: Any, annotation: Any) -> Iterator[str]:
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(annotation, config=STRICT)
-    except Exception:  # noqa: BLE001 - a type pydantic has no idea of
+    except Exception:  # noqa: BLE001 - a type that pydantic does not support
         return
     try:
         adapter.validate_python(value)
@@ -175,12 +184,11 @@ def _typed(key: str, value: Any, annotation: Any) -> Iterator[str]:
         yield f"{key}={shown(value)}: {allowed}"
 
 
-def _trainer_names(trainer: Config) -> Iterator[str]:
-    for name, ours in _OURS.items():
+def _check_trainer(trainer: Config) -> Iterator[str]:
+    for name, key in _MANAGED.items():
         if name in trainer:
-            yield f"trainer.{name}={shown(trainer[name])} is flfast's own; set {ours} instead"
+            yield f"trainer.{name}={shown(trainer[name])} is set by flfast; set {key} instead"
     signature = read_signature(TRAINER)
     if signature is not None:
-        yield from _call(
-            "trainer.", {k: v for k, v in trainer.items() if k not in _OURS}, signature
-        )
+        options = {k: v for k, v in trainer.items() if k not in _MANAGED}
+        yield from _check_arguments("trainer.", options, signature)

@@ -1,4 +1,4 @@
-"""Words of the command line that Hydra would answer with a traceback, or without naming them."""
+"""Checks overrides for mistakes that Hydra answers with a traceback or an unclear message."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,57 +18,57 @@ from omegaconf.grammar_parser import parse
 
 from flfast.config.errors import ConfigError
 
-_ELSEWHERE = ("--config-dir", "-cd", "hydra.searchpath")
-"""Words that name other folders with options."""
+_MORE_CONFIG = ("--config-dir", "-cd", "hydra.searchpath")
+"""Arguments that add folders with config groups."""
 
 
-def check_words(words: Sequence[str], *, conf: str) -> None:
-    """Check what can be told of each word alone.
+def check_overrides(arguments: Sequence[str], *, conf: str) -> None:
+    """Check each override of the command line on its own.
 
     Args:
-        words: of the command line; flags are left to Hydra.
+        arguments: all arguments of the command; Hydra checks its flags.
         conf: folder of the config.
 
     Raises:
-        ConfigError: one line per problem: the word, and what is allowed.
+        ConfigError: one line per problem, with the override and what is allowed.
     """
-    overrides = [word for word in words if "=" in word and not word.startswith("-")]
-    elsewhere = any(word.startswith(_ELSEWHERE) for word in words)
+    overrides = [word for word in arguments if "=" in word and not word.startswith("-")]
+    more_config = any(word.startswith(_MORE_CONFIG) for word in arguments)
     problems = [
         problem
-        for word in overrides
-        for problem in _problems(word, Path(conf), elsewhere=elsewhere)
+        for override in overrides
+        for problem in _problems(override, Path(conf), more_config=more_config)
     ]
     if problems:
         raise ConfigError("\n".join(problems))
 
 
-def _problems(word: str, conf: Path, *, elsewhere: bool) -> Iterator[str]:
+def _problems(text: str, conf: Path, *, more_config: bool) -> Iterator[str]:
     try:
-        (override,) = OverridesParser.create().parse_overrides([word])
+        (override,) = OverridesParser.create().parse_overrides([text])
     except HydraException:
-        return  # Hydra says it well
+        return  # Hydra's own message is clear
     folder = conf / override.key_or_group
     is_group = "." not in override.key_or_group and folder.is_dir()
     options = sorted(path.stem for path in folder.glob("*.yaml"))
-    if _is_empty(override, None if elsewhere else options):
-        yield f"{word}: no value, so that nothing would run"
+    if _is_empty(override, None if more_config else options):
+        yield f"{text}: the sweep has no value, so nothing would run"
     for value in _values(override):
-        text = value.text if isinstance(value, QuotedString) else value
-        names = text if isinstance(text, list) else [text]
+        content = value.text if isinstance(value, QuotedString) else value
+        names = content if isinstance(content, list) else [content]
         if is_group and not all(isinstance(name, str) and "${" not in name for name in names):
             allowed = ", ".join(options)
-            yield f"{word}: {override.key_or_group} is a config group; allowed: {allowed}"
-        elif isinstance(text, str) and (error := _unreadable(text)):
-            yield f"{word}: {error}"
+            yield f"{text}: {override.key_or_group} is a config group; allowed: {allowed}"
+        elif isinstance(content, str) and (error := _interpolation_error(content)):
+            yield f"{text}: {error}"
 
 
 def _is_empty(override: Override, options: list[str] | None) -> bool:
-    """Whether a sweep goes over nothing, of which Hydra makes no job and no error.
+    """Whether an override sweeps over no value: Hydra would silently run no job.
 
     Args:
-        override: one word of the command line.
-        options: of its group; None if there may be others.
+        override: one override of the command line.
+        options: the options of its group; None if other folders may hold more.
     """
     value = override._value  # noqa: SLF001 - as in `_values`
     if isinstance(value, Glob):
@@ -79,17 +79,17 @@ def _is_empty(override: Override, options: list[str] | None) -> bool:
 
 
 def _values(override: Override) -> list[Any]:
-    value = override._value  # noqa: SLF001 - value() of a sweep is not what was typed
-    if isinstance(value, Glob):  # of the names that there are
+    value = override._value  # noqa: SLF001 - value() does not return a sweep as it was typed
+    if isinstance(value, Glob):  # matches existing names only
         return []
     return value.list if isinstance(value, ChoiceSweep) else [value]
 
 
-def _unreadable(text: str) -> str | None:
+def _interpolation_error(text: str) -> str | None:
     if "${" not in text:
         return None
     try:
         parse(text)
     except GrammarParseError as error:
-        return f"no interpolation: {str(error).splitlines()[0]}"
+        return f"not a valid interpolation: {str(error).splitlines()[0]}"
     return None

@@ -1,9 +1,9 @@
-"""The one error a user sees for a wrong setting."""
+"""Errors for wrong settings, shown to the user without a traceback."""
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be run; the message names key, value and what is allowed."""
+    """A setting that cannot be run. The message names the key, its value and what is allowed."""
 
 
 class OneRankError(ConfigError):
-    """The same on one rank only, for which the others wait in vain."""
+    """A `ConfigError` on one rank only: the other ranks do not know of it and must be stopped."""

@@ -1,4 +1,4 @@
-"""Errors as a user reads them."""
+"""Prints errors of the config for the user: without a traceback, with what is allowed."""
 
 import difflib
 import re
@@ -20,10 +20,10 @@ _UNKNOWN = re.compile(r"Could not (?:override|delete.*?|append.*?) '([^']+)'")
 
 
 def explain(error: Exception, *, conf: str) -> int:
-    """Print a message without a traceback.
+    """Print the error's message to stderr, without a traceback.
 
     Args:
-        error: of the config, whoever raised it.
+        error: raised by flfast, Hydra or OmegaConf.
         conf: folder of the config.
 
     Returns:
@@ -46,7 +46,7 @@ def explain(error: Exception, *, conf: str) -> int:
     lines = "\n".join(f"  {line}" for line in message.strip().splitlines())
     sys.stderr.write(f"flfast stops here:\n{lines}\n")
     sys.stderr.write(
-        "All keys: python -m flfast.train --cfg job. Whole error: HYDRA_FULL_ERROR=1.\n"
+        "All keys: python -m flfast.train --cfg job. Full traceback: HYDRA_FULL_ERROR=1.\n"
     )
     return 2
 
@@ -63,11 +63,11 @@ def _did_you_mean(key: str, conf: str) -> str:
 
 
 def _known_keys(conf: str) -> list[str]:
-    """Keys of the config with the groups that the command line chose."""
-    words = sys.argv[1:]
+    """Keys of the config that the command line's groups compose."""
+    arguments = sys.argv[1:]
     groups = {path.name for path in Path(conf).iterdir() if path.is_dir()}
-    chosen = [w for w in words if w.partition("=")[0] in groups and "," not in w]
-    folders = [b for a, b in pairwise(words) if a in {"--config-dir", "-cd"}]
+    chosen = [arg for arg in arguments if arg.partition("=")[0] in groups and "," not in arg]
+    folders = [value for flag, value in pairwise(arguments) if flag in {"--config-dir", "-cd"}]
     search = [f"hydra.searchpath=[{','.join(f'file://{Path(f).absolute()}' for f in folders)}]"]
     GlobalHydra.instance().clear()
     with initialize_config_dir(version_base="1.3", config_dir=conf):
@@ -75,7 +75,7 @@ def _known_keys(conf: str) -> list[str]:
             config = compose("config", overrides=[*chosen, *search])
         except HydraException:
             config = compose("config")
-    # Interpolations such as ${hydra:...} resolve in a job only; names need no values.
+    # Interpolations such as ${hydra:...} resolve in a job only. Names do not need the values.
     return list(_keys(OmegaConf.to_container(config, resolve=False), ""))
 
 

@@ -1,5 +1,6 @@
-"""Phases: the config composed anew by Hydra for the rounds from which something changes."""
+"""Phases of the schedule: the config that Hydra composes for each range of rounds."""
 
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 from hydra import compose
@@ -19,14 +20,18 @@ CHANGEABLE = (
     "strategy",
     "trainer",
 )
+"""Keys that a phase may override."""
+
+AUTO_SIZES = ("batch_size", "micro_batch")
+"""Keys whose `auto` is replaced with a number of examples before round 1."""
 
 
 class Phase(NamedTuple):
-    """What holds from a round on.
+    """The config that applies from one round on, until the next phase starts.
 
     Attributes:
         start: first round, >= 1.
-        config: the whole config.
+        config: the whole config, not only what the phase overrides.
     """
 
     start: int
@@ -34,13 +39,13 @@ class Phase(NamedTuple):
 
 
 def compose_phases(config: DictConfig) -> list[Phase]:
-    """The run's phases by their first round; the first one starts at round 1.
+    """The run's phases, sorted by their first round; the first one starts at round 1.
 
-    Each is composed from the command line's own overrides and the phase's.
+    Each phase is composed from the overrides of the command line followed by its own. A phase
+    that would start outside of the run is skipped.
 
     Raises:
-        ConfigError: if a phase cannot be composed, starts outside of the run, or changes what
-            cannot change.
+        ConfigError: if a phase cannot be composed, or overrides a key that is not `CHANGEABLE`.
     """
     phases = {1: config}
     for number, phase in enumerate(config.schedule.phases):
@@ -48,13 +53,13 @@ def compose_phases(config: DictConfig) -> list[Phase]:
         # Negative rounds count from the end: -1 is the last one.
         start = phase["from"] if phase["from"] > 0 else config.rounds + 1 + phase["from"]
         if not 1 <= start <= config.rounds:
-            continue  # a shorter run ends before
+            continue  # the run is too short for this phase
         try:
             composed = compose("config", [*HydraConfig.get().overrides.task, *phase.overrides])
             check(composed)
-        except (ValueError, TypeError, AssertionError) as error:  # of ours, and of Hydra's inside
+        except (ValueError, TypeError, AssertionError) as error:  # Hydra's internal errors, too
             raise ConfigError(f"{key}: {error}") from None
-        changed = _frozen(config, composed)
+        changed = _changed_frozen_keys(config, composed)
         if changed:
             raise ConfigError(
                 f"{key}.overrides={list(phase.overrides)}: {', '.join(changed)} cannot change "
@@ -64,12 +69,24 @@ def compose_phases(config: DictConfig) -> list[Phase]:
     return [Phase(start, phases[start]) for start in sorted(phases)]
 
 
-def _frozen(config: DictConfig, other: DictConfig) -> list[str]:
-    left, right = (_values(c) for c in (config, other))
+def _changed_frozen_keys(config: DictConfig, other: DictConfig) -> list[str]:
+    left, right = (_frozen_values(c) for c in (config, other))
     return [key for key in left if left[key] != right.get(key)]
 
 
-def _values(config: DictConfig) -> dict[str, Any]:
+def _frozen_values(config: DictConfig) -> dict[str, Any]:
     values: Any = OmegaConf.to_container(config, resolve=False)
     values["optimizer"].pop("lr")
     return {key: value for key, value in values.items() if key not in CHANGEABLE}
+
+
+def replace_auto(phases: list[Phase], sizes: dict[str, int]) -> list[Phase]:
+    """Copies of the phases with `sizes[key]` wherever the value of `key` is `auto`."""
+    replaced = []
+    for phase in phases:
+        config = deepcopy(phase.config)
+        for key, size in sizes.items():
+            if config[key] == "auto":
+                config[key] = size
+        replaced.append(Phase(phase.start, config))
+    return replaced

@@ -1,4 +1,4 @@
-"""Whether a run may go on from a checkpoint, or begin in a folder. Torch-free."""
+"""Checks whether a run may resume from its checkpoint or start in its folder. Torch-free."""
 
 import os
 from pathlib import Path
@@ -6,29 +6,30 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from flfast.checkpoints.compatibility import check_same
-from flfast.checkpoints.folders import find, finished
+from flfast.checkpoints.compatibility import check_same_experiment
+from flfast.checkpoints.folders import checkpoint_folders, find_checkpoints
 from flfast.config.errors import ConfigError
 
 
 def check_resume(config: DictConfig, run_dir: Path) -> None:
-    """Refuse another experiment than the checkpoint's, and to write over one.
+    """Refuse to resume another experiment, and to overwrite another run's checkpoints.
 
     Raises:
-        ConfigError: with the differences; also if there is no checkpoint to go on from.
+        ConfigError: with all differences between the configs, if `resume` is set; also if there
+            is no checkpoint to resume from.
     """
     if config.resume is None:
         restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by torchrun
-        if finished(run_dir) and not restarted:
+        if checkpoint_folders(run_dir) and not restarted:
             raise ConfigError(
-                f"hydra.run.dir={run_dir} holds checkpoints of a run; resume=auto goes on with "
-                f"it, another folder begins anew"
+                f"hydra.run.dir={run_dir} already holds a run's checkpoints; allowed: resume=auto "
+                f"to continue that run, or another folder"
             )
         return
     try:
-        for checkpoint in find(config.resume, run_dir)[:1]:
+        for checkpoint in find_checkpoints(config.resume, run_dir)[:1]:
             now: Any = OmegaConf.to_container(config, resolve=True)
-            check_same(checkpoint.about["config"], now, done=checkpoint.round_idx)
+            check_same_experiment(checkpoint.about["config"], now, done=checkpoint.round_idx)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     except (KeyError, TypeError, AttributeError) as error:

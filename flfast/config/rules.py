@@ -1,4 +1,4 @@
-"""Combinations of settings that cannot be: a rule says what is wrong, or None. Torch-free."""
+"""Rules about combinations of settings: each returns a problem, or None. Torch-free."""
 
 import os
 import sys
@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 Config = dict[str, Any]
-_PER_CORE = 64  # threads or processes, far beyond what could pay
 Rule = Callable[[Config], str | None]
+
+_MAX_PER_CORE = 64
+"""Most threads or processes per core: far more than can be useful, but harmless to start."""
 
 
 def shown(value: Any) -> str:
-    """A value as one would type it."""
+    """The value as it is typed on the command line."""
     return "null" if value is None else str(value)
 
 
-def _passes(config: Config) -> str | None:
+def _epochs_or_steps(config: Config) -> str | None:
     epochs, steps = config["local_epochs"], config["local_steps"]
     if (epochs is None) == (steps is None):
         return (
@@ -47,8 +49,8 @@ def _auto_batch(config: Config) -> str | None:
         return None
     if config["micro_batch"] is not None:
         return (
-            f"micro_batch={config['micro_batch']} with batch_size=auto: a batch that is cut fits "
-            f"at any size; use batch_size=-1 or a number, or micro_batch=null"
+            f"micro_batch={config['micro_batch']} with batch_size=auto: with micro-batches a "
+            f"batch of any size fits; use batch_size=-1 or a number, or micro_batch=null"
         )
     adapt = config["schedule"]["adapt"]
     if adapt and adapt["action"] == "double_batch":
@@ -59,7 +61,7 @@ def _auto_batch(config: Config) -> str | None:
     return None
 
 
-def _shares(config: Config) -> str | None:
+def _split(config: Config) -> str | None:
     val, test = config["split"]["val"], config["split"]["test"]
     if val + test >= 1:
         return f"split.val={val} split.test={test}: together they must be < 1"
@@ -73,7 +75,7 @@ def _workers(config: Config) -> str | None:
     return None
 
 
-def _optimized(config: Config) -> str | None:
+def _validation_metrics(config: Config) -> str | None:
     metric = config["optimized_metric"]
     if metric.startswith("val/") and config["split"]["val"] == 0:
         return f"optimized_metric={metric} needs validation data; set split.val > 0"
@@ -86,13 +88,16 @@ def _optimized(config: Config) -> str | None:
 def _baselines(config: Config) -> str | None:
     mode = config["mode"]
     if mode != "federated" and config["bn"] in {"local", "recalibrate"}:
-        return f"bn={config['bn']} with mode={mode}: nothing is shared there; use bn=aggregate"
+        return f"bn={config['bn']} with mode={mode}: nothing is shared; use bn=aggregate"
     if mode == "local_only" and config["local_optimizer_state"] == "average":
-        return "local_optimizer_state=average with mode=local_only: use keep or reset"
+        return (
+            "local_optimizer_state=average with mode=local_only: nothing is shared; use keep or "
+            "reset"
+        )
     return None
 
 
-def _threats(config: Config) -> str | None:
+def _robustness(config: Config) -> str | None:
     if config["mode"] == "federated":
         return None
     for key, plain in (("aggregation", "mean"), ("attack", "none"), ("faults", "none")):
@@ -109,12 +114,12 @@ def _finetuning(config: Config) -> str | None:
     return None
 
 
-def _kept_best(config: Config) -> str | None:
+def _best_checkpoint(config: Config) -> str | None:
     every, best = config["checkpoint"]["every"], config["checkpoint"]["keep_best"]
     if best is None:
         return None
     if every == 0:
-        return f"checkpoint.keep_best={best} with checkpoint.every=0: there is none to keep"
+        return f"checkpoint.keep_best={best} with checkpoint.every=0: no checkpoint is written"
     if best.startswith("val/") and config["split"]["val"] == 0:
         return f"checkpoint.keep_best={best} needs validation data; set split.val > 0"
     return None
@@ -143,16 +148,16 @@ def _devices(config: Config) -> str | None:
     return None
 
 
-def _processes(config: Config) -> str | None:
-    most = _PER_CORE * (os.cpu_count() or 1)
-    asked = {
+def _num_processes(config: Config) -> str | None:
+    most = _MAX_PER_CORE * (os.cpu_count() or 1)
+    requested = {
         "threads": config["threads"],
         "loader.num_workers": config["loader"]["num_workers"],
         "trainer.devices": config["trainer"]["devices"],
     }
-    for key, value in asked.items():
+    for key, value in requested.items():
         if isinstance(value, int) and value > most:
-            return f"{key}={value}: allowed: up to {most}, {_PER_CORE} for each core there is"
+            return f"{key}={value}: allowed: up to {most}, {_MAX_PER_CORE} per core"
     return None
 
 
@@ -160,28 +165,29 @@ def _sync_batchnorm(config: Config) -> str | None:
     if not config["trainer"].get("sync_batchnorm"):
         return None
     strategy = config["strategy"]
-    together = strategy["name"] in {"auto", "ddp"} and strategy.get("shard") == "batch"
-    if not together or config["trainer"]["accelerator"] == "cpu" or not _may_have_gpu():
+    shards_batches = strategy["name"] in {"auto", "ddp"} and strategy.get("shard") == "batch"
+    if not shards_batches or config["trainer"]["accelerator"] == "cpu" or not _may_have_gpu():
         return "trainer.sync_batchnorm=True needs strategy=ddp strategy.shard=batch on GPUs"
     return None
 
 
-def _sharded(config: Config) -> str | None:
+def _fsdp(config: Config) -> str | None:
     strategy, trainer = config["strategy"], config["trainer"]
-    grouped = strategy.get("group_params") is not None
-    if (strategy["name"] == "fsdp") != grouped:
+    has_group_params = strategy.get("group_params") is not None
+    if (strategy["name"] == "fsdp") != has_group_params:
         return (
             f"strategy.name={strategy['name']} strategy.group_params="
-            f"{shown(strategy.get('group_params'))}: fsdp needs it, no other has it; choose the "
-            f"group, strategy=fsdp"
+            f"{shown(strategy.get('group_params'))}: fsdp needs this option and no other strategy "
+            f"has it; set strategy=fsdp, which sets both"
         )
-    if not grouped:
+    if not has_group_params:
         return None
     if "shard" in strategy:
-        return f"strategy.shard={strategy['shard']} with strategy=fsdp: only ddp has it"
+        return f"strategy.shard={strategy['shard']} with strategy=fsdp: only ddp has this option"
     if trainer.get("inference_mode"):
         return (
-            "trainer.inference_mode=True with strategy=fsdp: what it gathers could not be trained"
+            "trainer.inference_mode=True with strategy=fsdp: parameters gathered in inference "
+            "mode cannot be trained; use false"
         )
     if trainer["accelerator"] in {"mps", "tpu"}:
         return (
@@ -191,7 +197,7 @@ def _sharded(config: Config) -> str | None:
 
 
 def _may_have_gpu() -> bool:
-    """Whether torch could find one; only what is certain without torch is a no."""
+    """False only if it is certain, without importing torch, that torch will find no GPU."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}:
         return False
     nodes = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg", "/proc/driver/nvidia/version")
@@ -200,19 +206,19 @@ def _may_have_gpu() -> bool:
 
 RULES: tuple[Rule, ...] = (
     _batch_size,
-    _passes,
+    _epochs_or_steps,
     _full_batch,
     _auto_batch,
-    _shares,
+    _split,
     _workers,
-    _optimized,
+    _validation_metrics,
     _baselines,
-    _threats,
+    _robustness,
     _finetuning,
-    _kept_best,
+    _best_checkpoint,
     _init_from,
     _devices,
-    _processes,
+    _num_processes,
     _sync_batchnorm,
-    _sharded,
+    _fsdp,
 )

@@ -1,4 +1,4 @@
-"""What the top level of the config may hold. Torch-free."""
+"""Schema of the config: keys, types and ranges of the top level. Torch-free."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,6 @@ from flfast.options import BatchSize, Count, NonNegative, NonNegativeInt, Portio
 from flfast.plan import LastBatch
 
 OPTIMIZED = (*(f"{view}/{metric}" for view in VIEWS for metric in METRICS), "train/loss")
-
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -24,13 +23,13 @@ class _Open(BaseModel):
 
 
 class TargetSettings(_Open):
-    """What Hydra calls, with the rest as its options."""
+    """A function or class that Hydra calls; all other keys are its arguments."""
 
     target: str = Field(alias="_target_", min_length=1)
 
 
 class SplitSettings(_Strict):
-    """Shares of every client's examples."""
+    """Held-out shares of every client's examples."""
 
     val: Portion
     test: Portion
@@ -46,7 +45,7 @@ class LoaderSettings(_Strict):
 
 
 class TrainerSettings(_Open):
-    """Options of lightning.Trainer with ranges that Lightning checks late or not at all."""
+    """Trainer options whose ranges Lightning checks late or not at all."""
 
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "tpu"]
     devices: int | Literal["auto"] | list[NonNegativeInt]
@@ -63,7 +62,7 @@ class TrainerSettings(_Open):
 
 
 class OptimizerSettings(TargetSettings):
-    """Any torch optimizer."""
+    """A torch optimizer; the ranges apply to any that has the option."""
 
     lr: Positive
     momentum: NonNegative = 0.0
@@ -72,7 +71,7 @@ class OptimizerSettings(TargetSettings):
 
 
 class StrategySettings(_Strict):
-    """On which devices."""
+    """How training is distributed over devices."""
 
     name: Literal["auto", "single", "dp", "ddp", "fsdp"]
     shard: Literal["clients", "batch"] = "clients"
@@ -82,7 +81,7 @@ class StrategySettings(_Strict):
 
 
 class CheckpointSettings(_Strict):
-    """What a run leaves to go on from."""
+    """When checkpoints are written, and which are kept."""
 
     every: NonNegativeInt | Literal["auto"]
     keep_last: Count
@@ -90,14 +89,14 @@ class CheckpointSettings(_Strict):
 
 
 class PhaseSettings(_Strict):
-    """Overrides that hold from a round on."""
+    """A phase: overrides that apply from a round on."""
 
     start: int = Field(alias="from")
     overrides: list[str]
 
 
 class AdaptSettings(_Strict):
-    """What a stalled metric changes."""
+    """What changes when a metric stalls."""
 
     metric: Literal["val/loss", "val/accuracy", "val/auc", "train/loss"]
     patience: Count
@@ -115,14 +114,14 @@ class ScheduleSettings(_Strict):
 
 
 class LrScheduleSettings(_Strict):
-    """The learning rate over rounds."""
+    """The learning rate as a function of the round."""
 
     scheduler: TargetSettings | None
     warmup_rounds: NonNegativeInt
 
 
 class SamplerSettings(TargetSettings):
-    """Who takes part; the rest are options of the sampler."""
+    """The sampler; `holdout_clients` is flfast's, all other keys are the sampler's arguments."""
 
     holdout_clients: NonNegativeInt | Portion = 0
 

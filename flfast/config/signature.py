@@ -1,7 +1,7 @@
-"""Signatures read from source: what a `_target_` accepts, without importing it.
+"""Reads the signature of a `_target_` from its source, without importing it.
 
-Importing torch costs seconds; a misspelt option should not. Only syntax trees are read; of the
-annotations, those evaluate that are made of `flfast.options`, `typing` and builtins.
+Importing torch takes seconds, too long to report a misspelt option. Signatures come from syntax
+trees. Annotations are evaluated if they need `_IMPORTABLE` modules and builtins only.
 """
 
 import ast
@@ -12,14 +12,14 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_LIGHT = {"typing", "collections.abc", "annotated_types", "pathlib", "flfast.options"}
+_IMPORTABLE = {"typing", "collections.abc", "annotated_types", "pathlib", "flfast.options"}
 
 
 class Parameter(NamedTuple):
     """One parameter of a target.
 
     Attributes:
-        annotation: its type with ranges; None where source alone cannot tell.
+        annotation: its type, with the range if there is one; None if the source does not tell.
         required: whether it has no default.
     """
 
@@ -28,11 +28,11 @@ class Parameter(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What a target accepts.
+    """Parameters that a target accepts.
 
     Attributes:
-        parameters: by name, `self` left out.
-        open_ended: whether any other keyword is accepted, too.
+        parameters: by name, without `self`.
+        open_ended: whether other keyword arguments are accepted (`**kwargs`).
     """
 
     parameters: dict[str, Parameter]
@@ -40,20 +40,20 @@ class Signature(NamedTuple):
 
 
 class _Unreadable(Exception):  # noqa: N818 - a signal, not an error
-    """Source that this reader does not understand."""
+    """The source does not tell: compiled code or a dynamic definition."""
 
 
 def read_signature(target: str) -> Signature | None:
-    """Signature of a function or class by dotted path.
+    """Signature of a function or class.
 
     Args:
-        target: such as `torch.optim.SGD`; re-exports are followed.
+        target: its dotted path, such as `torch.optim.SGD`; re-exports are followed.
 
     Returns:
-        None where the source cannot be read (compiled code, dynamic definitions).
+        None if the source does not tell (compiled code, dynamic definitions).
 
     Raises:
-        LookupError: if there is no such module, or nothing of that name in it.
+        LookupError: if the module does not exist, or does not define the name.
     """
     module, _, name = target.rpartition(".")
     path = module_path(module) if module else None
@@ -67,7 +67,7 @@ def read_signature(target: str) -> Signature | None:
 
 @cache
 def module_path(module: str) -> Path | None:
-    """File of a module, found without importing its packages; None if there is none."""
+    """File of a module, without importing its packages; None if the module does not exist."""
     first, *rest = module.split(".")
     spec = PathFinder.find_spec(first)
     for part in rest:
@@ -78,16 +78,16 @@ def module_path(module: str) -> Path | None:
 
 
 @cache
-def _tree(module: str) -> ast.Module:
+def _syntax_tree(module: str) -> ast.Module:
     path = module_path(module)
     if path is None or path.suffix != ".py":
         raise _Unreadable(module)
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def _find(module: str, name: str) -> tuple[str, ast.stmt]:
+def _find_definition(module: str, name: str) -> tuple[str, ast.stmt]:
     """(module, statement) that defines a name, following `from x import y`."""
-    for node in reversed(_tree(module).body):
+    for node in reversed(_syntax_tree(module).body):
         match node:
             case ast.FunctionDef(name=found) | ast.ClassDef(name=found) if found == name:
                 return module, node
@@ -96,15 +96,15 @@ def _find(module: str, name: str) -> tuple[str, ast.stmt]:
             case ast.ImportFrom(names=names):
                 for alias in names:
                     if (alias.asname or alias.name) == name:
-                        return _find(_absolute(module, node), alias.name)
+                        return _find_definition(_absolute_module(module, node), alias.name)
     if not _may_define(module, name):
         raise LookupError(f"{name} in {module}")
     raise _Unreadable(f"{module}.{name}")
 
 
 def _may_define(module: str, name: str) -> bool:
-    """Whether a name that is no plain definition could still be there, made in some other way."""
-    for node in ast.walk(_tree(module)):
+    """Whether a module could define a name dynamically, by a star import, or as a submodule."""
+    for node in ast.walk(_syntax_tree(module)):
         match node:
             case ast.FunctionDef(name="__getattr__") | ast.alias(name="*"):
                 return True
@@ -117,7 +117,7 @@ def _may_define(module: str, name: str) -> bool:
     return module_path(f"{module}.{name}") is not None
 
 
-def _absolute(module: str, node: ast.ImportFrom) -> str:
+def _absolute_module(module: str, node: ast.ImportFrom) -> str:
     if not node.level:
         return node.module or ""
     path = module_path(module)
@@ -128,18 +128,18 @@ def _absolute(module: str, node: ast.ImportFrom) -> str:
 
 
 def _signature(module: str, name: str) -> Signature:
-    module, node = _find(module, name)
+    module, node = _find_definition(module, name)
     if isinstance(node, ast.ClassDef):
         return _class_signature(module, node)
     if not isinstance(node, ast.FunctionDef):
         raise _Unreadable(name)
-    return _arguments(module, node.args, skip=0)
+    return _signature_of_args(module, node.args, skip=0)
 
 
 def _class_signature(module: str, node: ast.ClassDef) -> Signature:
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            return _arguments(module, item.args, skip=1)
+            return _signature_of_args(module, item.args, skip=1)
     if not node.decorator_list and not node.bases:
         return Signature({}, open_ended=False)
     if node.decorator_list or not isinstance(node.bases[0], ast.Name):
@@ -147,7 +147,7 @@ def _class_signature(module: str, node: ast.ClassDef) -> Signature:
     return _signature(module, node.bases[0].id)
 
 
-def _arguments(module: str, args: ast.arguments, *, skip: int) -> Signature:
+def _signature_of_args(module: str, args: ast.arguments, *, skip: int) -> Signature:
     positional = [*args.posonlyargs, *args.args][skip:]
     defaults: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
     pairs = list(
@@ -155,24 +155,24 @@ def _arguments(module: str, args: ast.arguments, *, skip: int) -> Signature:
     )
     pairs += zip(args.kwonlyargs, args.kw_defaults, strict=True)
     parameters = {
-        arg.arg: Parameter(_evaluate(module, arg.annotation), required=default is None)
+        arg.arg: Parameter(_evaluate_annotation(module, arg.annotation), required=default is None)
         for arg, default in pairs
     }
     return Signature(parameters, open_ended=args.kwarg is not None)
 
 
-def _evaluate(module: str, annotation: ast.expr | None) -> Any:
+def _evaluate_annotation(module: str, annotation: ast.expr | None) -> Any:
     if annotation is None:
         return None
     try:
         code = compile(ast.Expression(annotation), module, "eval")
-        return eval(code, {}, _Names(module))  # installed code's own annotation
-    except Exception:  # noqa: BLE001 - whatever it is, source alone cannot tell
+        return eval(code, {}, _Namespace(module))  # only annotations of installed code
+    except Exception:  # noqa: BLE001 - annotations may raise anything; then the type is unknown
         return None
 
 
-class _Names(dict[str, Any]):
-    """Names of a module, looked up in its source when an annotation asks for them."""
+class _Namespace(dict[str, Any]):
+    """Namespace of a module that looks names up in the source, when an annotation needs them."""
 
     def __init__(self, module: str) -> None:
         super().__init__()
@@ -181,15 +181,15 @@ class _Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if hasattr(builtins, name):
             return getattr(builtins, name)
-        for node in _tree(self._module).body:
+        for node in _syntax_tree(self._module).body:
             if isinstance(node, ast.ImportFrom) and any(
                 (alias.asname or alias.name) == name for alias in node.names
             ):
-                source = _absolute(self._module, node)
+                source = _absolute_module(self._module, node)
                 original = next(a.name for a in node.names if (a.asname or a.name) == name)
-                if source in _LIGHT:
+                if source in _IMPORTABLE:
                     return getattr(importlib.import_module(source), original)
-                return _Names(source)[original]
+                return _Namespace(source)[original]
             if isinstance(node, ast.Assign) and any(
                 isinstance(t, ast.Name) and t.id == name for t in node.targets
             ):

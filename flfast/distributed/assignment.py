@@ -1,9 +1,56 @@
 """Assignment of a cohort to ranks: scheduling for the smallest makespan."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
+
+from flfast.distributed.client_state_placement import owner
+from flfast.distributed.world import World
 
 TOLERATED_LOAD = 1.05
 """Clients stay on their home ranks if the makespan grows by at most this factor."""
+
+
+class Assignment(NamedTuple):
+    """Who trains on this rank in a round.
+
+    Attributes:
+        here: clients that this rank trains.
+        moved: clients of the cohort that train on another rank than the owner of their state.
+    """
+
+    here: list[int]
+    moved: list[int]
+
+
+def assign_to_all(cohort: Sequence[int]) -> Assignment:
+    """Every rank trains every client, each on a part of every batch."""
+    return Assignment(list(cohort), list(cohort))
+
+
+def assign_to_first(cohort: Sequence[int], world: World) -> Assignment:
+    """Rank 0 trains all clients."""
+    moved = [client_id for client_id in cohort if owner(world, client_id)]
+    return Assignment([] if world.rank else list(cohort), moved)
+
+
+def assign_cohort(
+    cohort: Sequence[int], costs: Sequence[int], world: World, *, stateful: bool
+) -> Assignment:
+    """Every rank trains a share of the clients, so that all finish together.
+
+    Args:
+        cohort: clients.
+        costs: predicted cost of each, in any unit.
+        world: the ranks of the run.
+        stateful: whether clients have states, which are costly to move.
+    """
+    owners = [owner(world, client_id) for client_id in cohort]
+    ranks = assign_clients(costs, world.size, owners if stateful else None)
+    places = list(zip(cohort, ranks, owners, strict=True))
+    return Assignment(
+        [client_id for client_id, rank, _ in places if rank == world.rank],
+        [client_id for client_id, rank, home in places if rank != home],
+    )
 
 
 def assign_clients(

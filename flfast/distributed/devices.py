@@ -1,13 +1,10 @@
 """Choice of devices: exactly those that were requested, or an error that lists what exists."""
 
-import os
 from importlib.metadata import version
-from pathlib import Path
 
-import psutil
 import torch
 
-from flfast.machine import cpu_name
+from flfast.machine import cpu_name, num_cores
 
 Devices = int | str | list[int]
 
@@ -35,25 +32,13 @@ def choose_devices(accelerator: str, devices: Devices) -> list[int] | int:
         on_cpu = accelerator == "cpu" or (
             accelerator == "auto" and not torch.backends.mps.is_available()
         )
-        return gpus or (usable_cores() if on_cpu else 1)
+        return gpus or (num_cores() if on_cpu else 1)
     assert isinstance(devices, int)
     if not gpus:
         return devices
     if devices > len(gpus):
         raise ValueError(f"trainer.devices={devices}: there are GPUs {gpus}")
     return gpus[:devices]
-
-
-def usable_cores() -> int:
-    """Physical cores that this process may use; a container may limit them."""
-    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        cores = min(cores, len(os.sched_getaffinity(0)))
-    quota = Path("/sys/fs/cgroup/cpu.max")
-    if quota.is_file():
-        allowed, period = quota.read_text().split()
-        cores = cores if allowed == "max" else min(cores, int(allowed) // int(period))
-    return max(cores, 1)
 
 
 def num_devices(chosen: list[int] | int) -> int:

@@ -15,6 +15,7 @@ from lightning.fabric.plugins.environments import (
 )
 from torch import nn
 
+from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree, WeightedMean, leaves, tree_map
 
 
@@ -122,7 +123,7 @@ def reduce_mean(world: World, mean: WeightedMean) -> WeightedMean:
     """
     if world.size == 1:
         return mean
-    like = first_spec(world, None if mean.total is None else mean.like)
+    like = common_spec(world, None if mean.total is None else mean.like)
     if like is None:
         return mean
     if mean.total is None:
@@ -138,10 +139,14 @@ def reduce_mean(world: World, mean: WeightedMean) -> WeightedMean:
     return mean
 
 
-def first_spec(world: World, like: Tree | None) -> Tree | None:
-    """Shapes and dtypes, as meta tensors, of the first tree that is not None; collective.
+def common_spec(world: World, like: Tree | None) -> Tree | None:
+    """Shapes and dtypes of the ranks' trees, as meta tensors; None without a tree; collective.
 
-    It is None if no rank has a tree.
+    Raises:
+        ValueError: if the trees of two ranks have different leaves.
     """
     spec = None if like is None else tree_map(lambda leaf: leaf.to("meta"), like)
-    return next((found for found in gather(world, spec) if found is not None), None)
+    specs = [(rank, found) for rank, found in enumerate(gather(world, spec)) if found is not None]
+    for rank, found in specs[1:]:
+        check_same_leaves(found, specs[0][1], f"rank {rank}")
+    return specs[0][1] if specs else None

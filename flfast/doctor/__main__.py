@@ -5,7 +5,6 @@ It ends with exit code 0 if a run with the defaults will work in FOLDER (`output
 
 import argparse
 import contextlib
-import csv
 import sys
 import tempfile
 import time
@@ -19,8 +18,8 @@ from rich.table import Table
 
 from flfast import train
 from flfast.doctor.checks import (
-    compilation,
     cuda_graph,
+    executor,
     gloo,
     kernels,
     nccl,
@@ -29,6 +28,7 @@ from flfast.doctor.checks import (
     writable,
 )
 from flfast.doctor.flops import flops_per_example, peak_flops
+from flfast.loggers.table import read_rows
 from flfast.models.mlp import mlp
 
 _ROUNDS = 10
@@ -65,9 +65,9 @@ def examine(folder: Path) -> Iterator[tuple[Finding, bool]]:
     yield _look("versions", lambda: (None, versions())), False
     yield _look("C++ kernels", kernels), False
     # Before anything touches a GPU: they fork.
-    yield _look("torch.compile", compilation), False
     yield _look("gloo", gloo), False
     yield _look("NCCL", nccl), False
+    yield _look("executor", executor), False
     writes = _look("run folder", lambda: writable(folder))
     yield writes, True
     yield _look("default run", lambda: _default_run(folder if writes.works else None)), True
@@ -92,8 +92,7 @@ def _default_run(folder: Path | None) -> tuple[bool, str]:
         code, message = _command(f"rounds={_ROUNDS}", f"hydra.run.dir='{quoted}'")
         if code:
             return False, message
-        with (Path(place) / "metrics.csv").open() as table:
-            last = list(csv.DictReader(table))[-1]
+        last = read_rows(Path(place) / "metrics.csv")[-1]
     rate = float(last["train/samples_per_s"])
     model = mlp(input_shape=_SHAPE, num_classes=10, hidden=[200, 200], dropout=0.0)
     flops, _ = flops_per_example(model, _SHAPE)

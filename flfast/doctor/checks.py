@@ -1,15 +1,11 @@
 """What works on this machine: one function a part, which says so, or what to do."""
 
-import contextlib
 import datetime
-import multiprocessing
 import os
 import platform
 import shutil
-import signal
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import psutil
@@ -17,14 +13,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from flfast.distributed.devices import usable_cores
 from flfast.distributed.elastic import first_failure, on_ranks
+from flfast.engines.fused.graph.executor import choice, wanted
 from flfast.engines.fused.native.build import cache_folder, missing
-from flfast.machine import cpu_name
+from flfast.machine import cpu_name, num_cores
 
 Result = tuple[bool | None, str]
 
-_COMPILE_S, _ALL_REDUCE_S = 25, 10
+_ALL_REDUCE_S = 10
 _CURES = {"gloo": "GLOO_SOCKET_IFNAME=lo", "nccl": "trainer.devices=1; NCCL_DEBUG=INFO says more"}
 _PACKAGES = ("torch", "torchvision", "lightning", "hydra-core")
 
@@ -45,7 +41,7 @@ def processors() -> str:
     gpus = [torch.cuda.get_device_name(index) for index in range(_num_gpus())]
     on = f"{', '.join(gpus)} (driver {_driver()}, CUDA {torch.version.cuda})" if gpus else "no GPU"
     return (
-        f"{cpu_name()}, {usable_cores()} cores, {memory.available / 1e9:.0f} of "
+        f"{cpu_name()}, {num_cores()} cores, {memory.available / 1e9:.0f} of "
         f"{memory.total / 1e9:.0f} GB free, "
         f"{on}; OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}"
     )
@@ -81,53 +77,15 @@ def kernels() -> Result:
     )
 
 
-def compilation() -> Result:
-    """A tiny function compiled by inductor, and run, in a process of its own that may not hang.
-
-    Call it before anything touches a GPU: the process is forked.
-    """
-    device = "cuda" if _num_gpus() else "cpu"
-    fork = multiprocessing.get_context("fork")
-    reader, writer = fork.Pipe(duplex=False)
-    with tempfile.TemporaryDirectory(prefix="flfast-doctor-") as cache:
-        process = fork.Process(target=_compile, args=(device, cache, writer))
-        process.start()
-        writer.close()
-        try:
-            reason = reader.recv() if reader.poll(_COMPILE_S) else f"no end after {_COMPILE_S} s"
-        except EOFError:
-            process.join()
-            reason = f"its process ended with code {process.exitcode}"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid or 0, signal.SIGKILL)  # with compilers that it started
-            process.kill()
-            process.join()
-    if not reason:
-        return True, f"a function of two operators compiled and run on the {device}"
-    needs = "Triton and a C compiler" if device == "cuda" else "g++"
-    return False, f"{reason}; flfast does without it; what it needs: {needs}"
-
-
-def _compile(device: str, cache: str, writer: Connection) -> None:
-    """Send what went wrong; the empty string is nothing."""
-    os.setsid()
-    null = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(null, stream)
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache  # what was compiled before says nothing
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    try:
-        from torch._inductor import config
-
-        # Ten seconds of probing and of headers that one function does not need.
-        config.cpp.simdlen, config.cpp_cache_precompile_headers = 1, False
-        x = torch.arange(8.0, device=device)
-        found = torch.compile(lambda x: x.sin() + 1)(x)
-        writer.send("" if torch.allclose(found, x.sin() + 1) else "it computes something else")
-    except Exception as error:  # noqa: BLE001 - whatever stops it
-        lines = str(error).strip().splitlines()
-        writer.send(f"{type(error).__name__}: {next(iter(lines), '')}")
+def executor() -> Result:
+    """How many local steps run in one call."""
+    name, why = choice(wanted())
+    if wanted() or name != "straight-line":
+        return True, f"{name}: {why}"
+    return False, (
+        f"{why}; training is correct without it, but local steps run as {name}, slower for small "
+        f"models"
+    )
 
 
 def writable(folder: Path) -> Result:

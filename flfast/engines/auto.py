@@ -1,69 +1,55 @@
-"""The engine that chooses: fused where it can be, eager where it must be."""
+"""The engine that chooses: fused where a plan can be, eager where it cannot."""
 
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Sequence
+from typing import Any, Literal
 
-from flfast.engines.agreement import agree
-from flfast.engines.base import LocalResult
-from flfast.engines.eager import EagerEngine
-from flfast.engines.fused.fused import FusedEngine
+from flfast.engines.eager import EagerTraining
+from flfast.engines.fused.training import FusedTraining
+from flfast.engines.local_training import Deliver
 from flfast.engines.restrictions import check_allowed
+from flfast.engines.site import Site
+from flfast.options import Count
 from flfast.plan import RoundPlan
 from flfast.state.tree import Tree
-from flfast.state.weights import read_weights
 
 
-class AutoEngine(FusedEngine):
-    """Fused, unless a plan cannot be or trial steps disagree with the eager ones."""
+class AutoTraining:
+    """Fused, unless a plan cannot be or trial steps disagree; see `LocalTraining`.
+
+    Args:
+        site: of this rank.
+        decided: what `auto` stood for so far, by name; new decisions are added.
+        stack: as of `FusedTraining`.
+    """
 
     name = "auto"
 
-    @cached_property
-    def _reasons(self) -> dict[str, str | None]:
-        return {}
+    def __init__(
+        self, site: Site, decided: dict[str, Any], *, stack: Count | Literal["auto"]
+    ) -> None:
+        self._site = site
+        self._eager = EagerTraining(site)
+        self._fused = FusedTraining(site, decided, stack=stack)
+        self._reasons: dict[tuple[int, str, str], str | None] = {}
 
     def choose(self, plan: RoundPlan) -> str:
-        """`fused`, or `eager` and why; see `Engine.choose`."""
-        check_allowed(self.algorithm, self._joint, plan)
-        key = f"{plan.phase} {plan.strategy} {plan.shard}"
-        if key not in self._reasons:
-            known = self.decided.setdefault("engines", {})
-            reason = self._obstacle(plan)  # may be another where a run is resumed
-            if reason is None:
-                if key not in known:
-                    known[key] = self._disagreement(plan)
-                reason = known[key]
-            self._reasons[key] = reason
-        reason = self._reasons[key]
-        if reason is None:
-            self._check_stack(plan)
-        return "fused" if reason is None else f"eager ({reason})"
+        """`fused`, or `eager` and the reason; see `LocalTraining`."""
+        reason = self._reason(plan)
+        return self._fused.name if reason is None else f"{self._eager.name} ({reason})"
 
-    def train_clients(
-        self,
-        clients: Sequence[int],
-        broadcast: Tree,
-        plan: RoundPlan,
-        deliver: Callable[[LocalResult], None],
+    def train(
+        self, clients: Sequence[int], broadcast: Tree, plan: RoundPlan, deliver: Deliver
     ) -> None:
-        """The way that `choose` says."""
-        fused = self.choose(plan) == "fused"
-        engine = FusedEngine if fused else EagerEngine
-        engine.train_clients(self, clients, broadcast, plan, deliver)
+        """Train with the engine chosen for the plan; see `LocalTraining`."""
+        chosen = self._fused if self._reason(plan) is None else self._eager
+        chosen.train(clients, broadcast, plan, deliver)
 
-    def _disagreement(self, plan: RoundPlan) -> str | None:
-        """What two local steps of client 0 say against the program, if anything."""
-        low = plan.precision not in {"32-true", "64-true"}
-        plan = plan._replace(local_steps=2, local_epochs=None)
-        server = self.algorithm.server_state(read_weights(self.model))
-        broadcast = self.algorithm.broadcast(server)
-        results: list[LocalResult] = []
-        EagerEngine.train_clients(self, [0], broadcast, plan, results.append)
-        try:
-            FusedEngine.train_clients(self, [0], broadcast, plan, results.append)
-        except Exception as error:  # noqa: BLE001 - whatever torch says of a model it cannot trace
-            return f"the model cannot be traced: {str(error).splitlines()[0]}"
-        eager, fused = (result.done.weights for result in results)
-        start = results[0].context.start
-        same = all(agree(start[kind], eager[kind], fused[kind], low=low) for kind in eager)
-        return None if same else "traced steps arrive at other weights"
+    def _reason(self, plan: RoundPlan) -> str | None:
+        """Why a plan runs eagerly; None if it runs fused."""
+        key = (plan.phase, plan.strategy, plan.shard)
+        if key not in self._reasons:
+            check_allowed(self._site.algorithm, self._site.joint, plan)
+            self._reasons[key] = self._fused.obstacle(plan)
+            if self._reasons[key] is None:
+                self._fused.check_stack(plan)
+        return self._reasons[key]

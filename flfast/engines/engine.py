@@ -1,91 +1,67 @@
-"""The engine contract: how a cohort is run and a model evaluated."""
+"""The engine: trains cohorts on all ranks, reduces their uploads, evaluates models."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-from flfast.distributed.world import World
+from flfast.distributed.assignment import (
+    Assignment,
+    assign_cohort,
+    assign_to_all,
+    assign_to_first,
+)
+from flfast.distributed.client_state_placement import fetch_states, return_states
+from flfast.distributed.world import ALONE, gather
+from flfast.engines.delivery import Delivery
+from flfast.engines.local_training import LocalTraining
+from flfast.engines.recalibration import recalibrate_batchnorm
+from flfast.engines.reports import ClientReport, Trained
+from flfast.engines.site import Site
 from flfast.evaluation.metrics import GroupMetrics
+from flfast.evaluation.passes import Evaluation, FineTune, for_evaluation
 from flfast.lit.batchnorm import Recalibrated
 from flfast.plan import RoundPlan
-from flfast.server.channel import NOT_SELECTED, Channel, Status
-from flfast.state.store import ClientStates
+from flfast.server.channel import NOT_SELECTED, Channel
+from flfast.server.reduction import reduction_for
 from flfast.state.tree import Tree
 
 
-class ClientReport(NamedTuple):
-    """What is known of one client's round.
+class Engine:
+    """Runs cohorts and evaluation passes; one object on every rank of the world.
+
+    Each rank trains its share of the cohort (`shard=clients`), or all ranks train every client
+    together (`shard=batch`, `fsdp`). A plan for one device runs on rank 0.
+
+    Args:
+        site: what this rank works with.
+        training: how it trains clients.
+        channel: what uploads go through; by default they arrive as they are.
+        finetune: trains own weights further for the `finetuned` metrics; None is off.
+        decided: what `auto` stands for on this rank, as plain values; for checkpoints.
 
     Attributes:
-        client_id: in [0, num_clients).
-        num_examples: distinct training examples used.
-        num_seen: training examples processed, every pass counted.
-        num_steps: local steps taken.
-        loss: mean local training loss over the examples seen.
-        up_bytes: size of the upload, as it arrived.
-        status: what became of the upload.
-        reason: why, or what was done to it; empty for most.
+        evaluation_sets: what `evaluate` measures.
     """
 
-    client_id: int
-    num_examples: int
-    num_seen: int
-    num_steps: int
-    loss: float
-    up_bytes: int
-    status: Status = "trained"
-    reason: str = ""
-
-    @property
-    def rejected(self) -> bool:
-        """Whether the upload arrived and was left out of the mean."""
-        return self.status == "rejected"
-
-    @property
-    def accepted(self) -> bool:
-        """Whether the upload took part, also if the aggregation preferred others."""
-        return self.status == "trained" or self.reason == NOT_SELECTED
-
-
-class Trained(NamedTuple):
-    """A cohort's round.
-
-    Attributes:
-        mean: of the uploads, as the aggregation has it; None if too few clients delivered one.
-        reports: one per client of the cohort, in its order.
-        shortage: what is missing where some did; otherwise empty.
-    """
-
-    mean: Tree | None
-    reports: list[ClientReport]
-    shortage: str = ""
-
-
-class Engine(Protocol):
-    """Runs cohorts; every engine gives the same numbers.
-
-    Attributes:
-        name: as in `engine=`.
-        evaluation_sets: what `evaluate` will measure.
-        channel: what uploads go through; by default nothing happens to them.
-        states: what this rank's clients keep between rounds.
-        world: the ranks of the run.
-        decided: what `auto` stood for on this rank so far, as plain values by name; a run that
-            goes on sets what it was before the first `choose`.
-    """
-
-    name: str
-    evaluation_sets: set[str]
-    channel: Channel
-    states: ClientStates
-    world: World
-    decided: dict[str, Any]
+    def __init__(
+        self,
+        site: Site,
+        training: LocalTraining,
+        *,
+        channel: Channel | None = None,
+        finetune: FineTune | None = None,
+        decided: dict[str, Any] | None = None,
+    ) -> None:
+        self.site, self.training = site, training
+        self.channel = channel or Channel()
+        self.decided = {} if decided is None else decided
+        self._evaluation = Evaluation(
+            site.algorithm, site.data, site.trainers, site.states, site.world, finetune
+        )
+        self.evaluation_sets = self._evaluation.sets
 
     def choose(self, plan: RoundPlan) -> str:
-        """How cohorts of a plan are run, in a few words.
-
-        Raises:
-            ValueError: if this engine cannot run them.
-        """
+        """How clients are trained under a plan; see `LocalTraining`."""
+        return self.training.choose(plan)
 
     def train(
         self,
@@ -95,13 +71,61 @@ class Engine(Protocol):
         *,
         on_client: Callable[[ClientReport], None],
     ) -> Trained:
-        """Local training of a cohort from the server's state, and the mean of its uploads."""
+        """Local training of a cohort, and the mean of its uploads; collective.
+
+        Args:
+            server: server state.
+            cohort: clients.
+            plan: of the round.
+            on_client: called with the report of each client that this rank trained.
+        """
+        site, assignment = self.site, self._assign(cohort, plan)
+        if site.algorithm.stateful:
+            fetch_states(site.world, site.states, assignment.moved, wanted=assignment.here)
+        broadcast = site.algorithm.broadcast(server)
+        reduction = reduction_for(self.channel.aggregation, cohort)
+        delivery = Delivery(site, self.channel, reduction, plan.round_idx, on_client)
+        self.training.train(assignment.here, broadcast, plan, delivery)
+        divided = site.divides_batches(plan)
+        reduced = reduction.combine(ALONE if divided else site.world)
+        reports = delivery.reports if divided else self._everyones(delivery.reports, cohort)
+        if site.algorithm.stateful:
+            return_states(site.world, site.states, assignment.moved, trained=assignment.here)
+        for number, report in enumerate(reports):
+            if report.client_id in reduced.left_out:
+                reports[number] = report._replace(status="rejected", reason=NOT_SELECTED)
+        return Trained(reduced.mean, reports, reduced.shortage)
+
+    def _assign(self, cohort: Sequence[int], plan: RoundPlan) -> Assignment:
+        """Which clients this rank trains."""
+        site = self.site
+        if site.divides_batches(plan):
+            return assign_to_all(cohort)
+        if plan.strategy != "ddp":
+            return assign_to_first(cohort, site.world)
+        sizes = [len(site.data.train_clients.of(k)) for k in cohort]
+        return assign_cohort(cohort, sizes, site.world, stateful=site.algorithm.stateful)
+
+    def _everyones(self, reports: list[ClientReport], cohort: Sequence[int]) -> list[ClientReport]:
+        """The reports of all ranks in the order of the cohort; collective."""
+        place = {client_id: i for i, client_id in enumerate(cohort)}
+        gathered = [report for part in gather(self.site.world, reports) for report in part]
+        return sorted(gathered, key=lambda report: place[report.client_id])
 
     def evaluate(self, server: Tree, plan: RoundPlan) -> dict[str, GroupMetrics]:
-        """Metrics by evaluation set: `global`, `local`, `personal`, `val` where they exist."""
+        """Metrics by evaluation set: `global`, `local`, `personal`, `val` where they exist.
+
+        Every example is predicted once, each rank predicts a part; collective.
+        """
+        plan = for_evaluation(plan)
+        return self._evaluation(server, plan, together=self.site.divides_batches(plan))
 
     def recalibrate(self, server: Tree, cohort: Sequence[int], plan: RoundPlan) -> Recalibrated:
-        """BatchNorm statistics measured on the cohort's training data, and what that sent."""
+        """BatchNorm statistics of the cohort's training data, and the bytes that sends."""
+        return recalibrate_batchnorm(self.site, server, cohort, plan)
 
     def close(self) -> None:
-        """Say what the run's profiler found."""
+        """Print the profiler's report, and end workers."""
+        self.site.trainers.close()
+        self.site.data.close()
+        self.site.states.close()

@@ -1,1 +1,1 @@
-"""The outer loop: rounds, cohorts, plans."""
+"""The outer loop of federated training: rounds, cohorts and plans."""

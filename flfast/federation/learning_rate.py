@@ -1,4 +1,4 @@
-"""The learning rate as a function of the round, the same for every client."""
+"""The learning rate as a function of the round; the same for every client."""
 
 import warnings
 from collections.abc import Callable
@@ -19,12 +19,12 @@ def learning_rates(
     """Learning rates of rounds 1 to `rounds`.
 
     Args:
-        lr: of the optimizer, what the schedule is relative to.
-        rounds: how many.
-        scheduler: (optimizer) -> any scheduler of `torch.optim.lr_scheduler`, stepped once a
+        lr: initial learning rate of the optimizer.
+        rounds: number of rounds.
+        scheduler: (optimizer) -> a scheduler of `torch.optim.lr_scheduler`, stepped once per
             round; None is constant.
-        warmup_rounds: linear warm-up, lr * r / (warmup_rounds + 1) in round r <= warmup_rounds,
-            multiplied with what the scheduler says.
+        warmup_rounds: rounds of linear warm-up: in round r <= warmup_rounds, the scheduler's
+            rate is multiplied by r / (warmup_rounds + 1).
 
     Raises:
         ValueError: if the scheduler needs a metric, such as ReduceLROnPlateau, or goes below 0.
@@ -41,17 +41,21 @@ def learning_rates(
         warmup = min(1.0, round_idx / (warmup_rounds + 1))
         rates.append(float(optimizer.param_groups[0]["lr"]) * warmup)
         if schedule is not None:
-            with warnings.catch_warnings():
-                # torch expects optimizer.step() before; here only the rates are of interest.
-                warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step.*")
-                try:
-                    schedule.step()
-                except ArithmeticError as error:
-                    name = type(schedule).__name__
-                    raise ValueError(f"lr_schedule.scheduler={name}: {error}") from None
+            _step(schedule)
     if min(rates) < 0:
         raise ValueError(
             f"lr_schedule: round {rates.index(min(rates)) + 1} would have learning rate "
             f"{min(rates):g}; allowed: >= 0"
         )
     return rates
+
+
+def _step(schedule: LRScheduler) -> None:
+    with warnings.catch_warnings():
+        # torch warns if optimizer.step() was not called before. Only the rates are used here.
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step.*")
+        try:
+            schedule.step()
+        except ArithmeticError as error:
+            name = type(schedule).__name__
+            raise ValueError(f"lr_schedule.scheduler={name}: {error}") from None

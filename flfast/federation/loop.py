@@ -1,4 +1,4 @@
-"""The outer loop: plan, cohort, local training, server step, evaluation; one pass a round."""
+"""The outer loop. Each round: plan, cohort, local training, server step, evaluation."""
 
 import logging
 import time
@@ -12,11 +12,12 @@ from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm, Uploads
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.engines.engine import Engine, Trained
+from flfast.engines.engine import Engine
+from flfast.engines.reports import Trained
 from flfast.evaluation.metrics import GroupMetrics
 from flfast.faults.fault import NO_FAULTS, Faults
 from flfast.federation.samplers.cohort import Cohort
-from flfast.federation.stragglers import in_time
+from flfast.federation.stragglers import drop_stragglers
 from flfast.federation.table_rows import (
     client_columns,
     client_rows,
@@ -36,7 +37,7 @@ Row = dict[str, Any]
 
 
 class DivergedError(RuntimeError):
-    """A round left no numbers: NaN or infinity in every upload, or in the server's model."""
+    """NaN or infinity in every upload of a round, or in the server's model."""
 
 
 @dataclass
@@ -44,23 +45,23 @@ class Federation:
     """A federated run.
 
     Attributes:
-        algorithm: what server and clients compute.
-        engine: how a cohort is run.
+        algorithm: defines what server and clients compute.
+        engine: runs the cohorts.
         data: the population.
-        sampler: (num_clients, rng) -> cohort, of all clients but those held out.
+        sampler: (num_clients, rng) -> cohort; held-out clients are not counted.
         plans: (round, rows so far) -> plan.
         initial: weights before round 1.
-        rounds: how many.
+        rounds: number of rounds.
         eval_every: rounds between evaluations; the last round is always evaluated.
-        seed: of the run.
+        seed: the run's seed.
         recalibrate: measure BatchNorm statistics after every server step.
-        faults: what goes wrong with clients; the engine's channel has the same.
-        callbacks: Lightning's, and whatever has hooks of a round.
-        loggers: Lightning's; each gets one row a round.
-        run_dir: where the run leaves its files.
-        title: one line for pictures and tables.
-        server: server state; with `history`, where a run goes on from that was resumed.
-        history: rows so far; row r is the state after round r.
+        faults: simulated faults of clients, the same as the engine's channel has.
+        callbacks: Lightning's callbacks, and other objects with hooks of rounds.
+        loggers: Lightning's loggers; each gets one row per round.
+        run_dir: folder for the run's files.
+        title: one line for figures and tables.
+        server: server state of a run that is resumed; empty if it begins.
+        history: its rows so far; row r describes round r, row 0 the initial weights.
     """
 
     algorithm: Algorithm
@@ -81,29 +82,33 @@ class Federation:
     server: Tree = field(default_factory=dict)
     history: list[Row] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        """Begin with the algorithm's server state, unless the run is resumed."""
+        if not self.server:
+            self.server = self.algorithm.server_state(self.initial)
+
     def run(self) -> list[Row]:
-        """All rounds.
+        """Run all rounds that are not in `history` yet.
 
         Returns:
-            One row per round, row 0 before training; columns as in `metrics.csv`.
+            One row per round, with the columns of `metrics.csv`; row 0 is before training.
 
         Raises:
-            DivergedError: if a round leaves nothing to average.
+            DivergedError: if all uploads of a round, or the server's model, are not finite.
         """
         status = "failed"
         try:
-            self.server = self.server or self.algorithm.server_state(self.initial)
-            self._emit("on_run_start")
+            self._call_hooks("on_run_start")
             if not self.history:
                 self._finish_round({"round": 0}, {}, evaluate=self.plans(1, []))
             for round_idx in range(len(self.history), self.rounds + 1):
                 self._round(round_idx)
             status = "success"
         finally:
-            # A run that is stopped leaves what it has, too.
+            # Callbacks write their files after a failed or stopped run, too.
             try:
                 if self.history:
-                    self._emit("on_run_end")
+                    self._call_hooks("on_run_end")
             finally:
                 self._close(status)
         return self.history
@@ -117,11 +122,11 @@ class Federation:
             logger.finalize(status)
 
     def weights(self) -> dict[str, Tensor]:
-        """Flat state dict of the server's model, on the CPU."""
+        """State dict of the server's model, on the CPU."""
         return flatten(self.server)
 
     def cohort(self, round_idx: int) -> Cohort:
-        """Who trains in a round; a function of seed and round.
+        """The cohort of a round; a function of seed and round.
 
         Raises:
             ValueError: if the population is too small for the sampler.
@@ -132,7 +137,7 @@ class Federation:
 
     @property
     def population(self) -> int:
-        """Clients that may be drawn; the pooled one of the centralised baseline is one."""
+        """Number of clients that may be drawn; 1 for the centralised baseline."""
         return len(self.data.candidates)
 
     def _round(self, round_idx: int) -> None:
@@ -143,61 +148,61 @@ class Federation:
             if plan._replace(round_idx=0, lr=0) != before._replace(round_idx=0, lr=0):
                 log.info("round %d: %s", round_idx, plan.describe())
         drawn = self.cohort(round_idx)
-        cohort = in_time(drawn, plan, self.algorithm, self.data, self.faults.late)
-        self._emit("on_round_start", plan, cohort)
-        sent = num_bytes(self.algorithm.broadcast(self.server))
+        cohort = drop_stragglers(drawn, plan, self.algorithm, self.data, self.faults.late)
+        self._call_hooks("on_round_start", plan, cohort)
+        broadcast_bytes = num_bytes(self.algorithm.broadcast(self.server))
         trained = self.engine.train(
             self.server,
             cohort.clients.tolist(),
             plan,
-            on_client=lambda report: self._emit("on_client_end", report),
+            on_client=lambda report: self._call_hooks("on_client_end", report),
         )
         self._server_step(trained, cohort, plan)
         down, up = self._recalibrate(trained, cohort, plan)
         seconds = time.perf_counter() - start
         row = {
             "round": round_idx,
-            **training_columns(trained, cohort, seconds=seconds, broadcast_bytes=sent),
+            **training_columns(trained, cohort, seconds=seconds, broadcast_bytes=broadcast_bytes),
             **plan_columns(plan),
         }
         row["comm/down_bytes"] += down
         row["comm/up_bytes"] += up
-        if self.data.pooled:  # the baseline that has all data in one place sends nothing
+        if self.data.pooled:  # the centralised baseline communicates nothing
             row |= {"comm/up_bytes": 0, "comm/down_bytes": 0}
-        self._emit("on_round_trained", row)
+        self._call_hooks("on_round_trained", row)
         due = round_idx % self.eval_every == 0 or round_idx == self.rounds
-        # The pooled client of the centralised baseline is none of the population.
+        # The pooled client of the centralised baseline is not a client of the population.
         clients = {} if self.data.pooled else client_rows(trained, cohort)
         self._finish_round(row, clients, evaluate=plan if due else None)
 
     def _server_step(self, trained: Trained, cohort: Cohort, plan: RoundPlan) -> None:
-        refused = [r for r in trained.reports if r.rejected and r.reason != NOT_SELECTED]
-        for what in dict.fromkeys(report.reason for report in refused):
-            who = [report.client_id for report in refused if report.reason == what]
-            log.warning("round %d: clients %s uploaded %s", plan.round_idx, who, what)
+        rejected = [r for r in trained.reports if r.rejected and r.reason != NOT_SELECTED]
+        for reason in dict.fromkeys(report.reason for report in rejected):
+            clients = [report.client_id for report in rejected if report.reason == reason]
+            log.warning("round %d: clients %s uploaded %s", plan.round_idx, clients, reason)
         if trained.mean is None:
-            diverged = [r.client_id for r in refused if r.reason == DIVERGED]
+            diverged = [r.client_id for r in rejected if r.reason == DIVERGED]
             if diverged and len(diverged) == len(trained.reports):
                 raise DivergedError(
                     f"round {plan.round_idx}: all {len(diverged)} clients diverged (NaN or "
                     f"infinity) at lr={plan.lr:g}; lower optimizer.lr or set "
                     f"trainer.gradient_clip_val"
                 )
-            why = trained.shortage or "no upload arrived whole"
-            why = why if trained.reports else "every client dropped out"
-            log.warning("round %d: %s; the model stays", plan.round_idx, why)
+            shortage = trained.shortage or "no upload arrived whole"
+            shortage = shortage if trained.reports else "every client dropped out"
+            log.warning("round %d: %s; the model is unchanged", plan.round_idx, shortage)
             return
         num_clients = sum(report.accepted for report in trained.reports)
         uploads = Uploads(trained.mean, num_clients, self.population)
         self.server = self.algorithm.server_step(self.server, uploads)
         if not all_finite(self.server["params"]):
             raise DivergedError(
-                f"round {plan.round_idx}: the server's step made NaN or infinity of finite "
-                f"uploads; lower algorithm.server_lr, or what else scales the step"
+                f"round {plan.round_idx}: the server step turned finite uploads into NaN or "
+                f"infinity; lower algorithm.server_lr, or other options that scale the step"
             )
 
     def _recalibrate(self, trained: Trained, cohort: Cohort, plan: RoundPlan) -> tuple[int, int]:
-        """BatchNorm's statistics anew where that was asked for; (down, up) bytes of the cohort."""
+        """Measure BatchNorm statistics if enabled; returns the cohort's (down, up) bytes."""
         if not self.recalibrate or trained.mean is None:
             return 0, 0
         clients = cohort.clients.tolist()
@@ -220,12 +225,12 @@ class Federation:
         self.history.append(row)
         numbers = {name: value for name, value in row.items() if not isinstance(value, str)}
         for logger in self.loggers:
-            # Lightning's loggers take numbers only; ours writes the plan's words, too.
+            # Lightning's loggers accept numbers only. RoundCSVLogger also writes text columns.
             text = getattr(logger, "accepts_text", False)
             logger.log_metrics(row if text else numbers, step=row["round"])
-        self._emit("on_round_end", row, clients)
+        self._call_hooks("on_round_end", row, clients)
 
-    def _emit(self, hook: str, *args: object) -> None:
+    def _call_hooks(self, hook: str, *args: object) -> None:
         for callback in self.callbacks:
             method = getattr(callback, hook, None)
             if method is not None:

@@ -1,4 +1,4 @@
-"""Who meets the deadline of a round, in virtual time."""
+"""Drops clients that miss the deadline of a round, in virtual time."""
 
 from collections.abc import Callable
 
@@ -12,19 +12,21 @@ from flfast.plan import RoundPlan
 from flfast.randomness import generator
 
 
-def in_time(
+def drop_stragglers(
     cohort: Cohort,
     plan: RoundPlan,
     algorithm: Algorithm,
     data: FederatedDataModule,
     late: Callable[[int, np.random.Generator], bool] | None,
 ) -> Cohort:
-    """The cohort without those who miss the deadline, a function of the seed, client and plan.
+    """The cohort with clients that miss the deadline moved from `clients` to `late`.
+
+    A function of seed, client and plan.
 
     Args:
-        cohort: as it was drawn.
-        plan: of the round.
-        algorithm: says what is trained in a round.
+        cohort: the cohort as drawn.
+        plan: plan of the round.
+        algorithm: defines the stages of local training.
         data: the population.
         late: as in `Faults`.
     """
@@ -32,7 +34,10 @@ def in_time(
         return cohort
     misses = np.array(
         [
-            late(examples_of(len(data.train_clients.of(k)), plan, algorithm), _own(data.seed, k))
+            late(
+                num_trained_examples(len(data.train_clients.of(k)), plan, algorithm),
+                generator(data.seed, "speed", k),
+            )
             for k in cohort.clients.tolist()
         ],
         dtype=bool,
@@ -40,15 +45,17 @@ def in_time(
     return cohort._replace(clients=cohort.clients[~misses], late=cohort.clients[misses])
 
 
-def examples_of(num_examples: int, plan: RoundPlan, algorithm: Algorithm) -> int:
-    """Examples that a client of M examples goes through in a round, every pass counted."""
+def num_trained_examples(num_examples: int, plan: RoundPlan, algorithm: Algorithm) -> int:
+    """Examples that a client trains on in a round; an example counts once per pass.
+
+    Args:
+        num_examples: the client's training examples.
+        plan: plan of the round.
+        algorithm: defines the stages of local training.
+    """
     epoch = local_epoch(num_examples, plan.batching)
     if plan.local_steps is None:
-        passes = sum(phase.epochs or plan.local_epochs or 1 for phase in algorithm.stages)
+        passes = sum(stage.epochs or plan.local_epochs or 1 for stage in algorithm.stages)
         return epoch.num_examples * passes
     steps = plan.local_steps * len(algorithm.stages)
     return epoch.num_examples * steps // epoch.num_steps
-
-
-def _own(seed: int, client_id: int) -> np.random.Generator:
-    return generator(seed, "speed", client_id)

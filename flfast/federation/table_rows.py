@@ -1,9 +1,9 @@
-"""Rows of `metrics.csv` and `clients.csv`: what a round is reported as."""
+"""Rows of `metrics.csv` and `clients.csv`."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from flfast.engines.engine import Trained
+from flfast.engines.reports import Trained
 from flfast.evaluation.metrics import GroupMetrics, summary
 from flfast.federation.samplers.cohort import Cohort
 from flfast.plan import RoundPlan
@@ -14,32 +14,34 @@ Row = dict[str, Any]
 def training_columns(
     trained: Trained, cohort: Cohort, *, seconds: float, broadcast_bytes: int
 ) -> Row:
-    """Columns of a round's training; the loss is a mean over the examples seen.
+    """Columns of a round's training.
 
-    Dropped is who sent nothing that arrived in time, rejected whose upload was then left out.
+    `train/loss` is the mean over the examples that accepted clients trained on. `cohort/dropped`
+    counts clients whose upload did not arrive in time, `cohort/rejected` uploads that arrived and
+    were left out of the aggregate.
     """
-    kept = [report for report in trained.reports if report.accepted]
+    accepted = [report for report in trained.reports if report.accepted]
     lost = sum(report.status == "lost" for report in trained.reports)
     missing = len(cohort.dropped) + len(cohort.late)
-    seen = sum(report.num_seen for report in trained.reports)
-    kept_seen = sum(report.num_seen for report in kept)
+    num_seen = sum(report.num_seen for report in trained.reports)
+    num_accepted = sum(report.num_seen for report in accepted)
     row: Row = {
         "time/train_s": seconds,
-        "train/samples_per_s": seen / seconds,
+        "train/samples_per_s": num_seen / seconds,
         "comm/up_bytes": sum(report.up_bytes for report in trained.reports),
         "comm/down_bytes": broadcast_bytes * (len(cohort.clients) + missing),
         "cohort/clients": len(cohort.clients),
         "cohort/dropped": missing + lost,
         "cohort/rejected": sum(report.rejected for report in trained.reports),
     }
-    if kept_seen:
-        total = sum(report.loss * report.num_seen for report in kept)
-        row["train/loss"] = total / kept_seen
+    if num_accepted:
+        total = sum(report.loss * report.num_seen for report in accepted)
+        row["train/loss"] = total / num_accepted
     return row
 
 
 def plan_columns(plan: RoundPlan) -> Row:
-    """Columns that say what was planned."""
+    """Columns of the round's plan."""
     return {
         "plan/strategy": f"{plan.strategy}/{plan.shard}"
         if plan.strategy == "ddp"
@@ -53,13 +55,13 @@ def plan_columns(plan: RoundPlan) -> Row:
 
 
 def evaluation_columns(name: str, metrics: GroupMetrics) -> Row:
-    """Columns of one evaluation set; the central test set has no spread over clients."""
+    """Columns of an evaluation set; those of the central test set have no spread over clients."""
     keys = ("loss", "accuracy", "auc") if name == "global" else None
     return {f"{name}/{k}": v for k, v in summary(metrics).items() if keys is None or k in keys}
 
 
 def client_columns(name: str, metrics: GroupMetrics) -> Iterator[tuple[int, Row]]:
-    """(client, its columns) for every client that has examples in the set."""
+    """(client, columns) for every client with examples in the evaluation set."""
     if name == "global":
         return
     values = [getattr(metrics, key).tolist() for key in ("loss", "accuracy", "auc")]
@@ -72,7 +74,7 @@ def client_columns(name: str, metrics: GroupMetrics) -> Iterator[tuple[int, Row]
 
 
 def client_rows(trained: Trained, cohort: Cohort) -> dict[int, Row]:
-    """What each client of the cohort did, by client."""
+    """Status and training columns of each client of the cohort, by client."""
     rows: dict[int, Row] = {int(client): {"status": "dropped"} for client in cohort.dropped}
     rows |= {int(client): {"status": "late"} for client in cohort.late}
     for report in trained.reports:

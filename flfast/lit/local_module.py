@@ -136,7 +136,7 @@ class LocalModule(L.LightningModule):
     def configure_optimizers(self) -> Optimizer:
         """A new local optimizer with its initial state."""
         trained = {name: p for name, p in self.all_params.items() if p.requires_grad}
-        self.optimizer = self.make_optimizer(list(trained.values()), lr=self.context.lr)
+        self.optimizer = self.make_optimizer(list(trained.values()), lr=float(self.context.lr))
         if self.optimizer_state:
             placed = place_tree(self.optimizer_state, self.params, self.device)
             load_optimizer_state(self.optimizer, placed, trained)
@@ -153,7 +153,7 @@ class LocalModule(L.LightningModule):
             place_tree(tree, self.params, device)
             for tree in (context.server, context.client, context.start)
         )
-        return Context(server, client, start, context.lr)
+        return context._replace(server=server, client=client, start=start)
 
     def on_train_end(self) -> None:
         """Unfreeze BatchNorm: Lightning warns of layers that enter training in eval mode."""

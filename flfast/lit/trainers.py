@@ -1,16 +1,83 @@
 """The Trainers of a run, one per phase and strategy, and the modules that they train."""
 
 from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, cast
 
 import lightning as L
 import torch
 
+from flfast.datamodules.evaluation_sets import EvaluationPart
+from flfast.datamodules.federated import ClientDataModule
 from flfast.lit.local_module import LocalModule
-from flfast.lit.reused_trainer import ReusedTrainer
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.plan import RoundPlan
 
 TRUE_PRECISION = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
+
+
+class ReusedTrainer:
+    """One `fit` per client, one `test` per evaluation pass, one profiler report per run.
+
+    Attributes:
+        trainer: Lightning's Trainer.
+        train_limit: its `limit_train_batches`, which our loaders apply instead of Lightning.
+        clip_value: its `gradient_clip_val`; 0 is off.
+        test_limit: its `limit_test_batches`, which our loaders apply, too.
+    """
+
+    def __init__(self, trainer: L.Trainer) -> None:
+        self.trainer = cast(Any, trainer)  # its attributes are set dynamically
+        self.train_limit: float | int = self.trainer.limit_train_batches
+        self.clip_value: float = self.trainer.gradient_clip_val or 0.0
+        self.test_limit: float | int = self.trainer.limit_test_batches
+        self.trainer.limit_train_batches = self.trainer.limit_test_batches = 1.0
+        # Lightning's profiler reports after every fit; we want one report per run.
+        self._describe = self.trainer.profiler.describe
+        self.trainer.profiler.describe = lambda: None
+        # The run handles signals. Lightning's handler would start a broadcast that no other rank
+        # takes part in.
+        connector = self.trainer._signal_connector  # noqa: SLF001 - Lightning has no option for it
+        connector.register_signal_handlers = lambda: None
+        # The state of callbacks, such as the patience of EarlyStopping, must not outlive a fit.
+        self._callback_states = [
+            (callback, deepcopy(callback.state_dict())) for callback in self.trainer.callbacks
+        ]
+
+    def fit(self, module: L.LightningModule, data: ClientDataModule, plan: RoundPlan) -> int:
+        """Train one client; returns the number of local steps."""
+        loop = self.trainer.fit_loop
+        loop.epoch_progress.reset()
+        loop.epoch_loop.automatic_optimization.optim_progress.reset()
+        loop.epoch_loop.batch_progress.reset()
+        self.trainer.accumulate_grad_batches = data.epoch.accumulate
+        self.trainer.gradient_clip_val = self.clip_value or None
+        for callback, state in self._callback_states:
+            if state:
+                callback.load_state_dict(deepcopy(state))
+        if not self.trainer.fast_dev_run:  # it sets its own limits
+            loop.max_epochs = plan.local_epochs or -1
+            loop.epoch_loop.max_steps = plan.local_steps or -1
+        self.trainer.fit(module, datamodule=data)
+        return self.trainer.global_step
+
+    def fit_cohort(self, module: L.LightningModule, data: L.LightningDataModule) -> None:
+        """Train all clients of a rank in one training step; see `CohortModule`."""
+        loop = self.trainer.fit_loop
+        loop.epoch_progress.reset()
+        loop.epoch_loop.batch_progress.reset()
+        # The program does both itself; Lightning refuses them with manual optimization.
+        self.trainer.accumulate_grad_batches, self.trainer.gradient_clip_val = 1, None
+        loop.max_epochs, loop.epoch_loop.max_steps = 1, -1
+        self.trainer.fit(module, datamodule=data)
+
+    def test(self, module: L.LightningModule, data: EvaluationPart) -> None:
+        """One evaluation pass."""
+        self.trainer.test(module, datamodule=data, verbose=False)
+
+    def close(self) -> None:
+        """Print the profiler's report of the run."""
+        self._describe()
 
 
 class Trainers:
@@ -24,7 +91,7 @@ class Trainers:
     def __init__(
         self, module: LocalModule, make_trainer: Callable[[RoundPlan], L.Trainer]
     ) -> None:
-        self._module, self._make_trainer = module, make_trainer
+        self._module, self.make_trainer = module, make_trainer
         self._trainers: dict[tuple[int, str, str], ReusedTrainer] = {}
         self._sharded: dict[tuple[torch.dtype, int], LocalModule] = {}
         self._dtype = torch.float32
@@ -38,7 +105,7 @@ class Trainers:
             self._dtype = dtype
         key = (plan.phase, plan.strategy, plan.shard)
         if key not in self._trainers:
-            self._trainers[key] = ReusedTrainer(self._make_trainer(plan))
+            self._trainers[key] = ReusedTrainer(self.make_trainer(plan))
         return self._trainers[key]
 
     def module(self, plan: RoundPlan) -> LocalModule:

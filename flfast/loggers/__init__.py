@@ -1,1 +1,1 @@
-"""Loggers beside those of Lightning."""
+"""The logger of `metrics.csv`, beside Lightning's loggers."""

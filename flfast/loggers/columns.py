@@ -1,12 +1,14 @@
-"""Columns of `metrics.csv` and `clients.csv`, in their order. Torch-free.
+"""Columns of `metrics.csv` and `clients.csv`, in order. Torch-free.
 
-A metric is `view/name`. The views are:
+A metric's column is `view/name`. A view is a model and the data that it is evaluated on:
 
-- `global`: the server's model on the central test set.
-- `local`, `personal`: the server's and the personal models on the clients' own test data.
-- `finetuned`: the models of `personal` (else `local`) after `finetune_epochs`, on the same data.
-- `new`, `new_finetuned`: the server's model on held-out clients, before and after fine-tuning.
-- `val`: validation data.
+    global          server model, central test set
+    local           server model, clients' own test sets
+    personal        clients' own models, clients' own test sets
+    finetuned       either of the two after `finetune_epochs`, clients' own test sets
+    new             server model, test sets of held-out clients
+    new_finetuned   server model after `finetune_epochs`, test sets of held-out clients
+    val             server model, or clients' own if they have one; validation sets
 """
 
 METRICS = ("loss", "accuracy", "auc")

@@ -1,4 +1,4 @@
-"""`metrics.csv`: one row a round, the same columns in every run."""
+"""The logger of `metrics.csv`: one row per round, the same columns in every run."""
 
 from argparse import Namespace
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from flfast.loggers.table import RoundTable
 
 
 class RoundCSVLogger(Logger):
-    """Writes `metrics.csv` into the run folder, flushed after every round.
+    """Appends a row to `metrics.csv` in the run folder after every round.
 
-    Cells of what was not measured in a round are empty. A resumed run continues the file.
+    Columns that were not measured in a round are empty. A resumed run continues the file.
 
     Args:
         save_dir: the run folder.
@@ -35,7 +35,7 @@ class RoundCSVLogger(Logger):
 
     @property
     def version(self) -> str:
-        """Empty, for the same reason."""
+        """Empty, like `name`."""
         return ""
 
     @property
@@ -48,11 +48,11 @@ class RoundCSVLogger(Logger):
         """Append one row.
 
         Args:
-            metrics: column to number or str.
-            step: the round; None where metrics has `round`.
+            metrics: column -> number or str.
+            step: the round; may be None if `metrics` has the column `round`.
 
         Raises:
-            ValueError: if neither says the round.
+            ValueError: if neither gives the round.
         """
         round_idx = metrics.get("round", step)
         if round_idx is None:
@@ -64,4 +64,4 @@ class RoundCSVLogger(Logger):
     def log_hyperparams(
         self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
     ) -> None:
-        """Nothing, by contract: Hydra wrote the whole config to `.hydra/config.yaml` already."""
+        """Do nothing: Hydra has already written the config to `.hydra/config.yaml`."""

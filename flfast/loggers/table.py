@@ -1,4 +1,4 @@
-"""CSV tables of rounds that survive kills, resumes and new columns. Torch-free."""
+"""A CSV table with rows per round, which survives kills, resumes and new columns. Torch-free."""
 
 import csv
 import io
@@ -13,52 +13,52 @@ Row = Mapping[str, Any]
 
 
 class RoundTable:
-    """A CSV file that grows with the rounds; every row has a column `round`.
+    """A CSV file to which rows are appended round by round; every row has a column `round`.
 
-    What an earlier process wrote stays, except rounds from the first one appended on: a run that
-    is killed and resumed leaves the file of a run that was never killed.
+    Rows of an earlier process are kept up to the first round that this one appends. A run that
+    is killed and resumed therefore writes the same file as one that was never killed.
     """
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self._path = path
         self._columns = list(columns)
         self._started = False
-        self._waiting: list[Row] = []
+        self._unwritten: list[Row] = []
 
     def append(self, rows: Sequence[Row], *, round_idx: int) -> None:
-        """Write the rows of one round to the disk; columns not seen before go to the end.
+        """Write the rows of one round to the disk; new columns are added at the end.
 
-        Where the disk takes none they wait for the next round's, with a warning.
+        If the disk refuses, a warning is logged and the rows are written with the next round's.
         """
-        waiting = [*self._waiting, *rows]
-        first = int(waiting[0]["round"]) if self._waiting else round_idx
+        unwritten = [*self._unwritten, *rows]
+        first = int(unwritten[0]["round"]) if self._unwritten else round_idx
         try:
-            self._write(waiting, round_idx=first)
+            self._write(unwritten, round_idx=first)
         except OSError as error:
-            if not self._waiting:
-                log.warning("%s: %s; training goes on", self._path, error.strerror)
-            # What was written of them is not trusted.
-            self._waiting, self._started = waiting, False
+            if not self._unwritten:
+                log.warning("%s: %s; training continues", self._path, error.strerror)
+            # Some rows may be half written: the next call must rewrite the file.
+            self._unwritten, self._started = unwritten, False
         else:
-            self._waiting = []
+            self._unwritten = []
 
     def _write(self, rows: Sequence[Row], *, round_idx: int) -> None:
         if not self._started:
             self._started = True
             earlier = [row for row in read_rows(self._path) if int(row["round"]) < round_idx]
-            self._widen([*earlier, *rows])
+            self._add_columns([*earlier, *rows])
             self._rewrite(earlier)
-        elif self._widen(rows):
+        elif self._add_columns(rows):
             self._rewrite(read_rows(self._path))
         with self._path.open("a", newline="", encoding="utf-8") as file:
             self._writer(file).writerows(rows)
 
     def replace(self, rows: Sequence[Row]) -> None:
-        """Let the table hold these rows and no others."""
-        self._widen(rows)
+        """Replace the contents of the table."""
+        self._add_columns(rows)
         self._rewrite(rows)
 
-    def _widen(self, rows: Iterable[Row]) -> bool:
+    def _add_columns(self, rows: Iterable[Row]) -> bool:
         new = dict.fromkeys(name for row in rows for name in row if name not in self._columns)
         self._columns += new
         return bool(new)
@@ -77,9 +77,9 @@ class RoundTable:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Rows of a table by column, values as text; none where there is no file."""
+    """Rows of a table, values as text; empty if the file does not exist."""
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")
-    # A process killed while it wrote leaves a last line without its end.
+    # A process that is killed while writing leaves an incomplete last line, which is dropped.
     return list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))

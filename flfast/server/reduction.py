@@ -8,7 +8,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flfast.aggregations.aggregation import Aggregation
-from flfast.distributed.world import World, first_spec, reduce_mean
+from flfast.distributed.world import World, common_spec, reduce_mean
+from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree, WeightedMean
 from flfast.state.vector import from_vectors, to_vectors, vector_sizes
 
@@ -31,7 +32,11 @@ class Reduction(Protocol):
     """Reduction of this rank, to be joined with those of the others."""
 
     def add(self, client_id: int, upload: Tree, weight: float) -> None:
-        """Take an upload of a client of the cohort."""
+        """Take an upload of a client of the cohort.
+
+        Raises:
+            ValueError: if it has other leaves than the uploads before it.
+        """
 
     def combine(self, world: World) -> Reduced:
         """All ranks' uploads in one; the same on every rank; collective."""
@@ -50,6 +55,8 @@ class MeanReduction:
 
     def add(self, client_id: int, upload: Tree, weight: float) -> None:
         """See `Reduction`."""
+        if self._mean.total is not None:
+            check_same_leaves(upload, self._mean.like, f"client {client_id}")
         self._mean.add(upload, weight)
 
     def combine(self, world: World) -> Reduced:
@@ -82,8 +89,9 @@ class RowReduction:
 
     def add(self, client_id: int, upload: Tree, weight: float) -> None:
         """See `Reduction`."""
-        place, (learned, counted) = self._place[client_id], to_vectors(upload)
         self._join(upload)
+        check_same_leaves(upload, self._like or {}, f"client {client_id}")
+        place, (learned, counted) = self._place[client_id], to_vectors(upload)
         self._learned[place], self._counted[place] = learned, counted
         self._present[place], self._weights[place] = 1, weight
 
@@ -96,7 +104,7 @@ class RowReduction:
 
     def combine(self, world: World) -> Reduced:
         """See `Reduction`."""
-        like = first_spec(world, self._like)
+        like = common_spec(world, self._like)
         if like is None:
             return Reduced(None)
         self._join(like)

@@ -1,1 +1,1 @@
-"""From a checked config to a run."""
+"""Builds and starts a run from a checked config."""

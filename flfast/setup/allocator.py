@@ -1,4 +1,4 @@
-"""How the C library treats memory that is freed."""
+"""Settings of glibc's memory allocator."""
 
 import ctypes
 
@@ -7,11 +7,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep up to 1 GiB that is freed, instead of handing it back to the kernel.
+    """Let glibc keep up to 1 GiB of freed memory instead of returning it to the kernel.
 
-    Every local step frees and asks anew for the same few megabytes, and would have them zeroed
-    and mapped page by page each time: a tenth of a small CNN's step. Other C libraries stay as
-    they are.
+    Every local step frees and allocates the same few megabytes. Without this setting the kernel
+    maps and zeroes them page by page each time, which is a tenth of a small CNN's step. Other C
+    libraries are left alone.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -19,8 +19,8 @@ def keep_freed_memory() -> None:
             mallopt(option, 1 << 30)
 
 
-def hand_back_freed_memory() -> None:
-    """Let glibc return what is free now: dividing data leaves more than a run needs."""
+def return_freed_memory() -> None:
+    """Let glibc return its free memory: partitioning the data frees more than a run needs."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,14 +1,13 @@
-"""`batch_size=auto` and `micro_batch=auto`: from config nodes to numbers, once, before round 1."""
+"""Resolves `batch_size=auto` and `micro_batch=auto` once, before round 1."""
 
 import logging
 from collections.abc import Sequence
-from copy import deepcopy
 from functools import partial
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
-from flfast.config.phases import Phase
+from flfast.config.phases import AUTO_SIZES, Phase, replace_auto
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.devices import num_devices
 from flfast.distributed.world import World
@@ -21,23 +20,21 @@ from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)
 
-KEYS = ("batch_size", "micro_batch")
-
 
 class Size(NamedTuple):
-    """What an `auto` stands for.
+    """The number of examples that an `auto` is replaced with.
 
     Attributes:
-        fitting: examples that fit.
-        limit: examples that could be of use: the largest client's, or a whole batch.
+        fitting: examples whose local step fits in memory, at most `limit`.
+        limit: most examples of any use: the largest client's, or those of a whole batch.
     """
 
     fitting: int
     limit: int
 
 
-class Parts(NamedTuple):
-    """What a local step is made of.
+class Components(NamedTuple):
+    """Everything of a run that does not depend on the plan.
 
     Attributes:
         data: the population.
@@ -50,25 +47,27 @@ class Parts(NamedTuple):
     initial: Tree
 
 
-def find_sizes(phases: list[Phase], parts: Parts, world: World) -> dict[str, Size]:
-    """What fits on this rank's device in every phase that says `auto`, by key; not collective.
+def find_sizes(phases: list[Phase], components: Components, world: World) -> dict[str, Size]:
+    """Sizes that fit on this rank's device in every phase that sets `auto`, by key.
+
+    Not collective: ranks measure independently.
 
     Raises:
-        ValueError: if not even one example fits.
+        ValueError: if the local step of a single example does not fit.
     """
     sizes: dict[str, Size] = {}
     for phase in phases:
-        for key in KEYS:
+        for key in AUTO_SIZES:
             if phase.config[key] != "auto":
                 continue
-            trial = _trial(key, phase, parts, world)
-            limit = int(parts.data.train_clients.sizes().max())
+            trial = _build_trial(key, phase, components, world)
+            limit = int(components.data.train_clients.sizes().max())
             if key == "micro_batch" and phase.config.batch_size > 0:
                 limit = min(limit, phase.config.batch_size)
             fitting = num_fitting(
                 trial,
                 limit,
-                parts=_num_parts(phase, world),
+                devices_per_batch=_devices_per_batch(phase, world),
                 budget=None,
                 ranks=world.local_size,
             )
@@ -81,8 +80,8 @@ def find_sizes(phases: list[Phase], parts: Parts, world: World) -> dict[str, Siz
     return sizes
 
 
-def _trial(key: str, phase: Phase, parts: Parts, world: World) -> Trial:
-    # A trial is neither profiled nor validated nor limited, and nobody's callbacks see it.
+def _build_trial(key: str, phase: Phase, components: Components, world: World) -> Trial:
+    # The user's callbacks, profiler and validation must not see these trial steps.
     quiet = {"trainer": {"profiler": None, "limit_val_batches": 0, "fast_dev_run": False}}
     config: Any = OmegaConf.merge(phase.config, quiet)
     plan = RoundPlan(
@@ -98,49 +97,40 @@ def _trial(key: str, phase: Phase, parts: Parts, world: World) -> Trial:
         precision=config.trainer.precision,
     )
     return Trial(
-        parts.module,
-        parts.initial,
-        parts.data,
+        components.module,
+        components.initial,
+        components.data,
         partial(build_trainer, [Phase(1, config)], [], world),
         plan,
         accumulates=key == "micro_batch" or config.trainer.accumulate_grad_batches > 1,
     )
 
 
-def _num_parts(phase: Phase, world: World) -> int:
-    """Devices that a batch is divided over."""
+def _devices_per_batch(phase: Phase, world: World) -> int:
     strategy, devices = choose_strategy(phase.config)
     if strategy == "dp":
         return num_devices(devices)
-    together = strategy == "ddp" and phase.config.strategy.shard == "batch"
-    return world.size if together else 1
+    shards_batches = strategy == "ddp" and phase.config.strategy.shard == "batch"
+    return world.size if shards_batches else 1
 
 
-def least(sizes: Sequence[dict[str, Size]]) -> dict[str, Size]:
-    """What fits on every rank.
+def smallest_sizes(rank_sizes: Sequence[dict[str, Size]]) -> dict[str, Size]:
+    """Sizes that fit on every rank.
 
     Args:
-        sizes: of each rank, the same keys.
+        rank_sizes: sizes of each rank, all with the same keys.
     """
-    return {key: min(size[key] for size in sizes) for key in sizes[0]}
+    return {key: min(sizes[key] for sizes in rank_sizes) for key in rank_sizes[0]}
 
 
-def with_sizes(phases: list[Phase], sizes: dict[str, Size]) -> list[Phase]:
-    """The phases with numbers in place of `auto`, said in a line each."""
+def use_sizes(phases: list[Phase], sizes: dict[str, Size]) -> list[Phase]:
+    """Phases with `sizes` in place of `auto`; logs one line per size."""
     for key, (fitting, limit) in sizes.items():
         if fitting < limit:
-            why = "more examples do not fit in memory"
+            reason = "more examples do not fit in memory"
         elif key == "batch_size":
-            why = "all of the largest client's examples; a larger batch would change nothing"
+            reason = "all of the largest client's examples; a larger batch would change nothing"
         else:
-            why = "a whole batch fits"
-        log.info("%s=auto is %d: %s", key, fitting, why)
-    return [Phase(phase.start, _filled(phase, sizes)) for phase in phases]
-
-
-def _filled(phase: Phase, sizes: dict[str, Size]) -> DictConfig:
-    config = deepcopy(phase.config)
-    for key, size in sizes.items():
-        if config[key] == "auto":
-            config[key] = size.fitting
-    return config
+            reason = "a whole batch fits"
+        log.info("%s=auto is %d: %s", key, fitting, reason)
+    return replace_auto(phases, {key: size.fitting for key, size in sizes.items()})

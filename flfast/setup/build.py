@@ -1,4 +1,4 @@
-"""From config nodes to objects: data, model, weights, algorithm, callbacks, Trainer, plans."""
+"""Builds a run's components from config nodes: data, model, algorithm, Trainer, plans, ..."""
 
 import logging
 import math
@@ -34,7 +34,7 @@ from flfast.federation.learning_rate import learning_rates
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
 from flfast.federation.schedules.adaptive import Plans, adaptive
-from flfast.federation.schedules.piecewise import phased, scale_lr
+from flfast.federation.schedules.piecewise import piecewise, scale_lr
 from flfast.injection import call_with
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
 from flfast.lit.strategies.dp import DataParallelStrategy
@@ -50,7 +50,7 @@ PROFILERS = {"simple": SimpleProfiler, "advanced": AdvancedProfiler, "pytorch": 
 
 
 def build_data(config: DictConfig) -> FederatedDataModule:
-    """The population, loaded, partitioned and split."""
+    """The data of all clients, loaded, partitioned and split."""
     if config.loader.pin_memory and not torch.cuda.is_available():
         raise ValueError("loader.pin_memory=True needs a GPU, and there is none; use false")
     data = FederatedDataModule(
@@ -66,10 +66,12 @@ def build_data(config: DictConfig) -> FederatedDataModule:
 
 
 def build_model(config: DictConfig, data: FederatedDataModule) -> nn.Module:
-    """The model for the data's shape and classes, initialised from the seed.
+    """The model, initialised from the seed.
+
+    A configured function is called with the data's input shape and number of classes.
 
     Raises:
-        ValueError: if it does not turn the data into logits.
+        ValueError: if the model does not turn two of the examples into logits [2, C].
     """
     seed_torch(config.seed, "initial weights")
     make = instantiate(config.model)
@@ -96,10 +98,10 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> nn.Module:
 
 
 def initial_weights(config: DictConfig, model: nn.Module) -> Tree:
-    """Weights before round 1: the model's own, or those of `init_from`.
+    """Weights before round 1: the model's own, or those in the file `init_from`.
 
     Raises:
-        ValueError: if the file holds no weights, or others.
+        ValueError: if the file holds no weights, or those of another model.
     """
     weights = read_weights(model)
     if config.init_from is None:
@@ -109,14 +111,10 @@ def initial_weights(config: DictConfig, model: nn.Module) -> Tree:
 
 
 def build_algorithm(config: DictConfig, initial: Tree, model: nn.Module) -> Algorithm:
-    """The algorithm in the clothes of mode, BatchNorm policy and optimizer state.
-
-    Raises:
-        ValueError: if mode or metric need something it does not have.
-    """
+    """The algorithm, with the wrappers that `mode`, `bn` and `local_optimizer_state` ask for."""
     make = instantiate(config.algorithm)
-    own = {"initial": initial, "batchnorm": batchnorm_weights(model, initial)}
-    algorithm = make if isinstance(make, Algorithm) else call_with(make, **own)
+    offers = {"initial": initial, "batchnorm": batchnorm_weights(model, initial)}
+    algorithm = make if isinstance(make, Algorithm) else call_with(make, **offers)
     if config.mode != "federated" and algorithm.name != "fedavg":
         log.warning("mode=%s does not use algorithm=%s", config.mode, algorithm.name)
     if config.mode == "local_only":
@@ -127,17 +125,17 @@ def build_algorithm(config: DictConfig, initial: Tree, model: nn.Module) -> Algo
     if config.bn != "aggregate" and not has_batchnorm:
         log.warning("bn=%s changes nothing: the model has no BatchNorm", config.bn)
     elif config.bn == "local":
-        algorithm = keep_local(algorithm, own["batchnorm"])
+        algorithm = keep_local(algorithm, offers["batchnorm"])
     if config.local_optimizer_state == "keep":
         return keep_optimizer(algorithm)
     return average_optimizer(algorithm) if config.local_optimizer_state == "average" else algorithm
 
 
 def build_callbacks(config: DictConfig) -> list[L.Callback]:
-    """Callbacks of rounds and of local training.
+    """The configured callbacks; they get the hooks of rounds and of local training.
 
     Raises:
-        ValueError: if one would carry weights from client to client.
+        ValueError: if one of them would average weights over clients.
     """
     named = instantiate(config.callbacks) or {}
     callbacks = [callback for callback in named.values() if callback is not None]
@@ -149,9 +147,10 @@ def build_callbacks(config: DictConfig) -> list[L.Callback]:
 def build_trainer(
     phases: list[Phase], callbacks: list[L.Callback], world: World, plan: RoundPlan
 ) -> L.Trainer:
-    """Lightning's Trainer with every option of the phase's `trainer`, on this rank's devices.
+    """Lightning's Trainer with the phase's `trainer` options, on this rank's devices.
 
-    With `shard=batch` and `fsdp` all ranks are one Trainer's; otherwise each has one of its own.
+    By default each rank has a Trainer of its own. With `shard=batch` or `fsdp`, one Trainer spans
+    all ranks.
     """
     config = phases[plan.phase].config
     options: dict[str, Any] = instantiate(config.trainer, _convert_="all")
@@ -166,7 +165,7 @@ def build_trainer(
     sharded = plan.strategy == "fsdp" and world.size > 1
     if sharded:
         strategy = FullyShardedStrategy(config.strategy.group_params)
-        options["inference_mode"] = False  # what FSDP gathers there could never be trained on
+        options["inference_mode"] = False  # parameters gathered in it could not be trained
     elif plan.strategy == "ddp" and plan.shard == "batch" and world.size > 1:
         strategy = "ddp"
     if sharded or strategy == "ddp":
@@ -188,7 +187,7 @@ def build_trainer(
 
 
 def build_plans(phases: list[Phase], model: nn.Module) -> Plans:
-    """The plan of every round."""
+    """The function that returns the plan of a round."""
     config = phases[0].config
     schedule = instantiate(config.lr_schedule)
     plans = [build_plan(number, phase.config, model) for number, phase in enumerate(phases)]
@@ -202,25 +201,25 @@ def build_plans(phases: list[Phase], model: nn.Module) -> Plans:
         )
         rates.append(learning_rates(lr=lr, rounds=config.rounds, **schedule))
     starts = [phase.start for phase in phases]
-    by_phase = phased(list(zip(starts, plans, strict=True)), rates)
+    by_phase = piecewise(list(zip(starts, plans, strict=True)), rates)
     adapt = config.schedule.adapt
     return adaptive(by_phase, **adapt) if adapt else by_phase
 
 
-def build_plan(phase: int, config: DictConfig, model: nn.Module) -> RoundPlan:
-    """The plan of a phase."""
+def build_plan(phase_idx: int, config: DictConfig, model: nn.Module) -> RoundPlan:
+    """The plan of a phase's rounds; `round_idx` is a placeholder."""
     strategy, chosen = choose_strategy(config)
     if strategy == "single" and num_devices(chosen) > 1:
         if config.trainer.devices not in ("auto", -1):
-            asked = num_devices(chosen)
-            log.warning("strategy=single uses one of the %d devices asked for", asked)
+            requested = num_devices(chosen)
+            log.warning("strategy=single uses one of the %d devices asked for", requested)
         chosen = single_device(chosen, 0)
     has_batchnorm = any(True for _ in batchnorm_layers(model))
     if has_batchnorm and config.batch_size in {1, 2} and config.bn != "frozen":
         log.warning("batch_size=%d with BatchNorm: its statistics are noise", config.batch_size)
     return RoundPlan(
         round_idx=1,
-        phase=phase,
+        phase=phase_idx,
         lr=config.optimizer.lr,
         batching=Batching(
             batch_size=config.batch_size,
@@ -240,25 +239,25 @@ def build_plan(phase: int, config: DictConfig, model: nn.Module) -> RoundPlan:
 
 
 def choose_strategy(config: DictConfig) -> tuple[str, list[int] | int]:
-    """Strategy, with `auto` resolved, and the devices that it asks for.
+    """The strategy's name and its devices, with `auto` resolved.
 
     Raises:
-        ValueError: if a device is not there.
+        ValueError: if this machine lacks a device that was asked for.
     """
     options: Any = OmegaConf.to_container(config.trainer, resolve=True)
     chosen = choose_devices(options["accelerator"], options["devices"])
     name = config.strategy.name
     if options["devices"] in ("auto", -1) and isinstance(chosen, int):
         whole_clients = name in {"auto", "ddp"} and config.strategy.shard == "clients"
-        most = _most_clients(config) if whole_clients else sys.maxsize
-        chosen = max(1, min(chosen // config.threads, most))
+        max_ranks = _max_cohort_size(config) if whole_clients else sys.maxsize
+        chosen = max(1, min(chosen // config.threads, max_ranks))
     if name == "auto":
         name = "ddp" if num_devices(chosen) > 1 else "single"
     return name, chosen
 
 
-def _most_clients(config: DictConfig) -> int:
-    """An upper bound of the cohort, as far as the config tells: more ranks would be idle."""
+def _max_cohort_size(config: DictConfig) -> int:
+    """Upper bound of the cohort's size, if the config has one: more ranks would be idle."""
     if config.mode == "centralized":
         return 1
     count, num_clients = config.sampler.get("count"), config.partition.get("num_clients")
@@ -270,27 +269,27 @@ def _most_clients(config: DictConfig) -> int:
 def check_sharding(
     phases: list[Phase], model: nn.Module, make_optimizer: Callable[..., Optimizer], world: World
 ) -> None:
-    """Try strategy=fsdp on this rank's device, if a phase has it.
+    """Try strategy=fsdp on this rank's device, if a phase uses it.
 
     Raises:
-        ValueError: if it cannot shard this model, or not train it with this optimizer.
+        ValueError: if FSDP cannot shard this model, or the optimizer cannot train it sharded.
     """
     for phase in phases:
         strategy, chosen = choose_strategy(phase.config)
         if strategy == "fsdp" and world.size > 1:
-            own = single_device(chosen, world.local_rank)
-            device = torch.device("cuda", own[0]) if isinstance(own, list) else torch.device("cpu")
+            gpu = single_device(chosen, world.local_rank)
+            device = torch.device("cuda", gpu[0]) if isinstance(gpu, list) else torch.device("cpu")
             check_shardable(model, make_optimizer, lr=phase.config.optimizer.lr, device=device)
             return
 
 
 def build_sampler(config: DictConfig) -> Callable[..., Cohort]:
-    """Who trains; the pooled client of the centralised baseline always does."""
+    """(num_clients, rng) -> cohort; the centralised baseline's only client is always drawn."""
     if config.mode == "centralized":
         return partial(uniform, fraction=1.0, count=None, dropout=0.0)
     return instantiate({k: v for k, v in config.sampler.items() if k != "holdout_clients"})
 
 
 def run_dir() -> Path:
-    """Hydra's folder for this run."""
+    """The run folder, as Hydra chose it."""
     return Path(HydraConfig.get().runtime.output_dir)

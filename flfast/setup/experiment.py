@@ -1,21 +1,25 @@
-"""From a checked config to a run."""
+"""Builds a federation from a checked config and runs it."""
 
 import logging
 import os
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
+import lightning as L
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from omegaconf import DictConfig, OmegaConf
+from lightning.pytorch.loggers import Logger
+from omegaconf import DictConfig
 
 from flfast.algorithms.algorithm import Algorithm
 from flfast.checkpoints.folders import Checkpoint
+from flfast.checkpoints.keeper import CheckpointKeeper
+from flfast.checkpoints.restore import Restored
 from flfast.checkpoints.signals import StopRequests
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.phases import Phase
@@ -23,13 +27,18 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.sources.image_files import UnreadableImageError
 from flfast.distributed.client_state_placement import make_states
 from flfast.distributed.world import World, gather
-from flfast.engines.base import fine_tuning
 from flfast.engines.engine import Engine
+from flfast.engines.fine_tuning import FineTuning, fine_tuning_site
+from flfast.engines.local_training import LocalTraining
+from flfast.engines.site import Site
 from flfast.federation.loop import DivergedError, Federation
+from flfast.federation.schedules.adaptive import Plans
+from flfast.injection import call_with
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
-from flfast.setup.allocator import hand_back_freed_memory, keep_freed_memory
-from flfast.setup.batch_size import Parts, find_sizes, least, with_sizes
+from flfast.lit.trainers import Trainers
+from flfast.setup.allocator import keep_freed_memory, return_freed_memory
+from flfast.setup.batch_size import Components, find_sizes, smallest_sizes, use_sizes
 from flfast.setup.build import (
     build_algorithm,
     build_callbacks,
@@ -43,19 +52,18 @@ from flfast.setup.build import (
     run_dir,
 )
 from flfast.setup.resume import (
+    build_loggers,
     changed_hardware,
-    decided_before,
-    find_origins,
-    keep_checkpoints,
-    loggers_of,
+    checkpoint_keeper,
+    find_resumable,
+    previous_decisions,
+    resolved_sizes,
+    restore_sizes,
     resume,
     shared_run_dir,
-    sizes_of,
-    with_known_sizes,
 )
 from flfast.setup.robustness import build_channel, check_cohort, relabel_attackers
 from flfast.state.optimizer_state import check_optimizer_state
-from flfast.state.store import ClientStates
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -68,9 +76,9 @@ def run_experiment(phases: list[Phase], world: World, requests: StopRequests) ->
         `optimized_metric` after the last round.
 
     Raises:
-        ConfigError: if data, model or devices refuse the settings on any rank, or every client
-            diverges.
-        StoppedError: if a rank was told to stop.
+        ConfigError: if data, model or devices refuse the settings on any rank, or if the
+            training diverges.
+        StoppedError: if a rank received a stop request.
     """
     federation = build(phases, world, requests)
     try:
@@ -78,13 +86,13 @@ def run_experiment(phases: list[Phase], world: World, requests: StopRequests) ->
     except (DivergedError, MisconfigurationException) as error:
         raise ConfigError(str(error)) from error
     except UnreadableImageError as error:
-        # A worker that reads puts its traceback before the message.
+        # In a worker process of the loader, the message follows a traceback.
         raise OneRankError(str(error).strip().splitlines()[-1]) from error
     except ValueError as error:
         if "Expected more than 1 value per channel" not in str(error):
             raise
         raise OneRankError(
-            "a batch of one example met BatchNorm, which has no variance to divide by; raise "
+            "BatchNorm got a batch of one example, which has no variance to divide by; raise "
             "batch_size, micro_batch or partition.min_samples, or use model.norm=group"
         ) from error
     value = history[-1].get(phases[0].config.optimized_metric)
@@ -92,7 +100,7 @@ def run_experiment(phases: list[Phase], world: World, requests: StopRequests) ->
 
 
 def build(phases: list[Phase], world: World, requests: StopRequests) -> Federation:
-    """Everything a run needs, where it is to go on; collective.
+    """The federation of a run; a resumed one has the state of its checkpoint; collective.
 
     Raises:
         ConfigError: if data, model or devices refuse the settings on any rank.
@@ -100,28 +108,35 @@ def build(phases: list[Phase], world: World, requests: StopRequests) -> Federati
     given, config = phases, phases[0].config
     folder = shared_run_dir(world)
     first = world.rank == 0
-    origins = gather(world, on_all_ranks(world, lambda: first and find_origins(config, folder)))[0]
-    origin = origins[0] if origins else None
-    changes = changed_hardware(phases, origin, world)
-    phases = with_known_sizes(phases, origin, changes)
+    found = on_all_ranks(world, lambda: first and find_resumable(config, folder))
+    checkpoints = gather(world, found)[0]
+    newest = checkpoints[0] if checkpoints else None
+    changes = changed_hardware(phases, newest, world)
+    phases = restore_sizes(phases, newest, changes)
     # Ranks of a node must not download into one folder at the same time.
     waits = world.local_rank > 0 and config.data.get("download", False)
-    early = on_all_ranks(world, lambda: None if waits else build_parts(config))
-    parts = on_all_ranks(world, lambda: early or build_parts(config))
-    sizes = on_all_ranks(world, partial(find_sizes, phases, parts, world))
-    phases = with_sizes(phases, least(gather(world, sizes)))
-    decided = decided_before(origin, changes, world)
-    make = partial(build_federation, phases, parts, world, origin, decided)
-    federation = on_all_ranks(world, make)
-    stand_for = sizes_of(given, phases)
-    on_all_ranks(world, partial(keep_checkpoints, federation, config, stand_for, folder, requests))
-    if origins:
-        on_all_ranks(world, partial(resume, federation, origins))
-    return federation
+    early = on_all_ranks(world, lambda: None if waits else build_components(config))
+    components = on_all_ranks(world, lambda: early or build_components(config))
+    sizes = on_all_ranks(world, partial(find_sizes, phases, components, world))
+    phases = use_sizes(phases, smallest_sizes(gather(world, sizes)))
+    decided = previous_decisions(newest, changes, world)
+    machinery = on_all_ranks(
+        world, partial(build_machinery, phases, components, world, newest, decided)
+    )
+    restored: Restored | None = None
+    if checkpoints:
+        site, plans = machinery.engine.site, machinery.plans
+        restored = on_all_ranks(
+            world, partial(resume, checkpoints, site, components.initial, plans)
+        )
+    resolved = resolved_sizes(given, phases)
+    keeper = checkpoint_keeper(machinery.engine, config, resolved, folder, requests)
+    make = partial(build_federation, config, components, machinery, keeper, restored)
+    return on_all_ranks(world, make)
 
 
 def on_all_ranks(world: World, work: Callable[[], T]) -> T:
-    """What `work` returns on this rank, once it has succeeded on every rank; collective.
+    """Run `work` on every rank and return this rank's result; collective.
 
     Raises:
         ConfigError: on every rank, if the settings are refused on any of them.
@@ -138,26 +153,27 @@ def on_all_ranks(world: World, work: Callable[[], T]) -> T:
     except MemoryError as error:
         message, failure = f"data or model are larger than the memory: {error}", error
     except Exception as error:
-        # Of the program, not of the settings; the others must not wait for this rank.
+        # A bug, not a wrong setting. The other ranks must not wait for this one.
         gather(world, f"{type(error).__name__}: {error}")
         raise
     messages = gather(world, message)
-    for rank, said in enumerate(messages):
-        if said is not None:
-            everywhere = len(set(messages)) == 1
-            raise ConfigError(said if everywhere else f"rank {rank}: {said}") from failure
+    for rank, refusal in enumerate(messages):
+        if refusal is not None:
+            common = len(set(messages)) == 1
+            raise ConfigError(refusal if common else f"rank {rank}: {refusal}") from failure
     return cast(T, result)
 
 
-def build_parts(config: DictConfig) -> Parts:
-    """What does not depend on the plan."""
+def build_components(config: DictConfig) -> Components:
+    """Data, model, algorithm, optimizer and initial weights; none depends on the plan."""
     quiet_lightning()
     keep_freed_memory()
     torch.set_num_threads(config.threads)
-    os.environ["OMP_NUM_THREADS"] = str(config.threads)  # or Lightning's ddp shares out all cores
+    # Without this variable, Lightning's ddp divides all cores among its ranks.
+    os.environ["OMP_NUM_THREADS"] = str(config.threads)
     data = build_data(config)
     relabel_attackers(config, data)
-    hand_back_freed_memory()
+    return_freed_memory()
     model = build_model(config, data)
     use_channels_last(model)
     initial = initial_weights(config, model)
@@ -166,76 +182,119 @@ def build_parts(config: DictConfig) -> Parts:
     if algorithm.optimizer is not None:
         check_optimizer_state(make_optimizer, lr=config.optimizer.lr)
     module = LocalModule(model, algorithm, make_optimizer, freeze_batchnorm=config.bn == "frozen")
-    make_optimizer(module.parameters(), lr=config.optimizer.lr)  # its own checks, before training
-    return Parts(data, module, initial)
+    # Constructed once here, so that the optimizer checks its options before training.
+    make_optimizer(module.parameters(), lr=config.optimizer.lr)
+    return Components(data, module, initial)
 
 
-def build_federation(
-    phases: list[Phase],
-    parts: Parts,
-    world: World,
-    origin: Checkpoint | None,
-    decided: dict[str, Any],
-) -> Federation:
-    """A federation of the parts, with plans, loggers and callbacks.
+class Machinery(NamedTuple):
+    """What runs the rounds.
 
-    Args:
-        phases: of the run.
-        parts: of local training.
-        world: the ranks of the run.
-        origin: where it goes on, if it does.
-        decided: what `auto` stood for there.
+    Attributes:
+        engine: of this rank.
+        plans: (round, rows so far) -> plan.
+        callbacks: of rounds and of local training.
+        loggers: Lightning's.
+        title: one line for figures and tables.
     """
+
+    engine: Engine
+    plans: Plans
+    callbacks: list[L.Callback]
+    loggers: list[Logger]
+    title: str
+
+
+def build_machinery(
+    phases: list[Phase],
+    components: Components,
+    world: World,
+    checkpoint: Checkpoint | None,
+    decided: dict[str, Any],
+) -> Machinery:
+    """Engine, plans, callbacks and loggers; `checkpoint` and `decided` are of a resumed run."""
     config = phases[0].config
-    data, module = parts.data, parts.module
+    data, module = components.data, components.module
     check_sharding(phases, module.model, module.make_optimizer, world)
     callbacks = build_callbacks(config)
     make_trainer = partial(build_trainer, phases, callbacks, world)
     plans = build_plans(phases, module.model)
-    nodes = instantiate(loggers_of(config, origin))
-    loggers = [logger for logger in nodes.values() if logger]
-    for logger in loggers:
-        logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
+    loggers = build_loggers(config, checkpoint)
     states = make_states(config.client_states, run_dir() / "client_states", world)
-    make_engine = instantiate(config.engine)
-    engine = make_engine(module, data, make_trainer, states, world)
-    engine.decided = decided
-    engine.channel = build_channel(config, data)
-    if config.finetune_epochs:
-        tuner = make_engine(fine_tuning(module), data, make_trainer, ClientStates(), world)
-        tuner.decided = engine.decided.setdefault("finetuning", {})
-        engine.evaluate_finetuned(tuner, config.finetune_epochs)
+    site = Site(module, data, Trainers(module, make_trainer), states, world)
+    engine = build_engine(config, site, decided)
     check_metrics(config, engine)
     title = describe(config, module.algorithm, data)
-    for phase in phases:
-        plan = plans(phase.start, [])
-        first = plan.phase == 0
-        opening = title if first else f"from round {phase.start}"
-        log.info("%s | engine %s, %s", opening, engine.choose(plan), plan.describe())
+    log_phases(phases, plans, engine, title=title)
+    return Machinery(engine, plans, callbacks, loggers, title)
+
+
+def build_federation(
+    config: DictConfig,
+    components: Components,
+    machinery: Machinery,
+    keeper: CheckpointKeeper,
+    restored: Restored | None,
+) -> Federation:
+    """The federation, at round 0 or where the restored run was."""
+    engine = machinery.engine
     federation = Federation(
-        algorithm=module.algorithm,
+        algorithm=components.module.algorithm,
         engine=engine,
-        data=data,
+        data=components.data,
         sampler=build_sampler(config),
-        plans=plans,
-        initial=parts.initial,
+        plans=machinery.plans,
+        initial=components.initial,
         rounds=1 if config.trainer.fast_dev_run else config.rounds,
         eval_every=config.eval_every,
         seed=config.seed,
         recalibrate=config.bn == "recalibrate",
         faults=engine.channel.faults,
-        callbacks=callbacks,
-        loggers=loggers,
+        callbacks=[*machinery.callbacks, keeper],
+        loggers=machinery.loggers,
         run_dir=run_dir(),
-        title=title,
+        title=machinery.title,
+        server=restored.server if restored else {},
+        history=restored.history if restored else [],
     )
-    # A sampler that asks too much says so here, and an aggregation that does.
+    # Drawing the first cohort also refuses a sampler that wants more clients than there are.
     check_cohort(engine.channel.aggregation, federation.cohort(1))
     return federation
 
 
+def build_engine(config: DictConfig, site: Site, decided: dict[str, Any]) -> Engine:
+    """The engine of this rank.
+
+    Args:
+        config: of the run.
+        site: what the engine works with.
+        decided: what `auto` stands for on this rank so far; new decisions are added.
+    """
+    make_training = instantiate(config.engine)
+    training: LocalTraining = call_with(make_training, site=site, decided=decided)
+    finetune: FineTuning | None = None
+    if config.finetune_epochs:
+        own, own_decided = fine_tuning_site(site), decided.setdefault("finetuning", {})
+        own_training: LocalTraining = call_with(make_training, site=own, decided=own_decided)
+        finetune = FineTuning(own, own_training, config.finetune_epochs)
+    channel = build_channel(config, site.data)
+    return Engine(site, training, channel=channel, finetune=finetune, decided=decided)
+
+
+def log_phases(phases: list[Phase], plans: Plans, engine: Engine, *, title: str) -> None:
+    """Log the engine and the plan of every phase, a line each."""
+    for phase in phases:
+        plan = plans(phase.start, [])
+        opening = title if plan.phase == 0 else f"from round {phase.start}"
+        log.info("%s | engine %s, %s", opening, engine.choose(plan), plan.describe())
+
+
 def check_metrics(config: DictConfig, engine: Engine) -> None:
-    """Make sure that what is asked for will be measured."""
+    """Check that `optimized_metric` and evaluations after fine-tuning will be measured.
+
+    Raises:
+        ValueError: if no evaluation set has the model or the examples for them.
+    """
     sets = engine.evaluation_sets
     view = config.optimized_metric.partition("/")[0]
     if view not in {"train", *sets}:
@@ -250,21 +309,21 @@ def check_metrics(config: DictConfig, engine: Engine) -> None:
         )
     if holdout and sets.isdisjoint({"new", "new_finetuned"}):
         raise ValueError(
-            f"sampler.holdout_clients={holdout}: clients held out have no test data or no model "
-            f"that is new to them; set split.test > 0 or finetune_epochs > 0"
+            f"sampler.holdout_clients={holdout}: held-out clients have no test data, or no model "
+            f"to evaluate on it; set split.test > 0 or finetune_epochs > 0"
         )
 
 
 def describe(config: DictConfig, algorithm: Algorithm, data: FederatedDataModule) -> str:
-    """One line that says what runs."""
+    """The run's title: algorithm, data, partition, model and number of clients."""
     choices: Any = HydraConfig.get().runtime.choices
     name = algorithm.name if config.mode == "federated" else config.mode
-    parts = [name, choices.data, choices.partition, choices.model, f"{data.num_clients} clients"]
-    return " · ".join(str(part) for part in parts)
+    words = [name, choices.data, choices.partition, choices.model, f"{data.num_clients} clients"]
+    return " · ".join(str(word) for word in words)
 
 
 def quiet_lightning() -> None:
-    """Lightning announces devices and the end of every fit; a thousand clients would, too."""
+    """Silence Lightning's log lines about devices and finished fits: there is a fit per client."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # Lightning's own use of torch

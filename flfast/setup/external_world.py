@@ -1,4 +1,4 @@
-"""A world that torchrun or SLURM started decides how many ranks there are; the config follows."""
+"""Adapts the config to a world that torchrun or SLURM started, which sets the number of ranks."""
 
 import logging
 from copy import deepcopy
@@ -12,21 +12,24 @@ from flfast.distributed.world import World
 log = logging.getLogger(__name__)
 
 
-def fit_to_world(phases: list[Phase], world: World, *, even: bool) -> list[Phase]:
-    """The phases for the ranks that there are.
+def fit_to_world(phases: list[Phase], world: World, *, equal_nodes: bool) -> list[Phase]:
+    """Phases whose strategy and devices match the world's ranks.
 
-    For `ddp` and `auto`, `trainer.devices` of auto (the default) and -1 leave the number of ranks
-    to the launcher; any other number must be that of this node's ranks. `strategy=auto` is `ddp`.
+    `strategy=auto` becomes `ddp`. With `ddp` and `fsdp`, `trainer.devices` of auto (the default)
+    or -1 becomes the number of this node's ranks. Any other value must equal that number.
 
     Args:
-        phases: of the run.
-        world: started from outside.
-        even: whether every node has the same number of ranks.
+        phases: the phases of the run.
+        world: the ranks that the launcher started.
+        equal_nodes: whether every node has the same number of ranks.
 
     Raises:
-        ValueError: if a phase asks for other ranks than there are.
+        ValueError: if a phase asks for another number of ranks.
     """
-    fitted = [Phase(phase.start, _fitted(phase.config, world, even=even)) for phase in phases]
+    fitted = [
+        Phase(phase.start, _fit_config(phase.config, world, equal_nodes=equal_nodes))
+        for phase in phases
+    ]
     if world.size > 1 and all(
         phase.config.strategy.name not in {"ddp", "fsdp"} for phase in fitted
     ):
@@ -38,23 +41,22 @@ def fit_to_world(phases: list[Phase], world: World, *, even: bool) -> list[Phase
     return fitted
 
 
-def _fitted(config: DictConfig, world: World, *, even: bool) -> DictConfig:
+def _fit_config(config: DictConfig, world: World, *, equal_nodes: bool) -> DictConfig:
     if config.strategy.name not in {"auto", "ddp", "fsdp"}:
         return config
     config = deepcopy(config)
     if world.size > 1 and config.strategy.name == "auto":
         config.strategy.name = "ddp"
     devices, started = config.trainer.devices, f"{world.local_size} rank(s) on this node"
-    asked = len(devices) if isinstance(devices, ListConfig) else devices
-    if devices not in (-1, "auto") and asked != world.local_size:
+    requested = len(devices) if isinstance(devices, ListConfig) else devices
+    if devices not in (-1, "auto") and requested != world.local_size:
         raise ValueError(
             f"trainer.devices={devices} with strategy={config.strategy.name}: torchrun or SLURM "
-            f"started {started}; "
-            f"allowed: {world.local_size}, or auto"
+            f"started {started}; allowed: {world.local_size}, or auto"
         )
     if not isinstance(devices, ListConfig):
         config.trainer.devices = _num_devices(config, world)
-    if _together(config) and not even:
+    if _shards_batches(config) and not equal_nodes:
         raise ValueError(
             f"strategy.shard=batch: torchrun or SLURM started {started} and another number on "
             f"others; allowed: the same number on every node, or strategy.shard=clients"
@@ -62,23 +64,23 @@ def _fitted(config: DictConfig, world: World, *, even: bool) -> DictConfig:
     return config
 
 
-def _together(config: DictConfig) -> bool:
+def _shards_batches(config: DictConfig) -> bool:
     return config.strategy.name == "fsdp" or config.strategy.shard == "batch"
 
 
 def _num_devices(config: DictConfig, world: World) -> int:
-    """What `trainer.devices` must be for every rank to find a device of its own."""
+    """The value of `trainer.devices` that gives every rank a device of its own."""
     gpus = 0 if config.trainer.accelerator == "cpu" else torch.cuda.device_count()
     if gpus == 0 or gpus >= world.local_size:
         return world.local_size
     if gpus > 1:
         raise ValueError(
             f"trainer.accelerator={config.trainer.accelerator}: torchrun or SLURM started "
-            f"{world.local_size} ranks on this node, where there are {gpus} GPUs; allowed: a rank "
-            f"a GPU at most, or trainer.accelerator=cpu"
+            f"{world.local_size} ranks on this node, which has {gpus} GPUs; allowed: at most one "
+            f"rank per GPU, or trainer.accelerator=cpu"
         )
     # SLURM's --gpus-per-task shows every rank its own GPU only.
-    if _together(config):
+    if _shards_batches(config):
         raise ValueError(
             "strategy.shard=batch: every rank sees one GPU, but Lightning counts a node's GPUs; "
             "allowed: start ranks that see all GPUs of their node, or strategy.shard=clients"

@@ -1,4 +1,4 @@
-"""Starting the ranks of a run: TorchElastic, inside of Hydra's job, or a world that is there."""
+"""Starts the ranks of a run with TorchElastic, or joins a world that is already running."""
 
 import datetime
 import logging
@@ -32,49 +32,50 @@ from flfast.setup.external_world import fit_to_world
 log = logging.getLogger(__name__)
 
 STOP, REFUSAL = "stop", "refusal"
-"""Names of notes: that somebody asked for an end, and why the run cannot be."""
+"""Names of note files: a stop was requested; why the run is refused."""
 
 
 def run(phases: list[Phase]) -> float | None:
-    """Run a checked config in as many processes as its strategies ask for, started once.
+    """Run a checked config in as many processes as its strategies need.
 
     Args:
-        phases: of the run, composed and checked.
+        phases: the phases of the run, composed and checked.
 
     Returns:
         `optimized_metric` after the last round.
 
     Raises:
-        ConfigError: if a setting cannot be run, or ranks die too often; of a world that was
-            started from outside only rank 0 has a message, the others end with the same exit code.
-        StoppedError: if the run was told to stop.
+        ConfigError: if a setting cannot be run, or ranks die too often. In a world that torchrun
+            or SLURM started, only rank 0 raises it; other ranks exit with the same code.
+        StoppedError: if the run received a stop request.
     """
     world = launched_world()
     if world is None:
         size = num_ranks(phases)
         if size > 1:
             return _launch(phases, size)
-        with StopRequests(alone=True) as requests:
+        with StopRequests(exit_on_second=True) as requests:
             return run_experiment(phases, ALONE, requests)
     try:
-        _join(phases, world)
-        even = len(set(gather(world, world.local_size))) == 1
-        phases = on_all_ranks(world, partial(fit_to_world, phases, world, even=even))
-        with StopRequests(alone=world.size == 1) as requests:
+        _join_world(phases, world)
+        equal_nodes = len(set(gather(world, world.local_size))) == 1
+        fit = partial(fit_to_world, phases, world, equal_nodes=equal_nodes)
+        phases = on_all_ranks(world, fit)
+        with StopRequests(exit_on_second=world.size == 1) as requests:
             return run_experiment(phases, world, requests)
     except ConfigError as error:
         if world.rank:
-            if isinstance(error, OneRankError):  # the others do not know
+            if isinstance(error, OneRankError):  # rank 0 does not have this message
                 sys.stderr.write(f"rank {world.rank}: {error}\n")
             raise SystemExit(2) from None
         raise
 
 
 def num_ranks(phases: list[Phase]) -> int:
-    """Processes that the run needs on this machine.
+    """Number of processes that the run needs on this machine.
 
     Raises:
-        ConfigError: if phases ask for worlds of different sizes.
+        ConfigError: if phases need different numbers of ranks.
     """
     sizes = {size for phase in phases if (size := _num_ranks(phase.config)) > 1}
     if len(sizes) > 1:
@@ -94,12 +95,12 @@ def _num_ranks(config: DictConfig) -> int:
 
 
 class _Outcome(NamedTuple):
-    """How a rank ended.
+    """How a rank ended: one of three ways.
 
     Attributes:
         value: `optimized_metric` after the last round.
-        refused: the message of an error for the user.
-        stopped: whether the run was told to stop.
+        refused: the message of a `ConfigError`.
+        stopped: whether the run was stopped on request.
     """
 
     value: float | None = None
@@ -114,9 +115,9 @@ def _launch(phases: list[Phase], size: int) -> float | None:
         args = phases, HydraConfig.instance().cfg, Path(folder)
         restarts = max(phase.config.strategy.get("max_restarts", 0) for phase in phases)
         try:
-            results = on_ranks(size, _rank, *args, max_restarts=restarts)
+            results = on_ranks(size, _run_rank, *args, max_restarts=restarts)
         except ChildFailedError as error:
-            if requests.asked:  # whoever asked told the ranks, too, which died of it
+            if requests.received:  # the ranks got the same signal and died of it
                 raise StoppedError from None
             raise ConfigError(first_failure(error, size)) from None
         except SignalException as error:
@@ -129,30 +130,29 @@ def _launch(phases: list[Phase], size: int) -> float | None:
     return outcome.value
 
 
-def _rank(phases: list[Phase], hydra_config: Any, notes: Path) -> _Outcome:
-    """What every launched process runs.
+def _run_rank(phases: list[Phase], hydra_config: Any, notes: Path) -> _Outcome:
+    """Run this process as a rank of the launched world.
 
     Args:
-        phases: of the run.
-        hydra_config: of the job.
-        notes: folder in which all processes of the launch leave word.
+        phases: the phases of the run.
+        hydra_config: the config of Hydra's job.
+        notes: folder of the note files `STOP` and `REFUSAL`, shared by launcher and ranks.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; the launcher has it, too
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # another rank has died
-    signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # a fork has the launcher's handler
-    with StopRequests(alone=False, names=["SIGUSR1"]) as requests:
-        if (notes / REFUSAL).exists():  # an error that would come again
+    # A terminal sends SIGINT to the launcher, too, which passes the request on.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # TorchElastic sends SIGTERM when another rank has died.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # A forked process inherits the launcher's handler.
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    with StopRequests(exit_on_second=False, names=["SIGUSR1"]) as requests:
+        if (notes / REFUSAL).exists():  # after a restart: the same error would occur again
             return _Outcome(refused=(notes / REFUSAL).read_text(encoding="utf-8"))
-        HydraConfig.instance().cfg = hydra_config
-        setup_globals()
-        if not logging.getLogger().handlers:  # a spawned process knows nothing of Hydra's job
-            job: Any = HydraConfig.get()
-            configure_log(job.job_logging, job.verbose)
+        _join_hydra_job(hydra_config)
         world = launched_world()
         assert world is not None
         try:
-            _join(phases, world)
-            _stop_if_told(world, requests, notes)
+            _join_world(phases, world)
+            _stop_if_requested(world, requests, notes)
             return _Outcome(run_experiment(phases, world, requests))
         except StoppedError:
             return _Outcome(stopped=True)
@@ -162,7 +162,7 @@ def _rank(phases: list[Phase], hydra_config: Any, notes: Path) -> _Outcome:
         except ConfigError as error:
             return _Outcome(refused=str(error))
         except RuntimeError:
-            # If only the connection to a rank that died is lost, that rank is noticed first.
+            # Often only the connection to a dead rank: let TorchElastic notice that rank first.
             time.sleep(1)
             raise
         except Exception as error:
@@ -171,20 +171,28 @@ def _rank(phases: list[Phase], hydra_config: Any, notes: Path) -> _Outcome:
             raise
 
 
-def _stop_if_told(world: World, requests: StopRequests, notes: Path) -> None:
-    """End before there is anything to lose; collective.
+def _join_hydra_job(hydra_config: Any) -> None:
+    HydraConfig.instance().cfg = hydra_config
+    setup_globals()
+    if not logging.getLogger().handlers:  # a spawned process lacks Hydra's logging setup
+        job: Any = HydraConfig.get()
+        configure_log(job.job_logging, job.verbose)
 
-    One that went by the note alone would be waited for by those that started before it was there.
+
+def _stop_if_requested(world: World, requests: StopRequests, notes: Path) -> None:
+    """Stop before the run begins, if that was requested during start-up; collective.
+
+    All ranks must have joined the world and must agree: otherwise the others would hang.
 
     Raises:
-        StoppedError: on every rank, if any knows that somebody asked for an end.
+        StoppedError: on every rank, if any rank knows of a request.
     """
-    if any(gather(world, requests.asked is not None or (notes / STOP).exists())):
+    if any(gather(world, requests.received is not None or (notes / STOP).exists())):
         raise StoppedError
 
 
-def _join(phases: list[Phase], world: World) -> None:
-    """Meet the other ranks; only the first one speaks from now on."""
+def _join_world(phases: list[Phase], world: World) -> None:
+    """Initialise the process group; ranks other than 0 log errors only from now on."""
     rank_zero_only.rank = world.rank  # type: ignore[attr-defined]
     if world.rank:
         logging.getLogger().setLevel(logging.ERROR)
@@ -192,7 +200,8 @@ def _join(phases: list[Phase], world: World) -> None:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         timeout = max(phase.config.strategy.get("timeout_s", 1800) for phase in phases)
         limit = datetime.timedelta(seconds=timeout)
-        # TorchElastic's store outlives a restart, and with it the addresses of ranks that died.
+        # TorchElastic's store survives a restart and still holds the addresses of dead ranks:
+        # each attempt needs a prefix of its own.
         store, rank, size = next(dist.rendezvous("env://", timeout=limit))
-        own = dist.PrefixStore(f"attempt-{num_restarts()}", store)
-        dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=limit)
+        store = dist.PrefixStore(f"attempt-{num_restarts()}", store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)

@@ -1,7 +1,7 @@
-"""The largest number of examples whose local step fits in memory: `batch_size=auto`.
+"""Finds the largest number of examples whose local step fits in memory, for `batch_size=auto`.
 
-On CUDA by real steps until one runs out of memory. On the CPU nothing says so before the system
-ends the process: there the bytes of two small steps are measured and continued linearly.
+On CUDA, real steps run until one is out of memory. On the CPU that would kill the process:
+instead, the bytes of two small steps are measured and extrapolated linearly.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,22 +12,25 @@ import psutil
 import torch
 from lightning.pytorch.utilities.memory import garbage_collection_cuda, is_oom_error
 
-from flfast.setup.memory_trial import Trial, extrapolate, measure
+from flfast.setup.memory_trial import Trial, extrapolate, measure_memory
 
-HEADROOM = 0.1  # for fragments, workspaces and what other ranks' communication will need
-MEASURED = (8, 16)
+HEADROOM = 0.1
+"""Share of the free memory that is kept for fragmentation, workspaces and communication."""
+
+MEASURED_SIZES = (8, 16)
+"""Numbers of examples whose steps are measured on the CPU."""
 
 
-def largest(fits: Callable[[int], bool], limit: int) -> int:
+def largest_fitting(fits: Callable[[int], bool], limit: int) -> int:
     """Largest number in [1, limit] that fits; 0 if 1 does not.
 
-    Doubled until it does not fit, then found by bisection.
+    Doubles the number until it does not fit, then bisects.
 
     Args:
-        fits: whether a number fits; less than what fits must fit, too.
+        fits: monotone predicate: if n fits, every smaller number fits.
         limit: >= 1.
 
-    >>> largest(lambda n: n <= 37, 100)
+    >>> largest_fitting(lambda n: n <= 37, 100)
     37
     """
     low, high = 0, 1
@@ -41,35 +44,39 @@ def largest(fits: Callable[[int], bool], limit: int) -> int:
     return low
 
 
-def num_fitting(trial: Trial, limit: int, *, parts: int, budget: int | None, ranks: int) -> int:
+def num_fitting(
+    trial: Trial, limit: int, *, devices_per_batch: int, budget: int | None, ranks: int
+) -> int:
     """Examples of the largest batch that fits on this rank's device, in [0, limit].
 
-    Weights, random numbers and results stay as they are.
+    Neither the model's weights nor the state of random generators change.
 
     Args:
         trial: the local step.
-        limit: more are not asked for, >= 1.
-        parts: devices that share a batch evenly, >= 1.
-        budget: bytes to stay within; None is what is free, less a headroom.
+        limit: upper bound of the search, >= 1.
+        devices_per_batch: devices that a batch is split over evenly, >= 1.
+        budget: bytes to stay within; None is the free memory less `HEADROOM`.
         ranks: processes that share this machine's memory, >= 1.
 
     Raises:
-        ValueError: if the device is of a kind that cannot be measured.
+        ValueError: if the device is neither a CPU nor CUDA.
     """
     device = trial.device
     if device.type not in {"cpu", "cuda"}:
         raise ValueError(f"auto on {device.type}: memory can be measured on cuda and cpu only")
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         if device.type == "cpu":
-            fits = _fits_by_measure(trial, _free_ram(ranks) if budget is None else budget, limit)
-            return largest(lambda num: fits(-(-num // parts)), limit)
+            fits = _fits_on_cpu(trial, _free_ram(ranks) if budget is None else budget, limit)
+            return largest_fitting(lambda num: fits(-(-num // devices_per_batch)), limit)
         with _cuda_limit(device, budget):
-            return largest(lambda num: _fits_by_trial(trial, -(-num // parts)), limit)
+            return largest_fitting(
+                lambda num: _fits_on_cuda(trial, -(-num // devices_per_batch)), limit
+            )
 
 
-def _fits_by_trial(trial: Trial, num_examples: int) -> bool:
+def _fits_on_cuda(trial: Trial, num_examples: int) -> bool:
     try:
-        trial.run(num_examples, num_steps=2)  # the second one meets the optimizer's state
+        trial.run(num_examples, num_steps=2)  # the first step allocates the optimizer's state
     except RuntimeError as error:
         if not isinstance(error, torch.OutOfMemoryError) and not is_oom_error(error):
             raise
@@ -81,7 +88,7 @@ def _fits_by_trial(trial: Trial, num_examples: int) -> bool:
 
 @contextmanager
 def _cuda_limit(device: torch.device, budget: int | None) -> Iterator[None]:
-    """Have the allocator refuse what goes beyond the budget."""
+    """Let the allocator refuse requests beyond the budget."""
     garbage_collection_cuda()
     free, total = torch.cuda.mem_get_info(device)
     allowed = int(free * (1 - HEADROOM)) if budget is None else budget
@@ -97,13 +104,13 @@ def _free_ram(ranks: int) -> int:
     return int(psutil.virtual_memory().available * (1 - HEADROOM)) // ranks
 
 
-def _fits_by_measure(trial: Trial, budget: int, limit: int) -> Callable[[int], bool]:
-    held = cache(lambda num: measure(trial, num))
+def _fits_on_cpu(trial: Trial, budget: int, limit: int) -> Callable[[int], bool]:
+    measured = cache(lambda num: measure_memory(trial, num))
 
     def fits(num_examples: int) -> bool:
-        if limit <= MEASURED[-1] or num_examples <= MEASURED[-1]:
-            return held(num_examples).peak() <= budget
-        points = [(num, held(num)) for num in MEASURED]
+        if limit <= MEASURED_SIZES[-1] or num_examples <= MEASURED_SIZES[-1]:
+            return measured(num_examples).peak() <= budget
+        points = [(num, measured(num)) for num in MEASURED_SIZES]
         return extrapolate(points, num_examples).peak() <= budget
 
     return fits

@@ -1,4 +1,4 @@
-"""A local step to try out: on the largest client's examples, with a copy of the model."""
+"""A trial of the local step: on the largest client's examples, with a copy of the model."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -16,23 +16,22 @@ from flfast.algorithms.algorithm import Context
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.batchnorm import batchnorm_layers
 from flfast.lit.local_module import LocalModule
-from flfast.lit.reused_trainer import ReusedTrainer
-from flfast.lit.trainers import TRUE_PRECISION
+from flfast.lit.trainers import TRUE_PRECISION, ReusedTrainer
 from flfast.plan import Batching, RoundPlan
 from flfast.state.tree import Tree
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a local step of any size is made of.
+    """Everything that a local step with a batch of any size needs.
 
     Attributes:
         module: model, algorithm and optimizer; copied, never changed.
         initial: weights before round 1.
         data: the population.
         make_trainer: plan -> a new Trainer on this rank's device.
-        plan: of the phase, for one device.
-        accumulates: whether gradients are held while another batch is computed.
+        plan: the phase's plan, for one device.
+        accumulates: whether steps accumulate gradients over batches.
     """
 
     module: LocalModule
@@ -44,20 +43,20 @@ class Trial:
 
     @property
     def device(self) -> torch.device:
-        """Where the steps run."""
+        """Device that the steps run on."""
         return self.make_trainer(self.plan).strategy.root_device
 
     def run(self, num_examples: int, *, num_steps: int) -> LocalModule:
-        """Take local steps with batches of `num_examples`; returns the module that took them.
+        """Take local steps with batches of `num_examples` and return the module that took them.
 
         Raises:
-            torch.OutOfMemoryError: if they do not fit.
+            torch.OutOfMemoryError: if a step does not fit.
         """
         module = self._copy()
         if any(True for _ in batchnorm_layers(module.model)):
-            num_examples = max(num_examples, 2)  # one example has no variance
+            num_examples = max(num_examples, 2)  # BatchNorm refuses a batch of one
         num_batches = 2 if self.accumulates else 1
-        # `pad` repeats examples, so that every batch has its full size whatever the client has.
+        # `pad` repeats examples: batches have their full size even if the client has too few.
         batching = Batching(
             num_examples, accumulate=num_batches, last_batch="pad", limit=num_batches
         )
@@ -67,39 +66,44 @@ class Trial:
         return module
 
     def _copy(self) -> LocalModule:
-        own, algorithm = self.module, self.module.algorithm
+        original, algorithm = self.module, self.module.algorithm
         module = LocalModule(
-            deepcopy(own.model),
+            deepcopy(original.model),
             algorithm,
-            own.make_optimizer,
-            freeze_batchnorm=own.freeze_batchnorm,
+            original.make_optimizer,
+            freeze_batchnorm=original.freeze_batchnorm,
         )
         module.to(TRUE_PRECISION.get(self.plan.precision, torch.float32))
         server = algorithm.broadcast(algorithm.server_state(self.initial))
         client = algorithm.client_state(server)
-        context = Context(server, client, algorithm.start(server, client), self.plan.lr)
+        lr = torch.tensor(self.plan.lr, dtype=torch.float64)
+        start = algorithm.start(server, client)
+        context = Context(server, client, start, lr, lambda purpose: torch.Generator())
         module.begin(context, algorithm.optimizer(server, client) if algorithm.optimizer else {})
         return module
 
 
-class Held(NamedTuple):
-    """Bytes that a local step holds.
+class StepMemory(NamedTuple):
+    """Bytes that a local step allocates.
 
     Attributes:
-        fixed: weights, gradients and optimizer state.
-        saved: what the forward pass saves for the backward pass, storage by storage.
+        fixed: weights, gradients, buffers and optimizer state.
+        saved: activations saved for the backward pass, one number per storage.
     """
 
     fixed: float
     saved: Sequence[float]
 
     def peak(self) -> float:
-        """All of it, and the two gradients in hand in the backward pass of the largest layer."""
+        """Estimated peak: all of it, and two gradients of the largest activation.
+
+        The backward pass of a layer holds the gradients of its output and of its input.
+        """
         return self.fixed + sum(self.saved) + 2 * max(self.saved, default=0)
 
 
-def measure(trial: Trial, num_examples: int) -> Held:
-    """What a step with a batch of `num_examples` holds, on the CPU."""
+def measure_memory(trial: Trial, num_examples: int) -> StepMemory:
+    """Bytes of a local step with a batch of `num_examples`, on the CPU."""
     saved: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -119,18 +123,18 @@ def measure(trial: Trial, num_examples: int) -> Held:
         for value in values.values()
         if isinstance(value, Tensor)
     ]
-    held = [*parameters, *gradients, *module.buffers(), *state]
-    return Held(sum(tensor.nbytes for tensor in held), list(saved.values()))
+    fixed = [*parameters, *gradients, *module.buffers(), *state]
+    return StepMemory(sum(tensor.nbytes for tensor in fixed), list(saved.values()))
 
 
-def extrapolate(points: Sequence[tuple[int, Held]], num_examples: int) -> Held:
-    """What a larger step will hold: every storage is linear in the number of examples.
+def extrapolate(points: Sequence[tuple[int, StepMemory]], num_examples: int) -> StepMemory:
+    """Bytes of a larger step: every saved storage grows linearly with the number of examples.
 
     Args:
-        points: two numbers of examples, ascending, and what steps of them held.
-        num_examples: to continue to.
+        points: two numbers of examples, ascending, each with the measured bytes.
+        num_examples: number to extrapolate to.
     """
-    (small, before), (large, after) = points
-    far = (num_examples - large) / (large - small)
-    pairs = zip_longest(before.saved, after.saved, fillvalue=0)
-    return Held(after.fixed, [high + far * (high - low) for low, high in pairs])
+    (small, small_step), (large, large_step) = points
+    factor = (num_examples - large) / (large - small)
+    pairs = zip_longest(small_step.saved, large_step.saved, fillvalue=0)
+    return StepMemory(large_step.fixed, [high + factor * (high - low) for low, high in pairs])

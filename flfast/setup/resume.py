@@ -1,208 +1,230 @@
-"""From the config to a run that leaves checkpoints, and goes on from one."""
+"""Lets a run write checkpoints, and resume from one."""
 
 import logging
-from copy import deepcopy
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from hydra.utils import instantiate
+from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.checkpoints.compatibility import digest
-from flfast.checkpoints.folders import FORMAT, Checkpoint, find, finished
-from flfast.checkpoints.keeper import Checkpoints
+from flfast.checkpoints.folders import FORMAT, Checkpoint, checkpoint_folders, find_checkpoints
+from flfast.checkpoints.keeper import CheckpointKeeper
 from flfast.checkpoints.policy import Policy
-from flfast.checkpoints.restore import fingerprint, restore
+from flfast.checkpoints.restore import Restored, fingerprint, restore, write_tables
 from flfast.checkpoints.signals import StopRequests
-from flfast.config.phases import Phase
+from flfast.config.phases import AUTO_SIZES, Phase, replace_auto
 from flfast.distributed.devices import hardware
 from flfast.distributed.world import World, gather, num_restarts
-from flfast.federation.loop import Federation
+from flfast.engines.engine import Engine
+from flfast.engines.site import Site
+from flfast.federation.schedules.adaptive import Plans
 from flfast.setup.build import run_dir
+from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)
 
 _HARDWARE = ("callbacks", "engine", "loader", "strategy", "threads", "trainer")
-"""Keys, beside those of phases, on which it depends which engine can run, and how."""
+"""Keys that `engine=auto` and `micro_batch=auto` depend on, besides `schedule.phases`."""
 
 _LOGGER_IDS = {"WandbLogger": "id", "MLFlowLogger": "run_id"}
 
 
 def shared_run_dir(world: World) -> Path:
-    """Hydra's folder for this run on rank 0, the same on every rank; collective."""
+    """The run folder that Hydra chose on rank 0, as an absolute path; collective."""
     return Path(gather(world, str(run_dir().absolute()))[0])
 
 
-def find_origins(config: DictConfig, folder: Path) -> list[Checkpoint]:
-    """Checkpoints that the run may go on from, newest first; none if it begins.
+def find_resumable(config: DictConfig, folder: Path) -> list[Checkpoint]:
+    """Checkpoints that the run may resume from, newest first; none for a new run.
 
     Args:
-        config: of the run.
-        folder: of the run.
+        config: the run's config.
+        folder: the run's folder.
 
     Raises:
-        ValueError: if it asks for one that is not there.
+        ValueError: if `resume` names a checkpoint that does not exist or cannot be read.
     """
     restarted = num_restarts() > 0
-    found = _newest(folder) if restarted or config.resume == "auto" else []
+    found = _find_readable(folder) if restarted or config.resume == "auto" else []
     if not found and config.resume not in {None, "auto"}:
-        found = find(config.resume, folder)
+        found = find_checkpoints(config.resume, folder)
     if restarted:
         start = f"round {found[0].round_idx}" if found else "the beginning"
-        log.warning("a rank died: all of them go on from %s", start)
+        log.warning("a rank died: all ranks resume from %s", start)
     elif not found and config.resume is not None:
         log.info("resume=auto: no checkpoint in %s, a new run begins", folder)
     return found
 
 
-def _newest(folder: Path) -> list[Checkpoint]:
-    found = find("auto", folder)
+def _find_readable(folder: Path) -> list[Checkpoint]:
+    found = find_checkpoints("auto", folder)
     readable = {checkpoint.path for checkpoint in found}
-    for path in finished(folder):
+    for path in checkpoint_folders(folder):
         if path not in readable:
-            log.warning("a broken checkpoint is passed over: %s", path)
+            log.warning("skipping a broken checkpoint: %s", path)
     return found
 
 
-def with_known_sizes(
-    phases: list[Phase], origin: Checkpoint | None, changes: list[str]
+def restore_sizes(
+    phases: list[Phase], checkpoint: Checkpoint | None, changes: list[str]
 ) -> list[Phase]:
-    """The phases with what `auto` stood for in the run that is resumed.
+    """Phases with the resumed run's sizes in place of `auto`.
 
-    `micro_batch` is found again where another device may have other room.
+    On other hardware `micro_batch` stays `auto`: another device may have less memory.
 
     Args:
-        phases: of the run.
-        origin: where it goes on, if it does.
-        changes: as of `changed_hardware`.
+        phases: the phases of the run.
+        checkpoint: the one to resume from, if any.
+        changes: as returned by `changed_hardware`.
     """
-    if origin is None:
+    if checkpoint is None:
         return phases
-    sizes = dict(origin.about["sizes"])
+    sizes = dict(checkpoint.about["sizes"])
     if changes:
         sizes.pop("micro_batch", None)
-    return [Phase(phase.start, _filled(phase.config, sizes)) for phase in phases]
+    return replace_auto(phases, sizes)
 
 
-def _filled(config: DictConfig, sizes: dict[str, int]) -> DictConfig:
-    config = deepcopy(config)
-    for key, size in sizes.items():
-        if config[key] == "auto":
-            config[key] = size
-    return config
+def previous_decisions(
+    checkpoint: Checkpoint | None, changes: list[str], world: World
+) -> dict[str, Any]:
+    """What this rank's engine decided for `auto` in the run that is resumed.
 
-
-def decided_before(origin: Checkpoint | None, changes: list[str], world: World) -> dict[str, Any]:
-    """What this rank's engine found for `auto` in the run that is resumed.
-
-    Nothing where that was on other hardware, which is said: rounding may be another, then.
+    Empty on other hardware, which is logged: new decisions may round differently.
 
     Args:
-        origin: where the run goes on, if it does.
-        changes: as of `changed_hardware`.
+        checkpoint: the one to resume from, if any.
+        changes: as returned by `changed_hardware`.
         world: the ranks of the run.
     """
-    ranks: list[dict[str, Any]] = [] if origin is None else origin.about.get("decided", [])
+    ranks: list[dict[str, Any]] = []
+    if checkpoint is not None:
+        ranks = checkpoint.about.get("decided", [])
     if not any(ranks):
         return {}
     if len(ranks) != world.size:
         changes = [*changes, "number of ranks"]
     if changes:
-        log.info("another %s: what engine=auto decides is decided anew", ", ".join(changes))
+        log.info("changed since the checkpoint: %s; engine=auto decides anew", ", ".join(changes))
         return {}
     return ranks[world.rank]
 
 
-def changed_hardware(phases: list[Phase], origin: Checkpoint | None, world: World) -> list[str]:
-    """What `auto` depends on and is another than it was: keys, or the machine; collective."""
+def changed_hardware(
+    phases: list[Phase], checkpoint: Checkpoint | None, world: World
+) -> list[str]:
+    """What `auto` depends on and has changed since the checkpoint; collective.
+
+    Returns:
+        Keys of the config; `machine` stands for rank 0's hardware.
+    """
     machine = gather(world, hardware())[0]
-    if origin is None:
+    if checkpoint is None:
         return []
-    before, now = origin.about["config"], _plain(phases[0].config)
+    before, now = checkpoint.about["config"], _plain_values(phases[0].config)
     changes = [key for key in _HARDWARE if before.get(key) != now[key]]
-    changes += ["machine"] * (origin.about.get("machine") != machine)
+    changes += ["machine"] * (checkpoint.about.get("machine") != machine)
     same = before["schedule"]["phases"] == now["schedule"]["phases"]
     return changes if same else [*changes, "schedule.phases"]
 
 
-def _plain(config: DictConfig) -> dict[str, Any]:
+def _plain_values(config: DictConfig) -> dict[str, Any]:
     plain: Any = OmegaConf.to_container(config, resolve=True)
     return plain
 
 
-def loggers_of(config: DictConfig, origin: Checkpoint | None) -> Any:
-    """The node of the loggers, which go on with the run that is resumed."""
+def build_loggers(config: DictConfig, checkpoint: Checkpoint | None) -> list[Logger]:
+    """The configured loggers; those of a resumed run continue its records."""
+    nodes = instantiate(_logger_nodes(config, checkpoint))
+    loggers = [logger for logger in nodes.values() if logger]
+    for logger in loggers:
+        logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
+    return loggers
+
+
+def _logger_nodes(config: DictConfig, checkpoint: Checkpoint | None) -> Any:
     nodes: Any = OmegaConf.to_container(config.logger, resolve=True) if config.logger else {}
-    if origin is None:
+    if checkpoint is None:
         return nodes
     for node in filter(None, nodes.values()):
         name = node["_target_"].rpartition(".")[2]
-        known = origin.about["loggers"].get(name)
-        if name in _LOGGER_IDS and known and node.get(_LOGGER_IDS[name]) is None:
-            node[_LOGGER_IDS[name]] = known
+        run_id = checkpoint.about["loggers"].get(name)
+        if name in _LOGGER_IDS and run_id and node.get(_LOGGER_IDS[name]) is None:
+            node[_LOGGER_IDS[name]] = run_id
             node |= {"resume": "allow"} if name == "WandbLogger" else {}
-        if name == "TensorBoardLogger":  # hides what was written of rounds that are done anew
-            node["purge_step"] = origin.round_idx + 1
+        if name == "TensorBoardLogger":  # hides records of rounds after the checkpoint
+            node["purge_step"] = checkpoint.round_idx + 1
     return nodes
 
 
-def sizes_of(before: list[Phase], after: list[Phase]) -> dict[str, int]:
-    """What every `auto` of a size stands for, by key."""
+def resolved_sizes(before: list[Phase], after: list[Phase]) -> dict[str, int]:
+    """The number that replaced each `auto` between two versions of the phases, by key."""
     return {
         key: int(new.config[key])
         for old, new in zip(before, after, strict=True)
-        for key in ("batch_size", "micro_batch")
+        for key in AUTO_SIZES
         if old.config[key] == "auto"
     }
 
 
-def keep_checkpoints(
-    federation: Federation,
+def checkpoint_keeper(
+    engine: Engine,
     config: DictConfig,
     sizes: dict[str, int],
     folder: Path,
     requests: StopRequests,
-) -> Checkpoints:
-    """Have a federation leave checkpoints, and end when it is told to.
+) -> CheckpointKeeper:
+    """The callback that writes checkpoints and stops the run on request.
 
     Args:
-        federation: of this rank.
-        config: as it was given, `auto` included.
-        sizes: what `auto` stands for.
-        folder: of the run, the same on every rank.
-        requests: whether somebody asks for an end.
+        engine: of this rank.
+        config: as the user gave it, `auto` included.
+        sizes: numbers that replaced `auto`.
+        folder: the run's folder, the same on every rank.
+        requests: this rank's stop requests.
     """
-    plain, engine = _plain(config), federation.engine
+    plain, site = _plain_values(config), engine.site
     about = {
         "format": FORMAT,
-        "science": digest(plain),
+        "config_digest": digest(plain),
         "config": plain,
         "sizes": sizes,
-        "data": fingerprint(federation.data),
+        "data": fingerprint(site.data),
         "machine": hardware(),
         "versions": {name: version(name) for name in ("flfast", "torch", "lightning")},
     }
     policy = Policy(**plain["checkpoint"])
-    keeper = Checkpoints(policy, folder, engine.states, engine.world, about, requests)
-    federation.callbacks = [*federation.callbacks, keeper]
-    return keeper
+    return CheckpointKeeper(policy, folder, site.states, site.world, about, requests)
 
 
-def resume(federation: Federation, origins: list[Checkpoint]) -> None:
-    """Bring a federation to where the newest checkpoint that can be loaded left it; collective.
+def resume(checkpoints: list[Checkpoint], site: Site, initial: Tree, plans: Plans) -> Restored:
+    """Restore the newest checkpoint that can be loaded, and rank 0's tables; collective.
+
+    Args:
+        checkpoints: newest first.
+        site: of this rank; gets the client states.
+        initial: weights before round 1.
+        plans: (round, rows so far) -> plan.
 
     Raises:
-        ValueError: if none can be.
+        ValueError: if none can be loaded.
     """
-    engine = federation.engine
-    origin = restore(federation, engine.states, origins, engine.world)
-    for round_idx in range(origin.round_idx, 0, -1):
-        before = federation.history[round_idx]["plan/precision"]
-        now = federation.plans(round_idx, federation.history[:round_idx]).precision
+    restored = restore(checkpoints, site, initial)
+    if site.world.rank == 0:
+        write_tables(restored, run_dir())
+    history, last = restored.history, restored.checkpoint.round_idx
+    for round_idx in range(last, 0, -1):
+        before = history[round_idx]["plan/precision"]
+        now = plans(round_idx, history[:round_idx]).precision
         if now != before:
             log.warning(
-                "trainer.precision=%s, up to round %d it was %s: other numbers than in one go",
-                *(now, round_idx, before),
+                "trainer.precision=%s, but %s up to round %d: results will differ from a run "
+                "without interruption",
+                *(now, before, round_idx),
             )
             break
-    log.info("goes on after round %d, from %s", origin.round_idx, origin.path)
+    log.info("resuming after round %d from %s", last, restored.checkpoint.path)
+    return restored

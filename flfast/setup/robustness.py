@@ -1,4 +1,4 @@
-"""From config nodes to what goes wrong in a federation, and what the server does about it."""
+"""Builds attacks, faults and the server's defences from config nodes."""
 
 import logging
 
@@ -15,14 +15,14 @@ log = logging.getLogger(__name__)
 
 
 def relabel_attackers(config: DictConfig, data: FederatedDataModule) -> None:
-    """Let attackers learn from the labels that `attack` gives them."""
+    """Change the training labels of attackers, if `attack` poisons labels."""
     attack: Attack = instantiate(config.attack)
     if attack.labels is not None:
         data.relabel(sorted(_attackers(attack, config, data)), attack.labels)
 
 
 def build_channel(config: DictConfig, data: FederatedDataModule) -> Channel:
-    """What uploads go through; a line says who attacks."""
+    """The channel that uploads pass through; logs which clients attack."""
     attack: Attack = instantiate(config.attack)
     attackers = _attackers(attack, config, data)
     if attackers:
@@ -47,10 +47,10 @@ def build_channel(config: DictConfig, data: FederatedDataModule) -> Channel:
 
 
 def check_cohort(aggregation: Aggregation, cohort: Cohort) -> None:
-    """Refuse an aggregation that no round of such a cohort can have.
+    """Refuse an aggregation that needs more uploads than a cohort has clients.
 
     Raises:
-        ValueError: if it takes more uploads than there are clients in a cohort.
+        ValueError: if the aggregation can never have enough uploads.
     """
     size = sum(len(part) for part in cohort)
     if size < aggregation.min_uploads:

@@ -24,6 +24,32 @@ def structure(tree: Tree) -> Hashable:
     )
 
 
+def check_same_leaves(tree: Tree, like: Tree, source: str) -> None:
+    """Make sure that two trees have leaves of the same names, shapes and types.
+
+    Raises:
+        ValueError: with the names that differ; `source` says where `tree` comes from.
+    """
+    if structure(tree) == structure(like):
+        return
+    found, expected = dict(_described(tree)), dict(_described(like))
+    differing = [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
+    if differing:
+        name = differing[0]
+        raise ValueError(
+            f"{source}: leaf {name} is {found.get(name, 'missing')}, elsewhere it is "
+            f"{expected.get(name, 'missing')}; all uploads of a round must have the same leaves"
+        )
+
+
+def _described(tree: Tree, prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, leaf in tree.items():
+        if isinstance(leaf, dict):
+            yield from _described(leaf, f"{prefix}{name}.")
+        else:
+            yield prefix + name, f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+
+
 class Stack:
     """A table of client states. Rows of dropped clients are reused.
 

@@ -8,7 +8,7 @@ import torch
 from engine_runs import ran
 from references import Reference, initial, vector
 
-from flfast.engines.fused.fused import FusedEngine
+from flfast.engines.fused.training import FusedTraining
 from flfast.plan import Batching
 
 
@@ -83,7 +83,7 @@ def final_gradient(make_data, make_federation):
             optimizer=partial(torch.optim.SGD, momentum=momentum, weight_decay=decay),
             trainer={"precision": "64-true"},
         )
-        ran(federation, FusedEngine)
+        ran(federation, FusedTraining)
         reference, w = Reference(federation.data, -1, 1, 0.3), vector(federation.weights())
         steps = [reference.steps(k, 1)[0] for k in range(reference.num_clients)]
         return abs(np.mean([reference.gradient(w, s) for s in steps], axis=0) + decay * w).max()

@@ -14,8 +14,8 @@ from torch import nn
 from flfast.aggregations.multi_krum import multi_krum
 from flfast.attacks.sign_flip import sign_flip
 from flfast.checkpoints.contents import check_history, check_server, check_states
-from flfast.engines.eager import EagerEngine
-from flfast.engines.fused.fused import FusedEngine
+from flfast.engines.eager import EagerTraining
+from flfast.engines.fused.training import FusedTraining
 from flfast.federation.loop import DivergedError
 from flfast.plan import Batching
 from flfast.server.channel import Channel
@@ -91,7 +91,7 @@ def federation_of(make_data, make_federation):
 
 def outcome(federation):
     """Server state, client states and rows of a run, without times."""
-    states = federation.engine.states
+    states = federation.engine.site.states
     timed = ("time/", "plan/", "train/samples_per_s")
     rows = [
         {name: value for name, value in row.items() if not name.startswith(timed)}
@@ -115,7 +115,7 @@ def assert_can_be_resumed(federation):
     """The checks of a checkpoint accept the states of the run."""
     check_server(federation.server, federation.algorithm, federation.initial)
     check_history(federation.history, last=3)
-    stacks = federation.engine.states.state_dict()["stacks"]
+    stacks = federation.engine.site.states.state_dict()["stacks"]
     assert bool(stacks) == federation.algorithm.stateful
     check_states(stacks, federation.algorithm, federation.initial, candidates=range(5))
 
@@ -123,14 +123,14 @@ def assert_can_be_resumed(federation):
 @pytest.mark.parametrize(("name", "problem"), PROBLEMS)
 def test_engines_agree_and_numbers_stay_finite(federation_of, name, problem):
     stack = "auto" if problem == "linear" else 1  # tracing stacks takes three times as long
-    federation = ran(federation_of(name, problem), EagerEngine)
+    federation = ran(federation_of(name, problem), EagerTraining)
     eager = outcome(federation)
-    fused = outcome(ran(federation_of(name, problem), FusedEngine, stack=stack))
+    fused = outcome(ran(federation_of(name, problem), FusedTraining, stack=stack))
     assert_close(fused, eager, tol=1e-8)
     assert all_finite(fused["server"])
     assert_can_be_resumed(federation)
     if problem == smallest(name):
-        again = outcome(ran(federation_of(name, problem), EagerEngine))
+        again = outcome(ran(federation_of(name, problem), EagerTraining))
         assert_close(again, eager, tol=0)
 
 
@@ -138,7 +138,7 @@ class NaNExamples:
     """Sets examples to NaN: of client 1 after round 1, of all clients after round 2."""
 
     def on_round_end(self, federation, row, clients):
-        data, states = federation.data, federation.engine.states
+        data, states = federation.data, federation.engine.site.states
         self.states = {k: tree_map(torch.clone, states.get(k) or {}) for k in range(5)}
         for k in {0: (), 1: (1,), 2: range(5)}[row["round"]]:
             data.examples.inputs[data.train_clients.of(k)] = torch.nan
@@ -151,10 +151,10 @@ def test_diverged_clients_are_rejected_counted_and_named_and_keep_their_states(
     callback = NaNExamples()
     federation = federation_of(name, smallest(name), sampling={}, rounds=3, callbacks=[callback])
     with pytest.raises(DivergedError, match="round 3: all 5 clients diverged"):
-        ran(federation, FusedEngine if name in STACKED else EagerEngine)
+        ran(federation, FusedTraining if name in STACKED else EagerTraining)
     assert "round 2: clients [1] uploaded NaN or infinity" in caplog.text
     assert [row["cohort/rejected"] for row in federation.history[1:]] == [0, 1]
-    states = {k: federation.engine.states.get(k) or {} for k in range(5)}
+    states = {k: federation.engine.site.states.get(k) or {} for k in range(5)}
     torch.testing.assert_close(states, callback.states, rtol=0, atol=0)
     assert all(all_finite(tree) for tree in (federation.server, *states.values()))
     assert any(list(leaves(tree)) for tree in states.values()) == federation.algorithm.stateful
@@ -208,7 +208,9 @@ def test_every_algorithm_combines_with_attacks_and_robust_aggregation(federation
 def test_two_ranks_give_the_numbers_of_one(federation_of, in_world):
     def finals(**options):
         return {
-            name: ran(federation_of(name, smallest(name), rounds=2, **options), EagerEngine).server
+            name: ran(
+                federation_of(name, smallest(name), rounds=2, **options), EagerTraining
+            ).server
             for name in NAMES
         }
 

@@ -110,7 +110,7 @@ def test_fedrep_of_one_client_without_the_stage_of_the_head_is_fedbabu(
         make_data, make_federation, "fedrep", mlp(), sizes=(6,), rounds=3, local_epochs=2
     )
     body = fedrep.algorithm.stages[1:]
-    fedrep.algorithm = fedrep.engine.module.algorithm = replace(fedrep.algorithm, stages=body)
+    fedrep.algorithm = fedrep.engine.site.module.algorithm = replace(fedrep.algorithm, stages=body)
     assert_leaves_close(server_of(run(fedrep)), server_of(fedbabu))
 
 

@@ -94,7 +94,7 @@ def test_control_variates_are_counted_as_communication(make_data, make_federatio
 
 def test_the_mean_of_the_control_variates_is_the_servers(make_data, make_federation):
     federation = run(make_data, make_federation, make(), rounds=3)
-    controls = [federation.engine.states.get(k)["control"]["weight"] for k in range(3)]
+    controls = [federation.engine.site.states.get(k)["control"]["weight"] for k in range(3)]
     torch.testing.assert_close(sum(controls) / 3, federation.server["control"]["weight"])
 
 

@@ -18,9 +18,9 @@ from torch import nn
 from flfast.algorithms.keep_local import keep_local
 from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
 from flfast.datamodules.batches import Batch
-from flfast.engines.auto import AutoEngine
-from flfast.engines.eager import EagerEngine
-from flfast.engines.fused.fused import FusedEngine
+from flfast.engines.auto import AutoTraining
+from flfast.engines.eager import EagerTraining
+from flfast.engines.fused.training import FusedTraining
 from flfast.lit.batchnorm import batchnorm_weights
 from flfast.lit.task import LocalTask
 from flfast.plan import Batching
@@ -76,10 +76,11 @@ def test_optimizer_states_cover_every_leaf_and_stage(name, wrapper, make_data, m
             make_data, make_federation, name, mlp(), rounds=3, optimizer=momentum
         )
         algorithm = wrapper(federation.algorithm)
-        federation.algorithm = federation.engine.module.algorithm = algorithm
+        federation.algorithm = federation.engine.site.module.algorithm = algorithm
+        federation.server = algorithm.server_state(federation.initial)
         return run(federation, engine, 1)
 
-    eager, fused = trained(EagerEngine), trained(FusedEngine)
+    eager, fused = trained(EagerTraining), trained(FusedTraining)
     assert_leaves_close(server_of(fused), server_of(eager), tol=1e-9)
     plain = federation_of(make_data, make_federation, name, mlp(), rounds=3, optimizer=momentum)
     first = next(iter(server_of(eager)))
@@ -121,10 +122,10 @@ def test_frozen_batchnorm_is_frozen_in_both_models(make_data, make_federation):
 
 def test_the_model_is_trainable_after_a_stage(make_data, make_federation):
     federation = run(federation_of(make_data, make_federation, "fedbabu", mlp()))
-    assert all(p.requires_grad for p in federation.engine.model.parameters())
+    assert all(p.requires_grad for p in federation.engine.site.model.parameters())
 
 
-@pytest.mark.parametrize("engine", [EagerEngine, FusedEngine, AutoEngine])
+@pytest.mark.parametrize("engine", [EagerTraining, FusedTraining, AutoTraining])
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [

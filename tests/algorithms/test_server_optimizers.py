@@ -17,7 +17,7 @@ from flfast.algorithms.fednova import fednova
 from flfast.algorithms.fedopt import fedopt
 from flfast.algorithms.fedyogi import fedyogi
 from flfast.algorithms.scaffold import scaffold
-from flfast.engines.eager import EagerEngine
+from flfast.engines.eager import EagerTraining
 
 PARTIAL = {"fraction": 0.6, "count": None, "dropout": 0.3}
 ADAM = {"server_lr": 0.05, "beta1": 0.9, "beta2": 0.99, "tau": 0.01}
@@ -177,7 +177,7 @@ BUFFERS = {
 def test_buffers_are_averaged(make_data, make_federation, algorithm):
     def after_a_round(algorithm):
         federation = make_federation(make_data([6, 8]), with_batchnorm(), algorithm=algorithm)
-        return ran(federation, EagerEngine).server["buffers"]
+        return ran(federation, EagerTraining).server["buffers"]
 
     plain = fedavg(weighting=algorithm.weighting)
     torch.testing.assert_close(after_a_round(algorithm), after_a_round(plain))

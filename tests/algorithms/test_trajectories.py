@@ -296,7 +296,7 @@ def test_fedbn_follows_the_paper(make_data, make_federation):
             {"0.weight": scale[k], "0.bias": shift[k], **shared},
             tol=1e-6,
         )
-        own = federation.engine.states.get(k)["own"]["buffers"]
+        own = federation.engine.site.states.get(k)["own"]["buffers"]
         assert_leaves_close(
             {"mean": own["0.running_mean"], "var": own["0.running_var"]},
             {"mean": means[k], "var": variances[k]},

@@ -5,8 +5,8 @@ from algorithms_by_name import assert_leaves_close, federation_of, run
 from engine_runs import mlp
 from torch import nn
 
-from flfast.engines.eager import EagerEngine
-from flfast.engines.fused.fused import FusedEngine
+from flfast.engines.eager import EagerTraining
+from flfast.engines.fused.training import FusedTraining
 from flfast.plan import Batching
 
 SPLIT = {"fedper", "fedrep", "lg_fedavg", "fedbabu"}
@@ -39,10 +39,10 @@ def assert_engines_agree(name, make_model, make_data, make_federation, *, sizes,
         )
         return run(federation, engine, stack)
 
-    eager, fused = one(EagerEngine), one(FusedEngine)
+    eager, fused = one(EagerTraining), one(FusedTraining)
     assert_leaves_close(flat(fused.server), flat(eager.server), tol=1e-9)
     for k in range(len(sizes)):
-        found, expected = (flat(f.engine.states.get(k) or {}) for f in (fused, eager))
+        found, expected = (flat(f.engine.site.states.get(k) or {}) for f in (fused, eager))
         assert_leaves_close(found, expected, tol=1e-9)
     for row, expected in zip(fused.history[1:], eager.history[1:], strict=True):
         for column in ("train/loss", "comm/up_bytes", "comm/down_bytes"):

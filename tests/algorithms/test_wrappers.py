@@ -17,8 +17,8 @@ from flfast.algorithms.keep_local import keep_local
 from flfast.algorithms.local import local
 from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
 from flfast.attacks.gaussian import gaussian
-from flfast.engines.auto import AutoEngine
-from flfast.engines.eager import EagerEngine
+from flfast.engines.auto import AutoTraining
+from flfast.engines.eager import EagerTraining
 from flfast.federation.samplers.cohort import Cohort
 from flfast.lit.batchnorm import batchnorm_weights
 from flfast.server.channel import Channel
@@ -73,7 +73,9 @@ def test_with_fedbn_the_servers_batchnorm_is_unchanged_and_clients_have_their_ow
     before = model().state_dict()
     for name, value in federation.weights().items():
         assert torch.equal(value, before[name]) == name.startswith("1."), name
-    means = [federation.engine.states.get(k)["own"]["buffers"]["1.running_mean"] for k in (0, 1)]
+    means = [
+        federation.engine.site.states.get(k)["own"]["buffers"]["1.running_mean"] for k in (0, 1)
+    ]
     assert not torch.equal(*means)
     assert "personal/accuracy" in federation.history[0], "also before the first round"
 
@@ -143,11 +145,11 @@ def test_optimizer_states_of_local_leaves_stay_on_the_client(run, optimizer, kep
     shared += num_bytes(federation.server["optimizer"])
     for column in ("comm/down_bytes", "comm/up_bytes"):
         assert federation.history[3][column] == 2 * shared
-    first, second = (flat(federation.engine.states.get(k)["optimizer"]) for k in (0, 1))
+    first, second = (flat(federation.engine.site.states.get(k)["optimizer"]) for k in (0, 1))
     assert {name.partition("/")[0] for name in first} == kept
     assert not any(torch.equal(first[n], second[n]) for n in first if not n.endswith("/step"))
     if kept == PARAMS:  # nothing is shared
-        expected = finals(keep_optimizer).engine.states.get(0)["optimizer"]
+        expected = finals(keep_optimizer).engine.site.states.get(0)["optimizer"]
         torch.testing.assert_close(first, flat(expected))
 
 
@@ -169,18 +171,19 @@ def test_engines_agree_on_optimizer_states_of_late_clients(
             make_data, make_federation, name, mlp(), rounds=3, optimizer=optimizer, lr=0.02
         )
         federation.algorithm = wrapper(federation.algorithm)
-        federation.engine.module.algorithm = federation.algorithm
+        federation.engine.site.module.algorithm = federation.algorithm
+        federation.server = federation.algorithm.server_state(federation.initial)
         federation.cohort = lambda r: Cohort(np.arange(3 if r == 3 else 2), np.array([], int))
         return ran(federation, engine, stack=1)
 
     # The fused engine has one step counter for all leaves; auto is eager if counters differ.
-    eager, auto = (trained(engine) for engine in (EagerEngine, AutoEngine))
+    eager, auto = (trained(engine) for engine in (EagerTraining, AutoTraining))
     torch.testing.assert_close(auto.server, eager.server, rtol=1e-6, atol=1e-6)
     for k in range(3):
-        found, expected = (f.engine.states.get(k) for f in (auto, eager))
+        found, expected = (f.engine.site.states.get(k) for f in (auto, eager))
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     counts = optimizer is torch.optim.Adam and wrapper is average_optimizer
-    engine = engine_of(auto, AutoEngine, stack=1)
+    engine = engine_of(auto, AutoTraining, stack=1)
     expected = "eager" if counts and name != "fedrep" else "fused"
     assert engine.choose(auto.plans(1, [])).startswith(expected)
 
@@ -229,7 +232,6 @@ def test_a_wrapped_algorithm_reads_its_own_state_in_loss_and_correction(run, wra
 
     plain = Algorithm(
         name="counting",
-        stateful=True,
         client_state=lambda broadcast: {"rounds": torch.zeros(())},
         loss=loss,
         correct=correct,

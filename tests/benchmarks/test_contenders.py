@@ -12,8 +12,6 @@ from flfast.train import CONF
 @pytest.mark.parametrize(
     ("name", "engine", "threads", "ranks"),
     [
-        ("plain", "plain", 1, 0),
-        ("plain-2", "plain", 2, 0),
         ("eager", "eager", 1, 0),
         ("eager-2", "eager", 2, 0),
         ("eager-ddp2", "eager", 1, 2),
@@ -25,6 +23,21 @@ def test_a_name_says_engine_threads_and_ranks(name, engine, threads, ranks):
     assert parse(name) == Contender(name, engine, threads, ranks)
 
 
+@pytest.mark.parametrize(
+    ("name", "threads", "ranks", "channels_last"),
+    [
+        ("plain", 1, 0, False),
+        ("plain-2", 2, 0, False),
+        ("plain-cl", 1, 0, True),
+        ("plain-cl-4", 4, 0, True),
+        ("plain-2p", 1, 2, True),
+    ],
+)
+def test_a_name_says_how_the_plain_loop_runs(name, threads, ranks, channels_last):
+    expected = Contender(name, "plain", threads, ranks, channels_last=channels_last)
+    assert parse(name) == expected
+
+
 def test_a_name_says_the_algorithm():
     chosen = ("algorithm=fedrep", "algorithm.head_epochs=1")
     assert parse("flfast:fedrep:head_epochs=1") == Contender(
@@ -34,7 +47,16 @@ def test_a_name_says_the_algorithm():
 
 @pytest.mark.parametrize(
     "name",
-    ["", "eager-0", "plain-ddp2", "eager-2-2", "slow-2", "plain:scaffold", "flfast:gossip"],
+    [
+        "",
+        "eager-0",
+        "plain-ddp2",
+        "eager-2-2",
+        "slow-2",
+        "plain:scaffold",
+        "plain-0p",
+        "flfast:gossip",
+    ],
 )
 def test_a_name_that_says_nothing_is_refused(name):
     with pytest.raises(ValueError, match="no such contender; allowed: plain-THREADS"):

@@ -3,6 +3,7 @@ import sys
 
 import pytest
 
+from benchmarks.checkouts import commit
 from benchmarks.speed import arguments, interleaved, main
 
 
@@ -69,6 +70,27 @@ def test_a_failing_contender_ends_the_call_with_what_it_said(speed, tmp_path):
 def test_the_order_of_contenders_rotates():
     order = [(repeat, who) for repeat, who in interleaved(["a", "b", "c"], 2)]
     assert order == [(0, "a"), (0, "b"), (0, "c"), (1, "b"), (1, "c"), (1, "a")]
+
+
+def test_two_checkouts_take_turns_in_running_first():
+    order = [who for _, who in interleaved([("a@x", "a"), ("plain",)], 3)]
+    assert order == ["a@x", "a", "plain", "plain", "a", "a@x", "a@x", "a", "plain"]
+
+
+@pytest.mark.slow
+def test_a_commit_is_measured_beside_this_checkout(speed, tmp_path, root):
+    if not commit(root):
+        pytest.skip("not a git checkout")
+    code, said = speed(
+        "--quick", "--workloads", "W2", "--against", "HEAD", "--output", str(tmp_path)
+    )
+    assert code == 0, said
+    (path,) = tmp_path.glob("*.json")
+    result = json.loads(path.read_text())
+    before, now = result["checkouts"]
+    assert list(result["workloads"][0]["measured"]) == [f"flfast@{before}", "flfast"]
+    assert now == ""
+    assert f"| W2-quick | flfast@{before} | flfast |" in said
 
 
 def test_a_quick_call_repeats_once():

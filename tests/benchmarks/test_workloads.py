@@ -1,7 +1,9 @@
 from pathlib import Path
 
 import pytest
+from torch import nn
 
+from benchmarks.building import build_model
 from benchmarks.workloads import USUAL, WORKLOADS, find
 
 NOWHERE = Path("nowhere")
@@ -32,12 +34,29 @@ def test_a_population_ten_times_as_large_has_the_same_work():
     assert (large.steps, large.samples, large.num_test) == (100, 200, small.num_test)
 
 
+def test_w6_has_cifar10s_sizes():
+    w6, augmented = WORKLOADS["W6"], WORKLOADS["W6a"]
+    assert (w6.num_train, w6.num_test, w6.shape) == (50_000, 10_000, (3, 32, 32))
+    # 78 steps of 64 and one of 8, three times, of ten clients.
+    assert (w6.steps, w6.samples) == (3 * 10 * 79, 3 * 50_000)
+    assert w6.data_bytes == 60_000 * (3072 + 8)
+    assert (augmented.steps, augmented.samples) == (w6.steps, w6.samples)
+    assert "data.random_crop=4" in augmented.flfast_overrides(device="cpu", rounds=1)
+    assert not any("crop" in word for word in w6.flfast_overrides(device="cpu", rounds=1))
+
+
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_quick_workload_is_small_and_whole(name):
     quick = find(name, pfllib=NOWHERE, quick=True)
     assert 0 < quick.steps <= WORKLOADS[name].steps
     assert 1 <= quick.cohort <= quick.num_clients <= WORKLOADS[name].num_clients
     assert quick.num_test > 0
+
+
+def test_a_model_convolves_where_its_module_does():
+    for workload in WORKLOADS.values():
+        layers = build_model(workload).modules()
+        assert workload.convolves == any(isinstance(layer, nn.Conv2d) for layer in layers)
 
 
 def test_comparisons_within_flfast_run_when_asked_for():

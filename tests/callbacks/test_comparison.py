@@ -1,4 +1,3 @@
-import csv
 import os
 import subprocess
 import sys
@@ -7,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import flfast
-from flfast.callbacks.comparison import report
+from flfast.callbacks.comparison import write_comparison
 from flfast.callbacks.comparison_figure import draw_comparison, shown_columns
-from flfast.callbacks.sweep import combinations, mean_series, read_jobs, varying
+from flfast.callbacks.sweep import group_by_settings, mean_series, read_jobs, varying_keys
 from flfast.loggers.columns import COLUMNS
-from flfast.loggers.table import RoundTable
+from flfast.loggers.table import RoundTable, read_rows
 
 REPOSITORY = Path(flfast.__file__).parents[1]
 
@@ -70,12 +69,12 @@ def sweep(tmp_path):
 def test_jobs_come_in_the_order_of_their_numbers(sweep):
     jobs = read_jobs(sweep)
     assert [job.num for job in jobs] == list(range(11))
-    assert varying(jobs) == ["partition.alpha", "seed"]
+    assert varying_keys(jobs) == ["partition.alpha", "seed"]
     assert [job.num for job in jobs if job.failed] == [3]
 
 
 def test_jobs_that_differ_in_the_seed_alone_are_averaged(sweep):
-    groups = combinations(read_jobs(sweep))
+    groups = group_by_settings(read_jobs(sweep))
     assert [job.num for job in groups["0",]] == [0, 1]
     rounds, values = mean_series(groups["0",], "local/accuracy")
     assert rounds == [0, 2]
@@ -84,7 +83,7 @@ def test_jobs_that_differ_in_the_seed_alone_are_averaged(sweep):
 
 
 def test_the_report_names_what_differs_and_what_failed(sweep, capsys):
-    report(sweep)
+    write_comparison(sweep)
     out = capsys.readouterr().out
     lines = [line.split() for line in out.splitlines()]
     assert ["job", "partition.alpha", "seed", "local/accuracy", "rounds", "time"] in lines
@@ -93,8 +92,7 @@ def test_the_report_names_what_differs_and_what_failed(sweep, capsys):
     assert ["10", "5", "0", "60.00", "%", "2", "4.5", "s"] in lines
     assert ["0", "50.50", "±", "0.71", "%", "2"] in lines
     assert ["1", "52.00", "%", "1"] in lines
-    with (sweep / "comparison.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(sweep / "comparison.csv")
     assert [row["status"] for row in rows].count("failed") == 1
     assert rows[10]["partition.alpha"] == "5"
     assert float(rows[10]["local/accuracy"]) == 0.6
@@ -121,10 +119,10 @@ def test_the_picture_shows_the_models_that_clients_would_use(tmp_path, views, sh
 
 
 def test_a_sweep_in_which_all_failed_or_nothing_began_is_reported_too(tmp_path, capsys):
-    report(tmp_path)
+    write_comparison(tmp_path)
     assert capsys.readouterr().out == ""
     make_job(tmp_path, 0, [], [])
-    report(tmp_path)
+    write_comparison(tmp_path)
     assert "failed" in capsys.readouterr().out
     assert not (tmp_path / "comparison.png").exists()
 

@@ -1,4 +1,3 @@
-import csv
 import json
 import time
 
@@ -11,13 +10,9 @@ from flfast.callbacks.curves import Curves
 from flfast.callbacks.final_weights import FinalWeights
 from flfast.callbacks.partition_report import PartitionReport, label_counts
 from flfast.loggers.columns import CLIENT_COLUMNS
+from flfast.loggers.table import read_rows
 
 PNG = b"\x89PNG"
-
-
-def read(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def trained(loss):
@@ -30,7 +25,7 @@ def test_the_clients_table_has_a_row_for_every_round_and_client(federation):
     table.on_round_end(run, {"round": 0}, {2: {"local/accuracy": 0.1}})
     table.on_round_end(run, {"round": 1}, {7: {"status": "dropped"}, 3: trained(0.5)})
     path = run.run_dir / "clients.csv"
-    rows = read(path)
+    rows = read_rows(path)
     assert tuple(path.read_text().splitlines()[0].split(",")) == CLIENT_COLUMNS
     assert [(row["round"], row["client_id"]) for row in rows] == [
         ("0", "2"),
@@ -49,7 +44,7 @@ def test_the_clients_table_can_keep_the_last_evaluated_round_alone(federation):
         [{0: {"local/loss": 2.0}}, {0: {**trained(1.0), "val/auc": 0.5}, 1: {}}, {0: trained(0.5)}]
     ):
         table.on_round_end(run, {"round": round_idx}, clients)
-    rows = read(run.run_dir / "clients.csv")
+    rows = read_rows(run.run_dir / "clients.csv")
     assert [(row["round"], row["client_id"]) for row in rows] == [("1", "0"), ("1", "1")]
 
 
@@ -59,7 +54,7 @@ def test_a_resumed_run_repeats_no_client(federation):
         table = ClientsTable(every_round=True)
         for round_idx in range(first, 4):
             table.on_round_end(run, {"round": round_idx}, {0: trained(round_idx / 2)})
-    assert [row["round"] for row in read(run.run_dir / "clients.csv")] == ["1", "2", "3"]
+    assert [row["round"] for row in read_rows(run.run_dir / "clients.csv")] == ["1", "2", "3"]
 
 
 def test_the_weights_are_read_without_pickle(federation):

@@ -6,8 +6,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from flfast.checkpoints.compatibility import check_same, differences, digest
-from flfast.checkpoints.folders import BrokenCheckpointError, read
+from flfast.checkpoints.compatibility import check_same_experiment, differences, digest
+from flfast.checkpoints.folders import BrokenCheckpointError, read_checkpoint
 from flfast.train import CONF
 
 
@@ -41,7 +41,7 @@ def test_hardware_and_what_is_shown_may_change(configs, overrides):
     before, now = configs(), configs(*overrides)
     assert differences(before, now) == []
     assert digest(before) == digest(now)
-    check_same(before, now, done=3)
+    check_same_experiment(before, now, done=3)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_hardware_and_what_is_shown_may_change(configs, overrides):
         ("seed=1", "seed: 0 -> 1"),
         ("optimizer.lr=0.5", "optimizer.lr: 0.05 -> 0.5"),
         ("partition.alpha=9", "partition.alpha: "),
-        ("algorithm=fedprox", "algorithm.mu: nothing -> "),
+        ("algorithm=fedprox", "algorithm.mu: not set -> "),
         ("model.hidden=[3]", "model.hidden: [200, 200] -> [3]"),
         ("trainer.gradient_clip_val=1", "trainer.gradient_clip_val: null -> 1"),
         ("trainer.accumulate_grad_batches=2", "trainer.accumulate_grad_batches: 1 -> 2"),
@@ -58,30 +58,30 @@ def test_hardware_and_what_is_shown_may_change(configs, overrides):
         ("batch_size=3", "batch_size: 10 -> 3"),
         ("bn=frozen", 'bn: "aggregate" -> "frozen"'),
         ("split.val=0.2", "split.val: 0.1 -> 0.2"),
-        ("schedule=growing_batch", "schedule.phases.0: nothing -> "),
+        ("schedule=growing_batch", "schedule.phases.0: not set -> "),
     ],
 )
 def test_everything_else_is_refused_with_what_it_was(configs, override, said):
     before, now = configs(), configs(override)
     assert digest(before) != digest(now)
     with pytest.raises(ValueError, match="of another experiment") as error:
-        check_same(before, now, done=1)
+        check_same_experiment(before, now, done=1)
     assert said in str(error.value)
 
 
 def test_rounds_may_not_fall_below_what_is_done(configs):
-    check_same(configs(), configs("rounds=7"), done=7)
+    check_same_experiment(configs(), configs("rounds=7"), done=7)
     with pytest.raises(ValueError, match="rounds=6: the checkpoint is of round 7; allowed: >= 7"):
-        check_same(configs(), configs("rounds=6"), done=7)
+        check_same_experiment(configs(), configs("rounds=6"), done=7)
 
 
 def test_a_learning_rate_that_follows_the_rounds_has_to_be_kept(configs):
     before = configs("lr_schedule=cosine", "rounds=9")
     with pytest.raises(ValueError, match=r"T_max: 9 -> 12") as error:
-        check_same(before, configs("lr_schedule=cosine", "rounds=12"), done=9)
-    assert "what follows rounds=12 can be set to what it was" in str(error.value)
+        check_same_experiment(before, configs("lr_schedule=cosine", "rounds=12"), done=9)
+    assert "set options that depend on rounds=12 to their previous values" in str(error.value)
     kept = configs("lr_schedule=cosine", "rounds=12", "lr_schedule.scheduler.T_max=9")
-    check_same(before, kept, done=9)
+    check_same_experiment(before, kept, done=9)
 
 
 def test_phases_that_count_from_the_end_move_with_the_rounds(configs):
@@ -109,7 +109,7 @@ def in_phases(configs, *phases, rounds=9):
 @pytest.mark.parametrize("now", PHASES, ids=len)
 def test_hardware_of_phases_may_change_as_any_other(configs, before, now):
     before, now = in_phases(configs, (3, before)), in_phases(configs, (3, now))
-    check_same(before, now, done=5)
+    check_same_experiment(before, now, done=5)
     assert digest(before) == digest(now)
 
 
@@ -133,13 +133,15 @@ def test_phases_of_hardware_only_may_come_and_go(configs):
     ],
     ids=" ".join,
 )
-def test_science_of_phases_may_not(configs, words):
+def test_fixed_settings_of_phases_may_not(configs, words):
     with pytest.raises(ValueError, match=r"schedule.phases.0: .*batch_size=5.* -> ") as error:
-        check_same(in_phases(configs, (3, PHASES[1])), in_phases(configs, (3, words)), done=1)
+        check_same_experiment(
+            in_phases(configs, (3, PHASES[1])), in_phases(configs, (3, words)), done=1
+        )
     assert "devices" not in str(error.value)
 
 
-def test_evaluations_that_a_schedule_counts_are_science(configs):
+def test_evaluations_that_a_schedule_counts_are_fixed(configs):
     fixed = differences(configs("schedule=adaptive"), configs("schedule=adaptive", "eval_every=2"))
     assert fixed == ["eval_every: 1 -> 2"]
 
@@ -148,5 +150,5 @@ def test_a_checkpoint_that_does_not_say_what_it_is_is_broken(tmp_path):
     path = tmp_path / "round-000001"
     path.mkdir()
     (path / "about.json").write_text('{"format": 1, "files": {}}')
-    with pytest.raises(BrokenCheckpointError, match="does not say round, world_size"):
-        read(path)
+    with pytest.raises(BrokenCheckpointError, match="lacks round, world_size"):
+        read_checkpoint(path)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flfast.algorithms.scaffold import scaffold
 from flfast.checkpoints.contents import check_history, check_server, check_states
-from flfast.checkpoints.folders import ABOUT, BrokenCheckpointError, read
+from flfast.checkpoints.folders import ABOUT, BrokenCheckpointError, read_checkpoint
 from flfast.state.store import ClientStates
 
 ALGORITHM = scaffold(server_lr=1.0, momentum=0.0, nesterov=False, local_optimizer_state="reset")
@@ -105,7 +105,7 @@ def test_states_may_lack_leaves_that_are_not_shared_and_no_part():
     del content["stacks"][0]["states"]["control"]["b"]
     check(content)
     del content["stacks"][0]["states"]["control"]
-    with pytest.raises(BrokenCheckpointError, match="states: of other names than control"):
+    with pytest.raises(BrokenCheckpointError, match="states: does not have the keys control"):
         check(content)
 
 
@@ -194,11 +194,11 @@ def checkpoint():
 @example("decided", [{"widths": {"0": {"b": 0}}}])
 @example("decided", [{"finetuning": {"engines": []}}])
 def test_what_about_says_is_of_the_right_kind_or_broken(checkpoint, name, value):
-    assert read(checkpoint).round_idx == 3
+    assert read_checkpoint(checkpoint).round_idx == 3
     before = (checkpoint / ABOUT).read_text()
     (checkpoint / ABOUT).write_text(json.dumps({**ABOUT_IT, name: value}))
     try:
-        about = read(checkpoint).about
+        about = read_checkpoint(checkpoint).about
     except BrokenCheckpointError as error:
         assert "round-000003" in str(error)
     else:
@@ -216,4 +216,4 @@ def test_what_is_no_file_is_broken(checkpoint, tmp_path, name, kind):
     (copy / name).unlink()
     FILES[kind](copy / name)
     with pytest.raises(BrokenCheckpointError, match="round-000003"):
-        read(copy)
+        read_checkpoint(copy)

@@ -16,11 +16,11 @@ from flfast.checkpoints.folders import (
     ABOUT,
     BrokenCheckpointError,
     checkpoint_dir,
-    find,
-    finished,
-    outdated,
-    read,
-    unfinished,
+    checkpoint_folders,
+    expired_folders,
+    find_checkpoints,
+    partial_folders,
+    read_checkpoint,
 )
 
 ABOUT_IT = {"format": 1, "config": {}, "world_size": 1, "sizes": {}, "data": "", "loggers": {}}
@@ -71,12 +71,12 @@ def test_a_torn_file_is_found_out(tmp_path_factory, data):
     content = path.read_bytes()
     path.write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
     with pytest.raises(BrokenCheckpointError, match="round-000002"):
-        read(torn)
-    assert [checkpoint.path for checkpoint in find("auto", run_dir)] == [good]
+        read_checkpoint(torn)
+    assert [checkpoint.path for checkpoint in find_checkpoints("auto", run_dir)] == [good]
     with pytest.raises(ValueError, match="round-000002"):
-        find(str(torn), run_dir)
+        find_checkpoints(str(torn), run_dir)
     with pytest.raises(ValueError, match="round-000002"):
-        find(str(run_dir), run_dir)
+        find_checkpoints(str(run_dir), run_dir)
 
 
 @settings(max_examples=15)
@@ -104,12 +104,12 @@ def test_a_kill_between_any_two_steps_leaves_the_latest_checkpoint_or_the_one_be
             write(tmp_path, 2)
             os._exit(0)
         _, status = os.waitpid(pid, 0)
-        (latest, *_) = find("auto", tmp_path)
+        (latest, *_) = find_checkpoints("auto", tmp_path)
         names.append(latest.path.name)
         saved = files.read_tensors(latest.path / "server.pt")
         assert saved["round"] == latest.round_idx
         assert torch.equal(saved["values"], torch.full((1000,), float(latest.round_idx)))
-        for path in unfinished(tmp_path):
+        for path in partial_folders(tmp_path):
             files.remove(path)
         if os.WIFEXITED(status):
             break
@@ -153,20 +153,23 @@ def test_a_full_disk_is_an_error_that_says_so(tmp_path):
 def test_the_newest_ones_stay_and_the_best(tmp_path):
     for round_idx in (1, 2, 3, 10, 1_000_000):
         write(tmp_path, round_idx)
-    assert [path.name for path in finished(tmp_path)][:2] == ["round-1000000", "round-000010"]
-    gone = outdated(tmp_path, keep_last=2, best=2)
+    assert [path.name for path in checkpoint_folders(tmp_path)][:2] == [
+        "round-1000000",
+        "round-000010",
+    ]
+    gone = expired_folders(tmp_path, keep_last=2, best=2)
     assert [path.name for path in gone] == ["round-000003", "round-000001"]
 
 
 def test_a_folder_without_checkpoints_begins_a_run_under_auto_only(tmp_path):
-    assert find("auto", tmp_path) == []
+    assert find_checkpoints("auto", tmp_path) == []
     with pytest.raises(ValueError, match=r"resume=.*there is no checkpoint; allowed: auto"):
-        find(str(tmp_path), tmp_path)
+        find_checkpoints(str(tmp_path), tmp_path)
 
 
 def test_a_checkpoint_of_another_format_is_refused(tmp_path):
     path = write(tmp_path, 1)
     about = json.loads((path / ABOUT).read_text())
     (path / ABOUT).write_text(json.dumps({**about, "format": 99}))
-    with pytest.raises(BrokenCheckpointError, match="of format 99, this flfast reads 1"):
-        read(path)
+    with pytest.raises(BrokenCheckpointError, match="has format 99, this flfast reads 1"):
+        read_checkpoint(path)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from flfast.checkpoints.files import read_tensors
-from flfast.checkpoints.folders import finished
-from flfast.checkpoints.keeper import Checkpoints
+from flfast.checkpoints.folders import checkpoint_folders
+from flfast.checkpoints.keeper import CheckpointKeeper
 from flfast.checkpoints.policy import Policy
 from flfast.checkpoints.signals import StopRequests
 from flfast.distributed.world import ALONE
@@ -21,8 +21,8 @@ def test_a_checkpoint_is_of_its_round_whatever_the_next_one_changes(tmp_path, me
     for client in range(8):
         states.put(client, {"w": torch.full((1_000_000,), float(client))})
     policy = Policy(every=1, keep_last=2, keep_best=None)
-    requests = StopRequests(alone=True)
-    keeper = Checkpoints(policy, tmp_path, states, ALONE, {"format": 1}, requests)
+    requests = StopRequests(exit_on_second=True)
+    keeper = CheckpointKeeper(policy, tmp_path, states, ALONE, {"format": 1}, requests)
     server = {"params": {"w": torch.zeros(3)}}
     engine = SimpleNamespace(decided={})
     federation = SimpleNamespace(
@@ -33,7 +33,7 @@ def test_a_checkpoint_is_of_its_round_whatever_the_next_one_changes(tmp_path, me
         states.put(client, {"w": torch.full((1_000_000,), -1.0)})
     server["params"]["w"].fill_(-1)
     keeper.close()
-    (path,) = finished(tmp_path)
+    (path,) = checkpoint_folders(tmp_path)
     (saved,) = read_tensors(path / "clients-0-of-1.pt")["stacks"]
     expected = torch.arange(8.0)
     assert saved["clients"].tolist() == list(range(8))

@@ -8,7 +8,12 @@ import torch
 from tables import assert_same_numbers, rows, timeless
 
 from flfast.checkpoints import restore
-from flfast.checkpoints.folders import clients_file, find, finished, read
+from flfast.checkpoints.folders import (
+    checkpoint_folders,
+    clients_file,
+    find_checkpoints,
+    read_checkpoint,
+)
 from flfast.distributed.world import World
 from flfast.state.store import ClientStates
 
@@ -34,7 +39,7 @@ def tensors(folder):
             for name, child in node.items() if isinstance(node, dict) else enumerate(node):
                 walk(f"{prefix}/{name}", child)
 
-    latest = finished(folder)[0]
+    latest = checkpoint_folders(folder)[0]
     for path in sorted(latest.glob("*.pt")):
         walk(path.name, torch.load(path, weights_only=True))
     return found
@@ -110,8 +115,8 @@ def test_another_folder_goes_on_from_a_path_and_has_all_rounds(flfast_run, stopp
 
 def test_an_earlier_round_is_gone_back_to(flfast_run, stopped):
     whole = go_on(flfast_run, run_dir="stopped")
-    earlier = finished(stopped)[1]
-    assert read(earlier).round_idx == 2
+    earlier = checkpoint_folders(stopped)[1]
+    assert read_checkpoint(earlier).round_idx == 2
     again = flfast_run(
         *(*SMALL, "algorithm=scaffold", "rounds=2", f"resume={earlier}"), run_dir="again"
     )
@@ -148,7 +153,7 @@ def test_a_run_goes_on_with_more_ranks_and_with_fewer(flfast_run, stopped):
     ranks = ("strategy=ddp", "trainer.devices=2")
     alone = go_on(flfast_run, f"resume={stopped}", "rounds=5", run_dir="alone")
     folder = go_on(flfast_run, *ranks, "rounds=4")
-    about = read(finished(folder)[0]).about
+    about = read_checkpoint(checkpoint_folders(folder)[0]).about
     assert (about["round"], about["world_size"], len(about["files"])) == (4, 2, 3)
     assert len(about["decided"]) == 2
     back = go_on(flfast_run, "rounds=5")
@@ -163,38 +168,38 @@ def test_a_disk_that_is_full_for_ranks_is_one_warning_and_training_goes_on(flfas
     words = (*large, "strategy=ddp", "trainer.devices=2", "rounds=4")
     disk = f"+callbacks.disk={{_target_: ranks_that_fail.FullDisk, ranks: {full}}}"
     folder = flfast_run(*words, disk)
-    assert log_of(folder).count("training goes on") == 1
+    assert log_of(folder).count("training continues") == 1
     assert not list((folder / "checkpoints").glob("*.part"))
-    assert read(finished(folder)[0]).round_idx == 2
+    assert read_checkpoint(checkpoint_folders(folder)[0]).round_idx == 2
     before = timeless(folder)
     assert [row["round"] for row in before] == ["0", "1", "2", "3", "4"]
     if full == [1]:
         assert timeless(flfast_run(*words, "resume=auto")) == before
-        assert read(finished(folder)[0]).round_idx == 4
+        assert read_checkpoint(checkpoint_folders(folder)[0]).round_idx == 4
 
 
 def test_states_of_any_world_are_dealt_to_any_other(stopped, monkeypatch):
     """Every client's state is on its owner, once, whatever the number of ranks was."""
-    monkeypatch.setattr(restore, "AT_ONCE", 1)  # a row at a time
+    monkeypatch.setattr(restore, "CHUNK_BYTES", 1)  # a row at a time
 
     def known(stacks):
         assert stacks
 
-    (checkpoint, *_) = find("auto", stopped)
+    (checkpoint, *_) = find_checkpoints("auto", stopped)
     whole = ClientStates()
-    whole.load_state_dict(restore._own_states(checkpoint, World(), known))
+    whole.load_state_dict(restore._load_own_states(checkpoint, World(), known))
     assert len(whole) > 3
     for size in (2, 3):
         for rank in range(size):
             part = ClientStates()
-            part.load_state_dict(restore._own_states(checkpoint, World(rank, size), known))
+            part.load_state_dict(restore._load_own_states(checkpoint, World(rank, size), known))
             assert len(part) == sum(
                 k % size == rank and whole.get(k) is not None for k in range(10)
             )
             torch.save(part.state_dict(), checkpoint.path / clients_file(rank, size))
         checkpoint.about["world_size"] = size
     again = ClientStates()
-    again.load_state_dict(restore._own_states(checkpoint, World(), known))
+    again.load_state_dict(restore._load_own_states(checkpoint, World(), known))
     for k in range(10):
         left, right = whole.get(k), again.get(k)
         assert (left is None) == (right is None)
@@ -204,12 +209,12 @@ def test_states_of_any_world_are_dealt_to_any_other(stopped, monkeypatch):
 
 def test_a_broken_checkpoint_is_passed_over_with_a_warning(flfast_run, stopped):
     whole = go_on(flfast_run, f"resume={stopped}", run_dir="whole")
-    newest, _ = finished(stopped)
+    newest, _ = checkpoint_folders(stopped)
     # As long as it was, so that only reading it tells.
     size = (newest / "server.pt").stat().st_size
     (newest / "server.pt").write_bytes(bytes(size))
     assert_identical(go_on(flfast_run), whole)
-    assert "passed over" in log_of(stopped)
+    assert "skipping a broken checkpoint" in log_of(stopped)
 
 
 def refused(flfast_run, capsys, *overrides):
@@ -225,15 +230,15 @@ def test_another_experiment_is_refused_and_nothing_is_touched(flfast_run, stoppe
     assert "seed: 0 -> 3" in said
     assert "optimizer.lr: 0.05 -> 1.0" in said
     assert "rounds=1: the checkpoint is of round 2" in refused(flfast_run, capsys, "rounds=1")
-    assert "resume=auto goes on with it" in refused(flfast_run, capsys, "resume=null")
+    assert "resume=auto to continue that run" in refused(flfast_run, capsys, "resume=null")
     assert "there is no checkpoint" in refused(flfast_run, capsys, "resume=nowhere")
     assert (stopped / "metrics.csv").read_text() == before
 
 
 def test_other_data_under_the_same_name_are_refused(flfast_run, stopped, capsys):
-    path = finished(stopped)[0] / "about.json"
+    path = checkpoint_folders(stopped)[0] / "about.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "data": "00000000"}))
-    assert "its data were others" in refused(flfast_run, capsys)
+    assert "belongs to other data" in refused(flfast_run, capsys)
 
 
 @pytest.mark.usefixtures("stopped")
@@ -242,7 +247,7 @@ def test_another_precision_is_said(flfast_run):
     phases = f"schedule.phases=[{{from: 3, overrides: {words}}}]"
     folder = go_on(flfast_run, "trainer.precision=bf16-mixed", phases)
     assert rows(folder)[-1]["plan/strategy"] == "dp"
-    assert "up to round 2 it was 32-true: other numbers than in one go" in log_of(folder)
+    assert "but 32-true up to round 2: results will differ from a run without" in log_of(folder)
 
 
 def test_auto_begins_where_there_is_nothing_and_ends_where_all_is_done(flfast_run):
@@ -255,7 +260,7 @@ def test_auto_begins_where_there_is_nothing_and_ends_where_all_is_done(flfast_ru
 def test_a_size_that_was_found_stays(flfast_run):
     words = (*SMALL, "batch_size=auto")
     folder = flfast_run(*words, "rounds=1")
-    about = read(finished(folder)[0])
+    about = read_checkpoint(checkpoint_folders(folder)[0])
     assert about.about["sizes"]["batch_size"] > 10
     path = about.path / "about.json"
     path.write_text(json.dumps({**about.about, "sizes": {"batch_size": 7}}))
@@ -268,7 +273,7 @@ def test_what_auto_decided_stays_where_the_hardware_does(flfast_run):
     words = (*SMALL, "sampler.count=4")
     folder = flfast_run(*words, "rounds=1")
     assert "engine fused" in log_of(folder)
-    path = finished(folder)[0] / "about.json"
+    path = checkpoint_folders(folder)[0] / "about.json"
     about = json.loads(path.read_text())
     (decided,) = about["decided"]
     assert list(decided["engines"].values()) == [None]
@@ -287,16 +292,16 @@ def test_what_auto_decided_stays_where_the_hardware_does(flfast_run):
     assert "engine eager (it was so)" in log_of(folder.parent / "eager")
     decided_is(None, 2)
     narrow = flfast_run(*words, "rounds=2", f"resume={path.parent}", run_dir="narrow")
-    kept = read(finished(narrow)[0]).about["decided"][0]["widths"]
+    kept = read_checkpoint(checkpoint_folders(narrow)[0]).about["decided"][0]["widths"]
     assert [list(own.values()) for own in kept.values()] == [[2]]
     about["machine"] = "abacus"
     decided_is("it was so", width)
     flfast_run(*words, "rounds=2", f"resume={path.parent}", run_dir="elsewhere")
-    assert "another machine: what engine=auto" in log_of(folder.parent / "elsewhere")
+    assert "since the checkpoint: machine; engine=auto" in log_of(folder.parent / "elsewhere")
     del about["machine"]
     decided_is("it was so", width)
     flfast_run(*words, "rounds=2", "resume=auto", "trainer.benchmark=true")
-    assert "another trainer, machine: what engine=auto decides is decided anew" in log_of(folder)
+    assert "the checkpoint: trainer, machine; engine=auto decides anew" in log_of(folder)
     assert log_of(folder).count("engine fused") == 2
 
 
@@ -305,7 +310,7 @@ def test_the_best_round_stays(flfast_run):
     folder = flfast_run(*SMALL, *words, "rounds=6")
     losses = [float(row["val/loss"]) for row in rows(folder)][1:]
     best = losses.index(min(losses)) + 1
-    assert {read(path).round_idx for path in finished(folder)} == {best, 6}
+    assert {read_checkpoint(path).round_idx for path in checkpoint_folders(folder)} == {best, 6}
 
 
 def test_none_are_left_where_none_are_wanted(flfast_run):
@@ -318,4 +323,4 @@ def test_a_folder_that_cannot_be_written_is_one_warning_and_training_goes_on(flf
     (folder / "checkpoints").write_text("in the way")
     flfast_run(*SMALL, "checkpoint.every=1", "rounds=4")
     assert [row["round"] for row in rows(folder)] == ["0", "1", "2", "3", "4"]
-    assert log_of(folder).count("training goes on") == 1
+    assert log_of(folder).count("training continues") == 1

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from tables import rows, timeless
 
 from flfast import train
-from flfast.checkpoints.folders import finished, read
+from flfast.checkpoints.folders import checkpoint_folders, read_checkpoint
 from flfast.checkpoints.signals import EXIT_STOPPED, StopRequests
 from flfast.config.phases import Phase
 from flfast.setup import launch
@@ -54,7 +54,7 @@ def test_a_run_that_is_told_to_stop_can_go_on(flfast_run, start, number, ranks):
     folder = run.folder / "run"
     assert code == EXIT_STOPPED, said
     done = int(rows(folder)[-1]["round"])
-    assert read(finished(folder)[0]).round_idx == done
+    assert read_checkpoint(checkpoint_folders(folder)[0]).round_idx == done
     assert f"resume=auto hydra.run.dir={folder.absolute()}" in (folder / "train.log").read_text()
     assert not list((folder / "checkpoints").glob("*.part"))
     if ranks != RANKS:
@@ -71,7 +71,7 @@ def test_ranks_agree_to_stop_though_only_one_knew_before_they_met(tmp_path, in_w
 
     def rank(world):
         dist.destroy_process_group()
-        return launch._rank(phases, None, tmp_path / str(world.rank))
+        return launch._run_rank(phases, None, tmp_path / str(world.rank))
 
     outcomes = in_world(2, rank)
     assert [outcomes[rank].stopped for rank in (0, 1)] == [True, True]
@@ -103,11 +103,11 @@ def test_stopping_ends_a_sweep(start):
 
 
 def requests(pipe):
-    with StopRequests(alone=True) as asked:
+    with StopRequests(exit_on_second=True) as asked:
         pipe.send("ready")
-        while asked.asked is None:
+        while asked.received is None:
             time.sleep(0.01)
-        pipe.send(asked.asked)
+        pipe.send(asked.received)
         time.sleep(60)
 
 
@@ -128,11 +128,11 @@ def test_handlers_are_as_they_were_and_a_used_sigusr1_is_left_alone():
     own = signal.signal(signal.SIGUSR1, lambda number, frame: None)
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     used = signal.getsignal(signal.SIGUSR1)
-    with StopRequests(alone=True) as asked:
+    with StopRequests(exit_on_second=True) as asked:
         assert signal.getsignal(signal.SIGTERM) == asked._handle
         assert signal.getsignal(signal.SIGUSR1) is used
         os.kill(os.getpid(), signal.SIGTERM)
-        assert asked.asked == "SIGTERM"
+        assert asked.received == "SIGTERM"
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
     signal.signal(signal.SIGUSR1, own)
 
@@ -144,7 +144,7 @@ def test_a_hung_rank_is_found_and_all_go_on(start):
     code, said = run.end(timeout=120)
     assert code == 0, said
     log = (run.folder / "run" / "train.log").read_text()
-    assert log.count("a rank died: all of them go on from round 2") == 1
+    assert log.count("a rank died: all ranks resume from round 2") == 1
     assert [row["round"] for row in rows(run.folder / "run")] == ["0", "1", "2", "3", "4"]
 
 

@@ -1,6 +1,5 @@
 """Random input at the command line: one clear error before training, or a correct run."""
 
-import csv
 import io
 import logging
 import math
@@ -19,10 +18,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from tables import rows
 
 from flfast import train
 from flfast.config.check import check
-from flfast.config.command_line import check_words
+from flfast.config.command_line import check_overrides
 from flfast.config.errors import ConfigError
 
 ROUNDS = 2
@@ -144,8 +144,7 @@ def tiny(options):
 
 
 def whole_table(folder):
-    path = folder / "metrics.csv"
-    table = list(csv.DictReader(path.open())) if path.is_file() else []
+    table = rows(folder)
     return table if len(table) == ROUNDS + 1 else None
 
 
@@ -215,16 +214,18 @@ def test_sweeps_reach_the_run_once_each(words, num_runs):
 def test_a_sweep_over_nothing_is_an_error(word):
     code, said, seen = at_the_door(["-m", word])
     assert (code, seen) == (2, [])
-    assert f"{word}: no value, so that nothing would run" in said
+    assert f"{word}: the sweep has no value, so nothing would run" in said
 
 
 def test_sweeps_are_not_walked_through():
-    check_words(["rounds=range(1,1000000000000)"], conf=train.CONF)
+    check_overrides(["rounds=range(1,1000000000000)"], conf=train.CONF)
 
 
 def test_options_elsewhere_may_match(tmp_path):
-    check_words(["-m", "--config-dir", str(tmp_path), "algorithm=glob(my_*)"], conf=train.CONF)
-    check_words(["-m", f"hydra.searchpath=[{tmp_path}]", "algorithm=glob(my_*)"], conf=train.CONF)
+    check_overrides(["-m", "--config-dir", str(tmp_path), "algorithm=glob(my_*)"], conf=train.CONF)
+    check_overrides(
+        ["-m", f"hydra.searchpath=[{tmp_path}]", "algorithm=glob(my_*)"], conf=train.CONF
+    )
 
 
 SPELLINGS = st.sampled_from(["{}={}", "{}={}", "{}={}", "+{}={}", "{}x={}", "~{}", "++{}={}"])

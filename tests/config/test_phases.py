@@ -1,8 +1,7 @@
 """Phases: the same syntax as the command line, from a round on."""
 
-import csv
-
 import pytest
+from tables import rows
 
 from flfast.federation.schedules.piecewise import scale_lr
 
@@ -13,10 +12,9 @@ ADAPT = ((), ("schedule.adapt.patience=1", "schedule.adapt.metric=val/accuracy")
 
 
 def plans(folder):
-    with (folder / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))[1:]
     return [
-        tuple(row[f"plan/{k}"] for k in ("strategy", "precision", "batch_size")) for row in rows
+        tuple(row[f"plan/{k}"] for k in ("strategy", "precision", "batch_size"))
+        for row in rows(folder)[1:]
     ]
 
 

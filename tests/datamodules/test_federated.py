@@ -104,7 +104,8 @@ def module(model=None):
     torch.manual_seed(0)  # noqa: TID251 - a test's own model
     made = LocalModule(model or nn.Linear(2, 4), fedavg(weighting="samples"), torch.optim.SGD)
     weights = read_weights(made.model)
-    made.begin(Context(weights, {}, weights, lr=0.001), {})
+    lr = torch.tensor(0.001)
+    made.begin(Context(weights, {}, weights, lr, torch.Generator), {})
     return made
 
 

@@ -7,8 +7,8 @@ from flfast.doctor import __main__ as doctor
 from flfast.doctor import checks
 
 CHECKS = [
-    *("versions", "C++ kernels", "torch.compile", "gloo", "NCCL", "run folder", "default run"),
-    *("processors", "CUDA graphs"),
+    *("versions", "C++ kernels", "gloo", "NCCL", "executor", "run folder"),
+    *("default run", "processors", "CUDA graphs"),
 ]
 
 
@@ -21,7 +21,6 @@ def said(start, *arguments, **options):
 @pytest.fixture
 def patience(monkeypatch):
     """Time for what is tried here, however busy the machine is."""
-    monkeypatch.setattr(checks, "_COMPILE_S", 200)
     monkeypatch.setattr(checks, "_ALL_REDUCE_S", 200)
 
 
@@ -33,7 +32,7 @@ def test_it_says_what_works_in_plain_lines_and_that_a_run_will_work(start, tmp_p
     assert code == 0
     assert [line.partition(":")[0] for line in lines[:-1]] == CHECKS
     assert lines[-1] == "A run with the defaults will work."
-    for name in ("C++ kernels", "torch.compile", "gloo", "run folder", "default run"):
+    for name in ("C++ kernels", "gloo", "executor", "run folder", "default run"):
         assert f"{name}: works" in text
     assert "samples/s" in text
     assert not any((tmp_path / "here" / "outputs").glob("*"))  # nothing is left behind
@@ -47,8 +46,6 @@ def test_without_compiler_and_run_folder_it_says_what_to_do_and_fails(start, tmp
     assert code == 1
     assert "C++ kernels: fails" in text
     assert "no C++ compiler" in text
-    assert "torch.compile: fails" in text
-    assert "what it needs: g++" in text
     assert "run folder: fails" in text
     assert "hydra.run.dir=FOLDER" in text
     assert text.splitlines()[-1] == "A run with the defaults will not work: run folder."

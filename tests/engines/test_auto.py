@@ -1,5 +1,6 @@
 """Which engine runs what, and why."""
 
+from dataclasses import replace
 from functools import partial
 
 import lightning as L
@@ -8,10 +9,13 @@ import torch
 from engine_runs import chosen, engine_of, mlp
 from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMonitor
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from flfast.datamodules.fetching import Loading
-from flfast.engines.auto import AutoEngine
-from flfast.engines.fused.fused import FusedEngine
+from flfast.engines.auto import AutoTraining
+from flfast.engines.engine import Engine
+from flfast.engines.fused.training import FusedTraining
+from flfast.lit.trainers import Trainers
 
 
 def test_fused_is_the_default_where_it_can_be(make_data, make_federation):
@@ -63,7 +67,7 @@ def test_eager_is_chosen_for_a_reason_that_fused_refuses(make_data, make_federat
     found = chosen(federation, **changes)
     assert found.startswith(f"eager ({message}")
     with pytest.raises(ValueError, match=r"engine=fused: .*use engine=auto or engine=eager") as no:
-        engine_of(federation, FusedEngine).choose(federation.plans(1, [])._replace(**changes))
+        engine_of(federation, FusedTraining).choose(federation.plans(1, [])._replace(**changes))
     assert message in str(no.value)
 
 
@@ -80,7 +84,7 @@ def test_callbacks_that_do_not_listen_to_steps_are_no_obstacle(make_data, make_f
 
 def test_a_phase_may_be_fused_and_the_next_not(make_data, make_federation):
     federation = make_federation(make_data([6, 4]))
-    own = federation.engine.trainers._make_trainer
+    own = federation.engine.site.trainers.make_trainer
 
     def make_trainer(plan):
         if plan.strategy == "dp":
@@ -97,8 +101,9 @@ def test_a_phase_may_be_fused_and_the_next_not(make_data, make_federation):
             )
         return own(plan)
 
-    eager = federation.engine
-    engine = AutoEngine(eager.module, eager.data, make_trainer, eager.states, stack="auto")
+    site = federation.engine.site
+    site = replace(site, trainers=Trainers(site.module, make_trainer))
+    engine = Engine(site, AutoTraining(site, {}, stack="auto"))
     first = federation.plans(1, [])
     second = first._replace(phase=1, strategy="dp", round_idx=2)
     assert engine.choose(first) == "fused"
@@ -153,9 +158,20 @@ class Counting(nn.Module):
         return x * (2.0 if self.calls % 2 else 0.5)
 
 
+class Imprecise(nn.Module):
+    """One per cent more where it is traced."""
+
+    def forward(self, x):
+        return x * (1.01 if isinstance(x, FakeTensor) else 1.0)
+
+
 @pytest.mark.parametrize(
     ("layer", "reason"),
-    [(Deciding, "the model cannot be traced"), (Counting, "traced steps arrive")],
+    [
+        (Deciding, "the model cannot be traced"),
+        (Counting, "the model gives other numbers each time"),
+        (Imprecise, "traced steps arrive at other weights"),
+    ],
 )
 def test_models_that_are_more_than_operators_run_eagerly(
     make_data, make_federation, layer, reason
@@ -166,6 +182,8 @@ def test_models_that_are_more_than_operators_run_eagerly(
     auto, eager = make(), make()
     auto.engine = engine_of(auto)
     assert auto.engine.choose(auto.plans(1, [])).startswith(f"eager ({reason}")
+    with pytest.raises(ValueError, match=f"engine=fused: {reason}"):
+        engine_of(make(), FusedTraining).choose(auto.plans(1, []))
     if layer is Deciding:  # the trial left nothing behind
         auto.run()
         eager.run()

@@ -233,7 +233,7 @@ def test_local_models_stay_with_their_clients(make_data, make_federation):
     data = make_data([8, 8], split=(0.25, 0.25))
     federation = ran(make_federation(data, mlp(), algorithm=alone, rounds=3, local_epochs=3))
     torch.testing.assert_close(federation.weights(), mlp().state_dict())
-    states = [federation.engine.states.get(k)["own"] for k in (0, 1)]
+    states = [federation.engine.site.states.get(k)["own"] for k in (0, 1)]
     assert squared_norm(sub(states[0]["params"], states[1]["params"])) > 0
     last = federation.history[-1]
     assert last["personal/loss"] < federation.history[0]["personal/loss"]
@@ -248,7 +248,7 @@ def test_personal_evaluation_uses_each_clients_own_model(make_data, make_federat
     found = federation.engine.evaluate(federation.server, federation.plans(1, []))["personal"]
     for client in (0, 1):
         model = mlp()
-        model.load_state_dict(federation.engine.states.get(client)["own"]["params"])
+        model.load_state_dict(federation.engine.site.states.get(client)["own"]["params"])
         indices = data.splits["test"].of(client)
         expected = F.cross_entropy(
             model(data.examples.inputs[indices]), data.examples.targets[indices]

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from flfast.algorithms.local import local
 from flfast.datamodules.batches import Batch
-from flfast.engines.auto import AutoEngine
-from flfast.engines.eager import EagerEngine
-from flfast.engines.fused.fused import FusedEngine
+from flfast.engines.auto import AutoTraining
+from flfast.engines.eager import EagerTraining
+from flfast.engines.fused.training import FusedTraining
 from flfast.evaluation import passes
 from flfast.evaluation.personal_models import PersonalModels
 from flfast.plan import Batching
@@ -33,7 +33,7 @@ def alone(weights):
 def make(make_data, make_federation):
     """A federation with two held-out clients, fine-tuned for two epochs of one full batch."""
 
-    def make(kind=EagerEngine, *, model=mlp, epochs=2, **options):
+    def make(kind=EagerTraining, *, model=mlp, epochs=2, **options):
         data = make_data(SIZES, split=(0.2, 0.3, 2))
         options = {"batching": Batching(-1), "rounds": 2, **options}
         federation = make_federation(data, model(), **options)
@@ -64,7 +64,7 @@ def loss_after(weights, data, client, *, steps, lr=0.1):
 
 @pytest.mark.parametrize(
     ("kind", "algorithm"),
-    [(EagerEngine, None), (EagerEngine, alone), (FusedEngine, None), (AutoEngine, alone)],
+    [(EagerTraining, None), (EagerTraining, alone), (FusedTraining, None), (AutoTraining, alone)],
 )
 def test_fine_tuned_models_equal_those_of_plain_torch(make, kind, algorithm):
     federation = make(kind, algorithm=algorithm)
@@ -72,7 +72,7 @@ def test_fine_tuned_models_equal_those_of_plain_torch(make, kind, algorithm):
     data, engine = federation.data, federation.engine
     found = engine.evaluate(federation.server, federation.plans(3, []))
     for client in data.members:
-        start = engine.states.get(client)["own"] if algorithm else federation.server
+        start = engine.site.states.get(client)["own"] if algorithm else federation.server
         expected = loss_after(start, data, client, steps=2)
         assert found["finetuned"].loss[client] == pytest.approx(expected, rel=1e-5)
     for client in data.held_out:
@@ -86,7 +86,7 @@ def test_fine_tuned_models_equal_those_of_plain_torch(make, kind, algorithm):
     )
 
 
-@pytest.mark.parametrize("kind", [EagerEngine, AutoEngine])
+@pytest.mark.parametrize("kind", [EagerTraining, AutoTraining])
 def test_held_out_clients_never_train_and_appear_only_in_their_own_sets(make, kind):
     federation = make(kind, algorithm=alone)
     seen = []
@@ -102,7 +102,7 @@ def test_held_out_clients_never_train_and_appear_only_in_their_own_sets(make, ki
                 assert views == {"new_finetuned"}
             else:
                 assert "new_finetuned" not in views
-    assert all(federation.engine.states.get(client) is None for client in held_out)
+    assert all(federation.engine.site.states.get(client) is None for client in held_out)
 
 
 class Seen:
@@ -117,11 +117,13 @@ class Seen:
 
 @pytest.mark.parametrize("algorithm", [None, alone])
 def test_fine_tuning_changes_nothing_else(make, algorithm):
-    plain, tuned = (make(FusedEngine, algorithm=algorithm, epochs=n) for n in (0, 3))
+    plain, tuned = (make(FusedTraining, algorithm=algorithm, epochs=n) for n in (0, 3))
     for federation in (plain, tuned):
         federation.run()
     torch.testing.assert_close(plain.weights(), tuned.weights(), rtol=0, atol=0)
-    assert repr(plain.engine.states.state_dict()) == repr(tuned.engine.states.state_dict())
+    assert repr(plain.engine.site.states.state_dict()) == repr(
+        tuned.engine.site.states.state_dict()
+    )
     for before, after in zip(plain.history, tuned.history, strict=True):
         measured = [name for name in before if not name.startswith(("time/", "train/samples"))]
         assert {name: after[name] for name in measured} == {n: before[n] for n in measured}
@@ -201,15 +203,15 @@ def test_a_diverged_client_keeps_its_previous_state(make):
     federation.run()
     engine = federation.engine
     victim = int(federation.data.members[0])
-    before = engine.states.get(victim)
-    broken = engine.states.get(victim)
+    before = engine.site.states.get(victim)
+    broken = engine.site.states.get(victim)
     next(leaves(broken["own"])).fill_(float("nan"))
     plan = federation.plans(1, [])
-    engine.states.put(victim, broken)
+    engine.site.states.put(victim, broken)
     trained = engine.train(federation.server, [victim], plan, on_client=lambda report: None)
     assert [report.rejected for report in trained.reports] == [True]
-    assert repr(engine.states.get(victim)) == repr(broken), "the previous state"
-    engine.states.put(victim, before)
+    assert repr(engine.site.states.get(victim)) == repr(broken), "the previous state"
+    engine.site.states.put(victim, before)
     trained = engine.train(federation.server, [victim], plan, on_client=lambda report: None)
     assert not trained.reports[0].rejected
-    assert not np.array_equal(repr(engine.states.get(victim)), repr(before))
+    assert not np.array_equal(repr(engine.site.states.get(victim)), repr(before))

@@ -5,7 +5,7 @@ import numpy as np
 from flfast.algorithms.algorithm import Algorithm, LocalStage
 from flfast.faults.simulated import simulated
 from flfast.federation.samplers.cohort import Cohort
-from flfast.federation.stragglers import examples_of, in_time
+from flfast.federation.stragglers import drop_stragglers, num_trained_examples
 from flfast.plan import Batching, RoundPlan
 
 FEDAVG = Algorithm(name="fedavg")
@@ -23,22 +23,24 @@ def slow(deadline, spread=0.0):
     return simulated(**options, deadline=deadline, speed=10.0, speed_spread=spread).late
 
 
-def test_work_counts_every_pass_of_every_phase():
-    assert examples_of(10, plan_of(epochs=3), FEDAVG) == 30
-    assert examples_of(8, plan_of(steps=5), FEDAVG) == 20
-    assert examples_of(3, plan_of(steps=5), FEDAVG) == 15  # of a client smaller than a batch
-    assert examples_of(10, plan_of(-1, steps=5), FEDAVG) == 50
+def test_work_counts_every_pass_of_every_stage():
+    assert num_trained_examples(10, plan_of(epochs=3), FEDAVG) == 30
+    assert num_trained_examples(8, plan_of(steps=5), FEDAVG) == 20
+    assert (
+        num_trained_examples(3, plan_of(steps=5), FEDAVG) == 15
+    )  # of a client smaller than a batch
+    assert num_trained_examples(10, plan_of(-1, steps=5), FEDAVG) == 50
     phases = (LocalStage(epochs=4), LocalStage())
     two = Algorithm(name="two", phases=phases)
-    assert examples_of(10, plan_of(epochs=3), two) == 70
+    assert num_trained_examples(10, plan_of(epochs=3), two) == 70
 
 
 def test_clients_with_more_examples_than_time_are_late(make_data):
     data = make_data([2, 9, 4, 10])
     cohort = Cohort(np.array([0, 1, 3]), np.array([2]))
-    found = in_time(cohort, plan_of(epochs=2), FEDAVG, data, slow(1.8))
+    found = drop_stragglers(cohort, plan_of(epochs=2), FEDAVG, data, slow(1.8))
     assert [part.tolist() for part in found] == [[0, 1], [2], [3]]
-    assert in_time(cohort, plan_of(epochs=2), FEDAVG, data, None) is cohort
+    assert drop_stragglers(cohort, plan_of(epochs=2), FEDAVG, data, None) is cohort
 
 
 def test_speed_is_the_clients_own_in_every_round(make_data):
@@ -46,7 +48,7 @@ def test_speed_is_the_clients_own_in_every_round(make_data):
     cohort = Cohort(np.arange(40), np.array([], dtype=np.int64))
     late = slow(0.5, spread=1.0)
     found = [
-        in_time(cohort, plan_of(epochs=1, round_idx=r), FEDAVG, data, late).late.tolist()
+        drop_stragglers(cohort, plan_of(epochs=1, round_idx=r), FEDAVG, data, late).late.tolist()
         for r in (1, 2)
     ]
     assert found[0] == found[1]
@@ -71,7 +73,7 @@ def test_where_nobody_is_in_time_the_model_stays(make_data, make_federation, cap
     )
     row = federation.run()[-1]
     assert row["cohort/dropped"] == 2
-    assert "round 1: every client dropped out; the model stays" in caplog.text
+    assert "round 1: every client dropped out; the model is unchanged" in caplog.text
 
 
 def test_faults_that_do_nothing_are_said(caplog):

@@ -5,7 +5,7 @@ from engine_runs import mlp, ran, with_batchnorm
 from torch import nn
 
 from flfast.algorithms.keep_local import keep_local
-from flfast.engines.eager import EagerEngine
+from flfast.engines.eager import EagerTraining
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
 from flfast.plan import Batching
 from flfast.state.tree import num_bytes, part_of
@@ -62,7 +62,7 @@ def exchanged(make_data, make_federation):
                     sampling={"dropout": 0.4},
                     recalibrate=recalibrate,
                 ),
-                EagerEngine,
+                EagerTraining,
             ).history[1]
             for recalibrate in (False, True)
         )

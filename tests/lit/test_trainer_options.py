@@ -5,7 +5,8 @@ import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 from torch import nn
 
-from flfast.distributed.devices import choose_devices, single_device, usable_cores
+from flfast.distributed.devices import choose_devices, single_device
+from flfast.machine import num_cores
 from flfast.plan import Batching
 from flfast.state.tree import squared_norm, sub
 
@@ -178,6 +179,6 @@ def test_missing_devices_are_refused():
 
 def test_devices_are_a_count_on_the_cpu():
     assert choose_devices("cpu", 2) == 2
-    assert choose_devices("cpu", "auto") == choose_devices("cpu", -1) == usable_cores() >= 1
+    assert choose_devices("cpu", "auto") == choose_devices("cpu", -1) == num_cores() >= 1
     assert single_device(2, 1) == 1
     assert single_device([3, 5], 1) == [5]

@@ -111,7 +111,7 @@ def test_rows_that_the_disk_does_not_take_wait_for_the_next(tmp_path, caplog):
     blocked.mkdir()
     for round_idx in (1, 2):  # a new column: the table is written anew, which fails
         table.append([{"round": round_idx, "loss": 1, f"c{round_idx}": 5}], round_idx=round_idx)
-    assert caplog.text.count("training goes on") == 1
+    assert caplog.text.count("training continues") == 1
     assert [row["round"] for row in read(tmp_path / "metrics.csv")] == ["0"]
     blocked.rmdir()
     table.append([{"round": 3, "loss": 0}], round_idx=3)

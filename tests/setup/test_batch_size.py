@@ -5,7 +5,7 @@ import json
 import pytest
 from tables import assert_same_numbers, rows, timeless
 
-from flfast.setup.batch_size import Size, least
+from flfast.setup.batch_size import Size, smallest_sizes
 
 # The number is found before an engine is; every size of a client would be a program of its own.
 QUICK = ("experiment=quick", "rounds=2", "callbacks=none", "engine=eager")
@@ -55,4 +55,4 @@ def test_the_smallest_device_decides():
         {"batch_size": Size(7, 20), "micro_batch": Size(20, 20)},
         {"batch_size": Size(9, 20), "micro_batch": Size(3, 20)},
     ]
-    assert least(ranks) == {"batch_size": Size(7, 20), "micro_batch": Size(3, 20)}
+    assert smallest_sizes(ranks) == {"batch_size": Size(7, 20), "micro_batch": Size(3, 20)}

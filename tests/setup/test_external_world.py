@@ -77,25 +77,25 @@ FOUR = World(rank=0, size=4, local_rank=0, local_size=2)
 @pytest.mark.parametrize("devices", [-1, "auto", 2])
 @pytest.mark.parametrize("strategy", ["ddp", "auto"])
 def test_the_launcher_says_how_many_ranks_there_are(strategy, devices):
-    (fitted,) = fit_to_world([phase(strategy, devices)], FOUR, even=True)
+    (fitted,) = fit_to_world([phase(strategy, devices)], FOUR, equal_nodes=True)
     assert (fitted.config.strategy.name, fitted.config.trainer.devices) == ("ddp", 2)
 
 
 @pytest.mark.parametrize("devices", [1, 3, 4, [0], [0, 1, 2]])
 def test_another_number_of_devices_is_refused(devices):
     with pytest.raises(ValueError, match=r"started 2 rank.* allowed: 2, or auto"):
-        fit_to_world([phase("single", 1), phase("ddp", devices)], FOUR, even=True)
+        fit_to_world([phase("single", 1), phase("ddp", devices)], FOUR, equal_nodes=True)
 
 
 def test_uneven_nodes_share_clients_but_no_batches():
-    fit_to_world([phase("ddp", "auto")], FOUR, even=False)
+    fit_to_world([phase("ddp", "auto")], FOUR, equal_nodes=False)
     with pytest.raises(ValueError, match="the same number on every node"):
-        fit_to_world([phase("ddp", "auto", "batch")], FOUR, even=False)
+        fit_to_world([phase("ddp", "auto", "batch")], FOUR, equal_nodes=False)
 
 
 @pytest.mark.parametrize("strategy", ["single", "dp"])
 def test_ranks_without_work_are_said(caplog, strategy):
-    (fitted,) = fit_to_world([phase(strategy, 3)], FOUR, even=True)
+    (fitted,) = fit_to_world([phase(strategy, 3)], FOUR, equal_nodes=True)
     assert fitted.config.trainer.devices == 3
     assert "trains on one of the 4 ranks" in caplog.text
 

@@ -13,8 +13,8 @@ from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
 from flfast.lit.local_module import LocalModule
 from flfast.plan import Batching, RoundPlan
-from flfast.setup.memory_search import largest, num_fitting
-from flfast.setup.memory_trial import Trial, extrapolate, measure
+from flfast.setup.memory_search import largest_fitting, num_fitting
+from flfast.setup.memory_trial import Trial, extrapolate, measure_memory
 from flfast.state.weights import flatten, read_weights
 
 WIDTH, FEATURES, CLASSES = 32, 5, 3
@@ -29,7 +29,7 @@ def test_the_search_finds_the_largest_in_a_few_trials(most, limit):
         asked.append(num)
         return num <= most
 
-    assert largest(fits, limit) == min(most, limit)
+    assert largest_fitting(fits, limit) == min(most, limit)
     assert all(1 <= num <= limit for num in asked)
     assert len(asked) == len(set(asked)) <= 2 * limit.bit_length() + 1
 
@@ -85,11 +85,11 @@ def make_trial(make_data, tmp_path):
 
 
 def step_bytes(trial, num):
-    return round(measure(trial, num).peak())
+    return round(measure_memory(trial, num).peak())
 
 
-def fitting(trial, budget, *, limit=1000, parts=1):
-    return num_fitting(trial, limit, parts=parts, budget=budget, ranks=1)
+def fitting(trial, budget, *, limit=1000, devices_per_batch=1):
+    return num_fitting(trial, limit, devices_per_batch=devices_per_batch, budget=budget, ranks=1)
 
 
 def test_bytes_of_a_step_are_those_of_its_tensors(make_trial):
@@ -113,8 +113,8 @@ def test_a_large_weight_hides_no_activation_that_outgrows_it(make_trial):
     """Mixed precision saves a copy of the weight, which is the largest storage of small steps."""
     model = nn.Sequential(nn.Linear(FEATURES, 64), nn.Tanh(), nn.Linear(64, 512))
     trial = make_trial(model, precision="bf16-mixed")
-    points = [(num, measure(trial, num)) for num in (8, 16)]
-    assert extrapolate(points, 800).peak() == measure(trial, 800).peak()
+    points = [(num, measure_memory(trial, num)) for num in (8, 16)]
+    assert extrapolate(points, 800).peak() == measure_memory(trial, 800).peak()
 
 
 @pytest.mark.parametrize("most", [1, 5, 16, 17, 100, 999])
@@ -132,7 +132,7 @@ def test_never_more_than_could_be_of_use(make_trial):
 
 def test_devices_that_share_a_batch_take_a_part_of_it_each(make_trial):
     trial = make_trial()
-    assert fitting(trial, step_bytes(trial, 50), parts=3) == 150
+    assert fitting(trial, step_bytes(trial, 50), devices_per_batch=3) == 150
 
 
 def test_half_the_bytes_hold_nearly_twice_the_batch(make_trial):

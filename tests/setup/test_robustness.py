@@ -19,7 +19,7 @@ from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.partitions.iid import iid
 from flfast.datamodules.sources.digits import digits
-from flfast.engines.fused.fused import FusedEngine
+from flfast.engines.fused.training import FusedTraining
 from flfast.loggers.table import read_rows
 from flfast.plan import Batching
 from flfast.server.channel import Channel
@@ -51,7 +51,7 @@ def accuracy(population, make_federation):
             eval_every=15,
             batching=Batching(10),
         )
-        federation.engine = engine_of(federation, FusedEngine, stack=1)
+        federation.engine = engine_of(federation, FusedTraining, stack=1)
         who = choose_attackers(population.candidates, 0.2, seed=0) if attack else ()
         channel = Channel(aggregation=aggregation, attackers=frozenset(who))
         federation.engine.channel = channel if attack is None else with_attack(channel, attack)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flfast.checkpoints.files import read_tensors, write_tensors
-from flfast.setup.allocator import hand_back_freed_memory, keep_freed_memory
+from flfast.setup.allocator import keep_freed_memory, return_freed_memory
 from flfast.state.store import ClientStates
 from flfast.state.tree import leaves, tree_map
 
@@ -166,7 +166,7 @@ def test_checkpointing_states_in_files_takes_no_memory(tmp_path, memory):
     states.drop(3)  # closing the gap must move one row, not copy all others
     pid = os.fork()
     if pid == 0:
-        hand_back_freed_memory()
+        return_freed_memory()
         keep_freed_memory()  # so that the peak is still visible afterwards
         before = anonymous_bytes()
         write_tensors(tmp_path / "saved.pt", states.state_dict())

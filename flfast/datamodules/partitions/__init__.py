@@ -1,1 +1,1 @@
-"""Partitions: functions that name the owner of every example."""
+"""Partitions: functions that assign every example to a client."""

@@ -1,1 +1,1 @@
-"""Datasets: functions that return `Examples`."""
+"""Data sources: functions that return `Examples`."""

@@ -1,1 +1,1 @@
-"""Samplers: who trains in a round."""
+"""Samplers: functions that draw the cohort of a round."""

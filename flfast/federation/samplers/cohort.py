@@ -6,12 +6,14 @@ import numpy as np
 
 
 class Cohort(NamedTuple):
-    """Who was chosen. K clients that train, D that dropped out, L that are too slow.
+    """The clients that were drawn: K train, D drop out, L miss the deadline.
+
+    All of them receive the broadcast.
 
     Attributes:
-        clients: int64 [K], ascending.
-        dropped: int64 [D], received the broadcast and never answered.
-        late: int64 [L], received it and were told to stop at the deadline.
+        clients: clients that train, int64 [K], ascending.
+        dropped: clients that never answer, int64 [D].
+        late: clients that are stopped at the deadline, int64 [L].
     """
 
     clients: np.ndarray

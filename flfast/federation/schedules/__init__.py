@@ -1,1 +1,1 @@
-"""Schedules: the plan of every round."""
+"""Schedules: functions that return the plan of a round."""

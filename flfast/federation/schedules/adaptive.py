@@ -1,7 +1,7 @@
-"""A plan that adapts when a validation metric stalls: a larger batch, or a lower learning rate.
+"""Plans with a larger batch or a lower learning rate each time a metric stalls.
 
-Smith, Kindermans, Ying, Le: Don't Decay the Learning Rate, Increase the Batch Size. ICLR 2018:
-doubling the batch does what halving the learning rate does, in fewer local steps.
+Smith, Kindermans, Ying, Le: Don't Decay the Learning Rate, Increase the Batch Size. ICLR 2018.
+Doubling the batch has the effect of halving the learning rate, with fewer local steps.
 """
 
 import math
@@ -23,17 +23,17 @@ def adaptive(
     max_batch_size: int,
     min_lr: float,
 ) -> Plans:
-    """Plans that change once for every time the metric has stalled.
+    """Plans that change once for every stall of the metric so far.
 
-    A function of the rows so far and nothing else, so that a run can be continued.
+    They depend on the rows so far alone, so that a resumed run continues with the same plans.
 
     Args:
-        plans: what to change, (round, rows so far) -> plan.
-        metric: column of validation, or the training loss; `loss` should fall, others rise.
+        plans: the plans to change, (round, rows so far) -> plan.
+        metric: a validation metric or the training loss; a loss should fall, others should rise.
         patience: measurements without a new best that make a stall, >= 1.
-        action: what a stall does.
-        max_batch_size: the batch grows no further, >= 1.
-        min_lr: the rate falls no further, >= 0.
+        action: what changes at a stall.
+        max_batch_size: upper bound of the batch size, >= 1.
+        min_lr: lower bound of the learning rate, >= 0.
     """
 
     def plan_of(round_idx: int, history: Sequence[Mapping[str, Any]]) -> RoundPlan:
@@ -52,7 +52,7 @@ def adaptive(
 
 
 def num_stalls(values: Sequence[float], *, patience: int, lower: bool) -> int:
-    """How often `patience` values in a row brought no new best.
+    """How often `patience` values in a row were no new best.
 
     >>> num_stalls([3.0, 2.0, 2.5, 2.5, 2.0, 2.1], patience=2, lower=True)
     2

@@ -1,4 +1,4 @@
-"""The plan of every round, from the phases of a run."""
+"""Plans that are constant within each phase of the schedule, up to the learning rate."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -8,14 +8,14 @@ from flfast.plan import RoundPlan
 LrScaling = Literal["none", "linear", "sqrt"]
 
 
-def phased(
+def piecewise(
     plans: Sequence[tuple[int, RoundPlan]], learning_rates: Sequence[Sequence[float]]
 ) -> Callable[[int, Sequence[Mapping[str, Any]]], RoundPlan]:
-    """Plan of every round, (round, rows so far) -> plan: that of the last phase that has started.
+    """(round, rows so far) -> plan of the phase that the round belongs to.
 
     Args:
-        plans: (first round, plan) of each phase, ascending, the first at round 1.
-        learning_rates: of rounds 1, 2, ..., for each phase.
+        plans: (first round, plan) of each phase, ascending; the first one starts at round 1.
+        learning_rates: for each phase, the rates of rounds 1, 2, ...
     """
 
     def plan_of(round_idx: int, _history: Sequence[Mapping[str, Any]]) -> RoundPlan:
@@ -30,7 +30,7 @@ def scale_lr(lr: float, *, rule: LrScaling, batch_size: int, base_batch_size: in
     """Learning rate for another batch size.
 
     Goyal et al. 2017 (linear: k times the batch, k times the rate); Krizhevsky 2014 (sqrt).
-    B = infinity has no size to scale by and keeps the rate.
+    With B = infinity there is no ratio, and the rate stays.
 
     >>> scale_lr(0.1, rule="linear", batch_size=40, base_batch_size=10)
     0.4

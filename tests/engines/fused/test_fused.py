@@ -14,9 +14,9 @@ from torch import nn
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.keep_local import keep_local
 from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
-from flfast.engines.auto import AutoEngine
-from flfast.engines.eager import EagerEngine
-from flfast.engines.fused.fused import FusedEngine
+from flfast.engines.auto import AutoTraining
+from flfast.engines.eager import EagerTraining
+from flfast.engines.fused.training import FusedTraining
 from flfast.federation.loop import DivergedError
 from flfast.federation.samplers.cohort import Cohort
 from flfast.lit.batchnorm import batchnorm_weights
@@ -52,7 +52,7 @@ def test_gradients_are_clipped(make_data, make_federation, value, kind, accumula
             make_data([7, 12]), mlp(), trainer=trainer, rounds=2, lr=0.3, batching=batching
         )
 
-    assert_engines_agree(make, engine=AutoEngine)
+    assert_engines_agree(make, engine=AutoTraining)
 
 
 @pytest.mark.parametrize("value", [0.0, None])
@@ -80,7 +80,7 @@ def test_batchnorm_policies(make_data, make_federation, policy):
             rounds=2,
         )
 
-    fused = assert_engines_agree(make, engine=AutoEngine)
+    fused = assert_engines_agree(make, engine=AutoTraining)
     moved = not torch.equal(fused.weights()["2.running_mean"], torch.zeros(8).double())
     assert moved == (policy in {"aggregate", "recalibrate"})
 
@@ -115,7 +115,7 @@ def test_a_learning_rate_of_zero_keeps_momentum(make_data, make_federation, wrap
     assert_engines_agree(make)
 
 
-@pytest.mark.parametrize("engine", [EagerEngine, FusedEngine])
+@pytest.mark.parametrize("engine", [EagerTraining, FusedTraining])
 def test_diverging_clients_are_left_out(make_data, make_federation, engine):
     data = make_data([6, 6])
     data.examples.inputs[data.train_clients.of(1)] = float("nan")
@@ -150,14 +150,14 @@ def test_dropout_draws_the_same_masks(make_data, make_federation):
             make_data([33, 8, 50]), model, batching=batching, local_epochs=2, lr=0.3, rounds=2
         )
 
-    assert_engines_agree(make, tol=1e-5, engine=AutoEngine)
+    assert_engines_agree(make, tol=1e-5, engine=AutoTraining)
 
 
 def test_dropout_is_reproducible(make_data, make_federation):
     def final(seed=0):
         model = mlp(lambda: nn.Dropout(0.5))
         federation = make_federation(make_data([8, 8], seed=seed), model, rounds=2)
-        return ran(federation, FusedEngine).weights()
+        return ran(federation, FusedTraining).weights()
 
     torch.testing.assert_close(final(), final(), rtol=0, atol=0)
 
@@ -193,20 +193,20 @@ def test_nothing_is_changed_that_others_hold(make_data, make_federation):
         algorithm=keep_optimizer(fedavg(weighting="samples")),
         optimizer=partial(torch.optim.SGD, momentum=0.9),
     )
-    engine = engine_of(federation, FusedEngine)
-    inputs = federation.engine.data.examples.inputs.clone()
+    engine = engine_of(federation, FusedTraining)
+    inputs = federation.engine.site.data.examples.inputs.clone()
     server = federation.algorithm.server_state(federation.initial)
     held = [leaf.clone() for leaf in leaves(server)]
     plan = federation.plans(1, [])
     first = engine.train(server, [0, 1], plan, on_client=lambda r: None)
     mean = [leaf.clone() for leaf in leaves(first.mean)]
-    states = [leaf.clone() for k in (0, 1) for leaf in leaves(engine.states.get(k))]
-    kept = [engine.states.get(k) for k in (0, 1)]
+    states = [leaf.clone() for k in (0, 1) for leaf in leaves(engine.site.states.get(k))]
+    kept = [engine.site.states.get(k) for k in (0, 1)]
     engine.train(server, [1, 0], plan._replace(round_idx=2), on_client=lambda r: None)
     assert all(map(torch.equal, leaves(server), held))
     assert all(map(torch.equal, leaves(first.mean), mean))
     assert all(map(torch.equal, (leaf for own in kept for leaf in leaves(own)), states))
-    assert torch.equal(federation.engine.data.examples.inputs, inputs)
+    assert torch.equal(federation.engine.site.data.examples.inputs, inputs)
 
 
 class Centred(nn.Module):
@@ -229,7 +229,7 @@ def test_held_tensors_that_are_no_weights_are_part_of_the_program(make_data, mak
     assert_engines_agree(lambda: make_federation(make_data([6, 9]), mlp(Encoded)), tol=1e-6)
 
 
-@pytest.mark.parametrize("engine", [FusedEngine, AutoEngine])
+@pytest.mark.parametrize("engine", [FusedTraining, AutoTraining])
 def test_examples_that_see_each_other_are_never_padded(make_data, make_federation, engine):
     def make():
         batching = Batching(16)

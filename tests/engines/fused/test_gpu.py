@@ -18,8 +18,8 @@ from torch import nn
 
 from flfast.algorithms.fedprox import fedprox
 from flfast.datamodules.transforms import BatchTransform
-from flfast.engines.auto import AutoEngine
-from flfast.engines.eager import EagerEngine
+from flfast.engines.auto import AutoTraining
+from flfast.engines.eager import EagerTraining
 from flfast.plan import Batching
 
 pytestmark = [
@@ -64,7 +64,7 @@ def test_recorded_rounds_are_those_of_the_eager_engine(
         )
 
     fused = assert_engines_agree(make, stack=stack, engine=Replaying, tol=1e-8)
-    assert fused.engine.recordings() > 0
+    assert fused.engine.training.recordings() > 0
 
 
 @pytest.mark.parametrize("batching", [Batching(-1), Batching(8, micro_batch=3)])
@@ -90,7 +90,7 @@ def test_augmented_bytes_are_gathered_on_the_device(make_data, make_federation):
 
     fused = assert_engines_agree(make, stack=3, engine=Replaying, tol=1e-8)
     device = torch.device("cuda", 0)
-    assert fused.engine._stored.on(device)[0].device == device
+    assert fused.engine.training._stored.on(device)[0].device == device
 
 
 def test_recorded_dropout_draws_what_unrecorded_dropout_draws(make_data, make_federation):
@@ -115,7 +115,7 @@ def test_dropout_agrees_in_distribution(make_data, make_federation, stack):
         )
         return ran(federation, engine, stack=stack).history[-1]["train/loss"]
 
-    assert loss(Replaying) == pytest.approx(loss(EagerEngine), rel=0.05)
+    assert loss(Replaying) == pytest.approx(loss(EagerTraining), rel=0.05)
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
@@ -123,5 +123,5 @@ def test_auto_goes_fused_in_every_precision(make_data, make_federation, precisio
     trainer = {**ON_GPU, "precision": precision}
     federation = make_federation(make_data([9, 14, 3]), mlp(), rounds=3, trainer=trainer)
     plan = federation.plans(1, [])._replace(precision=precision)
-    assert engine_of(federation, AutoEngine).choose(plan) == "fused"
-    assert ran(federation, AutoEngine).history[-1]["cohort/rejected"] == 0
+    assert engine_of(federation, AutoTraining).choose(plan) == "fused"
+    assert ran(federation, AutoTraining).history[-1]["cohort/rejected"] == 0

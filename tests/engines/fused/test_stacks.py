@@ -11,8 +11,8 @@ from torch import nn
 from flfast.algorithms.fedprox import fedprox
 from flfast.algorithms.local_optimizer import keep_optimizer
 from flfast.datamodules.transforms import BatchTransform
-from flfast.engines.auto import AutoEngine
-from flfast.engines.fused.fused import FusedEngine
+from flfast.engines.auto import AutoTraining
+from flfast.engines.fused.training import FusedTraining
 from flfast.plan import Batching, RoundPlan
 from flfast.state.tree import tree_map
 
@@ -21,6 +21,7 @@ EPOCHS = {"local_epochs": 2}
 STEPS = {"local_epochs": None, "local_steps": 5}
 
 
+@pytest.mark.usefixtures("each_executor")
 @pytest.mark.parametrize(
     ("stack", "optimizer", "options", "model"),
     [
@@ -90,14 +91,14 @@ def test_stacked_clients_draw_masks_of_their_own(make_data, make_federation):
     data.examples.targets[:] = 0
     engine = engine_of(
         make_federation(data, net(lambda: nn.Dropout(0.5), lambda: nn.Linear(5, 3))),
-        FusedEngine,
+        FusedTraining,
         stack=64,
     )
-    weights = {"params": dict(engine.model.named_parameters()), "buffers": {}}
+    weights = {"params": dict(engine.site.model.named_parameters()), "buffers": {}}
     found = []
     plan = RoundPlan(1, 0, 0.1, Batching(1), 1, None, "single", "clients", "cpu", "32-true")
     broadcast = tree_map(torch.Tensor.detach, weights)
-    engine.train_clients(list(range(64)), broadcast, plan, found.append)
+    engine.training.train(list(range(64)), broadcast, plan, found.append)
     moved = torch.stack([r.done.weights["params"]["1.weight"][0] for r in found])
     moved = (moved - broadcast["params"]["1.weight"][0]).abs() > 0
     assert 0.35 < moved.double().mean() < 0.65
@@ -112,7 +113,7 @@ def test_stacked_clients_draw_masks_of_their_own(make_data, make_federation):
         (Batching(4), "the model cannot be stacked: "),
     ],
 )
-@pytest.mark.parametrize("engine", [FusedEngine, AutoEngine])
+@pytest.mark.parametrize("engine", [FusedTraining, AutoTraining])
 def test_what_cannot_be_stacked_is_refused_where_a_number_is_given(
     make_data, make_federation, batching, reason, engine
 ):

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from flfast.engines.fused.graph.torchscript import Script
+from flfast.engines.fused.graph.executor import Executor
 
 log = logging.getLogger(__name__)
 
@@ -83,24 +83,28 @@ class CudaGraphs:
 
 
 class Replayed:
-    """A program in place of a `Script`, with the same call, that replays recordings of it.
+    """An `Executor` that replays recordings of another.
 
     State is read and written where it lies, so its addresses are part of what a recording is
     kept by. Everything else is copied into memory of the recording's own first. The first runs
     are real steps, too: warming up changes no state that would have to be put back.
 
     Args:
-        script: runs the steps.
+        executor: runs the steps.
         recorder: makes them repeatable.
         in_place: number of the first inputs that are state.
+
+    Attributes:
+        reads: see `Executor`.
     """
 
-    def __init__(self, script: Script, recorder: Recorder, *, in_place: int) -> None:
-        self._script, self._recorder, self._in_place = script, recorder, in_place
+    def __init__(self, executor: Executor, recorder: Recorder, *, in_place: int) -> None:
+        self._executor, self._recorder, self._in_place = executor, recorder, in_place
         self._recordings: OrderedDict[Hashable, _Recording] = OrderedDict()
+        self.reads = executor.reads
 
     def __call__(self, fixed: list[Tensor], rows: list[Tensor], *, num: int, width: int) -> None:
-        """Run `num` steps; see `Script`."""
+        """Run `num` steps; see `Executor`."""
         recording = self._recording(fixed, width)
         parts = [([row[start:stop] for row in rows], stop - start) for start, stop in spans(num)]
         cold = max(WARM_UPS - recording.warm_ups, 0)
@@ -136,7 +140,7 @@ class Replayed:
         kinds = [(leaf.dtype, leaf.shape) for leaf in fixed[self._in_place :]]
         key = (width, *places, *kinds)
         if key not in self._recordings:
-            self._recordings[key] = _Recording(self._script, fixed, width, self._in_place)
+            self._recordings[key] = _Recording(self._executor, fixed, width, self._in_place)
             if len(self._recordings) > KEPT:
                 self._recordings.popitem(last=False)
         self._recordings.move_to_end(key)
@@ -164,8 +168,8 @@ class _Recording:
         warm_ups: runs so far that were not recorded.
     """
 
-    def __init__(self, script: Script, fixed: list[Tensor], width: int, in_place: int) -> None:
-        self._script, self._width, self.warm_ups = script, width, 0
+    def __init__(self, executor: Executor, fixed: list[Tensor], width: int, in_place: int) -> None:
+        self._executor, self._width, self.warm_ups = executor, width, 0
         # State is held: memory that is in use is never given to another tensor.
         self._state = fixed[:in_place]
         self._fixed: list[Tensor] = []
@@ -174,7 +178,7 @@ class _Recording:
     def load(self, fixed: list[Tensor]) -> None:
         """Take inputs that all steps share."""
         own = range(len(self._state), len(fixed))
-        reads = self._script.reads
+        reads = self._executor.reads
         if not self._fixed:
             # Of what no step reads there is nothing.
             made = [torch.empty_like(fixed[i]) if reads[i] else fixed[i].new_empty(0) for i in own]
@@ -194,10 +198,8 @@ class _Recording:
         return found
 
     def run(self, fixed: list[Tensor], rows: list[Tensor], num: int) -> None:
-        """Run steps of the script."""
-        # TorchScript's profiler would compile kernels after some runs, in a capture perhaps.
-        with torch.jit.optimized_execution(False):  # noqa: FBT003 - torch's own
-            self._script(fixed, rows, num=num, width=self._width)
+        """Run steps."""
+        self._executor(fixed, rows, num=num, width=self._width)
 
     def num_bytes(self) -> int:
         """Of the memory that is its own."""

@@ -127,7 +127,13 @@ class LocalStep:
 
 
 def _context(context: Tree, settings: Tree) -> Context:
-    return Context(context["server"], context["client"], context["start"], settings["lr"])
+    return Context(
+        context["server"], context["client"], context["start"], settings["lr"], _no_generator
+    )
+
+
+def _no_generator(purpose: str) -> torch.Generator:
+    raise NotImplementedError("a local step that draws from the context's generator is eager only")
 
 
 def _clipped(grads: Tree, clip: Clip) -> Tree:

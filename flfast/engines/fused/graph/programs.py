@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,15 +11,12 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from flfast.engines.fused.graph.cuda_graphs import CudaGraphs, Recorder, Replayed
+from flfast.engines.fused.graph.executor import Executor, executor
 from flfast.engines.fused.graph.frozen_layers import Halves, halves
 from flfast.engines.fused.graph.local_step import LocalStep
-from flfast.engines.fused.graph.torchscript import Script
 from flfast.engines.fused.graph.trace import like, lowered, operators, rewritten, simplified
 from flfast.engines.fused.graph.vmapped import stacked
 from flfast.state.tree import Tree, leaves
-
-AT_ONCE = {"cpu": 64, "cuda": 1024}
-"""Examples whose features are computed at once: few enough for a core's cache, many for a GPU."""
 
 KEPT = 64
 """Programs; where batches must keep their sizes, every size of a population may need its own."""
@@ -40,7 +37,7 @@ class Programs:
         self.step = step
         device = next(step.model.parameters()).device
         self.recorder: Recorder | None = CudaGraphs(device) if device.type == "cuda" else None
-        self._programs: OrderedDict[Hashable, Script | Replayed] = OrderedDict()
+        self._programs: OrderedDict[Hashable, Executor] = OrderedDict()
         self.splits: OrderedDict[Hashable, FrozenSplit | None] = OrderedDict()
 
     def bind(self, kind: str, trees: list[Tree], *, alone: list[Tree] | None = None) -> "Bound":
@@ -60,9 +57,7 @@ class Programs:
         with torch.inference_mode(mode=False):
             return operators(getattr(self.step, kind), [*rest, {**batch, **rows}])
 
-    def program(
-        self, key: Hashable, make: Callable[[], Script], *, in_place: int
-    ) -> Script | Replayed:
+    def program(self, key: Hashable, make: Callable[[], Executor], *, in_place: int) -> Executor:
         """The program kept by a key.
 
         Args:
@@ -71,9 +66,9 @@ class Programs:
             in_place: number of its first inputs that are state.
         """
         if key not in self._programs:
-            script = make()
+            made = make()
             self._programs[key] = (
-                Replayed(script, self.recorder, in_place=in_place) if self.recorder else script
+                Replayed(made, self.recorder, in_place=in_place) if self.recorder else made
             )
             if len(self._programs) > KEPT:
                 self._programs.popitem(last=False)
@@ -102,7 +97,7 @@ class Bound:
         context = zip(_names(trees[1]), leaves(trees[1]), strict=True)
         read = tuple((name, leaf.dtype, leaf.is_contiguous()) for name, leaf in context)
         self._key = (kind, read, self._autocast, self._shared)
-        self._found: dict[Hashable, Script | Replayed] = {}
+        self._found: dict[Hashable, Executor] = {}
 
     def __call__(self, rows: Tree, *, num: int) -> None:
         """Take `num` steps.
@@ -121,9 +116,7 @@ class Bound:
         width = 1 if self._alone is None else given[0].shape[1]
         self._run(self._found[shapes], given, num=num, width=width)
 
-    def _run(
-        self, program: Script | Replayed, rows: list[Tensor], *, num: int, width: int = 1
-    ) -> None:
+    def _run(self, program: Executor, rows: list[Tensor], *, num: int, width: int = 1) -> None:
         # Autocast is in the program.
         off = torch.autocast(self._device_type, enabled=False) if self._autocast else nullcontext()
         with off:
@@ -140,13 +133,7 @@ class Bound:
         num = len(next(iter(rows.values()))) // size
         found = [leaf.new_empty((num * size, *leaf.shape[1:])) for leaf in split.features]
         given = [*rows.values(), *found]
-        width = (
-            max(AT_ONCE.get(self._device_type, AT_ONCE["cpu"]) // size, 1) if split.elastic else 1
-        )
-        for start in range(0, num, width):
-            own = min(width, num - start)
-            part = slice(start * size, (start + own) * size)
-            self._run(split.first, [row[part].unsqueeze(0) for row in given], num=1, width=own)
+        self._run(split.first, [row.unflatten(0, (num, size)) for row in given], num=num)
         return found
 
     def go_on(self, split: "FrozenSplit", rows: Tree, *, num: int) -> None:
@@ -159,58 +146,33 @@ class Bound:
         """
         self._run(split.rest, list(rows.values()), num=num)
 
-    def split(self, rows: Tree, wider: Callable[[int], "Bound"]) -> "FrozenSplit | None":
+    def split(self, rows: Tree) -> "FrozenSplit | None":
         """The steps in two; None where nothing costly is frozen. Not for stacks.
 
         Args:
             rows: of one step, each [B, ...]; no values are read.
-            wider: number -> the same step of so many examples.
         """
         key = (self._key, *((name, row.shape) for name, row in rows.items()))
         splits = self._programs.splits
         if key not in splits:
             found = self.in_halves(rows)
             with torch.inference_mode(mode=False):
-                splits[key] = None if found is None else self._split(found, rows, wider, key)
+                splits[key] = None if found is None else self._split(found, rows, key)
             if len(splits) > KEPT:
                 splits.popitem(last=False)
         splits.move_to_end(key)
         return splits[key]
 
-    def _split(
-        self,
-        found: Halves,
-        rows: Tree,
-        wider: Callable[[int], "Bound"],
-        key: tuple[Hashable, ...],
-    ) -> "FrozenSplit":
+    def _split(self, found: Halves, rows: Tree, key: tuple[Hashable, ...]) -> "FrozenSplit":
         read = [name for name, used in zip(rows, found.reads, strict=True) if used]
         num = len(found.features)
         rest = self._programs.program(
             ("rest", *key),
-            lambda: Script(lowered(found.rest), sliced=len(read) + num),
+            lambda: executor(lowered(found.rest), sliced=len(read) + num),
             in_place=self._in_place,
         )
-        first, elastic = self._first(found, rows, wider)
-        return FrozenSplit(first, elastic, rest, read, [like(leaf) for leaf in found.features])
-
-    def _first(
-        self, found: Halves, rows: Tree, wider: Callable[[int], "Bound"]
-    ) -> tuple[Script, bool]:
-        """The program of the first half, and whether it is elastic."""
-        sliced = len(rows) + len(found.features)
-        pair = []
-        for times in (2, 3):
-            size = times * len(next(iter(rows.values())))
-            larger = {n: row.new_empty((size, *row.shape[1:])) for n, row in rows.items()}
-            other = wider(size).in_halves(larger)
-            if other is None or not _is_wider(other, found, times):
-                break
-            pair.append(lowered(other.first))
-        if len(pair) == 2:
-            with suppress(NotImplementedError):
-                return Script(*pair, sliced=sliced), True
-        return Script(lowered(found.first), sliced=sliced), False
+        first = executor(lowered(found.first), sliced=len(rows) + num)
+        return FrozenSplit(first, rest, read, [like(leaf) for leaf in found.features])
 
     def in_halves(self, rows: Tree) -> Halves | None:
         """The traced step in two; see `frozen.halves`."""
@@ -222,7 +184,7 @@ class Bound:
         with torch.inference_mode(mode=False):
             return halves(simplified(module), sliced=len(rows), varying=varying)
 
-    def _make(self, rows: Tree) -> Script:
+    def _make(self, rows: Tree) -> Executor:
         one = (0,) if self._alone is None else (0, 0)
         first = {name: row[one] for name, row in rows.items()}
         module = self._programs.operators(self._kind, self._trees, first)
@@ -236,36 +198,25 @@ class FrozenSplit(NamedTuple):
 
     Attributes:
         first: from examples to features.
-        elastic: whether it takes any multiple of B examples, that multiple being its width.
         rest: a step that reads features.
         reads: names of the rows that the rest reads, too.
         features: stand-ins for those of a batch, [B, ...].
     """
 
-    first: Script
-    elastic: bool
-    rest: Script | Replayed
+    first: Executor
+    rest: Executor
     reads: list[str]
     features: list[Tensor]
 
 
-def _is_wider(wide: Halves, found: Halves, times: int) -> bool:
-    """Whether two steps were cut at the same place."""
-
-    def kinds(halves: Halves, times: int) -> list[tuple[object, ...]]:
-        return [(times * len(f), f.shape[1:], f.dtype) for f in halves.features]
-
-    return wide.reads == found.reads and kinds(wide, 1) == kinds(found, times)
-
-
-def _compiled(module: GraphModule, trees: list[Tree], shared: tuple[bool, ...] | None) -> Script:
+def _compiled(module: GraphModule, trees: list[Tree], shared: tuple[bool, ...] | None) -> Executor:
     sliced = len(trees[-1])
     if shared is None:
-        return Script(rewritten(module), sliced=sliced)
+        return executor(rewritten(module), sliced=sliced)
     singles = [leaf for tree in trees for leaf in leaves(tree)]
     shared = (*shared, *[False] * sliced)
     pair = (rewritten(stacked(module, singles, shared, width)) for width in (2, 3))
-    return Script(*pair, sliced=sliced)
+    return executor(*pair, sliced=sliced)
 
 
 def _names(tree: Tree, prefix: str = "") -> Iterator[Any]:

@@ -10,7 +10,6 @@ from flfast.engines.fused.graph.dataflow import (
     changed_nodes,
     changes_between,
     is_call,
-    is_mutable,
     remove_unused,
     same_memory,
 )
@@ -30,8 +29,6 @@ _UPDATES: dict[Any, int] = {aten.sub_.Tensor: -1, aten.add_.Tensor: 1}
 def rewrite(graph: Graph) -> None:
     """Make the graph shorter without changing what it computes."""
     _simplify(graph)
-    for node in calls(graph, aten.add.Tensor):
-        _fuse_sum(graph, node)
     changed = changed_nodes(graph)
     for node in calls(graph, *_UPDATES):
         _spread_update(graph, node, changed)
@@ -158,23 +155,6 @@ def _like(other: Node, graph: Graph, target: Any, *args: Any) -> Node:
 def _is_scalar(value: Any) -> bool:
     shape = getattr(value.meta.get("val"), "shape", None) if isinstance(value, Node) else ()
     return shape == ()
-
-
-def _fuse_sum(graph: Graph, node: Node) -> None:
-    """A @ b + bias of a stack becomes one operator."""
-    product: Any = node.args[0]
-    bias: Any = node.args[1]
-    alone = is_call(product, aten.bmm.default) and len(product.users) == 1 and not node.kwargs
-    if not alone or not isinstance(bias, Node) or not _are_alike(product, node):
-        return
-    between = product.next
-    while between is not node and not is_mutable(between):
-        between = between.next
-    if between is node and _dtype(bias) == _dtype(product):
-        with graph.inserting_before(node):
-            fused = graph.call_function(aten.baddbmm.default, (bias, *product.args))
-        fused.meta = dict(node.meta)
-        _replace(node, fused)
 
 
 def _are_alike(left: Any, right: Any) -> bool:

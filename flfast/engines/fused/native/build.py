@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
 _HEADERS = sorted(_SOURCE.parent.glob("*.h"))
-_COMPILERS = ("c++", "g++", "clang++")
+COMPILERS = ("c++", "g++", "clang++")
 
 
 @lru_cache(maxsize=1)
@@ -46,9 +46,9 @@ def build() -> Path:
         OSError: without a compiler, or a folder to write to.
         RuntimeError: with what the compiler says.
     """
-    compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
-        raise OSError(f"no C++ compiler among {', '.join(_COMPILERS)}")
+        raise OSError(f"no C++ compiler among {', '.join(COMPILERS)}")
     command = _command(compiler)
     folder = cache_folder()
     target = folder / f"kernels-{_fingerprint(command)}.so"

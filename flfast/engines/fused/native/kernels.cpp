@@ -2,7 +2,6 @@
 
 #include <torch/library.h>
 
-#include "cross_entropy.h"
 #include "distance.h"
 #include "products.h"
 
@@ -13,8 +12,6 @@ TORCH_LIBRARY(flfast, m) {
         "Tensor? other=None, Tensor? share=None, bool toward=False) -> Tensor(a!)");
   m.def("bias_update_(Tensor(a!) bias, Tensor g, float alpha) -> Tensor(a!)");
   m.def("squared_distance(Tensor left, Tensor right) -> Tensor");
-  m.def("cross_entropy(Tensor logits, Tensor targets) -> (Tensor losses, Tensor softmax)");
-  m.def("cross_entropy_gradient(Tensor g, Tensor softmax, Tensor targets) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(flfast, CPU, m) {
@@ -23,6 +20,4 @@ TORCH_LIBRARY_IMPL(flfast, CPU, m) {
   m.impl("weight_update_", weight_update_);
   m.impl("bias_update_", bias_update_);
   m.impl("squared_distance", squared_distance);
-  m.impl("cross_entropy", cross_entropy);
-  m.impl("cross_entropy_gradient", cross_entropy_gradient);
 }

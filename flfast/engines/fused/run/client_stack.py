@@ -9,16 +9,14 @@ from torch import Tensor
 
 from flfast.algorithms.algorithm import Context
 from flfast.datamodules.federated import ClientDataModule
-from flfast.engines.agreement import agree
-from flfast.engines.fused.graph.local_step import LocalStep
+from flfast.engines.fused.agreement import agree, perturbations
 from flfast.engines.fused.graph.trace import like
-from flfast.engines.fused.run.device_contexts import readable
-from flfast.engines.fused.run.example_rows import Stored
-from flfast.engines.fused.run.feeds import ROWS
+from flfast.engines.fused.run.example_rows import ROWS
 from flfast.engines.fused.run.one_client import ClientProgram
 from flfast.engines.fused.run.stack_schedule import LocalSteps, StackCall, local_steps, stack_calls
 from flfast.engines.fused.run.stack_width import auto_width
-from flfast.engines.fused.run.training_state import ClientStart, LocalOutcome, TrainingState
+from flfast.engines.fused.run.training_state import LocalOutcome, TrainingState, readable
+from flfast.engines.local_training import ClientStart
 from flfast.plan import RoundPlan
 from flfast.state.transfer import to_device
 from flfast.state.tree import Tree, tree_map
@@ -31,15 +29,13 @@ class StackProgram:
     """Trains clients together, in work tensors that have a client axis in front.
 
     Args:
-        steps: the local step of every stage, with their model where and in the type that it
-            trains in.
-        stored: all examples.
+        client: trains one of them.
         widths: that were found, by largest batch and batching; new ones are added.
     """
 
-    def __init__(self, steps: Sequence[LocalStep], stored: Stored, widths: dict[str, int]) -> None:
-        self._client = ClientProgram(steps, stored)
-        self._work = TrainingState(steps, 1)
+    def __init__(self, client: ClientProgram, widths: dict[str, int]) -> None:
+        self._client = client
+        self._work = TrainingState(client.steps, 1)
         self._widths = widths
 
     def width(
@@ -81,17 +77,18 @@ class StackProgram:
 
     def _agrees(self, begin: Callable[[], ClientStart], plan: RoundPlan) -> bool:
         """Whether two of the same client arrive where it does alone."""
-        own, plans = begin(), [plan] * len(self._client.steps)
-        alone = self._client.train(own, plans).done.weights
+        plans = [plan] * len(self._client.steps)
+        expected = self._client.train(begin(), plans).done.weights
         try:
             both = [outcome.done.weights for outcome in self.train([begin(), begin()], plans)]
         except (RuntimeError, NotImplementedError):  # no operators for a stack
             return False
-        return all(
-            agree(own.context.start[kind], alone[kind], found[kind], low=False)
-            for found in both
-            for kind in alone
-        )
+        start = begin().context.start
+        nearby = [
+            self._client.train(_started_from(begin(), perturbed), plans).done.weights
+            for perturbed in perturbations(start, plan.precision)
+        ]
+        return all(agree(found, expected, start=start, nearby=nearby) for found in both)
 
     def train(
         self, stack: Sequence[ClientStart], plans: Sequence[RoundPlan]
@@ -109,9 +106,6 @@ class StackProgram:
             RuntimeError: if the step cannot be taken by a stack.
             NotImplementedError: likewise.
         """
-        if len(stack) == 1:
-            yield self._client.train(stack[0], plans)
-            return
         stages = [_steps(stack, plan) for plan in plans]
         round_idx = plans[0].round_idx
         with torch.inference_mode():
@@ -185,6 +179,10 @@ class StackProgram:
             num = to_device(sizes[part], loss.device).to(loss.dtype)
             weights = to_device(real, loss.device).to(loss.dtype) / num.unsqueeze(-1)
             yield {"weights": weights, "num": num, "inputs": inputs, "targets": targets}
+
+
+def _started_from(start: ClientStart, weights: Tree) -> ClientStart:
+    return start._replace(context=start.context._replace(start=weights))
 
 
 def _steps(stack: Sequence[ClientStart], plan: RoundPlan) -> list[LocalSteps]:

@@ -1,13 +1,18 @@
-"""Examples made ready for many local steps at once."""
+"""Rows of examples, read and augmented for many local steps at once."""
 
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from flfast.datamodules.federated import ClientDataModule, FederatedDataModule
+from flfast.engines.fused.graph.programs import Bound
 from flfast.state.transfer import to_device
+from flfast.state.tree import Tree
+
+ROWS = ("inputs", "targets")
 
 
 class Stored:
@@ -91,3 +96,42 @@ class Rows:
         chosen = to_device(places.reshape(-1), self._device)
         joined = map(torch.cat, zip(*parts, strict=True))
         return [row.index_select(0, chosen).unflatten(0, shape) for row in joined]
+
+
+class Feed(Protocol):
+    """Rows of a client's examples, and steps over them."""
+
+    def rows(self, order: np.ndarray, padding: int) -> Tree:
+        """Rows by name, each [M, ...].
+
+        Args:
+            order: numbers of examples, of which M - padding.
+            padding: rows to add behind, with any example's values.
+        """
+
+    def step(self, bound: Bound, rows: Tree, *, num: int) -> None:
+        """Take `num` steps over rows, each [num, B, ...]."""
+
+
+class ExampleFeed:
+    """The examples themselves; see `Feed`.
+
+    Args:
+        rows: reads them.
+        data: the client's.
+    """
+
+    def __init__(self, rows: Rows, data: ClientDataModule) -> None:
+        self._rows, self._data = rows, data
+
+    def rows(self, order: np.ndarray, padding: int) -> Tree:
+        """See `Feed`."""
+        return dict(zip(ROWS, self._rows.ready(order, self._data, padding), strict=True))
+
+    def targets(self, order: np.ndarray, padding: int) -> Tree:
+        """Rows without inputs."""
+        return {"targets": self._rows.targets(order, padding)}
+
+    def step(self, bound: Bound, rows: Tree, *, num: int) -> None:
+        """See `Feed`."""
+        bound(rows, num=num)

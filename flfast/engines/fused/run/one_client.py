@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from flfast.algorithms.algorithm import Context
@@ -11,12 +10,18 @@ from flfast.datamodules.batches import local_epoch
 from flfast.datamodules.federated import ClientDataModule
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.programs import Bound, Programs
-from flfast.engines.fused.run.device_contexts import Contexts, readable
-from flfast.engines.fused.run.example_rows import Rows, Stored
-from flfast.engines.fused.run.feeds import ExampleFeed, Feed, are_of_each, featured, splits_of
+from flfast.engines.fused.run.example_rows import ExampleFeed, Feed, Rows, Stored
+from flfast.engines.fused.run.features import are_of_each, featured, splits_of
 from flfast.engines.fused.run.padding import notices_padding
-from flfast.engines.fused.run.step_schedule import CHUNK_EXAMPLES, Call, Chunk, epoch_chunks
-from flfast.engines.fused.run.training_state import ClientStart, LocalOutcome, TrainingState, rate
+from flfast.engines.fused.run.step_schedule import Call, Chunk, epoch_chunks
+from flfast.engines.fused.run.training_state import (
+    Contexts,
+    LocalOutcome,
+    TrainingState,
+    rate,
+    readable,
+)
+from flfast.engines.local_training import ClientStart
 from flfast.plan import Batching, RoundPlan
 from flfast.state.tree import Tree
 
@@ -80,15 +85,10 @@ class ClientProgram:
         epoch = local_epoch(size, batching).num_examples
         feed: Feed | None = None
         while num_steps != plan.local_steps and num_passes != plan.local_epochs:
-            # As many epochs at a time as fit in a chunk, so that small clients are one call.
-            passes = max(CHUNK_EXAMPLES // epoch, 1)
-            if plan.local_epochs is not None:
-                passes = min(passes, plan.local_epochs - num_passes)
             left = None if plan.local_steps is None else plan.local_steps - num_steps
-            chunks = epoch_chunks(size, batching, passes=passes, num_steps=left, exact=exact)
+            chunks = epoch_chunks(size, batching, num_steps=left, exact=exact)
             stop = chunks[-1].stop
-            passes = -(-stop // epoch)
-            order = np.concatenate([data.next_order() for _ in range(passes)])
+            order = data.next_order()
             if feed is None:
                 feed = self._feed(stage, data, bound, () if exact or stop < epoch else chunks)
             for chunk in chunks:
@@ -100,7 +100,7 @@ class ClientProgram:
                         bound(call)({}, num=call.num)
             num_seen += stop
             num_steps += sum(chunk.num_steps for chunk in chunks)
-            num_passes += passes
+            num_passes += 1
         return _Passed(num_seen, min(num_seen, epoch, size), num_steps)
 
     def _feed(

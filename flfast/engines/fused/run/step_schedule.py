@@ -30,10 +30,6 @@ class Call(NamedTuple):
     real: int
     share: float
 
-    def of(self, size: int) -> "Call":
-        """The same of other batches, all of whose rows count."""
-        return self._replace(size=size, real=size)
-
 
 class Chunk(NamedTuple):
     """Rows that are made ready together.
@@ -60,24 +56,21 @@ def epoch_chunks(
     num_examples: int,
     batching: Batching,
     *,
-    passes: int = 1,
     num_steps: int | None,
     exact: bool,
 ) -> tuple[Chunk, ...]:
-    """The calls of local epochs.
+    """The calls of a local epoch.
 
     Args:
         num_examples: of the client, >= 1.
         batching: how they become local steps.
-        passes: so many epochs.
         num_steps: at most so many; None is all.
         exact: every size as it is; otherwise odd sizes are padded by less than a quarter,
             so that few programs are compiled.
     """
     # A limit of 1 is one batch, 1.0 is all of them.
     kind = isinstance(batching.limit, int)
-    limits = {"passes": passes, "num_steps": num_steps}
-    return _epoch_chunks(num_examples, batching, kind, **limits, exact=exact)
+    return _epoch_chunks(num_examples, batching, kind, num_steps=num_steps, exact=exact)
 
 
 @lru_cache(maxsize=4096)
@@ -86,12 +79,11 @@ def _epoch_chunks(
     batching: Batching,
     _: Hashable,
     *,
-    passes: int,
     num_steps: int | None,
     exact: bool,
 ) -> tuple[Chunk, ...]:
     epoch = local_epoch(num_examples, batching)
-    steps = list(_steps(epoch, passes))[:num_steps]
+    steps = list(_steps(epoch))[:num_steps]
     parts = [part for step in steps for part in step]
     largest = max((stop - start for start, stop, _ in parts), default=1)
     chunks: list[Chunk] = []
@@ -115,15 +107,14 @@ def _epoch_chunks(
     return tuple(chunks)
 
 
-def _steps(epoch: LocalEpoch, passes: int) -> Iterator[list[tuple[int, int, float]]]:
+def _steps(epoch: LocalEpoch) -> Iterator[list[tuple[int, int, float]]]:
     """Micro-batches (start, stop, share) by local step."""
-    for before in range(0, passes * epoch.num_examples, epoch.num_examples):
-        parts = [
-            (before + start, before + stop, scale / epoch.accumulate)
-            for (start, stop), scale in zip(epoch.bounds, epoch.scales, strict=True)
-        ]
-        for first in range(0, len(parts), epoch.accumulate):
-            yield parts[first : first + epoch.accumulate]
+    parts = [
+        (start, stop, scale / epoch.accumulate)
+        for (start, stop), scale in zip(epoch.bounds, epoch.scales, strict=True)
+    ]
+    for first in range(0, len(parts), epoch.accumulate):
+        yield parts[first : first + epoch.accumulate]
 
 
 def bucket(size: int, batching: Batching) -> int:

@@ -1,4 +1,4 @@
-"""The tensors that local training changes: of one client, or of a stack of them."""
+"""What local training reads and changes, as tensors on its device: of one client or a stack."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -6,12 +6,12 @@ from operator import itemgetter
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, device
 
 from flfast.algorithms.algorithm import Context, Finished
-from flfast.datamodules.federated import ClientDataModule
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like
+from flfast.engines.local_training import ClientStart
 from flfast.state.transfer import to_host
 from flfast.state.tree import Tree, num_bytes, tree_map
 from flfast.state.weights import buffers
@@ -21,20 +21,6 @@ SMALLEST_LR = 1e-20
 
 HOST_BYTES = 2**28
 """Of clients' states that are copied from a GPU at once."""
-
-
-class ClientStart(NamedTuple):
-    """What a client starts from.
-
-    Attributes:
-        context: what it may read.
-        optimizer_state: by parameter name; empty for a fresh optimizer.
-        data: the client's.
-    """
-
-    context: Context
-    optimizer_state: Tree
-    data: ClientDataModule
 
 
 class LocalOutcome(NamedTuple):
@@ -161,7 +147,7 @@ class TrainingState:
 
 def rate(context: Context) -> float:
     """The learning rate of local steps: a state kept in multiples of it can be read back."""
-    return max(context.lr, SMALLEST_LR)
+    return max(float(context.lr), SMALLEST_LR)
 
 
 def _placed(leaf: Tensor, *, like: Tensor) -> Tensor:
@@ -170,3 +156,46 @@ def _placed(leaf: Tensor, *, like: Tensor) -> Tensor:
 
 def _copy(leaf: Tensor) -> Tensor:
     return leaf.clone(memory_format=torch.contiguous_format)
+
+
+class Contexts:
+    """Copies contexts to a device; what clients of a round share is copied once.
+
+    Args:
+        device: where to.
+    """
+
+    def __init__(self, device: device) -> None:
+        self._device, self._round_idx = device, -1
+        self._copies: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def copied(self, contexts: Sequence[Context], round_idx: int) -> list[Context]:
+        """Contexts on the device, where those that were one tensor still are.
+
+        Args:
+            contexts: anywhere.
+            round_idx: theirs; within a round no tensor of a context changes.
+        """
+        known = self._copies if round_idx == self._round_idx else {}
+        # With its origin, so that no other tensor gets its number; and none longer than needed.
+        self._copies, self._round_idx = {}, round_idx
+
+        def copy(leaf: Tensor) -> Tensor:
+            if id(leaf) not in self._copies:
+                found = known.get(id(leaf)) or (leaf, leaf.to(self._device))
+                self._copies[id(leaf)] = found
+            return self._copies[id(leaf)][1]
+
+        return [
+            context._replace(
+                server=tree_map(copy, context.server),
+                client=tree_map(copy, context.client),
+                start=tree_map(copy, context.start),
+            )
+            for context in contexts
+        ]
+
+
+def readable(context: Context) -> Tree:
+    """A context as steps read it."""
+    return {"server": context.server, "client": context.client, "start": context.start}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flfast.algorithms.fedprox import fedprox
 from flfast.engines.fused.graph import cuda_graphs
 from flfast.engines.fused.graph.cuda_graphs import MOST_STEPS, WARM_UPS, Direct, Replayed
-from flfast.engines.fused.graph.torchscript import Script
+from flfast.engines.fused.graph.executor import executor
 from flfast.engines.fused.graph.trace import operators, rewritten
 from flfast.engines.fused.graph.vmapped import stacked
 from flfast.plan import Batching
@@ -61,10 +61,10 @@ def script_of(width=None):
     trees = [{"w": w, "sum": total}, {"b": drawn(2), "unread": drawn(5)}, {"x": drawn(6, 3)}]
     module = operators(step, trees)
     if width is None:
-        return Script(rewritten(module), sliced=1)
+        return executor(rewritten(module), sliced=1)
     flat = [leaf for tree in trees for leaf in tree.values()]
     shared = [False, False, True, True, False]
-    return Script(*(rewritten(stacked(module, flat, shared, n)) for n in (2, 3)), sliced=1)
+    return executor(*(rewritten(stacked(module, flat, shared, n)) for n in (2, 3)), sliced=1)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.sampled_from([None, 2, 5]))
@@ -157,7 +157,7 @@ def test_rounds_of_recordings_are_those_of_the_eager_engine(
         )
 
     fused = assert_engines_agree(make, stack=stack, engine=Replaying)
-    assert fused.engine.recordings() > 0
+    assert fused.engine.training.recordings() > 0
 
 
 def test_what_is_dropped_is_recorded_anew(monkeypatch):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from flfast.engines.fused.graph.executor import executor
 from flfast.engines.fused.graph.frozen_layers import halves
-from flfast.engines.fused.graph.torchscript import Script
 from flfast.engines.fused.graph.trace import lowered, operators, simplified
 
 
@@ -46,11 +46,11 @@ def assert_halves_are_the_step(step, state):
     (like,) = found.features
     features = torch.empty(3, *like.shape, dtype=like.dtype)
     fixed = [leaf.clone() for leaf in state.values()] + [shares]
-    Script(lowered(found.first), sliced=2)(fixed, [rows, features], num=3, width=1)
+    executor(lowered(found.first), sliced=2)(fixed, [rows, features], num=3, width=1)
     for leaf, before in zip(fixed, state.values(), strict=False):
         assert torch.equal(leaf, before), "features change nothing"
     kept = [rows] if found.reads[0] else []
-    rest = Script(lowered(found.rest), sliced=1 + len(kept))
+    rest = executor(lowered(found.rest), sliced=1 + len(kept))
     rest(fixed, [*kept, features], num=3, width=1)
     torch.testing.assert_close(fixed[: len(state)], list(expected.values()))
     return found

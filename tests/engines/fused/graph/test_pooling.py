@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from flfast.engines.fused.graph.torchscript import Script
+from flfast.engines.fused.graph.executor import executor
 from flfast.engines.fused.graph.trace import trace
 
 aten = torch.ops.aten
@@ -30,7 +30,7 @@ def ran(fn, rows, size):
         fn(expected, {"x": rows[first : first + size]})
     module = trace(fn, [state, {"x": rows[:size]}])
     blocks = rows.view(-1, size, *rows.shape[1:])
-    Script(module, sliced=1)(list(state.values()), [blocks], num=len(blocks), width=1)
+    executor(module, sliced=1)(list(state.values()), [blocks], num=len(blocks), width=1)
     torch.testing.assert_close(state, expected, rtol=1e-12, atol=1e-12)
     return [n.target for n in module.graph.nodes if n.op == "call_function"]
 

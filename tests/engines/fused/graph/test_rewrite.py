@@ -1,4 +1,4 @@
-"""Tracing, rewriting and TorchScript: the same numbers as the function that was traced."""
+"""Tracing, rewriting and executors: the same numbers as the function that was traced."""
 
 import pytest
 import torch
@@ -9,11 +9,12 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from flfast.engines.fused.graph.dataflow import invariants
-from flfast.engines.fused.graph.torchscript import Script
+from flfast.engines.fused.graph.executor import executor
 from flfast.engines.fused.graph.trace import constants, placeholders, trace
 from flfast.engines.fused.graph.update_rules import local_optimizer
 
 aten = torch.ops.aten
+pytestmark = pytest.mark.usefixtures("each_executor")
 
 
 def drawn(*shape, seed=0):
@@ -32,7 +33,7 @@ def run_both(fn, state, rows, *, size=1):
     for i in range(num):
         fn(expected, {"x": rows[i * size : (i + 1) * size].clone()})
     module = trace(fn, [state, {"x": rows[:size]}])
-    Script(module, sliced=1)(
+    executor(module, sliced=1)(
         list(found.values()), [rows.clone().unflatten(0, (num, size))], num=num, width=1
     )
     return expected, found, module
@@ -324,7 +325,7 @@ def test_random_operators_are_repeated():
     zeros = torch.zeros(3, dtype=torch.float64)
     state = {"fixed": drawn(3).abs() + 1, "last": zeros, "sum": zeros.clone()}
     module = trace(step, [state, {"x": drawn(1)}])
-    script = Script(module, sliced=1)
+    script = executor(module, sliced=1)
     draws, masks = [], []
     with torch.random.fork_rng():
         found = copied(state)

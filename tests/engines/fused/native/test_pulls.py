@@ -4,18 +4,17 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from flfast.engines.fused.graph.executor import executor
 from flfast.engines.fused.graph.rewrite import rewrite
-from flfast.engines.fused.graph.torchscript import Script
 from flfast.engines.fused.graph.trace import operators, trace
-from flfast.engines.fused.native.build import missing
 
 own = torch.ops.flfast
 aten = torch.ops.aten
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 @pytest.fixture
 def run_both():
-    assert missing() is None
     rng = torch.Generator().manual_seed(0)
     state = {
         name: torch.randn(7, 5, generator=rng) for name in ("w", "anchor", "control", "other")
@@ -30,7 +29,7 @@ def run_both():
         found = []
         for module in (plain, lowered):
             leaves = [leaf.clone() for leaf in state.values()]
-            Script(module, sliced=1)(leaves, [rows], num=3, width=1)
+            executor(module, sliced=1)(leaves, [rows], num=3, width=1)
             found.append(leaves)
         torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
         return [n for n in lowered.graph.nodes if n.op == "call_function"]

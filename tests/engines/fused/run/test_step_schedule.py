@@ -43,24 +43,22 @@ def steps_of(chunks):
     return steps
 
 
-def expected_steps(num_examples, batching, num_steps, passes=1):
+def expected_steps(num_examples, batching, num_steps):
     epoch = local_epoch(num_examples, batching)
-    steps = []
-    for before in range(0, passes * epoch.num_examples, epoch.num_examples):
-        parts = [
-            (before + start, before + stop, scale / epoch.accumulate)
-            for (start, stop), scale in zip(epoch.bounds, epoch.scales, strict=True)
-        ]
-        steps += [parts[i : i + epoch.accumulate] for i in range(0, len(parts), epoch.accumulate)]
-    assert len(steps) == passes * epoch.num_steps
+    parts = [
+        (start, stop, scale / epoch.accumulate)
+        for (start, stop), scale in zip(epoch.bounds, epoch.scales, strict=True)
+    ]
+    steps = [parts[i : i + epoch.accumulate] for i in range(0, len(parts), epoch.accumulate)]
+    assert len(steps) == epoch.num_steps
     return steps[:num_steps]
 
 
 @thorough
-@given(sizes, batchings, cuts, st.booleans(), st.integers(1, 3))
-def test_the_steps_are_those_of_the_local_epoch(num_examples, batching, num_steps, exact, passes):
-    chunks = epoch_chunks(num_examples, batching, passes=passes, num_steps=num_steps, exact=exact)
-    expected = expected_steps(num_examples, batching, num_steps, passes)
+@given(sizes, batchings, cuts, st.booleans())
+def test_the_steps_are_those_of_the_local_epoch(num_examples, batching, num_steps, exact):
+    chunks = epoch_chunks(num_examples, batching, num_steps=num_steps, exact=exact)
+    expected = expected_steps(num_examples, batching, num_steps)
     assert steps_of(chunks) == expected
     assert sum(chunk.num_steps for chunk in chunks) == len(expected)
     for step in expected:
@@ -68,25 +66,21 @@ def test_the_steps_are_those_of_the_local_epoch(num_examples, batching, num_step
 
 
 @thorough
-@given(sizes, batchings, cuts, st.booleans(), st.integers(1, 3))
-def test_every_position_is_made_ready_once_and_in_order(
-    num_examples, batching, num_steps, exact, passes
-):
-    chunks = epoch_chunks(num_examples, batching, passes=passes, num_steps=num_steps, exact=exact)
+@given(sizes, batchings, cuts, st.booleans())
+def test_every_position_is_made_ready_once_and_in_order(num_examples, batching, num_steps, exact):
+    chunks = epoch_chunks(num_examples, batching, num_steps=num_steps, exact=exact)
     position = 0
     for chunk in chunks:
         assert chunk.start == position
         position = chunk.stop
-    expected = expected_steps(num_examples, batching, num_steps, passes)
+    expected = expected_steps(num_examples, batching, num_steps)
     assert position == expected[-1][-1][1]
 
 
 @thorough
-@given(sizes, batchings, cuts, st.booleans(), st.integers(1, 3))
-def test_every_call_finds_its_rows(num_examples, batching, num_steps, exact, passes):
-    for chunk in epoch_chunks(
-        num_examples, batching, passes=passes, num_steps=num_steps, exact=exact
-    ):
+@given(sizes, batchings, cuts, st.booleans())
+def test_every_call_finds_its_rows(num_examples, batching, num_steps, exact):
+    for chunk in epoch_chunks(num_examples, batching, num_steps=num_steps, exact=exact):
         rows = chunk.stop - chunk.start + chunk.padding
         reach = max(call.offset + call.num * call.size for call in chunk.calls)
         assert reach <= rows
@@ -109,9 +103,9 @@ def test_padding_is_less_than_a_quarter(num_examples, batching, num_steps):
 
 
 @thorough
-@given(sizes, batchings, cuts, st.booleans(), st.integers(1, 3))
-def test_chunks_fit_in_a_cache_or_hold_one_batch(num_examples, batching, num_steps, exact, passes):
-    chunks = epoch_chunks(num_examples, batching, passes=passes, num_steps=num_steps, exact=exact)
+@given(sizes, batchings, cuts, st.booleans())
+def test_chunks_fit_in_a_cache_or_hold_one_batch(num_examples, batching, num_steps, exact):
+    chunks = epoch_chunks(num_examples, batching, num_steps=num_steps, exact=exact)
     largest = max(call.real for chunk in chunks for call in chunk.calls)
     assert all(chunk.stop - chunk.start <= max(CHUNK_EXAMPLES, largest) for chunk in chunks)
 

@@ -1,22 +1,17 @@
-"""What local steps are fed: a client's examples, or features of them that stay the same."""
+"""Features of frozen layers: computed once per client and stage, instead of in every pass."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.datamodules.federated import ClientDataModule
 from flfast.engines.fused.graph.programs import Bound, FrozenSplit
-from flfast.engines.fused.run.example_rows import Rows
+from flfast.engines.fused.run.example_rows import ExampleFeed
 from flfast.engines.fused.run.padding import nearly_equal
 from flfast.engines.fused.run.step_schedule import CHUNK_EXAMPLES, Call, Chunk
 from flfast.state.transfer import to_device
 from flfast.state.tree import Tree
-
-ROWS = ("inputs", "targets")
 
 FEATURE_BYTES = 2**28
 """Of a client's features in memory; beyond, they are computed anew in every pass."""
@@ -24,47 +19,8 @@ FEATURE_BYTES = 2**28
 Steps = Callable[[Call], Bound]
 
 
-class Feed(Protocol):
-    """Rows of a client's examples, and steps over them."""
-
-    def rows(self, order: np.ndarray, padding: int) -> Tree:
-        """Rows by name, each [M, ...].
-
-        Args:
-            order: numbers of examples, of which M - padding.
-            padding: rows to add behind, with any example's values.
-        """
-
-    def step(self, bound: Bound, rows: Tree, *, num: int) -> None:
-        """Take `num` steps over rows, each [num, B, ...]."""
-
-
-class ExampleFeed:
-    """The examples themselves; see `Feed`.
-
-    Args:
-        rows: reads them.
-        data: the client's.
-    """
-
-    def __init__(self, rows: Rows, data: ClientDataModule) -> None:
-        self._rows, self._data = rows, data
-
-    def rows(self, order: np.ndarray, padding: int) -> Tree:
-        """See `Feed`."""
-        return dict(zip(ROWS, self._rows.ready(order, self._data, padding), strict=True))
-
-    def targets(self, order: np.ndarray, padding: int) -> Tree:
-        """Rows without inputs."""
-        return {"targets": self._rows.targets(order, padding)}
-
-    def step(self, bound: Bound, rows: Tree, *, num: int) -> None:
-        """See `Feed`."""
-        bound(rows, num=num)
-
-
 class FeatureFeed:
-    """FeatureFeed, beside what steps still read of the examples; see `Feed`.
+    """Features, beside what steps still read of the examples; see `Feed`.
 
     Args:
         examples: the client's.
@@ -118,7 +74,7 @@ def splits_of(
     splits: dict[int, FrozenSplit] = {}
     for size, call in _calls(chunks).items():
         rows = {name: row.new_empty((size, *row.shape[1:])) for name, row in sample.items()}
-        split = steps(call).split(rows, partial(_wider, steps, call))
+        split = steps(call).split(rows)
         if split is None:
             return None
         splits[size] = split
@@ -184,14 +140,10 @@ def _calls(chunks: Sequence[Chunk]) -> dict[int, Call]:
     return found
 
 
-def _wider(steps: Steps, call: Call, size: int) -> Bound:
-    return steps(call.of(size))
-
-
 def _computed(
     examples: ExampleFeed, bound: Bound, split: FrozenSplit, order: np.ndarray, *, size: int
 ) -> list[Tensor]:
-    """FeatureFeed of examples, each [N, ...], some of them at a time."""
+    """Features of examples, each [N, ...], some of them at a time."""
     at_once = max(CHUNK_EXAMPLES // size, 1) * size
     parts = []
     for start in range(0, len(order), at_once):

@@ -3,7 +3,7 @@
 import torch
 
 from flfast.algorithms.algorithm import Context
-from flfast.engines.fused.run.device_contexts import Contexts
+from flfast.engines.fused.run.training_state import Contexts
 from flfast.state.tree import leaves
 
 META = torch.device("meta")
@@ -11,7 +11,7 @@ META = torch.device("meta")
 
 def context(server, client=None):
     own = {} if client is None else {"w": client}
-    return Context({"w": server}, own, {"w": server}, 0.1)
+    return Context({"w": server}, own, {"w": server}, torch.tensor(0.1), torch.Generator)
 
 
 def test_what_clients_share_is_copied_once_a_round():

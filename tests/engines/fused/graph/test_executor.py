@@ -1,9 +1,12 @@
-"""One source for stacks of any width."""
+"""Executors: which one is taken, and one source for stacks of any width."""
+
+import warnings
 
 import pytest
 import torch
 
-from flfast.engines.fused.graph.torchscript import Script, for_any_width
+from flfast.engines.fused.graph.executor import VARIABLE, choice, executor, wanted
+from flfast.engines.fused.graph.loop_source import for_any_width
 from flfast.engines.fused.graph.trace import operators, rewritten
 from flfast.engines.fused.graph.vmapped import stacked
 
@@ -24,6 +27,7 @@ def tree(width=None):
     return {"w": drawn(*lead, 2, 3), "sum": drawn(*lead)}, {"b": drawn(2)}
 
 
+@pytest.mark.usefixtures("each_executor")
 @pytest.mark.parametrize("width", [2, 5, 7])
 def test_a_stack_of_any_width_takes_the_steps_of_its_clients(width):
     state, context = tree(width)
@@ -33,7 +37,7 @@ def test_a_stack_of_any_width_takes_the_steps_of_its_clients(width):
     flat = [leaf for own in singles for leaf in own.values()]
     pair = [rewritten(stacked(module, flat, [False, False, True, False], n)) for n in (2, 3)]
     assert torch.ops.aten.baddbmm_.default in {node.target for node in pair[0].graph.nodes}
-    script = Script(*pair, sliced=1)
+    script = executor(*pair, sliced=1)
     found = {name: leaf.clone() for name, leaf in state.items()}
     script([*found.values(), context["b"]], [rows], num=4, width=width)
     for client in range(width):
@@ -69,3 +73,50 @@ def test_an_operator_that_vmap_would_repeat_is_refused():
     flat = [leaf for own in singles for leaf in own.values()]
     with pytest.raises(RuntimeError, match="vmap"):
         stacked(module, flat, [False, False], 2)
+
+
+@pytest.fixture
+def choose(monkeypatch):
+    """The choice with another TorchScript."""
+
+    def choose(compilation_unit):
+        monkeypatch.setattr(torch.jit, "CompilationUnit", compilation_unit)
+        choice.cache_clear()
+        return choice("")
+
+    yield choose
+    choice.cache_clear()
+
+
+def test_torchscript_that_works_is_taken_though_it_warns(choose):
+    unit = torch.jit.CompilationUnit
+
+    def warns(source):
+        warnings.warn("TorchScript is deprecated", DeprecationWarning, stacklevel=2)
+        return unit(source)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        name, _ = choose(warns)
+    assert name == "torchscript"
+
+
+def test_torchscript_that_is_gone_is_not_taken(choose):
+    def gone(_):
+        raise RuntimeError("TorchScript is not supported\nin Python 3.14")
+
+    assert choose(gone) == ("straight-line", "torchscript fails: TorchScript is not supported")
+
+
+def test_torchscript_that_computes_something_else_is_not_taken(choose):
+    unit = torch.jit.CompilationUnit
+    found = choose(lambda source: unit(source.replace("alpha=0.1", "alpha=0.2")))
+    assert found == ("straight-line", "torchscript fails: other numbers")
+
+
+def test_the_environment_decides(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "straight-line")
+    assert choice(wanted()) == ("straight-line", "FLFAST_EXECUTOR asks for it")
+    monkeypatch.setenv(VARIABLE, "fast")
+    with pytest.raises(ValueError, match="FLFAST_EXECUTOR=fast; allowed: torchscript, straight"):
+        wanted()

@@ -1,0 +1,107 @@
+"""Milliseconds of a local step by executor, with and without our kernels: one thread, batch 10.
+
+FedAvg with SGD on images of MNIST's shape. Executors take turns; the least of all turns counts.
+
+    python -m benchmarks.executors --turns 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from flfast.algorithms.fedavg import fedavg
+from flfast.engines.fused.graph.executor import EXECUTORS, Executor
+from flfast.engines.fused.graph.local_step import LocalStep
+from flfast.engines.fused.graph.trace import operators, rewritten, simplified
+from flfast.engines.fused.graph.update_rules import local_optimizer
+from flfast.lit.channels_last import use_channels_last
+from flfast.models.cnn import cnn
+from flfast.models.logistic import logistic
+from flfast.models.mlp import mlp
+from flfast.state.tree import Tree, leaves
+
+_BATCH, _SECONDS, _SHAPE = 10, 0.1, (1, 28, 28)
+
+
+def models() -> Iterator[tuple[str, nn.Module]]:
+    """Name and model."""
+    shape: Any = {"input_shape": _SHAPE, "num_classes": 10}
+    yield "logistic regression", logistic(**shape)
+    yield "MLP 784-200-200-10", mlp(**shape, hidden=[200, 200], dropout=0.0)
+    yield "CNN", cnn(**shape, channels=[32, 64], hidden=512, padding=2)
+
+
+def steps_of(model: nn.Module, executor: Callable[..., Executor], *, kernels: bool) -> Callable:
+    """Number of steps -> None; takes them."""
+    use_channels_last(model)
+    params = {name: leaf.detach() for name, leaf in model.named_parameters()}
+    sgd = local_optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
+    joint: Tree = {"params": {}, "buffers": {}}
+    step = LocalStep(model, fedavg(weighting="samples"), sgd, trained=list(params), joint=joint)
+    state: Tree = {"params": params, "buffers": {}, "optimizer": sgd.empty(params)}
+    state["loss"] = torch.zeros(())
+    settings: Tree = {"lr": torch.full((), 0.01, dtype=torch.float64)}
+    weights = torch.full((_BATCH,), 1 / _BATCH)
+    shared: Tree = {"weights": weights, "num": torch.tensor(10.0), "share": torch.tensor(1.0)}
+    rows: Tree = {
+        "inputs": torch.randn(64, _BATCH, *_SHAPE),
+        "targets": torch.randint(10, (64, _BATCH)),
+    }
+    one = {name: row[0] for name, row in rows.items()}
+    context: Tree = {"server": {}, "client": {}, "start": {}}
+    module = operators(step.whole, [state, context, settings, {**shared, **one}])
+    if kernels:
+        module = rewritten(module)
+    else:
+        simplified(module).recompile()
+    program = executor(module, sliced=len(rows))
+    fixed = [leaf for tree in (state, context, settings, shared) for leaf in leaves(tree)]
+
+    def run(num: int) -> None:
+        with torch.inference_mode():
+            program(fixed, [row[:num] for row in rows.values()], num=num, width=1)
+
+    return run
+
+
+def least_ms(runs: list[Callable[[int], None]], turns: int) -> list[float]:
+    """Of a step by each, in milliseconds."""
+    found = [float("inf")] * len(runs)
+    for _ in range(turns):
+        for place, run in enumerate(runs):
+            run(64)
+            start, num = time.perf_counter(), 0
+            while time.perf_counter() - start < _SECONDS:
+                run(64)
+                num += 64
+            found[place] = min(found[place], 1000 * (time.perf_counter() - start) / num)
+    return found
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description="Milliseconds of a local step by executor.")
+    parser.add_argument("--turns", type=int, default=20, help="of every executor")
+    turns = parser.parse_args().turns
+    torch.set_num_threads(1)
+    table = Table("", *(f"{name}{more}" for name in EXECUTORS for more in (", kernels", "")))
+    for title, model in models():
+        runs = [
+            steps_of(model, executor, kernels=kernels)
+            for executor in EXECUTORS.values()
+            for kernels in (True, False)
+        ]
+        table.add_row(title, *(f"{ms:.4f}" for ms in least_ms(runs, turns)))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

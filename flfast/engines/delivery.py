@@ -1,0 +1,79 @@
+"""A client's way from local training to the server: finish, channel, reduction, report."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+from flfast.engines.local_training import LocalResult
+from flfast.engines.reports import ClientReport
+from flfast.engines.site import Site
+from flfast.server.channel import DIVERGED, Arrival, Channel
+from flfast.server.reduction import Reduction
+from flfast.state.tree import all_finite, num_bytes
+
+
+class Delivery:
+    """Delivers the results of one round.
+
+    Args:
+        site: of this rank.
+        channel: what uploads go through.
+        reduction: where uploads that arrive are added.
+        round_idx: from 1.
+        on_client: called with each report.
+
+    Attributes:
+        reports: one per client delivered, in order.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        channel: Channel,
+        reduction: Reduction,
+        round_idx: int,
+        on_client: Callable[[ClientReport], None],
+    ) -> None:
+        self._site, self._channel, self._reduction = site, channel, reduction
+        self._round_idx, self._on_client = round_idx, on_client
+        self.reports: list[ClientReport] = []
+
+    def __call__(self, result: LocalResult) -> None:
+        """Keep the client's new state, add its upload to the reduction, and report."""
+        done, arrival = result.done, self._arrival(result)
+        if arrival.upload is not None:
+            weight = self._site.algorithm.weight(done.num_examples)
+            self._reduction.add(result.client_id, arrival.upload, weight)
+        report = ClientReport(
+            client_id=result.client_id,
+            num_examples=done.num_examples,
+            num_seen=result.num_seen,
+            num_steps=done.num_steps,
+            loss=result.loss_sum / max(result.num_seen, 1),
+            up_bytes=arrival.num_bytes,
+            status=arrival.status,
+            reason=arrival.reason,
+        )
+        self.reports.append(report)
+        self._on_client(report)
+
+    def _arrival(self, result: LocalResult) -> Arrival:
+        """What the server receives; a client that diverged keeps its old state."""
+        algorithm, context = self._site.algorithm, result.context
+        upload, state = algorithm.finish(result.done, context)
+        if state and not algorithm.stateful:
+            raise ValueError(
+                f"algorithm={algorithm.name}: finish returns a client state, which would be lost; "
+                f"give the algorithm a client_state for the first round of a client"
+            )
+        finite = math.isfinite(result.loss_sum) and all_finite(upload) and all_finite(state)
+        if not finite:
+            return Arrival("rejected", DIVERGED, num_bytes(upload), None)
+        if algorithm.stateful:
+            self._site.states.put(result.client_id, state)
+        return self._channel.deliver(
+            upload,
+            partial(algorithm.origin, context.server),
+            round_idx=self._round_idx,
+            client_id=result.client_id,
+        )

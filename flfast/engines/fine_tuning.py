@@ -1,0 +1,58 @@
+"""Fine-tuning for evaluation: some epochs of plain local training that leave no trace."""
+
+from dataclasses import replace
+
+from flfast.algorithms.algorithm import Algorithm
+from flfast.engines.local_training import LocalResult, LocalTraining
+from flfast.engines.site import Site
+from flfast.lit.local_module import LocalModule
+from flfast.lit.trainers import Trainers
+from flfast.plan import RoundPlan
+from flfast.state.store import ClientStates
+from flfast.state.tree import Tree
+
+FINE_TUNING = Algorithm(
+    name="fine-tuning",
+    client_state=lambda broadcast: broadcast,
+    start=lambda broadcast, client: client,
+)
+"""Plain local training that starts from a client's own weights, which are its state."""
+
+
+def fine_tuning_site(site: Site) -> Site:
+    """The same model, optimizer and data with `FINE_TUNING` and no client states."""
+    own = site.module
+    module = LocalModule(
+        own.model, FINE_TUNING, own.make_optimizer, freeze_batchnorm=own.freeze_batchnorm
+    )
+    trainers = Trainers(module, site.trainers.make_trainer)
+    return replace(site, module=module, trainers=trainers, states=ClientStates())
+
+
+class FineTuning:
+    """Trains given weights on their clients' examples.
+
+    Args:
+        site: of `fine_tuning_site`.
+        training: trains on it.
+        num_epochs: >= 1.
+    """
+
+    def __init__(self, site: Site, training: LocalTraining, num_epochs: int) -> None:
+        self._site, self._training, self._num_epochs = site, training, num_epochs
+
+    def __call__(self, weights: dict[int, Tree], plan: RoundPlan) -> dict[int, Tree]:
+        """Weights by client after fine-tuning.
+
+        Args:
+            weights: where each client starts.
+            plan: gives batches and learning rate.
+        """
+        for client_id, start in weights.items():
+            self._site.states.put(client_id, start)
+        plan = plan._replace(local_epochs=self._num_epochs, local_steps=None)
+        results: list[LocalResult] = []
+        self._training.train(list(weights), {}, plan, results.append)
+        for client_id in weights:
+            self._site.states.drop(client_id)
+        return {result.client_id: result.done.weights for result in results}

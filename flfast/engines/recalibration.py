@@ -1,0 +1,49 @@
+"""BatchNorm statistics measured anew on a cohort's training data: `bn=recalibrate`."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flfast.engines.site import Site
+from flfast.evaluation.passes import for_evaluation
+from flfast.lit.batchnorm import Recalibrated, recalibrate, recalibration_bytes
+from flfast.plan import RoundPlan
+from flfast.randomness import generator
+from flfast.state.tree import Tree
+from flfast.state.weights import read_buffers, write_weights
+
+
+def recalibrate_batchnorm(
+    site: Site, server: Tree, cohort: Sequence[int], plan: RoundPlan
+) -> Recalibrated:
+    """The server's state with statistics of batches that mix the cohort's examples.
+
+    Args:
+        site: of this rank.
+        server: server state.
+        cohort: whose training examples are read.
+        plan: of the round.
+    """
+    plan = for_evaluation(plan)
+    trainer, model = site.trainers.trainer(plan).trainer, site.trainers.module(plan).model
+    device = trainer.strategy.root_device
+    write_weights(model, server)
+    if model is site.model:  # a sharded copy is on its device already
+        model.to(device)
+    mixed = np.concatenate([site.data.train_clients.of(k) for k in cohort])
+    mixed = generator(site.data.seed, "recalibrate", plan.round_idx).permutation(mixed)
+    with trainer.precision_plugin.forward_context():
+        recalibrate(model, _inputs(site, mixed, device))
+    site.model.cpu()
+    sent = recalibration_bytes(site.model, site.algorithm.broadcast(server))
+    return Recalibrated({**server, "buffers": read_buffers(model)}, *sent)
+
+
+def _inputs(site: Site, indices: np.ndarray, device: torch.device) -> Iterator[Tensor]:
+    """Batches [B, ...] of examples on a device; a batch of one example has no variance."""
+    dtype = next(site.model.parameters()).dtype
+    for batch in site.data.eval_loader(indices):
+        if len(batch.targets) > 1 or len(indices) == 1:
+            yield site.data.examples.transform(batch.inputs.to(device), dtype=dtype)

@@ -1,0 +1,94 @@
+"""What local training works with on one rank."""
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import torch
+from torch import nn
+
+from flfast.algorithms.algorithm import Algorithm, Context, joint_leaves
+from flfast.datamodules.batches import WHOLE, RankShare
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.distributed.world import ALONE, World
+from flfast.engines.local_training import ClientStart
+from flfast.lit.local_module import LocalModule
+from flfast.lit.trainers import Trainers
+from flfast.plan import RoundPlan
+from flfast.randomness import seed_torch, torch_generator
+from flfast.state.store import ClientStates
+from flfast.state.tree import Tree
+from flfast.state.weights import read_weights
+
+
+@dataclass(frozen=True)
+class Site:
+    """Model, data, Trainers and client states of one rank.
+
+    Attributes:
+        module: model, algorithm and local optimizer.
+        data: the population, set up.
+        trainers: one Trainer per plan, used again for every client.
+        states: what this rank's clients keep between rounds.
+        world: all ranks of the run.
+    """
+
+    module: LocalModule
+    data: FederatedDataModule
+    trainers: Trainers
+    states: ClientStates
+    world: World = ALONE
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm that the module trains with."""
+        return self.module.algorithm
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that clients take turns in."""
+        return self.module.model
+
+    @cached_property
+    def joint(self) -> Tree:
+        """Leaves that local training changes beside the model, as a new client has them."""
+        return joint_leaves(self.algorithm, read_weights(self.model))
+
+    def divides_batches(self, plan: RoundPlan) -> bool:
+        """Whether all ranks train every client together, each on a part of every batch."""
+        batches = plan.strategy == "ddp" and plan.shard == "batch"
+        return self.world.size > 1 and (batches or plan.strategy == "fsdp")
+
+    def client_state(self, client_id: int, broadcast: Tree) -> Tree:
+        """What a client keeps; in its first round what the algorithm gives it."""
+        state = self.states.get(client_id)
+        return self.algorithm.client_state(broadcast) if state is None else state
+
+    def start(self, client_id: int, broadcast: Tree, plan: RoundPlan) -> ClientStart:
+        """A client's context, optimizer state and data; seeds torch for its local training."""
+        algorithm, state = self.algorithm, self.client_state(client_id, broadcast)
+        seed, round_idx = self.data.seed, plan.round_idx
+        context = Context(
+            broadcast,
+            state,
+            algorithm.start(broadcast, state),
+            torch.tensor(plan.lr, dtype=torch.float64),
+            partial(_generator, seed, round_idx, client_id),
+        )
+        optimizer_state = algorithm.optimizer(broadcast, state) if algorithm.optimizer else {}
+        data = self.data.client(
+            client_id,
+            batching=plan.batching._replace(limit=self.trainers.trainer(plan).train_limit),
+            round_idx=round_idx,
+            share=self._rank_share if self.divides_batches(plan) else WHOLE,
+        )
+        seed_torch(seed, "local training", round_idx, client_id)
+        return ClientStart(context, optimizer_state, data)
+
+    @cached_property
+    def _rank_share(self) -> RankShare:
+        return RankShare(self.world.rank, self.world.size)
+
+
+def _generator(seed: int, round_idx: int, client_id: int, purpose: str) -> torch.Generator:
+    """The generator that an algorithm's functions draw from."""
+    return torch_generator(seed, f"algorithm: {purpose}", round_idx, client_id)

@@ -1,0 +1,88 @@
+"""What an algorithm hands over is never silently lost, and engines hand it the same."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from engine_runs import ran
+
+from flfast.aggregations.median import median
+from flfast.algorithms.fedavg import fedavg
+from flfast.engines.eager import EagerTraining
+from flfast.engines.fused.training import FusedTraining
+from flfast.server.channel import Channel
+
+ENGINES = [EagerTraining, FusedTraining]
+FEDAVG = fedavg(weighting="samples")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_state_that_no_client_begins_with_is_an_error(make_data, make_federation, engine):
+    algorithm = replace(
+        FEDAVG, finish=lambda done, ctx: (done.weights, {"rounds": torch.ones(())})
+    )
+    federation = make_federation(make_data([4, 6]), algorithm=algorithm)
+    with pytest.raises(ValueError, match="algorithm=fedavg: finish returns a client state"):
+        ran(federation, engine)
+
+
+@pytest.mark.parametrize("aggregation", [None, median()])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda upload: {**upload, "more": torch.ones(2)}, r"leaf more is float32 \[2\], else"),
+        (lambda upload: {"params": upload["params"]}, "leaf buffers.calls is missing, elsewhere"),
+        (
+            lambda upload: {**upload, "buffers": {"calls": torch.zeros(1)}},
+            r"leaf buffers.calls is float32 \[1\], elsewhere it is float32 \[\]",
+        ),
+    ],
+)
+def test_other_leaves_than_the_first_upload_has_are_an_error(
+    make_data, make_federation, aggregation, change, said
+):
+    def uploaded(done):
+        upload = {**done.weights, "buffers": {"calls": torch.zeros(())}}
+        return upload if done.num_examples == 4 else change(upload)
+
+    algorithm = replace(
+        FEDAVG,
+        finish=lambda done, ctx: (uploaded(done), {}),
+        origin=lambda server: {"params": server["params"]},
+    )
+    federation = make_federation(make_data([4, 6]), algorithm=algorithm)
+    if aggregation is not None:
+        federation.engine.channel = Channel(aggregation=aggregation)
+    with pytest.raises(ValueError, match=f"client 1: {said}"):
+        federation.run()
+
+
+def test_what_a_context_offers_is_the_same_on_every_engine(make_data, make_federation):
+    """The learning rate is a tensor in every function; noise in `finish` is drawn alike."""
+    rates = []
+
+    def loss(task, params, batch, ctx):
+        rates.append((type(ctx.lr) is not float, ctx.lr.dtype, ctx.lr.shape))
+        return task(params, batch) * ctx.lr
+
+    def finish(done, ctx):
+        def noisy(leaf):
+            return leaf + ctx.lr * torch.randn(leaf.shape, generator=ctx.generator("noise"))
+
+        params = {name: noisy(leaf) for name, leaf in done.weights["params"].items()}
+        return {**done.weights, "params": params}, {}
+
+    algorithm = replace(
+        FEDAVG,
+        loss=loss,
+        correct=lambda grads, params, ctx: {name: g * ctx.lr for name, g in grads.items()},
+        finish=finish,
+    )
+    eager, fused = (
+        ran(make_federation(make_data([4, 6]), algorithm=algorithm, rounds=2), engine).weights()
+        for engine in ENGINES
+    )
+    torch.testing.assert_close(fused, eager, rtol=1e-6, atol=1e-6)
+    assert set(rates) == {(True, torch.float64, torch.Size([]))}
+    plain = ran(make_federation(make_data([4, 6]), rounds=2), EagerTraining).weights()
+    assert not torch.allclose(plain["weight"], eager["weight"], atol=1e-3), "no noise was drawn"
