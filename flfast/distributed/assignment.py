@@ -11,11 +11,11 @@ TOLERATED_LOAD = 1.05
 
 
 class Assignment(NamedTuple):
-    """Who trains on this rank in a round.
+    """The clients of a cohort that this rank trains.
 
     Attributes:
         here: clients that this rank trains.
-        moved: clients of the cohort that train on another rank than the owner of their state.
+        moved: clients of the whole cohort that train elsewhere than on their owner rank.
     """
 
     here: list[int]
@@ -23,7 +23,7 @@ class Assignment(NamedTuple):
 
 
 def assign_to_all(cohort: Sequence[int]) -> Assignment:
-    """Every rank trains every client, each on a part of every batch."""
+    """Every rank trains every client, on its part of every batch."""
     return Assignment(list(cohort), list(cohort))
 
 
@@ -36,13 +36,13 @@ def assign_to_first(cohort: Sequence[int], world: World) -> Assignment:
 def assign_cohort(
     cohort: Sequence[int], costs: Sequence[int], world: World, *, stateful: bool
 ) -> Assignment:
-    """Every rank trains a share of the clients, so that all finish together.
+    """Distribute whole clients over the ranks, for the smallest makespan.
 
     Args:
         cohort: clients.
-        costs: predicted cost of each, in any unit.
+        costs: predicted training time of each client, in any unit.
         world: the ranks of the run.
-        stateful: whether clients have states, which are costly to move.
+        stateful: whether clients have states, which are costly to move between ranks.
     """
     owners = [owner(world, client_id) for client_id in cohort]
     ranks = assign_clients(costs, world.size, owners if stateful else None)
