@@ -1,4 +1,4 @@
-"""What may go wrong in a drawn problem, by name, so that any process can build it."""
+"""Attacks, faults and defences by name, so that any process can build them."""
 
 from flfast.aggregations.geometric_median import geometric_median
 from flfast.aggregations.krum import krum
@@ -30,7 +30,7 @@ FAULTS = {
     "speed_spread": 0.5,
 }
 
-THREATS = {
+ADVERSARIES = {
     "median": {
         "aggregation": median(),
         "attack": sign_flip(fraction=0.3, scale=2.0),
@@ -60,11 +60,13 @@ THREATS = {
 }
 
 
-def threaten(name, data):
-    """The channel of that name; attackers learn from its labels from now on."""
-    threat = THREATS[name]
-    attack = threat.get("attack")
-    who = choose_attackers(data.candidates, attack.fraction, seed=data.seed) if attack else ()
+def adversarial_channel(name, data):
+    """The channel with an adversary. Label-flipping attacks also change the labels in `data`."""
+    options = ADVERSARIES[name]
+    attack = options.get("attack")
+    attackers = (
+        choose_attackers(data.candidates, attack.fraction, seed=data.seed) if attack else ()
+    )
     if attack and attack.labels:
-        data.relabel(sorted(who), attack.labels)
-    return Channel(seed=data.seed, attackers=frozenset(who), **threat)
+        data.relabel(sorted(attackers), attack.labels)
+    return Channel(seed=data.seed, attackers=frozenset(attackers), **options)

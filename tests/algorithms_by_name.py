@@ -1,10 +1,9 @@
-"""Federations of an algorithm by the name of its file, in double precision."""
+"""Federations in double precision, with an algorithm by the name of its file."""
 
-import logging
 from pathlib import Path
 
 import torch
-from engine_runs import engine_of
+from engine_runs import ran
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
@@ -20,7 +19,7 @@ NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
 
 
 def algorithm_of(name, model, **options):
-    """What `algorithm=NAME` with options builds for a model."""
+    """The algorithm that `algorithm=NAME` with options builds for a model."""
     config = OmegaConf.merge(OmegaConf.load(CONF / f"{name}.yaml"), options)
     made = instantiate(config)
     if isinstance(made, Algorithm):
@@ -30,12 +29,12 @@ def algorithm_of(name, model, **options):
 
 
 def federation_of(make_data, make_federation, name, model, *, sizes=(6, 3, 1), **options):
-    """A federation in double precision; `algorithm` are options of the algorithm."""
-    own = options.pop("algorithm", {})
+    """A federation in double precision; `algorithm` holds options of the algorithm."""
+    algorithm_options = options.pop("algorithm", {})
     federation = make_federation(
         make_data(sizes, split=options.pop("split", (0.0, 0.0)), num_test=6),
         model,
-        algorithm=algorithm_of(name, model, **own),
+        algorithm=algorithm_of(name, model, **algorithm_options),
         trainer={"precision": "64-true", **options.pop("trainer", {})},
         batching=options.pop("batching", Batching(-1)),
         eval_every=options.pop("eval_every", 99),
@@ -47,13 +46,11 @@ def federation_of(make_data, make_federation, name, model, *, sizes=(6, 3, 1), *
 
 
 def run(federation, engine=EagerTraining, stack="auto"):
-    federation.engine = engine_of(federation, engine, stack=stack)
-    federation.run()
-    return federation
+    return ran(federation, engine, stack=stack)
 
 
 def personal_of(federation, k):
-    """Parameters that client k is evaluated with."""
+    """Parameters of client k's personal model."""
     engine = federation.engine
     broadcast = federation.algorithm.broadcast(federation.server)
     client = engine.site.client_state(k, broadcast)
@@ -64,11 +61,7 @@ def server_of(federation):
     return federation.server["params"]
 
 
-def quiet(caplog):
-    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-
-
-def close(found, expected, tol=1e-12):
+def assert_leaves_close(found, expected, tol=1e-12):
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(

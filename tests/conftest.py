@@ -1,4 +1,4 @@
-"""Small federations, built by hand, and the command line, run in this process."""
+"""Fixtures: small federations, worlds of real ranks, and the command in this process."""
 
 import logging
 import sys
@@ -40,7 +40,7 @@ from flfast.setup.experiment import quiet_lightning
 from flfast.state.store import ClientStates
 from flfast.state.weights import read_weights
 
-# Or pytest listens to what torch says of every tensor that it traces.
+# Otherwise pytest captures torch's log of every tensor that it traces.
 logging.getLogger("torch.__trace").propagate = True
 
 settings.register_profile("flfast", deadline=None, derandomize=True)
@@ -49,7 +49,7 @@ settings.load_profile("flfast")
 
 @pytest.fixture(scope="session", autouse=True)
 def traced_before_all_tests():
-    """Trace a gradient before there was any: the worst order for those that fork."""
+    """Trace a backward pass before any other: the hardest case for processes forked later."""
 
     def step(state):
         leaf = state["p"].detach().requires_grad_()
@@ -66,7 +66,7 @@ def one_thread():
 
 @pytest.fixture
 def make_data():
-    """Data module over random examples with given client sizes."""
+    """Make a data module with random examples and given client sizes."""
 
     def make(
         sizes, *, features=(5,), num_classes=3, seed=0, split=(0.0, 0.0), loading=None, **kwargs
@@ -102,7 +102,7 @@ def make_data():
 
 @pytest.fixture
 def make_federation(tmp_path):
-    """Federation over a data module; everything else has a plain default."""
+    """Make a federation over a data module; everything else has a default."""
 
     def make(
         data, model=None, *, algorithm=None, rounds=1, lr=0.1, optimizer=torch.optim.SGD, **options
@@ -186,7 +186,7 @@ def in_world():
     """Run a function on every rank of a new world of real processes."""
 
     def in_world(size, work):
-        """`work(world)` on every rank of a new world; the results by rank."""
+        """Run `work(world)` on every rank of a new world; returns the results by rank."""
 
         def rank():
             world = launched_world()
@@ -209,7 +209,7 @@ def flfast_run(tmp_path, monkeypatch):
         folder = tmp_path / run_dir
         where = "hydra.sweep.dir" if "-m" in overrides else "hydra.run.dir"
         if not any(override.startswith("trainer.devices=") for override in overrides):
-            overrides = (*overrides, "trainer.devices=1")  # a rank a core is for those who ask
+            overrides = (*overrides, "trainer.devices=1")  # the default is one rank per core
         monkeypatch.setattr(sys, "argv", ["flfast", *overrides, f"{where}={folder}"])
         with warnings.catch_warnings():
             train.main()
@@ -220,7 +220,7 @@ def flfast_run(tmp_path, monkeypatch):
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a command in a process and folder of its own; what still runs ends with the test."""
+    """Start a command in a new process and folder; it is killed at the end of the test."""
     started = []
 
     def start(main, *arguments, folder="process", env=None):
@@ -236,7 +236,7 @@ def start(tmp_path):
 
 @pytest.fixture(scope="session")
 def solve_in(tmp_path_factory):
-    """Solve a drawn problem in a given way, in this process or in a world that stays up."""
+    """Solve a problem in a given way: in this process, or in a world that is reused."""
     folder = tmp_path_factory.mktemp("worlds")
     worlds = {}
 

@@ -1,4 +1,4 @@
-"""Federations run by one engine or another, and compared."""
+"""Runs of a federation with different engines, and their comparison."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from flfast.lit.trainers import Trainers
 
 
 class Replaying(FusedTraining):
-    """Replays programs on the CPU, too."""
+    """Records and replays programs on the CPU, as CUDA graphs do on a GPU."""
 
     def programs(self, plan):
         found = super().programs(plan)
@@ -25,7 +25,7 @@ class Replaying(FusedTraining):
         return found
 
     def recordings(self):
-        """How many were made by programs that could all be recorded."""
+        """Number of recordings; asserts that every program could be recorded."""
         made = 0
         stages = (own for found in self._programs.values() for own in found.client.programs)
         for programs in stages:
@@ -37,7 +37,7 @@ class Replaying(FusedTraining):
 
 
 class OperatorByOperator(FusedTraining):
-    """Replays no programs on a GPU either."""
+    """Runs programs without CUDA graphs on a GPU."""
 
     def programs(self, plan):
         found = super().programs(plan)
@@ -60,7 +60,7 @@ def with_batchnorm():
 
 
 def engine_of(federation, training=AutoTraining, *, stack="auto", finetune_epochs=0):
-    """The federation's engine with another way of local training."""
+    """The federation's engine with another implementation of local training."""
     before = federation.engine
 
     options = {} if training is EagerTraining else {"decided": {}, "stack": stack}
@@ -93,7 +93,14 @@ def ran(federation, engine, *, stack="auto"):
 
 
 def assert_engines_agree(make, *, tol=1e-9, engine=FusedTraining, stack="auto"):
-    """`make()` is a new federation each time; returns the one that was fused."""
+    """Compare the engine with the eager one; returns its federation.
+
+    Args:
+        make: returns a new federation at each call.
+        tol: relative and absolute tolerance.
+        engine: to compare.
+        stack: clients per program.
+    """
     eager, fused = ran(make(), EagerTraining), ran(make(), engine, stack=stack)
     assert fused.engine.choose(fused.plans(1, [])) == "fused"
     found, expected = fused.weights(), eager.weights()

@@ -1,4 +1,4 @@
-"""A softmax classifier in NumPy, with or without a hidden layer, and its gradient by hand."""
+"""A softmax classifier in NumPy with at most one hidden layer, and its hand-written gradient."""
 
 import numpy as np
 
@@ -24,8 +24,10 @@ def probabilities(logits):
 
 
 def grad(w, x, y, *, of_features=None):
-    """Gradient of the mean cross-entropy, plus that of anything of which `of_features` is the
-    gradient in the inputs of the last layer."""
+    """Gradient of the mean cross-entropy plus an objective of the features.
+
+    `of_features` is the gradient of that objective with respect to the features [B, D].
+    """
     z, logits = forward(w, x)
     d = (probabilities(logits) - np.eye(logits.shape[1])[y]) / len(y)
     last = "2" if "2.weight" in w else "0"
@@ -49,7 +51,7 @@ def mean(trees, weights):
 
 
 class Data:
-    """What clients train on, batch by batch; batches are all of a client's examples."""
+    """The full batches of every client and local epoch, in the order of the run."""
 
     def __init__(self, data):
         self.data = data

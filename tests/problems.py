@@ -1,4 +1,4 @@
-"""Small federations drawn at random, each a plain value that any process can build and run."""
+"""Small random federations as plain values, which any process can build and run."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -32,38 +32,38 @@ OPTIMIZERS = {
     "adamw": partial(torch.optim.AdamW, weight_decay=0.1),
 }
 SGD = ("sgd", "momentum", "nesterov")
-STATISTICS = ("aggregate", "local", "recalibrate")  # policies under which batches have them
+STATISTICS = ("aggregate", "local", "recalibrate")  # policies that use batch statistics
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Everything that fixes the numbers of a run, but not how it is executed.
+    """Everything that determines the numbers of a run, and nothing of how it is executed.
 
     Attributes:
-        sizes: training examples of each client before val and test are held out.
-        num_test: examples of the central test set; 0 takes the clients' own.
+        sizes: examples of each client before val and test are held out.
+        num_test: examples of the central test set; with 0 it is the union of the clients'.
         split: shares held out for (val, test).
         model: key of `MODELS`.
-        num_features: of an input, or channels of an image.
+        num_features: features of an input, or channels of an image.
         num_classes: C.
-        batchnorm: None for a model without, otherwise the policy `bn`.
+        batchnorm: the policy `bn`; None for a model without BatchNorm.
         algorithm: key of `ALGORITHMS`.
         weighting: of uploads.
         optimizer: key of `OPTIMIZERS`.
         optimizer_state: `local_optimizer_state`.
         lr: local learning rate.
         batching: how examples become local steps.
-        local_epochs: None where local_steps is set.
-        local_steps: None where local_epochs is set.
+        local_epochs: None if local_steps is set.
+        local_steps: None if local_epochs is set.
         fraction: share of the population in a cohort.
-        count: of the cohort's clients, instead of a fraction.
+        count: number of clients in a cohort, instead of a fraction.
         dropout: probability that a chosen client drops out.
         clip: (value, algorithm) of gradient clipping, or None.
         limit: `limit_train_batches`.
         rounds: how many.
         precision: `trainer.precision`.
         seed: of data, weights and run.
-        threat: key of `THREATS`; None is peace.
+        adversary: key of `ADVERSARIES`, or None.
     """
 
     sizes: tuple[int, ...]
@@ -89,26 +89,25 @@ class Problem:
     rounds: int
     precision: str
     seed: int
-    threat: str | None = None
+    adversary: str | None = None
 
     def with_batching(self, **changes: object) -> "Problem":
-        """The same with other options of its batching."""
+        """A copy with other batching options."""
         return replace(self, batching=self.batching._replace(**changes))
 
     def without_batch_statistics(self) -> "Problem":
-        """The same with BatchNorm frozen, if any: batches may then be cut at will."""
+        """A copy with frozen BatchNorm, if any, so that batches may be split."""
         if self.batchnorm not in STATISTICS:
             return self
         return replace(self.with_batching(drop_single=False), batchnorm="frozen")
 
 
 def problem_of(seed: int) -> Problem:
-    """A problem on which 1e-9 (double precision) or 1e-5 (single) says something.
+    """A random problem that tolerates 1e-9 in double precision, or 1e-5 in single precision.
 
-    Adam divides a gradient by its own size, so in float32 a gradient that is zero but for
-    rounding makes a step of random sign; with ReLU and BatchNorm, too, rounding is amplified.
-    Single precision is drawn for smooth models under SGD, everything else in double precision.
-    Where batches have statistics no batch is of one example, which BatchNorm refuses.
+    Single precision is drawn only for smooth models with SGD, because others amplify rounding: so
+    do ReLU and BatchNorm, and Adam makes a full step of random sign from a gradient that is zero
+    up to rounding. With batch statistics no batch has a single example, which BatchNorm refuses.
     """
     rng = np.random.default_rng(seed)
 
@@ -202,7 +201,7 @@ def _head(model: nn.Sequential, initial: Tree) -> Tree:
 
 
 def _averaged_steps(weighting: str) -> Algorithm:
-    """Everything an algorithm may do at once: gradients corrected, steps counted, own states."""
+    """All features of the contract at once: gradient correction, step counts, client states."""
 
     def correct(grads, params, ctx):
         drift = {name: (params[name] - ctx.start["params"][name]).detach() for name in grads}
@@ -236,7 +235,7 @@ ALGORITHMS: dict[str, Callable[[Problem, nn.Sequential, Tree], Algorithm]] = {
 
 
 def make_algorithm(problem: Problem, model: nn.Sequential) -> Algorithm:
-    """The problem's algorithm, dressed as `building.build_algorithm` does."""
+    """The problem's algorithm in the wrappers of `setup.build.build_algorithm`."""
     initial = read_weights(model)
     algorithm = ALGORITHMS[problem.algorithm](problem, model, initial)
     if problem.batchnorm == "local":
@@ -246,7 +245,7 @@ def make_algorithm(problem: Problem, model: nn.Sequential) -> Algorithm:
 
 
 def make_data(problem: Problem) -> FederatedDataModule:
-    """The problem's population, set up; no two examples begin with the same number."""
+    """The problem's data, set up. The first feature identifies an example."""
     rng = torch.Generator().manual_seed(problem.seed)
     num = sum(problem.sizes) + problem.num_test
     shape = (problem.num_features, *((4, 4) if problem.model == "conv" else ()))

@@ -1,4 +1,4 @@
-"""Commands in processes of their own, forked: a new interpreter imports for ten seconds."""
+"""Commands in forked processes; the imports of a new interpreter would take ten seconds."""
 
 import multiprocessing
 import os
@@ -11,13 +11,13 @@ _FORK = multiprocessing.get_context("fork")
 
 
 class Command:
-    """A command, started as `python -m` would from a folder.
+    """A command that runs as `python -m` would.
 
     Args:
-        main: the module's function; reads `sys.argv`.
+        main: function of the module; reads `sys.argv`.
         arguments: of the command line.
-        folder: where it runs, with `stdout` and `stderr` in files there.
-        env: variables beside those of this process.
+        folder: working directory; `stdout` and `stderr` are files in it.
+        env: environment variables in addition to those of this process.
     """
 
     def __init__(
@@ -33,13 +33,13 @@ class Command:
         self.pid = self._process.pid
 
     def end(self, timeout: float = 240) -> tuple[int, str]:
-        """Wait for it, at most `timeout` seconds; its exit code and what it said to `stderr`."""
+        """Wait for at most `timeout` seconds; returns the exit code and the text of `stderr`."""
         self._process.join(timeout)
         assert self._process.exitcode is not None, f"{self.folder} still runs"
         return self._process.exitcode, (self.folder / "stderr").read_text()
 
     def kill(self) -> None:
-        """End it whatever it does."""
+        """Kill the process."""
         self._process.kill()
         self._process.join()
 
@@ -52,9 +52,11 @@ def _run(
     sys.argv = ["command", *arguments]
     sys.path.insert(0, "")  # noqa: TID251 - as `python -m` does
     for name, number in (("stdout", 1), ("stderr", 2)):
-        # Not pytest's, which wants to show them as the test's own.
-        stream = Path(name).open("w", buffering=1)  # noqa: SIM115 - open to the end
+        # The inherited streams are pytest's, which captures them for the test's report.
+        stream = Path(name).open("w", buffering=1)  # noqa: SIM115 - open until the process ends
         os.dup2(stream.fileno(), number)
         setattr(sys, name, stream)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not that of an agent that ran in the parent
+    signal.signal(
+        signal.SIGTERM, signal.SIG_DFL
+    )  # undo the handler of a TorchElastic agent in the parent
     main()

@@ -1,4 +1,4 @@
-"""Worlds of real processes that are started once and then solve one problem after another."""
+"""Worlds of real processes that are started once and solve many problems."""
 
 import multiprocessing
 import os
@@ -15,16 +15,16 @@ from solving import Solution, Way, merged, solve
 
 from flfast.distributed.world import launched_world
 
-# Forked, because a spawned process imports everything anew.
+# A spawned process would import everything again.
 _FORK = multiprocessing.get_context("fork")
 
 
 class Ranks:
-    """A world of a given size, started when it is first needed.
+    """A world that starts at its first problem.
 
     Args:
-        size: ranks.
-        folder: where they meet; empty.
+        size: world size.
+        folder: empty folder for the files of the rendezvous.
     """
 
     def __init__(self, size: int, folder: Path) -> None:
@@ -34,10 +34,10 @@ class Ranks:
         self._pipes: list[Connection] = []
 
     def solve(self, problem: Problem, way: Way) -> Solution:
-        """The problem solved by all ranks together.
+        """Solve a problem on all ranks.
 
         Raises:
-            AssertionError: with the traceback of a rank that failed, or if ranks disagree.
+            AssertionError: with the traceback of a failed rank, or if ranks disagree.
         """
         if not self._processes:
             self._start()
@@ -53,25 +53,25 @@ class Ranks:
                 except EOFError:
                     parts[rank] = "died"
                 if isinstance(parts[rank], str):
-                    self.close()  # the others wait for it in a collective
+                    self.close()  # the other ranks hang in a collective
                     raise AssertionError(f"rank {rank} of {self.size}: {parts[rank]}")
         return merged([parts[rank] for rank in range(self.size)])
 
     def _start(self) -> None:
-        meeting = self.folder / f"world{self.size}-{self._num_starts}"
+        rendezvous = self.folder / f"world{self.size}-{self._num_starts}"
         self._num_starts += 1
         for rank in range(self.size):
-            own, theirs = _FORK.Pipe()
+            parent_end, child_end = _FORK.Pipe()
             process = _FORK.Process(
-                target=_serve, args=(rank, self.size, theirs, meeting), daemon=True
+                target=_serve, args=(rank, self.size, child_end, rendezvous), daemon=True
             )
             process.start()
-            theirs.close()
+            child_end.close()
             self._processes.append(process)
-            self._pipes.append(own)
+            self._pipes.append(parent_end)
 
     def close(self) -> None:
-        """End the processes; the next problem starts new ones."""
+        """End the processes; the next problem would start new ones."""
         for process in self._processes:
             process.terminate()
             process.join()
@@ -80,8 +80,8 @@ class Ranks:
         self._processes, self._pipes = [], []
 
 
-def _serve(rank: int, size: int, pipe: Connection, meeting: Path) -> None:
-    # What TorchElastic would set; the port is for nobody, ranks meet in a file.
+def _serve(rank: int, size: int, pipe: Connection, rendezvous: Path) -> None:
+    # The variables of TorchElastic. The port is not used: ranks meet in a file.
     os.environ |= {
         "RANK": str(rank),
         "WORLD_SIZE": str(size),
@@ -92,13 +92,13 @@ def _serve(rank: int, size: int, pipe: Connection, meeting: Path) -> None:
         "MASTER_PORT": "0",
         "TORCHELASTIC_RUN_ID": "tests",
     }
-    # The handler of a TorchElastic agent that ran in the parent is not for us.
+    # Undo the handler of a TorchElastic agent in the parent.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     world = launched_world()
     rank_zero_only.rank = rank
     dist.init_process_group(
         "gloo",
-        init_method=f"file://{meeting}",
+        init_method=f"file://{rendezvous}",
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=60),

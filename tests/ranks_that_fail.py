@@ -1,4 +1,4 @@
-"""Callbacks with which a rank hangs or fails, for runs in processes of their own."""
+"""Callbacks that make a rank hang or fail, for runs in separate processes."""
 
 import os
 import resource
@@ -8,7 +8,7 @@ from lightning.pytorch.callbacks import Callback
 
 
 class Hangs(Callback):
-    """Rank 1 does nothing more in round 3, in the first world only."""
+    """Makes rank 1 hang in round 3, unless the world was restarted."""
 
     def on_round_start(self, federation, plan, cohort):
         first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
@@ -17,10 +17,10 @@ class Hangs(Callback):
 
 
 class FullDisk(Callback):
-    """From round 3 on some ranks can write no file of more than 100 kB.
+    """Limits files to 100 kB from round 3 on, as a full disk would.
 
     Args:
-        ranks: which.
+        ranks: ranks with the limit.
     """
 
     def __init__(self, *, ranks: list[int]) -> None:
@@ -34,7 +34,7 @@ class FullDisk(Callback):
 
 
 class Fails(Callback):
-    """A bug in rank 1."""
+    """Raises an exception in rank 1, after counting the attempt in a file."""
 
     def on_round_start(self, federation, plan, cohort):
         if federation.engine.site.world.rank == 1:

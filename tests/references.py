@@ -1,6 +1,6 @@
-"""Softmax regression of every client in NumPy, float64: what papers' equations are written in.
+"""Softmax regression of clients in NumPy (float64), to write down the equations of papers.
 
-Nothing of the package but the order in which a client visits its examples.
+It uses nothing of the package except the order of a client's examples.
 """
 
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from flfast.plan import Batching
 
 @dataclass
 class Reference:
-    """Clients whose parameters are one vector, the weight [C, D] row by row and then the bias [C].
+    """Clients with parameters [P]: the weight [C, D] row by row, then the bias [C].
 
     Attributes:
-        data: set up, of inputs [N, D].
-        batch_size: of local steps; -1 is all of a client's examples.
+        data: set up, with inputs [N, D].
+        batch_size: of local steps; -1 is the full batch.
         epochs: local epochs.
-        lr: of local steps.
+        lr: local learning rate.
     """
 
     data: FederatedDataModule
@@ -50,17 +50,17 @@ class Reference:
         ]
 
     def gradient(self, w: np.ndarray, step: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        """Of the mean cross-entropy of a step's examples, [P]."""
+        """Gradient [P] of the mean cross-entropy over a step's examples."""
         inputs, targets = step
         num_classes = self.data.num_classes
         weight, bias = w[:-num_classes].reshape(num_classes, -1), w[-num_classes:]
         logits = inputs @ weight.T + bias
-        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-        error = odds / odds.sum(axis=1, keepdims=True) - np.eye(num_classes)[targets]
+        exps = np.exp(logits - logits.max(axis=1, keepdims=True))
+        error = exps / exps.sum(axis=1, keepdims=True) - np.eye(num_classes)[targets]
         return np.concatenate([(error.T @ inputs).ravel(), error.sum(axis=0)]) / len(targets)
 
     def sgd(self, k, round_idx, w, *, momentum=0.0, nesterov=False, change=None) -> np.ndarray:
-        """What a client's local training makes of w, with `change(w)` added to its gradients."""
+        """Local training from w; `change(w)` is added to the gradients."""
         w, velocity = w.copy(), np.zeros_like(w)
         for step in self.steps(k, round_idx):
             gradient = self.gradient(w, step) + (0.0 if change is None else change(w))
@@ -70,11 +70,11 @@ class Reference:
 
 
 def initial(num_features: int, num_classes: int) -> nn.Linear:
-    """A model in double precision, as `Reference` knows it."""
+    """The model of `Reference`, in double precision."""
     torch.manual_seed(1)  # noqa: TID251 - a test's own model
     return nn.Linear(num_features, num_classes).double()
 
 
 def vector(weights: dict) -> np.ndarray:
-    """The parameters of `initial` in one vector, from a flat state dict."""
+    """The parameters [P] of `initial`, from a flat state dict."""
     return np.concatenate([weights["weight"].numpy().ravel(), weights["bias"].numpy()])

@@ -1,4 +1,4 @@
-"""Running a drawn problem in one of the ways that must not matter, and comparing results."""
+"""Solves random problems in different ways, which must not change the numbers."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import pytest
-from adversaries import threaten
+from adversaries import adversarial_channel
 from problems import OPTIMIZERS, Problem, make_algorithm, make_data, make_model
 
 from flfast.distributed.world import ALONE, World
@@ -44,8 +44,8 @@ class Way:
 
     Attributes:
         engine: key of `ENGINES`.
-        size: ranks; one is the calling process.
-        strategies: (strategy, shard) of the rounds, in turn.
+        size: world size; 1 is the calling process.
+        strategies: (strategy, shard) of the rounds, repeated cyclically.
     """
 
     engine: str = "eager"
@@ -58,15 +58,15 @@ PLAIN = Way()
 
 @dataclass
 class Solution:
-    """What one rank, or all of them together, found.
+    """The outcome of a run, on one rank or merged over all ranks.
 
     Attributes:
         server: leaves of the server state by path.
-        states: leaves of every client's state by path, by client.
-        rows: numbers of every round.
-        clients: numbers of every round and client.
+        states: leaves of the client states by path, by client.
+        rows: row of `metrics.csv` of every round.
+        clients: rows of `clients.csv` of every round, by client.
         cohorts: (clients, dropped) of every round.
-        seen: (round, client, step, batch, rank) -> examples, by their first number.
+        seen: (round, client, step, batch, rank) -> examples, by their first feature.
     """
 
     server: dict[str, np.ndarray]
@@ -77,7 +77,7 @@ class Solution:
     seen: dict[tuple[int, ...], list[float]]
 
     def steps(self) -> dict[tuple[int, ...], list[float]]:
-        """(round, client, step) -> examples of the local step, in their order."""
+        """(round, client, step) -> examples of the local step, in order."""
         steps: dict[tuple[int, ...], list[float]] = {}
         for key in sorted(self.seen):
             steps.setdefault(key[:3], []).extend(self.seen[key])
@@ -86,7 +86,7 @@ class Solution:
 
 @dataclass
 class Recorder(L.Callback):
-    """Writes down who trained, on what, and how it was reported."""
+    """Records cohorts, the examples of every local step, and the rows of clients."""
 
     rank: int
     round_idx: int = 0
@@ -113,7 +113,7 @@ class Recorder(L.Callback):
 
 
 def solve(problem: Problem, way: Way, world: World = ALONE) -> Solution:
-    """This rank's part of a run; with one rank, all of it."""
+    """Run a problem; returns this rank's part of the outcome."""
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(world.rank)
         federation = _federation(problem, way, world, recorder, Path(folder))
@@ -141,7 +141,7 @@ def _federation(
         OPTIMIZERS[problem.optimizer],
         freeze_batchnorm=problem.batchnorm == "frozen",
     )
-    channel = threaten(problem.threat, data) if problem.threat else Channel()
+    channel = adversarial_channel(problem.adversary, data) if problem.adversary else Channel()
     value, kind = problem.clip or (None, None)
 
     def make_trainer(plan):
@@ -159,7 +159,9 @@ def _federation(
             gradient_clip_algorithm=kind,
             limit_train_batches=problem.limit,
             limit_val_batches=0,
-            callbacks=[recorder] if way.engine == "eager" else [],  # of single steps
+            callbacks=[recorder]
+            if way.engine == "eager"
+            else [],  # others have no steps of single clients
             max_epochs=1,
             logger=False,
             enable_checkpointing=False,
@@ -214,7 +216,7 @@ def _flat(tree: Tree, prefix: str = "") -> dict[str, np.ndarray]:
 
 
 def _comparable(row: Mapping[str, Any]) -> dict[str, float]:
-    # What was planned and how long it took is all that may differ.
+    # Only plans and times may differ between ways.
     return {
         name: value
         for name, value in row.items()
@@ -223,7 +225,10 @@ def _comparable(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def merged(parts: Sequence[Solution]) -> Solution:
-    """One solution of all ranks, which agree to the last bit and keep their own states only."""
+    """Merge the solutions of all ranks, after checking that they are bitwise equal.
+
+    Every rank must hold the states of its own clients only.
+    """
     first, size = parts[0], len(parts)
     for rank, part in enumerate(parts):
         assert part.server.keys() == first.server.keys()
@@ -231,14 +236,16 @@ def merged(parts: Sequence[Solution]) -> Solution:
             np.testing.assert_array_equal(leaf, first.server[name], err_msg=f"{name}, rank {rank}")
         assert repr((part.rows, part.clients)) == repr((first.rows, first.clients))
         assert part.cohorts == first.cohorts
-        assert all(client % size == rank for client in part.states), "states stay with owners"
+        assert all(client % size == rank for client in part.states), (
+            "states stay on their owner ranks"
+        )
     states = {k: state for part in parts for k, state in part.states.items()}
     seen = {key: examples for part in parts for key, examples in part.seen.items()}
     return Solution(first.server, states, first.rows, first.clients, first.cohorts, seen)
 
 
 def assert_same(found: Solution, expected: Solution, problem: Problem) -> None:
-    """Same cohorts, same examples in the same steps, same states, same numbers."""
+    """Compare cohorts, examples of local steps, states and rows."""
     single = problem.precision == "32-true"
     assert found.cohorts == expected.cohorts
     assert found.steps() == expected.steps() or not found.seen
@@ -265,10 +272,10 @@ def _assert_rows(
 ) -> None:
     assert found.keys() == expected.keys()
     for key, row in expected.items():
-        words = {name: value for name, value in row.items() if isinstance(value, str)}
-        assert {name: found[key][name] for name in words} == words
-        numbers = {name: value for name, value in row.items() if name not in words}
-        others = {name: value for name, value in found[key].items() if name not in words}
+        texts = {name: value for name, value in row.items() if isinstance(value, str)}
+        assert {name: found[key][name] for name in texts} == texts
+        numbers = {name: value for name, value in row.items() if name not in texts}
+        others = {name: value for name, value in found[key].items() if name not in texts}
         assert others == pytest.approx(numbers, rel=tolerance, abs=1e-7, nan_ok=True)
 
 
@@ -279,7 +286,7 @@ def _assert_close(
     tolerance: float,
     rounding: float,
 ) -> None:
-    """Relative to the largest entry of each leaf, which may be zero but for rounding."""
+    """Compare with a tolerance relative to the largest entry of each leaf, plus `rounding`."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name].dtype == value.dtype, name

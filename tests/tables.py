@@ -1,4 +1,4 @@
-"""What a run wrote into its tables, read and compared."""
+"""Reading and comparing the tables of runs."""
 
 import pytest
 
@@ -11,13 +11,13 @@ def rows(folder):
 
 
 def timeless(folder):
-    """The same without what time and the machine have a part in."""
+    """`rows` without columns that depend on time or the machine."""
     slow = ("time/", "train/samples_per_s", "monitor/")
     return [{k: v for k, v in row.items() if not k.startswith(slow)} for row in rows(folder)]
 
 
 def assert_same_numbers(found, expected, *, rel=1e-5):
-    """Rows of two runs that differ in nothing but the order of sums."""
+    """Compare the rows of two runs that may differ in the order of sums only."""
     for left, right in zip(found, expected, strict=True):
         for name in ("global/accuracy", "local/accuracy"):
             assert left[name] == right[name]

@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md: complete, clean, and running outside of the repository."""
+"""The recipes of CONTRIBUTING.md are complete, pass the linter, and run outside of the repo."""
 
 import re
 import subprocess
@@ -53,30 +53,30 @@ def test_a_recipe_passes_its_own_checklist(path, command):
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory):
-    """A user's own folder, laid out as the page says."""
+    """A user's folder with the layout of the page."""
     folder = tmp_path_factory.mktemp("elsewhere")
     for path, text in BLOCKS.items():
         place = folder / (path if path.startswith("conf/") else f"mine/{Path(path).name}")
         place.parent.mkdir(parents=True, exist_ok=True)
-        own = re.sub(r"(?m)^_target_: flfast\.[\w.]+(\.\w+\.\w+)", r"_target_: mine\1", text)
-        place.write_text(own, encoding="utf-8")
+        moved = re.sub(r"(?m)^_target_: flfast\.[\w.]+(\.\w+\.\w+)", r"_target_: mine\1", text)
+        place.write_text(moved, encoding="utf-8")
     return folder
 
 
 @pytest.fixture
 def run(elsewhere, start):
-    """The command in the user's folder: (exit code, folder with what it said)."""
+    """Run the command in the user's folder; returns (exit code, folder with its output)."""
 
     def run(*overrides):
-        words = ("--config-dir", "conf", *CHOICES, "rounds=2", "callbacks=none", *overrides)
-        command = start(train.main, *words, "hydra.run.dir=run", folder=elsewhere)
+        arguments = ("--config-dir", "conf", *CHOICES, "rounds=2", "callbacks=none", *overrides)
+        command = start(train.main, *arguments, "hydra.run.dir=run", folder=elsewhere)
         return command.end()[0], command.folder
 
     return run
 
 
 @pytest.mark.slow
-def test_the_recipes_run_together_from_a_package_of_ones_own(run):
+def test_the_recipes_run_together_from_another_package(run):
     code, folder = run()
     assert code == 0, (folder / "stderr").read_text()
     table = rows(folder / "run")
@@ -87,9 +87,9 @@ def test_the_recipes_run_together_from_a_package_of_ones_own(run):
 
 
 @pytest.mark.slow
-def test_options_of_ones_own_package_are_checked_like_ours(run):
+def test_options_of_another_package_are_checked_like_ours(run):
     code, folder = run("algorithm.server_lr=-1", "+model.widthh=3")
     assert code == 2
-    said = (folder / "stderr").read_text()
-    assert "algorithm.server_lr=-1: must be greater than 0" in said
-    assert "unknown key model.widthh=3; did you mean width?" in said
+    errors = (folder / "stderr").read_text()
+    assert "algorithm.server_lr=-1: must be greater than 0" in errors
+    assert "unknown key model.widthh=3; did you mean width?" in errors

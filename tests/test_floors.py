@@ -1,4 +1,4 @@
-"""Imports go down, from every floor only to the floors below it; torch and Hydra stay in place."""
+"""Imports go down the floors only; torch and Hydra are imported where they are allowed."""
 
 import ast
 import subprocess
@@ -26,7 +26,7 @@ FLOORS = (
     {"train"},
     {"doctor"},
 )
-# What the tables of a run look like, callbacks read beside their own floor.
+# Callbacks may import these modules of their own floor.
 SHARED = {"flfast.loggers.columns", "flfast.loggers.table"}
 HYDRA = {
     "flfast.train",
@@ -62,22 +62,22 @@ def name(path):
 
 
 def imports(path):
-    """Modules that a file imports: anywhere in it, for type checkers only included."""
+    """Modules that a file imports anywhere, including those for type checkers."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports relatively"
-            whole = node.module == "flfast"
-            yield from (f"flfast.{a.name}" for a in node.names) if whole else [node.module]
+            package = node.module == "flfast"
+            yield from (f"flfast.{a.name}" for a in node.names) if package else [node.module]
 
 
-def part(module):
+def folder(module):
     return module.split(".")[1]
 
 
 def floor(module):
-    found = [number for number, parts in enumerate(FLOORS) if part(module) in parts]
+    found = [number for number, folders in enumerate(FLOORS) if folder(module) in folders]
     assert found, f"{module} is on no floor: add it to FLOORS"
     return found[0]
 
@@ -90,18 +90,18 @@ def matches(module, patterns):
     "path", [f for f in FILES if f.parent != PACKAGE or f.stem != "__init__"], ids=name
 )
 def test_imports_go_down(path):
-    own = name(path)
-    ours = {module for module in imports(path) if module.startswith("flfast.")}
-    for module in ours - (SHARED if part(own) == "callbacks" else set()):
-        if part(module) != part(own):
-            assert floor(module) < floor(own), f"{own} imports {module}"
+    importer = name(path)
+    imported = {module for module in imports(path) if module.startswith("flfast.")}
+    for module in imported - (SHARED if folder(importer) == "callbacks" else set()):
+        if folder(module) != folder(importer):
+            assert floor(module) < floor(importer), f"{importer} imports {module}"
 
 
 def test_the_package_itself_imports_nothing():
     assert list(imports(PACKAGE / "__init__.py")) == []
 
 
-def test_hydra_stops_at_the_door():
+def test_hydra_is_imported_only_where_allowed():
     users = {
         name(path)
         for path in FILES
@@ -110,7 +110,7 @@ def test_hydra_stops_at_the_door():
     assert {module for module in users if not matches(module, HYDRA)} == set()
 
 
-def test_what_answers_before_torch_imports_without_it():
+def test_modules_of_the_config_check_do_not_import_torch():
     modules = [name(path) for path in FILES if matches(name(path), TORCH_FREE)]
     assert len(modules) >= len(TORCH_FREE)
     program = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"

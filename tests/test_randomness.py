@@ -3,7 +3,7 @@ import torch
 from flfast.randomness import generator, seed_torch
 
 
-def test_every_part_of_the_path_matters():
+def test_every_part_of_the_path_changes_the_numbers():
     draws = {
         float(generator(*path).random())
         for path in [
@@ -17,7 +17,7 @@ def test_every_part_of_the_path_matters():
     assert len(draws) == 5
 
 
-def test_torch_draws_the_same_again():
+def test_seed_torch_repeats_the_same_numbers():
     seed_torch(0, "x", 1)
     first = torch.rand(2)
     seed_torch(0, "x", 1)

@@ -1,4 +1,4 @@
-"""The command itself, on real data, in this process."""
+"""End-to-end tests of the command on real data, in this process."""
 
 import json
 import multiprocessing
@@ -25,7 +25,7 @@ from flfast.loggers.table import read_rows
 QUICK = ("experiment=quick", "rounds=2", "callbacks=none")
 
 
-def test_a_run_leaves_its_numbers_its_pictures_and_its_weights(flfast_run):
+def test_a_run_writes_tables_figures_and_weights(flfast_run):
     folder = flfast_run("experiment=quick", "callbacks=default", "logger=tensorboard")
     names = {path.name for path in folder.iterdir()}
     assert names >= {
@@ -51,7 +51,7 @@ def weights(folder):
     return torch.load(folder / "model.pt", weights_only=True)
 
 
-def test_the_same_run_twice_is_the_same_to_the_last_digit(flfast_run):
+def test_repeating_a_run_gives_identical_numbers(flfast_run):
     first, second = (flfast_run(*QUICK, run_dir=name) for name in "ab")
     assert timeless(first) == timeless(second)
     other = flfast_run(*QUICK, "seed=1", run_dir="c")
@@ -73,7 +73,7 @@ def test_weights_of_another_model_are_refused(flfast_run, capsys):
     assert "shapes ['fc.weight [10, 200] instead of [10, 64]']" in capsys.readouterr().err
 
 
-def test_workers_end_with_the_run_that_they_read_for(flfast_run):
+def test_loader_workers_end_with_the_run(flfast_run):
     workers = ("loader.num_workers=1", "loader.persistent_workers=true")
     before = multiprocessing.active_children()
     flfast_run(*QUICK, *workers, "sampler.fraction=0.3", "trainer.limit_train_batches=2")
@@ -91,8 +91,8 @@ def test_baselines_come_from_the_same_config(flfast_run, mode):
     assert float(last[column]) > float(first[column]) + 0.1
 
 
-def test_federation_lies_between_its_baselines(flfast_run):
-    """On skewed clients the whole data beat the federation, and the federation being alone."""
+def test_a_federation_lies_between_its_baselines(flfast_run):
+    """With skewed clients: centralized >= federated >= local training."""
 
     def final(mode, column):
         folder = flfast_run(
@@ -103,7 +103,7 @@ def test_federation_lies_between_its_baselines(flfast_run):
     federated = final("federated", "global/accuracy")
     assert federated > 0.93
     assert final("centralized", "global/accuracy") > federated - 0.02
-    # A client's own model is good at its own few classes; the server's knows them all.
+    # `local_only` is evaluated on the clients' own test data, so the federation is compared there.
     local = flfast_run(
         "mode=local_only", "rounds=12", "callbacks=none", "eval_every=12", run_dir="alone"
     )
@@ -172,7 +172,7 @@ def write_idx(path, array):
 
 @pytest.fixture
 def mnist(tmp_path):
-    """A small MNIST in the true format."""
+    """A small MNIST in the original file format."""
     rng = np.random.default_rng(0)
     for name, num in (("train", 1200), ("t10k", 100)):
         raw = tmp_path / "data" / "MNIST" / "raw"
@@ -197,7 +197,7 @@ def test_every_recipe_runs_a_round(flfast_run, mnist, root):
 
 
 def test_two_ranks_give_the_numbers_of_one_process(flfast_run, capfd):
-    """Also inside of a sweep, after a job that trained in this process."""
+    """Ranks also start within a sweep, after a job that trained in this process."""
     folder = flfast_run("-m", "strategy=single,dp,ddp,auto", "trainer.devices=2", *QUICK)
     runs = [timeless(folder / str(num)) for num in range(4)]
     assert "strategy=single uses one of the 2 devices" in capfd.readouterr().out
@@ -213,12 +213,12 @@ def test_an_error_in_a_rank_is_one_clear_error(flfast_run, capfd):
 
 
 def second_of_two_nodes(port):
-    """What torchrun does on the other node, but its rank is forked: no second import."""
+    """torchrun on the second node, with a forked rank to save the imports."""
     settings = LaunchConfig(
         min_nodes=2,
         max_nodes=2,
         nproc_per_node=1,
-        run_id="none",  # that of torchrun
+        run_id="none",  # torchrun's default
         rdzv_backend="static",
         rdzv_endpoint=f"localhost:{port}",
         rdzv_configs={"rank": 1, "timeout": 900},
@@ -230,21 +230,21 @@ def second_of_two_nodes(port):
 
 @pytest.mark.slow
 def test_torchrun_on_two_nodes_gives_the_numbers_of_one_process(flfast_run, start, tmp_path):
-    """Its rank is a new interpreter, that knows nothing of this process."""
+    """The rank of the first node is a new interpreter without state of this process."""
     alone = rows(flfast_run(*QUICK))
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
-    words = ("strategy=ddp", *QUICK, "hydra.run.dir=run")
+    overrides = ("strategy=ddp", *QUICK, "hydra.run.dir=run")
     agents = [
         start(
             torchrun,
             *("--nnodes=2", "--nproc-per-node=1", "--node-rank=0"),
             *("--master-addr=localhost", f"--master-port={port}", "-m", "flfast.train"),
-            *words,
+            *overrides,
             folder="node0",
         ),
-        start(partial(second_of_two_nodes, port), *words, folder="node1"),
+        start(partial(second_of_two_nodes, port), *overrides, folder="node1"),
     ]
     found = [agent.end() for agent in agents]
     assert [code for code, _ in found] == [0, 0], found
@@ -276,10 +276,10 @@ def test_a_killed_rank_ends_the_run_with_one_clear_error(start):
 
 @pytest.mark.slow
 def test_ranks_that_cannot_be_forked_are_spawned(flfast_run, start):
-    """More threads than one forbid a fork; the numbers and the log are the same."""
+    """With several threads ranks are spawned instead of forked; the results are the same."""
     alone = rows(flfast_run(*QUICK))
     ranks = ("strategy=ddp", "trainer.devices=2", "threads=2")
-    # Threads that wait do not spin: four on two cores would for most of the time.
+    # Four threads on two cores would otherwise spin for most of the time.
     idle = {"OMP_WAIT_POLICY": "passive"}
     spawned = start(train.main, *ranks, *QUICK, "hydra.run.dir=run", env=idle)
     assert spawned.end()[0] == 0

@@ -5,11 +5,10 @@ from typing import Annotated, Any, Literal
 from annotated_types import Le
 from pydantic import BaseModel, ConfigDict, Field
 
+from flfast.loggers.columns import METRICS, VIEWS
 from flfast.options import BatchSize, Count, NonNegative, NonNegativeInt, Portion, Positive, Seed
 from flfast.plan import LastBatch
 
-METRICS = ("loss", "accuracy", "auc")
-VIEWS = ("val", "global", "local", "personal", "finetuned", "new", "new_finetuned")
 OPTIMIZED = (*(f"{view}/{metric}" for view in VIEWS for metric in METRICS), "train/loss")
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)

@@ -1,1 +1,1 @@
-"""Ranks: how they start, what they exchange, and what lives where."""
+"""Ranks: how they start, what they exchange, and where client states and shards live."""

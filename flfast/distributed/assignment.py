@@ -1,4 +1,4 @@
-"""Which rank trains which client of a cohort, so that all ranks finish together."""
+"""Assignment of a cohort to ranks: scheduling for the smallest makespan."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,15 +7,15 @@ from flfast.distributed.client_state_placement import owner
 from flfast.distributed.world import World
 
 TOLERATED_LOAD = 1.05
-"""Of the balanced makespan: clients stay on the rank that keeps their state up to here."""
+"""Clients stay on their home ranks if the makespan grows by at most this factor."""
 
 
 class Assignment(NamedTuple):
-    """Who trains on this rank in a round.
+    """The clients of a cohort that this rank trains.
 
     Attributes:
         here: clients that this rank trains.
-        moved: clients of the cohort that train on another rank than the owner of their state.
+        moved: clients of the whole cohort that train elsewhere than on their owner rank.
     """
 
     here: list[int]
@@ -23,7 +23,7 @@ class Assignment(NamedTuple):
 
 
 def assign_to_all(cohort: Sequence[int]) -> Assignment:
-    """Every rank trains every client, each on a part of every batch."""
+    """Every rank trains every client, on its part of every batch."""
     return Assignment(list(cohort), list(cohort))
 
 
@@ -36,13 +36,13 @@ def assign_to_first(cohort: Sequence[int], world: World) -> Assignment:
 def assign_cohort(
     cohort: Sequence[int], costs: Sequence[int], world: World, *, stateful: bool
 ) -> Assignment:
-    """Every rank trains a share of the clients, so that all finish together.
+    """Distribute whole clients over the ranks, for the smallest makespan.
 
     Args:
         cohort: clients.
-        costs: predicted cost of each, in any unit.
+        costs: predicted training time of each client, in any unit.
         world: the ranks of the run.
-        stateful: whether clients have states, which are costly to move.
+        stateful: whether clients have states, which are costly to move between ranks.
     """
     owners = [owner(world, client_id) for client_id in cohort]
     ranks = assign_clients(costs, world.size, owners if stateful else None)
@@ -56,12 +56,13 @@ def assign_cohort(
 def assign_clients(
     costs: Sequence[int], size: int, homes: Sequence[int] | None = None
 ) -> list[int]:
-    """Rank of each client so that ranks finish together: longest first, to the least loaded.
+    """Rank of each client: longest processing time first, to the least loaded rank.
 
     Args:
-        costs: predicted cost per client, in any unit.
+        costs: predicted training time of each client, in any unit.
         size: number of ranks.
-        homes: rank where each client would rather stay, as long as nobody has to wait for it.
+        homes: rank that keeps each client's state. A client stays there unless it would lengthen
+            the makespan; see `TOLERATED_LOAD`.
 
     >>> assign_clients([5, 1, 4], 2)
     [0, 1, 1]
@@ -72,15 +73,15 @@ def assign_clients(
     _assign_longest_first(costs, ranks, size)
     if homes is None:
         return ranks
-    most = max(_loads(costs, ranks, size))
-    stay, load = [-1] * len(costs), [0] * size
+    makespan = max(_loads(costs, ranks, size))
+    at_home, load = [-1] * len(costs), [0] * size
     for client in _longest_first(costs):
         home = homes[client]
-        if load[home] + costs[client] <= most:
-            stay[client] = home
+        if load[home] + costs[client] <= makespan:
+            at_home[client] = home
             load[home] += costs[client]
-    _assign_longest_first(costs, stay, size)
-    return stay if max(_loads(costs, stay, size)) <= TOLERATED_LOAD * most else ranks
+    _assign_longest_first(costs, at_home, size)
+    return at_home if max(_loads(costs, at_home, size)) <= TOLERATED_LOAD * makespan else ranks
 
 
 def _longest_first(costs: Sequence[int]) -> list[int]:
@@ -96,7 +97,7 @@ def _loads(costs: Sequence[int], ranks: Sequence[int], size: int) -> list[int]:
 
 
 def _assign_longest_first(costs: Sequence[int], ranks: list[int], size: int) -> None:
-    """Give a rank to all that have none."""
+    """Assign the clients that have no rank (-1) yet, in place."""
     load = _loads(costs, ranks, size)
     for client in _longest_first(costs):
         if ranks[client] < 0:

@@ -1,4 +1,4 @@
-"""Where client states live in a world: the state of client k on rank k mod size, for good."""
+"""Placement of client states: rank k mod size always keeps the state of client k."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +10,9 @@ from flfast.distributed.world import World, gather
 from flfast.state.store import ClientStates
 
 MEMORY_SHARE = 1 / 3
-"""Of the memory that is free at the start of a run, that states may take unless told otherwise.
+"""Share of the free memory that client states may take by default.
 
-A checkpoint copies them, and so does making room for more of them.
+Checkpoints copy them, and so does growing their tables.
 """
 
 
@@ -20,8 +20,8 @@ def make_states(keep: Literal["auto", "ram", "disk"], folder: Path, world: World
     """This rank's client states, in memory or in files.
 
     Args:
-        keep: `auto` is memory until this rank's part of `MEMORY_SHARE` would be exceeded.
-        folder: for the files of all ranks.
+        keep: `auto` uses memory until they exceed this rank's part of `MEMORY_SHARE`.
+        folder: parent of every rank's folder for files.
         world: the ranks of the run.
     """
     share = int(MEMORY_SHARE * psutil.virtual_memory().available) // world.local_size
@@ -37,43 +37,43 @@ def owner(world: World, client_id: int) -> int:
 def fetch_states(
     world: World, states: ClientStates, clients: Sequence[int], *, wanted: Sequence[int]
 ) -> None:
-    """Bring the states of some clients to where they are wanted; collective.
+    """Copy states from their owners to the ranks that need them; collective.
 
     Args:
         world: the ranks of the run.
         states: this rank's.
-        clients: who is away from home, the same on every rank.
-        wanted: clients that this rank needs.
+        clients: whose states are exchanged; the same on every rank.
+        wanted: clients whose states this rank needs.
     """
     if world.size == 1 or not clients:
         return
-    mine = {k for k in clients if owner(world, k) == world.rank}
-    _exchange(world, states, given=mine, taken=set(wanted) - mine)
+    owned = {k for k in clients if owner(world, k) == world.rank}
+    _exchange(world, states, sent=owned, received=set(wanted) - owned)
 
 
 def return_states(
     world: World, states: ClientStates, clients: Sequence[int], *, trained: Sequence[int]
 ) -> None:
-    """Give owners the states of some clients, and forget those of others; collective.
+    """Return states to their owners, and drop the copies on other ranks; collective.
 
     Args:
         world: the ranks of the run.
         states: this rank's.
-        clients: who was trained away from home, the same on every rank.
-        trained: who was trained here.
+        clients: that trained on another rank than their owner; the same on every rank.
+        trained: clients that trained on this rank.
     """
     if world.size == 1 or not clients:
         return
-    mine = {k for k in clients if owner(world, k) == world.rank}
-    _exchange(world, states, given=set(trained) & set(clients), taken=mine)
+    owned = {k for k in clients if owner(world, k) == world.rank}
+    _exchange(world, states, sent=set(trained) & set(clients), received=owned)
     for client_id in clients:
         if owner(world, client_id) != world.rank:
             states.drop(client_id)
 
 
-def _exchange(world: World, states: ClientStates, *, given: set[int], taken: set[int]) -> None:
-    """Show all ranks the states of `given`, and keep those that they show of `taken`."""
-    for part in gather(world, {k: states.get(k) for k in sorted(given)}):
+def _exchange(world: World, states: ClientStates, *, sent: set[int], received: set[int]) -> None:
+    """All-gather the states of `sent`, and store those of `received`."""
+    for part in gather(world, {k: states.get(k) for k in sorted(sent)}):
         for client_id, state in part.items():
-            if state is not None and client_id in taken:
+            if state is not None and client_id in received:
                 states.put(client_id, state)

@@ -1,4 +1,4 @@
-"""Device choice: exact, or an error that lists what there is."""
+"""Choice of devices: exactly those that were requested, or an error that lists what exists."""
 
 from importlib.metadata import version
 
@@ -10,21 +10,23 @@ Devices = int | str | list[int]
 
 
 def choose_devices(accelerator: str, devices: Devices) -> list[int] | int:
-    """What `trainer.devices` means on this machine: indices of GPUs, or a count of CPU ranks.
+    """Resolve `trainer.devices` on this machine to GPU indices or a number of CPU ranks.
 
     Args:
         accelerator: `trainer.accelerator`.
         devices: `trainer.devices`: a count, -1 or `auto` for all, or a list of indices.
 
     Raises:
-        ValueError: if a device is not there.
+        ValueError: if a device does not exist.
     """
     gpus = [] if accelerator == "cpu" else list(range(torch.cuda.device_count()))
     if isinstance(devices, list):
         missing = [index for index in devices if index not in gpus]
         if missing:
-            there = f"GPUs {gpus}" if gpus else "no GPU, only the CPU"
-            raise ValueError(f"trainer.devices={devices}: there is no {missing}; there is {there}")
+            present = f"GPUs {gpus}" if gpus else "no GPU, only the CPU"
+            raise ValueError(
+                f"trainer.devices={devices}: there is no {missing}; there is {present}"
+            )
         return devices
     if devices in ("auto", -1):
         on_cpu = accelerator == "cpu" or (
@@ -40,17 +42,17 @@ def choose_devices(accelerator: str, devices: Devices) -> list[int] | int:
 
 
 def num_devices(chosen: list[int] | int) -> int:
-    """How many devices were chosen."""
+    """Number of chosen devices."""
     return chosen if isinstance(chosen, int) else len(chosen)
 
 
 def single_device(chosen: list[int] | int, local_rank: int) -> list[int] | int:
-    """What Lightning gets for a rank that trains on a device of its own."""
+    """`devices` of the Lightning Trainer of a rank that has a single device."""
     return 1 if isinstance(chosen, int) else [chosen[local_rank % len(chosen)]]
 
 
 def hardware() -> str:
-    """What the speed, the memory and the rounding of a run depend on, in a line."""
+    """One line with the hardware and versions that speed, memory and rounding depend on."""
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     parts = [cpu_name(), *(f"{gpu.name} {gpu.total_memory / 2**30:.0f} GiB" for gpu in gpus)]
     return ", ".join([*parts, *(f"{name} {version(name)}" for name in ("torch", "flfast"))])

@@ -1,4 +1,4 @@
-"""Ranks of this machine, started by TorchElastic."""
+"""Starting the ranks of this machine with TorchElastic."""
 
 import sys
 from collections.abc import Callable
@@ -11,29 +11,28 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 
 def on_ranks(
-    size: int, work: Callable[..., Any], *args: Any, max_restarts: int = 0
+    size: int, fn: Callable[..., Any], *args: Any, max_restarts: int = 0
 ) -> dict[int, Any]:
-    """What `work(*args)` returns on every rank of a new world, by rank.
-
-    Ranks are forked where neither CUDA nor threads of torch forbid it; `work` may be any then.
+    """Run `fn(*args)` on every rank of a new world; returns the results by rank.
 
     Args:
         size: number of ranks.
-        work: finds its world in torchrun's variables.
-        args: of `work`.
-        max_restarts: of the whole world, after a rank that died.
+        fn: finds its world in torchrun's environment variables. It must be picklable, unless the
+            ranks are forked.
+        args: of `fn`.
+        max_restarts: of the whole world, after a rank died.
 
     Raises:
-        ChildFailedError: if ranks die too often.
-        SignalException: on SIGHUP and SIGQUIT, after which no rank is left.
+        ChildFailedError: if ranks died more than `max_restarts` times.
+        SignalException: on SIGHUP and SIGQUIT, after all ranks have ended.
     """
-    # A forked rank starts in a fraction of a second, a spawned one imports everything anew; but
-    # neither CUDA nor a pool of threads survives a fork.
+    # A forked rank starts in a fraction of a second; a spawned one imports everything again.
+    # Neither CUDA nor a thread pool survives a fork.
     safe = sys.platform == "linux" and not torch.cuda.is_initialized()
     forkable = safe and torch.get_num_threads() == 1
     options: dict[str, Any] = {}
     if "signals_to_handle" in {field.name for field in fields(LaunchConfig)}:
-        options["signals_to_handle"] = "SIGHUP,SIGQUIT"  # others are for who starts the ranks
+        options["signals_to_handle"] = "SIGHUP,SIGQUIT"  # the launcher handles the others
     settings = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -46,12 +45,12 @@ def on_ranks(
         monitor_interval=0.1,
         **options,
     )
-    results: dict[int, Any] = elastic_launch(settings, work)(*args)
+    results: dict[int, Any] = elastic_launch(settings, fn)(*args)
     return results
 
 
-def cause_of_death(error: ChildFailedError, size: int) -> str:
-    """Which of the ranks died first, and of what, in a line."""
+def first_failure(error: ChildFailedError, size: int) -> str:
+    """One line about the rank that died first."""
     rank, failure = error.get_first_failure()
     message = failure.message
     message = str(message["message"] if isinstance(message, dict) else message)

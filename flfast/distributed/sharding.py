@@ -1,4 +1,4 @@
-"""Sharding a model over ranks with torch's FSDP2, and what local training needs with it."""
+"""Sharding of a model over ranks with torch's FSDP2."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,30 +14,29 @@ from torch.optim import Optimizer
 
 from flfast.state.dtensor import full_copy
 
-# They have no forward of their own, which is what gathers parameters.
+# FSDP gathers parameters in a module's forward, and these have none.
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 # They read their children's parameters without calling the children.
 _INDIVISIBLE = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 
 def shard(model: nn.Module, mesh: DeviceMesh, *, group_params: int) -> None:
-    """Leave to every rank its part of each parameter, in place, on the mesh's device.
+    """Shard a model in place, on the mesh's device.
 
-    Parameters are gathered a group at a time, forward and backward. A group is the smallest
-    module with at least `group_params` parameters that no smaller group has; the model itself
-    takes what is left.
+    Forward and backward gather one group of parameters at a time. A group is a module with at
+    least `group_params` parameters outside of smaller groups; the model is the last group.
 
     Args:
-        model: on the CPU; device memory never holds more than a group of it.
-        mesh: of one dimension.
-        group_params: parameters of a group, >= 1.
+        model: on the CPU; the device never holds more than one full group.
+        mesh: one-dimensional.
+        group_params: smallest number of parameters in a group, >= 1.
     """
     groups: list[nn.Module] = []
     uses = Counter(p for _, p in model.named_parameters(remove_duplicate=False))
     _find_groups(model, group_params, uses, groups, set())
     for module in (*(group for group in groups if group is not model), model):
         group: Any = fully_shard(module, mesh=mesh, reshard_after_forward=True)
-        # Gloo knows no mean; in some versions of torch it silently takes the sum for it.
+        # Gloo cannot average. In some versions of torch it silently returns the sum instead.
         if mesh.device_type == "cpu" and hasattr(group, "set_force_sum_reduction_for_comms"):
             group.set_force_sum_reduction_for_comms(True)
 
@@ -49,7 +48,7 @@ def _find_groups(
     groups: list[nn.Module],
     seen: set[nn.Module],
 ) -> int:
-    """Append the module's groups, smallest first; returns the parameters in none of them."""
+    """Append the module's groups, innermost first; returns the number of parameters left over."""
     if module in seen:
         return 0
     seen.add(module)
@@ -57,9 +56,9 @@ def _find_groups(
     if not isinstance(module, _INDIVISIBLE):
         for child in module.children():
             left += _find_groups(child, group_params, uses, groups, seen)
-    # A parameter that is tied to another module's is gathered with what holds both.
-    own = Counter(p for _, p in module.named_parameters(remove_duplicate=False))
-    tied = any(num < uses[p] for p, num in own.items())
+    # A tied parameter belongs to the group of a module that contains all its uses.
+    inside = Counter(p for _, p in module.named_parameters(remove_duplicate=False))
+    tied = any(num < uses[p] for p, num in inside.items())
     if left < group_params or tied or isinstance(module, _CONTAINERS):
         return left
     groups.append(module)
@@ -67,7 +66,7 @@ def _find_groups(
 
 
 class _MeanOverRanks(torch.autograd.Function):
-    """Mean over ranks. A rank's gradient is that of its own value: FSDP takes the mean of them."""
+    """All-reduced mean. Backward is the identity, because FSDP averages gradients over ranks."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:  # noqa: ARG004 - torch's signature
@@ -81,24 +80,24 @@ class _MeanOverRanks(torch.autograd.Function):
 
 
 def mean_over_ranks(value: Tensor, mesh: DeviceMesh) -> DTensor:
-    """Mean over ranks of a loss [], the same on every rank, next to sharded parameters.
+    """Mean over ranks of a loss [], as a DTensor that combines with sharded parameters.
 
-    Its gradient in this rank's value is 1; gradients are averaged over ranks where parameters are.
+    Its gradient with respect to this rank's value is 1; FSDP averages parameter gradients.
     """
     mean: Tensor = _MeanOverRanks.apply(value)
     return DTensor.from_local(mean, mesh, [Replicate()], run_check=False)
 
 
 def sharded_leaves(params: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """The same values as leaves of their own, for objectives that read parameters directly.
+    """Separate autograd leaves with the same values, for objectives that read parameters directly.
 
-    FSDP writes the gradients of its parameters on another stream; nobody else may meanwhile.
+    FSDP writes gradients of its parameters on another stream, so autograd must not write to them.
     """
     return {n: p.detach().requires_grad_(p.requires_grad) for n, p in params.items()}
 
 
 def add_gradients(params: Mapping[str, nn.Parameter], leaves: Mapping[str, Tensor]) -> None:
-    """Move the gradients of `sharded_leaves` to the parameters."""
+    """Add the gradients of `sharded_leaves` to those of the parameters, and reset them."""
     for name, leaf in leaves.items():
         param, grad = params[name], leaf.grad
         if grad is None:
@@ -112,11 +111,11 @@ def add_gradients(params: Mapping[str, nn.Parameter], leaves: Mapping[str, Tenso
 def check_shardable(
     model: nn.Module, make_optimizer: Callable[..., Optimizer], *, lr: float, device: torch.device
 ) -> None:
-    """Find out whether model and optimizer can be sharded, by trying; collective.
+    """Check by trial whether model and optimizer can be sharded; collective.
 
     Raises:
-        ValueError: if a parameter has no dimension, or local steps on shards are impossible or
-            not those on whole parameters.
+        ValueError: if a parameter is a scalar, or if steps on shards fail or differ from steps on
+            full parameters.
     """
     for name, p in model.named_parameters():
         if not p.ndim:
@@ -128,22 +127,22 @@ def check_shardable(
         torch.cuda.set_device(device)
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     expected = _trial_steps(make_optimizer, lr)
-    here = f"torch {torch.__version__} on the {device.type} with this optimizer"
-    cures = "use another optimizer, a newer torch, or strategy=ddp"
+    setup = f"torch {torch.__version__} on the {device.type} with this optimizer"
+    remedy = "use another optimizer, a newer torch, or strategy=ddp"
     try:
         found = _trial_steps(make_optimizer, lr, mesh)
     except (RuntimeError, NotImplementedError, AttributeError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"strategy=fsdp fails in {here}: {reason}; {cures}") from None
+        raise ValueError(f"strategy=fsdp fails in {setup}: {reason}; {remedy}") from None
     pairs = zip(found, expected, strict=True)
     if not all(torch.allclose(*pair, rtol=1e-3, atol=1e-5) for pair in pairs):
-        raise ValueError(f"strategy=fsdp gives other numbers in {here}; {cures}")
+        raise ValueError(f"strategy=fsdp gives other numbers in {setup}; {remedy}")
 
 
 def _trial_steps(
     make_optimizer: Callable[..., Optimizer], lr: float, mesh: DeviceMesh | None = None
 ) -> list[Tensor]:
-    """Parameters and gradients after two steps; no number of ranks divides their rows."""
+    """Parameters and gradients after two steps; their rows are not divisible by the ranks."""
     size, rank = dist.get_world_size(), dist.get_rank()
     layer = nn.Linear(3, 2 * size + 1)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The world: the ranks of a run, and what they exchange. One rank where nothing was launched."""
+"""The world: the ranks of a run and their collectives. Without a launcher it is one rank."""
 
 import os
 import re
@@ -20,13 +20,13 @@ from flfast.state.tree import Tree, WeightedMean, leaves, tree_map
 
 
 class World(NamedTuple):
-    """Which process this is.
+    """This process and the number of ranks.
 
     Attributes:
         rank: of this process, in [0, size).
-        size: number of ranks.
+        size: world size.
         local_rank: of this process on its node.
-        local_size: ranks on its node.
+        local_size: ranks on this node.
     """
 
     rank: int = 0
@@ -39,14 +39,13 @@ ALONE = World()
 
 
 def launched_world() -> World | None:
-    """The world that TorchElastic, torchrun or SLURM put this process into; None if none did.
+    """The world that TorchElastic, torchrun or SLURM launched; None without a launcher.
 
-    A world of SLURM is described in torchrun's variables from then on, which is where `env://`
-    and Lightning look.
+    For SLURM it sets torchrun's environment variables, which `env://` and Lightning read.
     """
     env = os.environ
-    if "RANK" not in env and _in_step_of_slurm():
-        env.update(_described_by_slurm())
+    if "RANK" not in env and _in_slurm_step():
+        env.update(_torchrun_variables_of_slurm())
     if "RANK" not in env or "WORLD_SIZE" not in env:
         return None
     env.setdefault("LOCAL_RANK", "0")
@@ -59,19 +58,19 @@ def launched_world() -> World | None:
 
 
 def num_restarts() -> int:
-    """How often TorchElastic or torchrun has started this world anew."""
+    """How often TorchElastic or torchrun has restarted this world."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def _in_step_of_slurm() -> bool:
-    # Only srun describes steps; a batch script and a shell have variables of the whole job, too.
+def _in_slurm_step() -> bool:
+    # Only srun sets the variables of a step; batch scripts and shells have those of the job.
     return int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1 and SLURMEnvironment.detect()
 
 
-def _described_by_slurm() -> dict[str, str]:
+def _torchrun_variables_of_slurm() -> dict[str, str]:
     counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ["SLURM_STEP_TASKS_PER_NODE"])
     by_node = [int(tasks) for tasks, nodes in counts for _ in range(int(nodes or 1))]
-    # Without it Lightning refuses worlds that `srun --ntasks` alone has made.
+    # Without this variable Lightning refuses worlds of `srun --ntasks`.
     os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(max(by_node)))
     slurm = SLURMEnvironment(auto_requeue=False)
     return {
@@ -86,12 +85,12 @@ def _described_by_slurm() -> dict[str, str]:
 
 
 def cluster_environment(world: World) -> ClusterEnvironment:
-    """What Lightning should know of the world, whatever it would detect by itself."""
+    """The cluster environment for Lightning, which must not detect another one by itself."""
     return TorchElasticEnvironment() if world.size > 1 else LightningEnvironment()
 
 
 def gather(world: World, value: Any) -> list[Any]:
-    """The values of all ranks, on every rank; collective."""
+    """All-gather of picklable values; collective."""
     if world.size == 1:
         return [value]
     values: list[Any] = [None] * world.size
@@ -100,7 +99,7 @@ def gather(world: World, value: Any) -> list[Any]:
 
 
 def sum_over_ranks(world: World, values: Sequence[float]) -> list[float]:
-    """Element-wise sum over ranks, on every rank; collective."""
+    """All-reduced element-wise sum; collective."""
     if world.size == 1:
         return list(values)
     total = torch.tensor(values, dtype=torch.float64)
@@ -110,7 +109,7 @@ def sum_over_ranks(world: World, values: Sequence[float]) -> list[float]:
 
 @torch.no_grad()
 def average_buffers(world: World, module: nn.Module) -> None:
-    """Make a module's floating-point buffers the mean over ranks; collective."""
+    """Average a module's floating-point buffers over ranks, in place; collective."""
     for buffer in module.buffers():
         if buffer.is_floating_point():
             dist.all_reduce(buffer)
@@ -118,13 +117,13 @@ def average_buffers(world: World, module: nn.Module) -> None:
 
 
 def reduce_mean(world: World, mean: WeightedMean) -> WeightedMean:
-    """What all ranks added, on every rank: one sum over one flat tensor; collective.
+    """Combine the means of all ranks by one all-reduce of a flat tensor; collective.
 
-    A rank that added nothing joins with zeros of the uploads' shape.
+    A rank that added nothing takes part with zeros.
     """
     if world.size == 1:
         return mean
-    like = like_of_any(world, None if mean.total is None else mean.like)
+    like = common_spec(world, None if mean.total is None else mean.like)
     if like is None:
         return mean
     if mean.total is None:
@@ -140,13 +139,12 @@ def reduce_mean(world: World, mean: WeightedMean) -> WeightedMean:
     return mean
 
 
-def like_of_any(world: World, like: Tree | None) -> Tree | None:
-    """Shapes and types of the ranks' trees; None if no rank has one; collective.
+def common_spec(world: World, like: Tree | None) -> Tree | None:
+    """Shapes and dtypes of the ranks' trees, as meta tensors; None without a tree; collective.
 
     Raises:
         ValueError: if the trees of two ranks have different leaves.
     """
-    # Meta tensors have shapes and types and weigh nothing.
     spec = None if like is None else tree_map(lambda leaf: leaf.to("meta"), like)
     specs = [(rank, found) for rank, found in enumerate(gather(world, spec)) if found is not None]
     for rank, found in specs[1:]:

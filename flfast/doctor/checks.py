@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from flfast.distributed.elastic import cause_of_death, on_ranks
+from flfast.distributed.elastic import first_failure, on_ranks
 from flfast.engines.fused.graph.executor import choice, wanted
 from flfast.engines.fused.native.build import cache_folder, missing
 from flfast.machine import cpu_name, num_cores
@@ -117,7 +117,7 @@ def _all_reduce(backend: str, size: int) -> Result:
         sums = on_ranks(size, _sum_of_ranks, backend)
         reason = "" if set(sums.values()) == {size * (size + 1) / 2} else f"wrong sums {sums}"
     except ChildFailedError as error:
-        reason = cause_of_death(error, size)
+        reason = first_failure(error, size)
     if not reason:
         return True, f"all-reduce over {size} {'process' if size == 1 else 'processes'}"
     return False, f"{reason}; use strategy=single, or {_FIXES[backend]}"

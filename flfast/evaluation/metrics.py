@@ -1,7 +1,7 @@
-"""Metrics of one batched evaluation pass, overall and by group (usually by client).
+"""Metrics of an evaluation pass by group, usually by client.
 
-torchmetrics has no micro-averaged multi-class AUC and no metric per group. Ours are tested
-against it and against scikit-learn.
+torchmetrics has neither micro-averaged multi-class AUC nor metrics by group. Tests compare ours
+with torchmetrics and scikit-learn.
 """
 
 from typing import NamedTuple
@@ -14,12 +14,12 @@ from flfast.lit.predictions import Predictions
 
 
 class GroupMetrics(NamedTuple):
-    """Metrics per group. G groups, NaN where a group is empty.
+    """Metrics of G groups; NaN for empty groups.
 
     Attributes:
         num_examples: int64 [G].
         loss: mean cross-entropy [G].
-        accuracy: share of examples whose largest score is the target's [G].
+        accuracy: top-1 accuracy [G].
         auc: micro-averaged area under the ROC curve [G].
     """
 
@@ -66,13 +66,13 @@ def group_metrics(predictions: Predictions, group: Tensor, num_groups: int) -> G
 def _micro_auc(predictions: Predictions, group: Tensor, num_groups: int) -> Tensor:
     """AUC over all (example, class) pairs: the Mann-Whitney statistic of mid-ranks, [G]."""
     num_classes = predictions.scores.shape[1]
-    # Bits of floats that are not negative sort like the floats: (group, score) in one integer.
-    # What a diverged model predicts counts as 0.
+    # (group, score) in one integer: the bits of non-negative floats sort like the floats. NaN, as
+    # diverged models predict, counts as 0.
     scores = predictions.scores.nan_to_num(0.0)
     keys = (group[:, None] << 32) + scores.contiguous().view(torch.int32)
     positive = keys.gather(1, predictions.targets[:, None]).squeeze(1)
     keys = keys.flatten().sort().values
-    positive = positive.sort().values  # neighbours are found in the cache
+    positive = positive.sort().values  # sorted queries hit the cache
     group = positive >> 32
     below = torch.searchsorted(keys, positive)
     upto = torch.searchsorted(keys, positive, right=True)
@@ -86,11 +86,11 @@ def _micro_auc(predictions: Predictions, group: Tensor, num_groups: int) -> Tens
 
 
 def summary(metrics: GroupMetrics) -> dict[str, float]:
-    """Means over examples, and the spread of accuracy over groups that have examples.
+    """Means over examples, and the spread of accuracy over non-empty groups.
 
     Returns:
-        `loss`, `accuracy`, `auc` weighted by examples; `accuracy_std` and `accuracy_worst10`, the
-        mean over the worst tenth of the groups (at least one), unweighted.
+        `loss`, `accuracy` and `auc`, weighted by examples. Unweighted: `accuracy_std`, and
+        `accuracy_worst10`, the mean of the worst tenth of the groups (at least one).
     """
     filled = metrics.num_examples > 0
     num = metrics.num_examples[filled].double()

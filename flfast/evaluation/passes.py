@@ -1,4 +1,4 @@
-"""Evaluation: every example predicted once a pass, by the server's model or clients' own."""
+"""Evaluation passes: every example is predicted once, by the server's or by personal models."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -10,30 +10,34 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.client_state_placement import fetch_states, owner
 from flfast.distributed.world import World, gather
 from flfast.evaluation.metrics import GroupMetrics, set_metrics
-from flfast.evaluation.personal_models import OwnModels, worth_stacking
+from flfast.evaluation.personal_models import PersonalModels, faster_vmapped
 from flfast.lit.predictions import Predictions
 from flfast.lit.trainers import Trainers
 from flfast.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree, num_bytes
-from flfast.state.weights import write_weights
+from flfast.state.weights import model_weights, write_weights
 
-OWN_BYTES = 1 << 28
-"""Of clients' own weights in memory at a time, beside their states."""
+PERSONAL_BYTES = 1 << 28
+"""Most bytes of personal weights in memory at a time, in addition to client states."""
 
 FineTune = Callable[[dict[int, Tree], RoundPlan], dict[int, Tree]]
+"""(weights by client, plan) -> fine-tuned weights by client."""
 
 
 class Evaluation:
-    """The passes of an engine's evaluation.
+    """The evaluation passes of an engine.
 
     Args:
-        algorithm: says whose models there are.
+        algorithm: defines whether there are server and personal models.
         data: set up.
-        trainers: their Trainers and modules predict.
-        states: what clients keep.
-        world: the ranks, which share every pass.
-        finetune: own weights by client -> what some more training makes of them; None is off.
+        trainers: provide the Trainers and modules that predict.
+        states: client states of this rank.
+        world: its ranks share every pass.
+        finetune: further local training before the last pass; None is off.
+
+    Attributes:
+        sets: names of all evaluation sets that are not empty.
     """
 
     def __init__(
@@ -52,7 +56,7 @@ class Evaluation:
             passes.append(("global", "local", "new"))
         if algorithm.personal is not None:
             passes.append(("personal",))
-        # Validation reads the model that would be deployed: the client's own, where it has one.
+        # Validation uses the model that would be deployed: the personal one, if there is one.
         passes[-1] = (*passes[-1], "val")
         if finetune is not None:
             passes.append(("finetuned", "new_finetuned"))
@@ -61,8 +65,8 @@ class Evaluation:
         self._data = lru_cache(maxsize=None, typed=True)(
             partial(EvaluationDataModule, data, share=RankShare(world.rank, world.size))
         )
-        whole = (self._data(names, limit=1.0) for names in passes)
-        self.sets = {name for evaluation in whole for name in evaluation.sets}
+        unlimited = (self._data(names, limit=1.0) for names in passes)
+        self.sets = {name for evaluation in unlimited for name in evaluation.sets}
 
     def __call__(
         self, server: Tree, plan: RoundPlan, *, together: bool
@@ -72,7 +76,7 @@ class Evaluation:
         Args:
             server: server state.
             plan: how to predict and fine-tune.
-            together: all ranks predict every batch together.
+            together: whether every batch is divided over all ranks, as FSDP requires.
         """
         trainer, module = self.trainers.trainer(plan), self.trainers.module(plan)
         results = {}
@@ -82,52 +86,51 @@ class Evaluation:
                 continue
             module.predictions.reset()
             if data.personal:
-                self._predict_own(server, plan, data, tuned="finetuned" in names)
+                self._predict_personal(server, plan, data, finetuned="finetuned" in names)
             elif len(data.indices):
                 write_weights(module.model, server)
                 trainer.test(module, data)
             predictions = module.predictions.collect(self.data.num_classes)
-            results.update(self._grouped(_on_host_if_needed(predictions), data))
+            results.update(self._set_metrics(_off_mps(predictions), data))
         return results
 
-    def _grouped(
+    def _set_metrics(
         self, predictions: Predictions, data: EvaluationDataModule
     ) -> dict[str, GroupMetrics]:
-        """Metrics of all sets; every rank sums up some of them, the largest first."""
+        """Metrics of all sets; every rank computes some of them, distributed by size."""
         order = sorted(data.sets, key=lambda name: -len(data.sets[name].positions))
-        mine = order[self.world.rank :: self.world.size]
+        share = order[self.world.rank :: self.world.size]
         parts = gather(
-            self.world, {name: set_metrics(predictions, data.sets[name]) for name in mine}
+            self.world, {name: set_metrics(predictions, data.sets[name]) for name in share}
         )
         found = {name: metrics for part in parts for name, metrics in part.items()}
         return {name: metrics for name in data.sets if (metrics := found[name]) is not None}
 
-    def _predict_own(
-        self, server: Tree, plan: RoundPlan, data: EvaluationDataModule, *, tuned: bool
+    def _predict_personal(
+        self, server: Tree, plan: RoundPlan, data: EvaluationDataModule, *, finetuned: bool
     ) -> None:
         trainer, module = self.trainers.trainer(plan), self.trainers.module(plan)
-        most = max(1, OWN_BYTES // max(1, num_bytes(_weights(server))))
-        for part in data.parts(most):
-            weights = self._own(part.clients, server, together=data.shard_batches)
-            if tuned:
+        num_clients = max(1, PERSONAL_BYTES // max(1, num_bytes(model_weights(server))))
+        for part in data.parts(num_clients):
+            weights = self._personal_weights(part.clients, server, together=data.shard_batches)
+            if finetuned:
                 assert self.finetune is not None
                 weights = self.finetune(weights, plan)
-            module.personal_models = OwnModels(
-                module.model,
-                weights,
-                stack=not data.shard_batches and worth_stacking(module.model),
-            )
+            vmapped = not data.shard_batches and faster_vmapped(module.model)
+            module.personal_models = PersonalModels(module.model, weights, vmapped=vmapped)
             trainer.test(module, part)
         module.personal_models = None
 
-    def _own(self, clients: Sequence[int], server: Tree, *, together: bool) -> dict[int, Tree]:
-        """The weights that clients are evaluated with, the server's where they have none."""
-        weights = dict.fromkeys(clients, _weights(server))
+    def _personal_weights(
+        self, clients: Sequence[int], server: Tree, *, together: bool
+    ) -> dict[int, Tree]:
+        """Weights to evaluate clients with: personal ones, or the server's."""
+        weights = dict.fromkeys(clients, model_weights(server))
         personal = self.algorithm.personal
         if personal is None:
             return weights
         broadcast = self.algorithm.broadcast(server)
-        if together:  # a client's state lives on one rank, and all of them predict for it
+        if together:  # a client's state is on one rank, but all ranks predict for the client
             fetch_states(self.world, self.states, clients, wanted=clients)
         for client_id in set(clients) - self._held_out:
             state = self.states.get(client_id)
@@ -139,18 +142,13 @@ class Evaluation:
 
 
 def for_evaluation(plan: RoundPlan) -> RoundPlan:
-    """The plan of ranks that predict alone, each on its own device, whatever training does."""
-    # Unless no rank has the whole model.
-    alone = plan._replace(strategy="single", shard="clients")
-    return plan if plan.strategy == "fsdp" else alone
+    """The plan for evaluation: every rank predicts by itself on one device, except with FSDP."""
+    single = plan._replace(strategy="single", shard="clients")
+    return plan if plan.strategy == "fsdp" else single
 
 
-def _weights(server: Tree) -> Tree:
-    return {kind: server[kind] for kind in ("params", "buffers")}
-
-
-def _on_host_if_needed(predictions: Predictions) -> Predictions:
-    # Apple's GPUs have no float64, in which sums and ranks are exact.
+def _off_mps(predictions: Predictions) -> Predictions:
+    # Metrics need float64, which Apple's GPUs lack.
     if predictions.loss.device.type != "mps":
         return predictions
     return Predictions(*(tensor.cpu() for tensor in predictions))

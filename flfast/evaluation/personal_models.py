@@ -1,4 +1,4 @@
-"""Predictions of many clients' own models: one after another, or stacked."""
+"""Predictions of many clients' personal models: one after another, or under vmap."""
 
 from collections.abc import Mapping
 
@@ -8,72 +8,74 @@ from torch.func import functional_call, vmap
 
 from flfast.datamodules.batches import Batch
 from flfast.state.tree import Tree
-from flfast.state.weights import buffers, write_weights
+from flfast.state.weights import buffers, by_name, write_weights
 
-STACKED_BYTES, STACKED_EXAMPLES = 1 << 16, 32
-"""Of a model's weights and of a client, up to which a CPU predicts faster stacked: 1.2 to 2.8
-times, measured with 5 and 20 examples; equal with 100. Larger models leave its cache."""
+VMAPPED_BYTES, VMAPPED_EXAMPLES = 1 << 16, 32
+"""Largest model, and most examples of a client, that a CPU predicts faster under vmap.
+
+With 5 and 20 examples per client vmap is 1.2 to 2.8 times as fast, with 100 equally fast. The
+stacked weights of larger models do not fit in the cache.
+"""
 
 
-class OwnModels:
-    """The model with each client's weights in turn, or with all of them at once.
+class PersonalModels:
+    """Predicts with the weights of one client after another, or of all clients under vmap.
 
     Args:
-        model: its own weights are overwritten.
+        model: its weights are overwritten.
         weights: by client.
-        stack: predict with all weights at once, where the model can be mapped over them.
+        vmapped: whether to use vmap for small batches, if the model allows it.
     """
 
-    def __init__(self, model: nn.Module, weights: Mapping[int, Tree], *, stack: bool) -> None:
-        self._model, self._weights, self._stack = model, weights, stack
-        self._written = -1
+    def __init__(self, model: nn.Module, weights: Mapping[int, Tree], *, vmapped: bool) -> None:
+        self._model, self._weights, self._vmapped = model, weights, vmapped
+        self._loaded_client = -1
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Tensor:
         """Logits [B, C] of a batch with `owners`."""
-        few = batch.inputs.is_cuda or max(n for _, n in batch.owners) <= STACKED_EXAMPLES
-        if self._stack and len(batch.owners) > 1 and few:
+        small = batch.inputs.is_cuda or max(n for _, n in batch.owners) <= VMAPPED_EXAMPLES
+        if self._vmapped and len(batch.owners) > 1 and small:
             try:
-                return self._stacked(batch)
+                return self._predict_vmapped(batch)
             except (RuntimeError, ValueError, NotImplementedError):
-                self._stack = False  # the model does what vmap has no rule for
+                self._vmapped = False  # vmap does not support an operation of the model
         sizes = [num for _, num in batch.owners]
         parts = zip(batch.owners, batch.inputs.split(sizes), strict=True)
-        return torch.cat([self._one(client_id, inputs) for (client_id, _), inputs in parts])
+        return torch.cat([self._predict(client_id, inputs) for (client_id, _), inputs in parts])
 
-    def _one(self, client_id: int, inputs: Tensor) -> Tensor:
-        if client_id != self._written:
+    def _predict(self, client_id: int, inputs: Tensor) -> Tensor:
+        if client_id != self._loaded_client:
             write_weights(self._model, self._weights[client_id])
-            self._written = client_id
+            self._loaded_client = client_id
         logits: Tensor = self._model(inputs)
         return logits
 
-    def _stacked(self, batch: Batch) -> Tensor:
-        """The same with examples padded to [K, most of a client, ...]."""
+    def _predict_vmapped(self, batch: Batch) -> Tensor:
+        """Logits [B, C], computed on inputs padded to [K, examples of the largest client, ...]."""
         inputs, sizes = batch.inputs, [num for _, num in batch.owners]
-        most = max(sizes)
-        places = torch.cat([torch.arange(num) + k * most for k, num in enumerate(sizes)])
-        places = places.to(inputs.device)
+        largest = max(sizes)
+        rows = torch.cat([torch.arange(num) + k * largest for k, num in enumerate(sizes)])
+        rows = rows.to(inputs.device)
         padded = inputs
-        if min(sizes) < most:
-            padded = inputs.new_zeros(len(sizes) * most, *inputs.shape[1:])
-            padded.index_copy_(0, places, inputs)
-        trees = [self._weights[client_id] for client_id, _ in batch.owners]
-        own = {**dict(self._model.named_parameters()), **buffers(self._model)}
-        stacked = {
-            name: torch.stack([tree[kind][name] for tree in trees]).to(own[name])
-            for kind in ("params", "buffers")
-            for name in trees[0][kind]
+        if min(sizes) < largest:
+            padded = inputs.new_zeros(len(sizes) * largest, *inputs.shape[1:])
+            padded.index_copy_(0, rows, inputs)
+        clients = [by_name(self._weights[client_id]) for client_id, _ in batch.owners]
+        like = {**dict(self._model.named_parameters()), **buffers(self._model)}
+        weights = {
+            name: torch.stack([leaves[name] for leaves in clients]).to(like[name])
+            for name in clients[0]
         }
-        padded = padded.view(len(sizes), most, *inputs.shape[1:])
+        padded = padded.view(len(sizes), largest, *inputs.shape[1:])
         logits: Tensor = vmap(lambda leaves, x: functional_call(self._model, leaves, (x,)))(
-            stacked, padded
+            weights, padded
         )
-        return logits.flatten(0, 1).index_select(0, places)
+        return logits.flatten(0, 1).index_select(0, rows)
 
 
-def worth_stacking(model: nn.Module) -> bool:
-    """Whether predictions of several clients are faster stacked: on a GPU, or if it is tiny."""
+def faster_vmapped(model: nn.Module) -> bool:
+    """Whether vmap speeds up personal models: on GPUs, and if the model is tiny."""
     weights = [*model.parameters(), *buffers(model).values()]
     on_gpu = any(leaf.is_cuda for leaf in weights)
-    return on_gpu or sum(leaf.nbytes for leaf in weights) <= STACKED_BYTES
+    return on_gpu or sum(leaf.nbytes for leaf in weights) <= VMAPPED_BYTES

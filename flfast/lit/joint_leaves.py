@@ -38,10 +38,10 @@ class JointLeaves(nn.Module):
         return dict(zip(self._names["params"], self.parameters(), strict=True))
 
     @property
-    def own_buffers(self) -> dict[str, Tensor]:
+    def buffers_by_name(self) -> dict[str, Tensor]:
         """Buffers by name."""
         return dict(zip(self._names["buffers"], self.buffers(), strict=True))
 
     def read(self) -> Tree:
         """Copies on the CPU, `{"params": ..., "buffers": ...}`."""
-        return tree_map(full_copy, {"params": self.params, "buffers": self.own_buffers})
+        return tree_map(full_copy, {"params": self.params, "buffers": self.buffers_by_name})

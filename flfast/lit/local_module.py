@@ -20,7 +20,7 @@ from flfast.lit.joint_leaves import JointLeaves
 from flfast.lit.predictions import PredictionStore
 from flfast.lit.task import LocalTask, ShardedTask
 from flfast.state.dtensor import full_copy, place_tree
-from flfast.state.optimizer_state import LOCAL, load_optimizer_state, state_tensors
+from flfast.state.optimizer_state import LOCAL_MESSAGE, load_optimizer_state, state_tensors
 from flfast.state.tree import Tree, tree_map, without
 from flfast.state.weights import select_weights, write_weights
 
@@ -163,14 +163,20 @@ class LocalModule(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Local objective of one batch: `loss` [] to differentiate, `mean` [] to report."""
         if self.mesh is not None:
-            name, own = self.algorithm.name, self.objective_params
-            task = ShardedTask(self.model, own=own, mesh=self.mesh, share=batch.share, name=name)
-            loss = self.algorithm.loss(task, own, batch, self.context)
+            params = self.objective_params
+            task = ShardedTask(
+                self.model,
+                model_params=params,
+                mesh=self.mesh,
+                share=batch.share,
+                name=self.algorithm.name,
+            )
+            loss = self.algorithm.loss(task, params, batch, self.context)
             assert isinstance(loss, DTensor)
             full = loss.full_tensor()
             return {"loss": full * batch.scale, "mean": full.detach()}
-        params = {**self.all_params, **self.joint.own_buffers}
-        return self._objective(LocalTask(self.model, own=params), params, batch, self.context)
+        own = {**self.all_params, **self.joint.buffers_by_name}
+        return self._objective(LocalTask(self.model, model_params=own), own, batch, self.context)
 
     def on_after_backward(self) -> None:
         """With FSDP, add the gradients of parameters that the objective read directly."""
@@ -196,7 +202,7 @@ class LocalModule(L.LightningModule):
         """
         params = {name: p.to(device) for name, p in self.all_params.items()}
         # Copies, because only the first device updates the joint buffers.
-        params |= {n: b.to(device, copy=True) for n, b in self.joint.own_buffers.items()}
+        params |= {n: b.to(device, copy=True) for n, b in self.joint.buffers_by_name.items()}
         if device not in self._contexts:  # copied once per client
             self._contexts[device] = self._placed(self.context, device)
         return self._objective(LocalTask(model), params, batch, self._contexts[device])
@@ -255,5 +261,5 @@ class LocalModule(L.LightningModule):
         """
         names: dict[Tensor, str] = {p: name for name, p in self.all_params.items()}
         states = self.optimizer.state.items()
-        tensors = {names[p]: state_tensors(state, **LOCAL) for p, state in states}
+        tensors = {names[p]: state_tensors(state, **LOCAL_MESSAGE) for p, state in states}
         return tree_map(full_copy, tensors)

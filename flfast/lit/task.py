@@ -21,8 +21,8 @@ class LocalTask:
     Args:
         model: [B, ...] -> logits [B, C].
         buffers: by name, to use instead of the model's.
-        own: the dict of parameters that are the model's; with it the model is called directly,
-            with any other dict by `functional_call`.
+        model_params: the dict with the model's own parameters. With this very dict the model is
+            called directly, with any other by `functional_call`.
         weights: of the batch's examples, [B], with sum one; None weighs them equally.
     """
 
@@ -31,10 +31,11 @@ class LocalTask:
         model: nn.Module,
         *,
         buffers: Mapping[str, Tensor] | None = None,
-        own: Tree | None = None,
+        model_params: Tree | None = None,
         weights: Tensor | None = None,
     ) -> None:
-        self._model, self._buffers, self._own, self._weights = model, buffers or {}, own, weights
+        self._model, self._model_params = model, model_params
+        self._buffers, self._weights = buffers or {}, weights
 
     def __call__(self, params: Tree, batch: Batch) -> Tensor:
         """Mean cross-entropy []; see `Task`."""
@@ -68,7 +69,7 @@ class LocalTask:
             return self.features(weights, batch, layer=layer)[0].detach()
 
     def _logits(self, params: Tree, batch: Batch) -> Tensor:
-        if params is self._own:
+        if params is self._model_params:
             logits: Tensor = self._model(batch.inputs)
             return logits
         # Weights of the context have the dtype of the broadcast, not of the Trainer's precision.
@@ -90,16 +91,16 @@ class ShardedTask(LocalTask):
 
     Args:
         model: sharded.
-        own: its parameters, or `sharded_leaves` of them.
+        model_params: the dict with its parameters, or `sharded_leaves` of them.
         mesh: of the ranks.
         share: `Batch.share` of this rank's part.
         name: of the algorithm, for messages.
     """
 
     def __init__(
-        self, model: nn.Module, *, own: Tree, mesh: DeviceMesh, share: float, name: str
+        self, model: nn.Module, *, model_params: Tree, mesh: DeviceMesh, share: float, name: str
     ) -> None:
-        super().__init__(model, own=own)
+        super().__init__(model, model_params=model_params)
         self._mesh, self._share, self._name = mesh, share, name
 
     def mean(self, values: Tensor) -> Tensor:
@@ -107,7 +108,7 @@ class ShardedTask(LocalTask):
         return mean_over_ranks(super().mean(values) * self._share, self._mesh)
 
     def _logits(self, params: Tree, batch: Batch) -> Tensor:
-        if params is not self._own:
+        if params is not self._model_params:
             raise MisconfigurationException(
                 f"algorithm={self._name} computes its loss with parameters that are not the "
                 f"model's own, which strategy=fsdp cannot; use strategy=ddp"

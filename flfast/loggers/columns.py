@@ -11,14 +11,19 @@ A metric's column is `view/name`. A view is a model and the data that it is eval
     val             server model, or clients' own if they have one; validation sets
 """
 
+METRICS = ("loss", "accuracy", "auc")
 VIEWS = ("global", "local", "personal", "finetuned", "new", "new_finetuned", "val")
-_OVER_CLIENTS = ("loss", "accuracy", "auc", "accuracy_std", "accuracy_worst10")
+_CLIENT_VIEWS = VIEWS[1:]
 
 COLUMNS: tuple[str, ...] = (
     "round",
     "train/loss",
-    *(f"global/{name}" for name in _OVER_CLIENTS[:3]),
-    *(f"{view}/{name}" for view in VIEWS[1:] for name in _OVER_CLIENTS),
+    *(f"global/{name}" for name in METRICS),
+    *(
+        f"{view}/{name}"
+        for view in _CLIENT_VIEWS
+        for name in (*METRICS, "accuracy_std", "accuracy_worst10")
+    ),
     "time/train_s",
     "time/eval_s",
     "train/samples_per_s",
@@ -36,7 +41,7 @@ COLUMNS: tuple[str, ...] = (
 )
 
 CLIENT_EVALUATION: tuple[str, ...] = tuple(
-    f"{view}/{name}" for view in VIEWS[1:] for name in _OVER_CLIENTS[:3]
+    f"{view}/{name}" for view in _CLIENT_VIEWS for name in METRICS
 )
 
 CLIENT_COLUMNS: tuple[str, ...] = (

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flfast.aggregations.aggregation import Aggregation
-from flfast.distributed.world import World, like_of_any, reduce_mean
+from flfast.distributed.world import World, common_spec, reduce_mean
 from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree, WeightedMean
 from flfast.state.vector import from_vectors, to_vectors, vector_sizes
@@ -104,7 +104,7 @@ class RowReduction:
 
     def combine(self, world: World) -> Reduced:
         """See `Reduction`."""
-        like = like_of_any(world, self._like)
+        like = common_spec(world, self._like)
         if like is None:
             return Reduced(None)
         self._join(like)

@@ -23,7 +23,7 @@ from flfast.checkpoints.signals import StoppedError, StopRanks, StopRequests
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.phases import Phase
 from flfast.distributed.devices import num_devices
-from flfast.distributed.elastic import cause_of_death, on_ranks
+from flfast.distributed.elastic import first_failure, on_ranks
 from flfast.distributed.world import ALONE, World, gather, launched_world, num_restarts
 from flfast.setup.build import choose_strategy
 from flfast.setup.experiment import on_all_ranks, run_experiment
@@ -119,7 +119,7 @@ def _launch(phases: list[Phase], size: int) -> float | None:
         except ChildFailedError as error:
             if requests.received:  # the ranks got the same signal and died of it
                 raise StoppedError from None
-            raise ConfigError(cause_of_death(error, size)) from None
+            raise ConfigError(first_failure(error, size)) from None
         except SignalException as error:
             raise SystemExit(128 + error.sigval) from None
     outcome: _Outcome = results[0]

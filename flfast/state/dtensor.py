@@ -31,7 +31,7 @@ def shard_like(value: Tensor, like: DTensor) -> DTensor:
 
 
 def full_copy(tensor: Tensor) -> Tensor:
-    """Copy of a full tensor on the CPU; collective if it is sharded."""
+    """Full copy of a tensor on the CPU; gathering a sharded one is collective."""
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
         return tensor.full_tensor().cpu()
@@ -52,7 +52,7 @@ def place_tree(
         tree: weights, or anything else by parameter name.
         params: by name.
         device: of the parameters.
-        like: the parameter that all of the tree belongs to; None if it has no such.
+        like: parameter of the outer dict, if any.
     """
     placed: Tree = {}
     for name, leaf in tree.items():

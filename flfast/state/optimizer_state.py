@@ -9,11 +9,11 @@ from torch.optim import Optimizer
 
 from flfast.state.tree import Tree, tree_map
 
-LOCAL = {
+LOCAL_MESSAGE = {
     "option": "local_optimizer_state=keep or average",
     "remedy": "another optimizer, or local_optimizer_state=reset",
 }
-"""Message of `state_tensors` for local optimizers."""
+"""Options of `state_tensors` for local optimizers."""
 
 
 def state_tensors(
@@ -68,4 +68,4 @@ def check_optimizer_state(make_optimizer: Callable[..., Optimizer], *, lr: float
         return loss
 
     optimizer.step(closure)
-    state_tensors(optimizer.state[parameter], **LOCAL)
+    state_tensors(optimizer.state[parameter], **LOCAL_MESSAGE)

@@ -25,10 +25,10 @@ def structure(tree: Tree) -> Hashable:
 
 
 def check_same_leaves(tree: Tree, like: Tree, source: str) -> None:
-    """Make sure that two trees have leaves of the same names, shapes and types.
+    """Check that two trees have leaves with the same names, shapes and dtypes.
 
     Raises:
-        ValueError: with the names that differ; `source` says where `tree` comes from.
+        ValueError: with the first leaf that differs; `source` is where `tree` comes from.
     """
     if structure(tree) == structure(like):
         return

@@ -21,7 +21,7 @@ class ClientStates:
     """States by client, copied in and out.
 
     States of the same structure share a `Stack`. A client moves to another stack if the structure
-    of its state changes. This happens after the first round if the optimizer has no state before.
+    of its state changes, for example when its optimizer first has a state.
 
     Attributes:
         in_files: whether states are kept in files.

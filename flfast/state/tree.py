@@ -97,7 +97,7 @@ def without(tree: Tree, like: Tree) -> Tree:
 
 
 def num_bytes(tree: Tree) -> int:
-    """Size of all leaves in bytes, uncompressed."""
+    """Bytes of all leaves, uncompressed."""
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
 
 
@@ -137,7 +137,7 @@ class WeightedMean:
         self.weight += weight
 
     def start_at_zero(self, like: Tree) -> None:
-        """Start the sum at zero, with the shapes and dtypes of `like`; meta tensors will do."""
+        """Start the sum at zero with the shapes of `like`, which may consist of meta tensors."""
         self.like = like
         self.total = tree_map(lambda x: torch.zeros(x.shape, dtype=_sum_dtype(x)), like)
 

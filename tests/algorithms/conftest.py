@@ -1,4 +1,4 @@
-"""Federations of softmax regression in double precision, beside the same in NumPy."""
+"""Federations of softmax regression in double precision, and the same in NumPy."""
 
 from functools import partial
 
@@ -23,10 +23,10 @@ class Trajectory:
 
 
 @pytest.fixture
-def follow(make_data, make_federation):
-    """Run an algorithm, and compare every round's parameters with a paper's equations."""
+def assert_follows(make_data, make_federation):
+    """Run an algorithm, and compare the parameters after every round with the equations."""
 
-    def follow(
+    def assert_follows(
         algorithm,
         equations,
         *,
@@ -63,14 +63,14 @@ def follow(make_data, make_federation):
         assert abs(expected[-1] - start).max() > 0.01, "nothing happened"
         return federation
 
-    return follow
+    return assert_follows
 
 
 @pytest.fixture
-def arrive(make_data, make_federation):
-    """Largest component of the mean objective's gradient at the end of a run."""
+def final_gradient(make_data, make_federation):
+    """Largest component of the global objective's gradient at the end of a run."""
 
-    def arrive(algorithm, *, momentum=0.0, decay=0.2):
+    def final_gradient(algorithm, *, momentum=0.0, decay=0.2):
         federation = make_federation(
             make_data([4, 9, 6]),
             initial(5, 3),
@@ -88,4 +88,4 @@ def arrive(make_data, make_federation):
         steps = [reference.steps(k, 1)[0] for k in range(reference.num_clients)]
         return abs(np.mean([reference.gradient(w, s) for s in steps], axis=0) + decay * w).max()
 
-    return arrive
+    return final_gradient

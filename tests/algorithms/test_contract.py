@@ -1,4 +1,4 @@
-"""What holds for every file of conf/algorithm, with the options that it comes with."""
+"""Properties of every algorithm in conf/algorithm, with its default options."""
 
 from collections import OrderedDict
 from functools import cache
@@ -25,7 +25,7 @@ from flfast.state.weights import read_weights
 
 CONF = Path(__file__).parents[2] / "conf"
 NAMES = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml"))
-# Unequal sizes; one example is none that BatchNorm could take.
+# Unequal sizes; BatchNorm refuses batches of one example.
 SIZES = {"linear": (1, 9, 4, 6, 3), "mlp": (1, 9, 4, 6, 3), "own_batchnorm": (4, 9, 4, 6, 5)}
 MODELS = {
     "linear": lambda: [("fc", nn.Linear(5, 3))],
@@ -37,9 +37,9 @@ MODELS = {
         ("fc", nn.Linear(6, 3)),
     ],
 }
-# A head needs a body.
+# They split the model, so it needs more than one layer.
 SPLIT = {"fedbabu", "fedper", "fedrep", "lg_fedavg"}
-# NaN in one place of a stack is no more than that; which clients are rejected is not the engine's.
+# On the fused engine, to test that NaN of one client does not spread to others in its stack.
 STACKED = {"ditto", "scaffold"}
 
 
@@ -57,7 +57,7 @@ def plain_config():
 
 
 def config_of(name):
-    """What Hydra composes for `algorithm=NAME`, whose file has no defaults list."""
+    """The config that Hydra composes for `algorithm=NAME`; the YAMLs have no defaults list."""
     config = plain_config().copy()
     config.algorithm = OmegaConf.load(CONF / "algorithm" / f"{name}.yaml")
     return config
@@ -65,7 +65,7 @@ def config_of(name):
 
 @pytest.fixture
 def federation_of(make_data, make_federation):
-    """A federation of some of its clients in every round, by algorithm and problem."""
+    """Make a federation with partial participation, by algorithm and problem."""
 
     def federation_of(name, problem="mlp", **options):
         torch.manual_seed(3)  # noqa: TID251 - a test's own model
@@ -89,8 +89,8 @@ def federation_of(make_data, make_federation):
     return federation_of
 
 
-def found(federation):
-    """What a run leaves, but for times."""
+def outcome(federation):
+    """Server state, client states and rows of a run, without times."""
     states = federation.engine.site.states
     timed = ("time/", "plan/", "train/samples_per_s")
     rows = [
@@ -112,7 +112,7 @@ def assert_close(found, expected, tol):
 
 
 def assert_can_be_resumed(federation):
-    """What is checked of a checkpoint holds for what every algorithm leaves."""
+    """The checks of a checkpoint accept the states of the run."""
     check_server(federation.server, federation.algorithm, federation.initial)
     check_history(federation.history, last=3)
     stacks = federation.engine.site.states.state_dict()["stacks"]
@@ -122,20 +122,20 @@ def assert_can_be_resumed(federation):
 
 @pytest.mark.parametrize(("name", "problem"), PROBLEMS)
 def test_engines_agree_and_numbers_stay_finite(federation_of, name, problem):
-    stack = "auto" if problem == "linear" else 1  # a stack is traced three times
+    stack = "auto" if problem == "linear" else 1  # tracing stacks takes three times as long
     federation = ran(federation_of(name, problem), EagerTraining)
-    eager = found(federation)
-    fused = found(ran(federation_of(name, problem), FusedTraining, stack=stack))
+    eager = outcome(federation)
+    fused = outcome(ran(federation_of(name, problem), FusedTraining, stack=stack))
     assert_close(fused, eager, tol=1e-8)
     assert all_finite(fused["server"])
     assert_can_be_resumed(federation)
     if problem == smallest(name):
-        again = found(ran(federation_of(name, problem), EagerTraining))
+        again = outcome(ran(federation_of(name, problem), EagerTraining))
         assert_close(again, eager, tol=0)
 
 
-class Poison:
-    """Makes the examples of clients NaN: of client 1 after round 1, of all after round 2."""
+class NaNExamples:
+    """Sets examples to NaN: of client 1 after round 1, of all clients after round 2."""
 
     def on_round_end(self, federation, row, clients):
         data, states = federation.data, federation.engine.site.states
@@ -145,30 +145,30 @@ class Poison:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_diverged_clients_are_left_out_counted_and_named_and_keep_their_states(
+def test_diverged_clients_are_rejected_counted_and_named_and_keep_their_states(
     federation_of, name, caplog
 ):
-    poison = Poison()
-    federation = federation_of(name, smallest(name), sampling={}, rounds=3, callbacks=[poison])
+    callback = NaNExamples()
+    federation = federation_of(name, smallest(name), sampling={}, rounds=3, callbacks=[callback])
     with pytest.raises(DivergedError, match="round 3: all 5 clients diverged"):
         ran(federation, FusedTraining if name in STACKED else EagerTraining)
     assert "round 2: clients [1] uploaded NaN or infinity" in caplog.text
     assert [row["cohort/rejected"] for row in federation.history[1:]] == [0, 1]
     states = {k: federation.engine.site.states.get(k) or {} for k in range(5)}
-    torch.testing.assert_close(states, poison.states, rtol=0, atol=0)
+    torch.testing.assert_close(states, callback.states, rtol=0, atol=0)
     assert all(all_finite(tree) for tree in (federation.server, *states.values()))
     assert any(list(leaves(tree)) for tree in states.values()) == federation.algorithm.stateful
 
 
-class Listening(Channel):
-    """Keeps what it delivers."""
+class RecordingChannel(Channel):
+    """Records uploads and their origins."""
 
     def deliver(self, upload, origin, **path):
-        HEARD.append((upload["params"], origin().get("params", {})))
+        DELIVERED.append((upload["params"], origin().get("params", {})))
         return super().deliver(upload, origin, **path)
 
 
-HEARD = []
+DELIVERED = []
 
 
 def trained_once(federation):
@@ -179,19 +179,19 @@ def trained_once(federation):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_client_that_learns_nothing_uploads_the_origin(federation_of, name):
-    HEARD.clear()
+    DELIVERED.clear()
     federation = federation_of(name, smallest(name), lr=0.0)
-    federation.engine.channel = Listening()
+    federation.engine.channel = RecordingChannel()
     trained_once(federation)
-    assert len(HEARD) == 5
-    for params, origin in HEARD:
+    assert len(DELIVERED) == 5
+    for params, origin in DELIVERED:
         for leaf, value in params.items():
             expected = origin.get(leaf, torch.zeros_like(value))
             torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_attackers_and_who_resists_them_go_with_every_algorithm(federation_of, name):
+def test_every_algorithm_combines_with_attacks_and_robust_aggregation(federation_of, name):
     federation = federation_of(name, smallest(name))
     federation.engine.channel = Channel(
         aggregation=multi_krum(num_byzantine=1, num_selected=2),
@@ -205,7 +205,7 @@ def test_attackers_and_who_resists_them_go_with_every_algorithm(federation_of, n
 
 
 @pytest.mark.slow
-def test_two_ranks_arrive_where_one_does(federation_of, in_world):
+def test_two_ranks_give_the_numbers_of_one(federation_of, in_world):
     def finals(**options):
         return {
             name: ran(

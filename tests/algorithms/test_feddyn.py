@@ -1,4 +1,4 @@
-"""FedDyn against its equations, and what it is for."""
+"""FedDyn against its equations, and its convergence to the global optimum."""
 
 from functools import partial
 
@@ -33,23 +33,23 @@ def acar(alpha):
 
 @pytest.mark.parametrize("sampling", [{}, {"fraction": 0.6, "dropout": 0.3}], ids=["all", "some"])
 @pytest.mark.parametrize("batch_size", [-1, 2])
-def test_trajectories_are_the_papers(follow, batch_size, sampling):
-    follow(feddyn(alpha=0.5), acar(0.5), batch_size=batch_size, sampling=sampling)
+def test_trajectories_follow_the_paper(assert_follows, batch_size, sampling):
+    assert_follows(feddyn(alpha=0.5), acar(0.5), batch_size=batch_size, sampling=sampling)
 
 
-def test_without_a_regulariser_clients_are_fedavgs_and_the_server_adds_up_updates(follow):
-    """alpha -> 0: gradients and proximal term vanish, h / alpha does not."""
+def test_for_small_alpha_the_server_adds_the_sum_of_all_updates(assert_follows):
+    """As alpha -> 0, local training becomes FedAvg's, but h / alpha does not vanish."""
 
     def equations(reference, w, cohorts):
-        behind = np.zeros_like(w)  # -h / alpha
+        total = np.zeros_like(w)  # -h / alpha
         for round_idx, cohort in enumerate(cohorts, start=1):
             mean = np.mean([reference.sgd(k, round_idx, w) for k in cohort], axis=0)
-            behind = behind + mean - w
-            w = mean + behind
+            total = total + mean - w
+            w = mean + total
             yield w
 
-    follow(feddyn(alpha=1e-9), equations, tol=1e-6)
+    assert_follows(feddyn(alpha=1e-9), equations, tol=1e-6)
 
 
-def test_it_arrives_at_the_optimum(arrive):
-    assert arrive(feddyn(alpha=1.0)) < 1e-6
+def test_it_converges_to_the_optimum(final_gradient):
+    assert final_gradient(feddyn(alpha=1.0)) < 1e-6

@@ -1,4 +1,4 @@
-"""FedNova against its equations, and where it is FedAvg."""
+"""FedNova against its equations, and the cases in which it equals FedAvg."""
 
 from functools import partial
 
@@ -28,7 +28,7 @@ def nova(weighting="samples", *, local_steps=None, **local):
 
 
 def coefficients(num_steps, *, momentum, nesterov):
-    """a_k of Wang et al.: what every gradient weighs in the sum of all steps, step by step."""
+    """a_k of Wang et al.: the coefficients of the gradients in the sum of all steps."""
     steps, velocity = np.zeros(num_steps), np.zeros(num_steps)
     for i in range(num_steps):
         gradient = np.eye(num_steps)[i]
@@ -39,19 +39,19 @@ def coefficients(num_steps, *, momentum, nesterov):
 
 @pytest.mark.parametrize("local", [SGD, HEAVY_BALL, NESTEROV])
 @pytest.mark.parametrize("num_steps", [1, 2, 7])
-def test_the_weight_of_gradients_is_the_norm_of_their_coefficients(num_steps, local):
+def test_gradient_weight_is_the_norm_of_the_coefficients(num_steps, local):
     expected = coefficients(num_steps, **local).sum()
     assert gradient_weight(num_steps, **local) == pytest.approx(expected)
 
 
-def test_coefficients_of_momentum_are_the_papers():
+def test_coefficients_with_momentum_are_those_of_the_paper():
     expected = [(1 - 0.6**left) / (1 - 0.6) for left in (3, 2, 1)]
     assert coefficients(3, **HEAVY_BALL) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 @pytest.mark.parametrize("local", [SGD, HEAVY_BALL, NESTEROV])
-def test_trajectories_are_the_papers(follow, local, weighting):
+def test_trajectories_follow_the_paper(assert_follows, local, weighting):
     """Clients take 2 to 8 local steps."""
 
     def equations(reference, w, cohorts):
@@ -68,7 +68,7 @@ def test_trajectories_are_the_papers(follow, local, weighting):
                 w = w - (shares @ norms) * (shares @ directions) * reference.lr
             yield w
 
-    follow(
+    assert_follows(
         nova(weighting, **local),
         equations,
         batch_size=2,
@@ -89,7 +89,7 @@ def final(make_data, make_federation, algorithm, **options):
     return federation.weights()
 
 
-def test_with_equal_steps_it_is_fedavg_and_says_so(make_data, make_federation, caplog):
+def test_with_equal_steps_it_is_fedavg_and_warns(make_data, make_federation, caplog):
     run = partial(final, make_data, make_federation)
     options = {"local_epochs": None, "local_steps": 3}
     found = run(nova(**SGD, local_steps=3), **options)
@@ -99,24 +99,24 @@ def test_with_equal_steps_it_is_fedavg_and_says_so(make_data, make_federation, c
     assert not torch.allclose(unequal["weight"], run(fedavg(weighting="samples"))["weight"])
 
 
-EQUAL = {"local_epochs": None, "local_steps": 3}
-THREATS = {
+EQUAL_STEPS = {"local_epochs": None, "local_steps": 3}
+ADVERSARIES = {
     **{name: {"aggregation": robust} for name, robust in ROBUST.items()},
     "sign_flip": {"attack": sign_flip(fraction=0.3, scale=2.0), "aggregation": ROBUST["krum"]},
     "scaled": {"attack": scaled(fraction=0.3, scale=3.0)},
 }
 
 
-@pytest.mark.parametrize("name", THREATS)
-def test_with_equal_steps_it_is_fedavg_whoever_attacks_and_aggregates(
+@pytest.mark.parametrize("name", ADVERSARIES)
+def test_with_equal_steps_it_is_fedavg_under_attacks_and_robust_aggregation(
     make_data, make_federation, name
 ):
     optimizer = partial(torch.optim.SGD, **HEAVY_BALL)
 
     def weights(algorithm):
-        options = {"algorithm": algorithm, "optimizer": optimizer, **EQUAL}
+        options = {"algorithm": algorithm, "optimizer": optimizer, **EQUAL_STEPS}
         federation = make_federation(data, rounds=2, **options)
-        federation.engine.channel = Channel(attackers=frozenset({1, 4}), **THREATS[name])
+        federation.engine.channel = Channel(attackers=frozenset({1, 4}), **ADVERSARIES[name])
         federation.run()
         return federation.weights()
 
@@ -134,26 +134,26 @@ def test_steps_are_neither_clipped_nor_attacked(attack):
     assert float(sent["params"]["w"].norm()) == pytest.approx(0.1)
 
 
-def test_krum_takes_the_model_of_one_client_however_many_steps_it_took(make_data, make_federation):
-    """The directions it compares are those of a step; the one it takes goes as far as it went."""
+def test_krum_selects_one_clients_model_whatever_its_number_of_steps(make_data, make_federation):
+    """Krum compares normalised directions; the selected one is scaled back to a whole update."""
     federation = make_federation(make_data([3, 9, 1, 7, 5, 6]), algorithm=nova(**SGD))
     federation.engine.channel = Channel(aggregation=ROBUST["krum"])
     federation.run()
     found = federation.weights()["weight"]
-    alone = make_federation(make_data([3, 9, 1, 7, 5, 6]))
-    heard = []
-    alone.engine.channel = Heard(heard)
-    alone.run()
-    assert sum(torch.allclose(found, weight, rtol=1e-5, atol=1e-6) for weight in heard) == 1
+    fedavg_run = make_federation(make_data([3, 9, 1, 7, 5, 6]))
+    uploaded = []
+    fedavg_run.engine.channel = RecordingChannel(uploaded)
+    fedavg_run.run()
+    assert sum(torch.allclose(found, weight, rtol=1e-5, atol=1e-6) for weight in uploaded) == 1
 
 
-class Heard(Channel):
-    """Writes down what arrives."""
+class RecordingChannel(Channel):
+    """Records the uploaded weights."""
 
-    def __init__(self, heard):
+    def __init__(self, uploaded):
         super().__init__()
-        object.__setattr__(self, "heard", heard)
+        object.__setattr__(self, "uploaded", uploaded)
 
     def deliver(self, upload, origin, **path):
-        self.heard.append(upload["params"]["weight"])
+        self.uploaded.append(upload["params"]["weight"])
         return super().deliver(upload, origin, **path)

@@ -1,11 +1,18 @@
-"""What algorithms become at the ends of their options, and that they say so."""
+"""Algorithms at the limits of their options equal simpler ones, and warn of it."""
 
 import logging
 from dataclasses import replace
 
 import pytest
 import torch
-from algorithms_by_name import algorithm_of, close, federation_of, personal_of, run, server_of
+from algorithms_by_name import (
+    algorithm_of,
+    assert_leaves_close,
+    federation_of,
+    personal_of,
+    run,
+    server_of,
+)
 from engine_runs import mlp, net
 from torch import nn
 
@@ -43,59 +50,59 @@ def solve(make_data, make_federation):
         ("apfl", {}),
     ],
 )
-def test_the_servers_model_is_that_of_fedavg(name, algorithm, solve):
+def test_the_servers_model_equals_that_of_fedavg(name, algorithm, solve):
     fedavg = solve("fedavg", weighting="uniform")
-    close(server_of(solve(name, **algorithm)), server_of(fedavg), tol=1e-9)
+    assert_leaves_close(server_of(solve(name, **algorithm)), server_of(fedavg), tol=1e-9)
 
 
 def test_pfedme_with_one_step_of_size_one_over_lambda_is_fedavg_of_single_steps(solve):
     one_step = {"local_epochs": None, "local_steps": 1}
     fedavg = solve("fedavg", weighting="uniform", plan=one_step)
     pfedme = solve("pfedme", inner_steps=1, personal_lr=0.5, lam=2.0, plan=one_step)
-    close(server_of(pfedme), server_of(fedavg))
+    assert_leaves_close(server_of(pfedme), server_of(fedavg))
 
 
 @pytest.mark.parametrize(
     ("name", "algorithm"),
     [("ditto", {"lam": 0.0}), ("apfl", {"alpha": 1.0, "adaptive": False})],
 )
-def test_personal_models_are_those_of_local_training(name, algorithm, solve):
+def test_personal_models_equal_those_of_local_training(name, algorithm, solve):
     local, found = solve("local"), solve(name, **algorithm)
     for k in range(3):
-        close(personal_of(found, k), personal_of(local, k))
+        assert_leaves_close(personal_of(found, k), personal_of(local, k))
 
 
-def test_apfl_without_own_models_evaluates_the_servers(solve):
+def test_apfl_with_alpha_zero_evaluates_the_servers_model(solve):
     federation = solve("apfl", alpha=0.0, adaptive=False)
-    close(personal_of(federation, 0), server_of(federation))
+    assert_leaves_close(personal_of(federation, 0), server_of(federation))
 
 
-def test_ditto_with_a_strong_pull_stays_nearer_to_the_broadcast(solve):
+def test_ditto_with_a_strong_proximal_term_stays_near_the_broadcast(solve):
     far, near = (solve("ditto", lam=lam, plan={"local_epochs": 4}) for lam in (0.0, 9.0))
     start = far.initial["params"]
 
     def distance(federation):
-        own = personal_of(federation, 0)
-        return sum(float((own[n] - start[n]).square().sum()) for n in start)
+        personal = personal_of(federation, 0)
+        return sum(float((personal[n] - start[n]).square().sum()) for n in start)
 
     assert distance(near) < distance(far)
 
 
-def test_fedper_and_lg_fedavg_are_each_others_complement(solve):
+def test_fedper_and_lg_fedavg_with_complementary_heads_are_equal(solve):
     head, body = solve("lg_fedavg", head=["2"]), solve("fedper", head=["0"])
     for k in range(3):
-        close(personal_of(head, k), personal_of(body, k))
+        assert_leaves_close(personal_of(head, k), personal_of(body, k))
 
 
-def test_fedrep_of_one_client_changes_head_and_body_and_sends_the_body(solve):
+def test_fedrep_trains_head_and_body_and_sends_the_body(solve):
     federation = solve("fedrep", sizes=(6,))
-    own, start = personal_of(federation, 0), federation.initial["params"]
-    assert all(not torch.equal(own[n], start[n].double()) for n in start)
+    trained, start = personal_of(federation, 0), federation.initial["params"]
+    assert all(not torch.equal(trained[n], start[n].double()) for n in start)
     sent = federation.history[-1]["comm/up_bytes"]
     assert sent == sum(8 * start[n].numel() for n in ("0.weight", "0.bias"))
 
 
-def test_fedrep_of_one_client_without_its_phase_of_the_head_is_fedbabu(
+def test_fedrep_of_one_client_without_the_stage_of_the_head_is_fedbabu(
     solve, make_data, make_federation
 ):
     fedbabu = solve("fedbabu", sizes=(6,), batch_size=-1)
@@ -104,11 +111,11 @@ def test_fedrep_of_one_client_without_its_phase_of_the_head_is_fedbabu(
     )
     body = fedrep.algorithm.stages[1:]
     fedrep.algorithm = fedrep.engine.site.module.algorithm = replace(fedrep.algorithm, stages=body)
-    close(server_of(run(fedrep)), server_of(fedbabu))
+    assert_leaves_close(server_of(run(fedrep)), server_of(fedbabu))
 
 
 @pytest.mark.parametrize(
-    ("name", "algorithm", "said"),
+    ("name", "algorithm", "message"),
     [
         ("moon", {"mu": 0.0}, "algorithm.mu=0"),
         ("ditto", {"lam": 0.0}, "algorithm.lam=0"),
@@ -118,7 +125,7 @@ def test_fedrep_of_one_client_without_its_phase_of_the_head_is_fedbabu(
         ("fedbn", {}, "no BatchNorm"),
     ],
 )
-def test_degenerate_settings_warn(name, algorithm, said, caplog):
+def test_degenerate_settings_warn(name, algorithm, message, caplog):
     with caplog.at_level(logging.WARNING):
         algorithm_of(name, net(lambda: nn.Linear(5, 3)), **algorithm)
-    assert [said in record.getMessage() for record in caplog.records] == [True]
+    assert [message in record.getMessage() for record in caplog.records] == [True]

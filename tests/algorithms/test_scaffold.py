@@ -1,4 +1,4 @@
-"""SCAFFOLD against its equations, its limits, and what it is for."""
+"""SCAFFOLD against its equations, its limits, and its convergence to the optimum."""
 
 from functools import partial
 
@@ -44,8 +44,10 @@ def karimireddy(server_lr):
 
 @pytest.mark.parametrize("sampling", [{}, {"fraction": 0.6, "dropout": 0.3}], ids=["all", "some"])
 @pytest.mark.parametrize(("batch_size", "server_lr"), [(-1, 1.0), (2, 0.7)])
-def test_trajectories_are_the_papers(follow, batch_size, server_lr, sampling):
-    follow(make(server_lr), karimireddy(server_lr), batch_size=batch_size, sampling=sampling)
+def test_trajectories_follow_the_paper(assert_follows, batch_size, server_lr, sampling):
+    assert_follows(
+        make(server_lr), karimireddy(server_lr), batch_size=batch_size, sampling=sampling
+    )
 
 
 def run(make_data, make_federation, algorithm, *, sizes=(4, 9, 6), **options):
@@ -62,7 +64,7 @@ def run(make_data, make_federation, algorithm, *, sizes=(4, 9, 6), **options):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_with_one_client_it_is_sgd(make_data, make_federation, momentum):
-    """A mean over one client has no drift: its own control variate is the common one."""
+    """With one client both control variates are equal, so there is no correction."""
     options = {
         "sizes": [8],
         "rounds": 4,
@@ -75,28 +77,28 @@ def test_with_one_client_it_is_sgd(make_data, make_federation, momentum):
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
-def test_it_arrives_at_the_optimum(arrive, momentum):
-    assert arrive(make(momentum=momentum), momentum=momentum) < 1e-6
+def test_it_converges_to_the_optimum(final_gradient, momentum):
+    assert final_gradient(make(momentum=momentum), momentum=momentum) < 1e-6
 
 
-def test_fedavg_stays_beside_the_optimum(arrive):
-    assert arrive(fedavg(weighting="uniform")) > 1e-3
+def test_fedavg_does_not_converge_to_the_optimum(final_gradient):
+    assert final_gradient(fedavg(weighting="uniform")) > 1e-3
 
 
-def test_control_variates_travel_with_the_model_both_ways(make_data, make_federation):
+def test_control_variates_are_counted_as_communication(make_data, make_federation):
     federation = run(make_data, make_federation, make())
     sent = 3 * 2 * num_bytes(federation.initial["params"])
     assert federation.history[1]["comm/up_bytes"] == sent
     assert federation.history[1]["comm/down_bytes"] == sent
 
 
-def test_control_variates_average_to_the_servers(make_data, make_federation):
+def test_the_mean_of_the_control_variates_is_the_servers(make_data, make_federation):
     federation = run(make_data, make_federation, make(), rounds=3)
-    own = [federation.engine.site.states.get(k)["control"]["weight"] for k in range(3)]
-    torch.testing.assert_close(sum(own) / 3, federation.server["control"]["weight"])
+    controls = [federation.engine.site.states.get(k)["control"]["weight"] for k in range(3)]
+    torch.testing.assert_close(sum(controls) / 3, federation.server["control"]["weight"])
 
 
-def test_a_round_at_rate_zero_changes_nothing(make_data, make_federation):
+def test_a_learning_rate_of_zero_changes_nothing(make_data, make_federation):
     federation = run(make_data, make_federation, make(), lr=0.0)
     assert federation.history[-1]["cohort/rejected"] == 0
     assert not federation.server["control"]["weight"].any()

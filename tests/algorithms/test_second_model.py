@@ -1,10 +1,17 @@
-"""Leaves beside the model, and stages: under every wrapper, over ranks, and where refused."""
+"""Joint leaves and stages: with every wrapper and strategy, and where they are refused."""
 
 from functools import partial
 
 import pytest
 import torch
-from algorithms_by_name import algorithm_of, close, federation_of, personal_of, run, server_of
+from algorithms_by_name import (
+    algorithm_of,
+    assert_leaves_close,
+    federation_of,
+    personal_of,
+    run,
+    server_of,
+)
 from engine_runs import engine_of, mlp, with_batchnorm
 from torch import nn
 
@@ -24,7 +31,7 @@ momentum = partial(torch.optim.SGD, momentum=0.9)
 
 @pytest.mark.parametrize("name", ["ditto", "fedrep"])
 @pytest.mark.parametrize("shard", ["clients", "batch"])
-def test_ranks_train_to_the_numbers_of_one(name, shard, make_data, make_federation, in_world):
+def test_two_ranks_give_the_numbers_of_one(name, shard, make_data, make_federation, in_world):
     def trained(**options):
         federation = federation_of(
             make_data,
@@ -44,10 +51,12 @@ def test_ranks_train_to_the_numbers_of_one(name, shard, make_data, make_federati
 
     expected = trained()
     for found in in_world(2, work).values():
-        close({n: torch.tensor(w).double() for n, w in found.items()}, expected, tol=1e-6)
+        assert_leaves_close(
+            {n: torch.tensor(w).double() for n, w in found.items()}, expected, tol=1e-6
+        )
 
 
-def test_threads_that_share_a_batch_train_both_models(make_data, make_federation):
+def test_dp_trains_both_models(make_data, make_federation):
     def trained(strategy):
         federation = federation_of(
             make_data, make_federation, "ditto", mlp(), sizes=(6, 3), strategy=strategy
@@ -55,13 +64,13 @@ def test_threads_that_share_a_batch_train_both_models(make_data, make_federation
         return run(federation)
 
     one, two = trained("single"), trained("dp")
-    close(server_of(two), server_of(one), tol=1e-9)
-    close(personal_of(two, 0), personal_of(one, 0), tol=1e-9)
+    assert_leaves_close(server_of(two), server_of(one), tol=1e-9)
+    assert_leaves_close(personal_of(two, 0), personal_of(one, 0), tol=1e-9)
 
 
 @pytest.mark.parametrize("wrapper", [keep_optimizer, average_optimizer])
 @pytest.mark.parametrize("name", ["ditto", "fedrep"])
-def test_optimizer_states_follow_every_leaf_and_phase(name, wrapper, make_data, make_federation):
+def test_optimizer_states_cover_every_leaf_and_stage(name, wrapper, make_data, make_federation):
     def trained(engine):
         federation = federation_of(
             make_data, make_federation, name, mlp(), rounds=3, optimizer=momentum
@@ -72,15 +81,15 @@ def test_optimizer_states_follow_every_leaf_and_phase(name, wrapper, make_data, 
         return run(federation, engine, 1)
 
     eager, fused = trained(EagerTraining), trained(FusedTraining)
-    close(server_of(fused), server_of(eager), tol=1e-9)
+    assert_leaves_close(server_of(fused), server_of(eager), tol=1e-9)
     plain = federation_of(make_data, make_federation, name, mlp(), rounds=3, optimizer=momentum)
     first = next(iter(server_of(eager)))
     assert not torch.allclose(server_of(run(plain))[first], server_of(eager)[first], atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["ditto", "apfl", "pfedme", "moon", "per_fedavg"])
-def test_batchnorm_that_stays_with_the_client(name, make_data, make_federation):
-    """`bn=local` around algorithms that read or train more than one model."""
+def test_batchnorm_that_stays_on_the_client(name, make_data, make_federation):
+    """`bn=local` with algorithms that read or train more than one model."""
     model = with_batchnorm()
     own = batchnorm_weights(model, read_weights(model))
     federation = make_federation(
@@ -111,14 +120,14 @@ def test_frozen_batchnorm_is_frozen_in_both_models(make_data, make_federation):
         assert torch.equal(personal[name], leaf) == name.startswith("2."), name
 
 
-def test_a_phase_leaves_the_model_trainable(make_data, make_federation):
+def test_the_model_is_trainable_after_a_stage(make_data, make_federation):
     federation = run(federation_of(make_data, make_federation, "fedbabu", mlp()))
     assert all(p.requires_grad for p in federation.engine.site.model.parameters())
 
 
 @pytest.mark.parametrize("engine", [EagerTraining, FusedTraining, AutoTraining])
 @pytest.mark.parametrize(
-    ("name", "changes", "said"),
+    ("name", "changes", "message"),
     [
         ("pfedme", {"strategy": "dp"}, "strategy=dp divides"),
         ("pfedme", {"strategy": "ddp", "shard": "batch"}, "strategy.shard=batch divides"),
@@ -128,21 +137,21 @@ def test_a_phase_leaves_the_model_trainable(make_data, make_federation):
     ],
 )
 def test_plans_that_an_algorithm_does_not_allow_are_refused(
-    engine, name, changes, said, make_data, make_federation
+    engine, name, changes, message, make_data, make_federation
 ):
     federation = federation_of(make_data, make_federation, name, mlp())
     plan = federation.plans(1, [])._replace(**changes)
-    with pytest.raises(ValueError, match=f"algorithm={name} .*{said}"):
+    with pytest.raises(ValueError, match=f"algorithm={name} .*{message}"):
         engine_of(federation, engine).choose(plan)
 
 
 @pytest.mark.parametrize("name", ["ditto", "fedrep", "pfedme", "apfl", "moon", "per_fedavg"])
-def test_auto_takes_personal_algorithms_for_a_program(name, make_data, make_federation):
+def test_auto_selects_the_fused_engine_for_personal_algorithms(name, make_data, make_federation):
     federation = federation_of(make_data, make_federation, name, mlp())
     assert engine_of(federation).choose(federation.plans(1, [])) == "fused"
 
 
-def test_features_are_what_enters_the_head():
+def test_features_are_the_inputs_of_the_head():
     model = with_batchnorm()
     batch = Batch(torch.randn(4, 5), torch.tensor([0, 1, 2, 0]))
     task, params = LocalTask(model), dict(model.named_parameters())

@@ -1,4 +1,4 @@
-"""FedAvgM, FedAdam, FedYogi, FedAdagrad, FedOpt: the server's step, against the papers."""
+"""The server steps of FedAvgM, FedAdam, FedYogi, FedAdagrad and FedOpt against the papers."""
 
 from functools import partial
 
@@ -26,7 +26,7 @@ ADAGRAD = {"server_lr": 0.1, "beta1": 0.3, "tau": 0.01}
 
 
 def updates(reference, w, cohort, round_idx, *, uniform=False):
-    """Weighted mean of what local training adds to w."""
+    """Weighted mean of the local updates."""
     sizes = [1.0 if uniform else reference.size(k) for k in cohort]
     moved = [reference.sgd(k, round_idx, w) - w for k in cohort]
     return np.average(moved, axis=0, weights=sizes)
@@ -49,7 +49,7 @@ def reddi(second_moment, *, server_lr, beta1, tau, **_):
 
 
 def adam(*, lr, betas, eps):
-    """Algorithm 1 of Kingma and Ba 2015, whose gradient is what w lacks to the mean, minus."""
+    """Algorithm 1 of Kingma and Ba 2015; the gradient is minus the mean update."""
 
     def equations(reference, w, cohorts):
         m, v, t = np.zeros_like(w), np.zeros_like(w), 0
@@ -106,12 +106,12 @@ def hsu(*, server_lr, momentum):
     ],
     ids=["fedadagrad", "fedadam", "fedyogi", "fedavgm", "fedopt"],
 )
-def test_trajectories_are_the_papers(follow, algorithm, equations, sampling):
-    follow(algorithm(weighting="samples"), equations, batch_size=2, sampling=sampling)
+def test_trajectories_follow_the_paper(assert_follows, algorithm, equations, sampling):
+    assert_follows(algorithm(weighting="samples"), equations, batch_size=2, sampling=sampling)
 
 
 def run_step(algorithm, *, start, means):
-    """Parameters after server steps from means of uploads, scalars all."""
+    """The scalar parameter after each server step, given the means of the uploads."""
     server = algorithm.server_state({"params": {"w": torch.tensor(start)}, "buffers": {}})
     found = []
     for mean in means:
@@ -131,7 +131,7 @@ def test_plain_server_optimizers_are_fedavg(caplog):
     means, plain = [1.5, -2.0, 0.25], fedavg(weighting="samples")
     sgd = fedopt(server_optimizer=partial(torch.optim.SGD, lr=1.0), weighting="samples")
     without_momentum = fedavgm(server_lr=1.0, momentum=0.0, weighting="samples")
-    assert "makes FedAvgM FedAvg" in caplog.text
+    assert "turns FedAvgM into FedAvg" in caplog.text
     for algorithm in (plain, sgd, without_momentum):
         assert run_step(algorithm, start=3.0, means=means) == pytest.approx(means)
 
@@ -150,7 +150,7 @@ def test_plain_server_optimizers_are_fedavg(caplog):
     ],
     ids=["adagrad", "momentum"],
 )
-def test_any_torch_optimizer_can_be_the_servers(ours, theirs):
+def test_server_steps_equal_those_of_torch_optimizers(ours, theirs):
     theirs = fedopt(server_optimizer=theirs, weighting="samples")
     steps = [run_step(a, start=3.0, means=[1.5, -2.0, 0.25]) for a in (ours, theirs)]
     assert steps[0] == pytest.approx(steps[1])
@@ -183,7 +183,7 @@ def test_buffers_are_averaged(make_data, make_federation, algorithm):
     torch.testing.assert_close(after_a_round(algorithm), after_a_round(plain))
 
 
-def test_a_step_leaves_the_old_server_state_as_it_was():
+def test_a_server_step_does_not_change_the_old_state():
     algorithm = fedopt(server_optimizer=torch.optim.Adam, weighting="samples")
     start = {"params": {"w": torch.tensor(3.0)}, "buffers": {}}
     uploads = Uploads({**start, "params": {"w": torch.tensor(1.0)}}, 1, 1)
@@ -193,7 +193,7 @@ def test_a_step_leaves_the_old_server_state_as_it_was():
     assert start["params"]["w"] == 3
 
 
-def test_an_optimizer_that_cannot_serve_is_refused():
+def test_unsuitable_server_optimizers_are_refused():
     with pytest.raises(
         ValueError,
         match=r"algorithm.server_optimizer needs .* whose state is tensors; count is a int",
@@ -204,7 +204,7 @@ def test_an_optimizer_that_cannot_serve_is_refused():
 
 
 class Counting(torch.optim.SGD):
-    """Keeps a number that is no tensor."""
+    """Its state has a number that is not a tensor."""
 
     def step(self):
         self.state[self.param_groups[0]["params"][0]]["count"] = 1

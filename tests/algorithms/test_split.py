@@ -1,11 +1,11 @@
-"""Where a model is cut, by paths or regular expressions, whatever it is called."""
+"""Splitting a model by paths or regular expressions."""
 
 import pytest
 import torch
 from torch import nn
 
 from flfast.algorithms.split import head_layer, split
-from flfast.state.weights import read_weights
+from flfast.state.weights import by_name, read_weights
 
 
 class Nested(nn.Module):
@@ -18,7 +18,7 @@ class Nested(nn.Module):
 
 
 WEIGHTS = read_weights(Nested())
-NAMES = {*WEIGHTS["params"], *WEIGHTS["buffers"]}
+NAMES = by_name(WEIGHTS).keys()
 
 
 @pytest.mark.parametrize(
@@ -34,29 +34,29 @@ NAMES = {*WEIGHTS["params"], *WEIGHTS["buffers"]}
         ([".*weight"], ("stem.0.weight", "stem.1.weight", "blocks.0.w", "blocks.1.w", "fc.w")),
     ],
 )
-def test_head_and_body_are_all_of_the_model(head, start):
-    own, rest = ({**part["params"], **part["buffers"]} for part in split(WEIGHTS, head))
-    assert own.keys() == {name for name in NAMES if name.startswith(start)}
-    assert rest.keys() == NAMES - own.keys()
+def test_head_and_body_partition_the_model(head, start):
+    top, body = map(by_name, split(WEIGHTS, head))
+    assert top.keys() == {name for name in NAMES if name.startswith(start)}
+    assert body.keys() == NAMES - top.keys()
 
 
 @pytest.mark.parametrize(
-    ("head", "said"),
+    ("head", "message"),
     [
         (["classifier"], "algorithm.head: 'classifier' matches nothing.*stem.0, .*fc,"),
         (["fc", "nope"], "algorithm.head: 'nope' matches nothing"),
         (["f"], "algorithm.head: 'f' matches nothing"),
         ([".*"], "leaves no body"),
-        (["["], "'\\[' is no regular expression"),
+        (["["], "'\\[' is not a regular expression"),
         ([], "algorithm.head=\\[\\]"),
     ],
 )
-def test_a_head_that_is_none_is_refused(head, said):
-    with pytest.raises(ValueError, match=said):
+def test_an_impossible_head_is_refused(head, message):
+    with pytest.raises(ValueError, match=message):
         split(WEIGHTS, head)
 
 
-def test_a_model_of_one_layer_has_no_body_but_features():
+def test_a_model_of_one_layer_has_features_but_no_body():
     weights = read_weights(nn.Linear(3, 2))
     with pytest.raises(ValueError, match=r"algorithm\.head=null leaves no body"):
         split(weights, None)

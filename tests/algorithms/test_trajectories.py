@@ -1,13 +1,12 @@
-"""Algorithms against their papers' equations, written down in NumPy in double precision.
+"""Algorithms against the equations of their papers, in NumPy and double precision.
 
-Those of the server, FedNova, FedDyn and SCAFFOLD have files of their own.
-
-Batches are all of a client's examples; every client takes part; `w` is the server's model.
+Every client takes part, with full batches; `w` is the server's model. FedDyn, FedNova, SCAFFOLD
+and the server optimizers have their own files.
 """
 
 import numpy as np
 import pytest
-from algorithms_by_name import close, federation_of, personal_of, run, server_of
+from algorithms_by_name import assert_leaves_close, federation_of, personal_of, run, server_of
 from engine_runs import mlp, net
 from mlp_reference import Data, features, forward, grad, mean, plus, probabilities
 from torch import nn
@@ -37,7 +36,7 @@ def sgd(w, data, k, r, *, names=None, num=EPOCHS, start=0):
 
 
 def split_rounds(w, data, own, local):
-    """Parameters `own` stay with the clients, `local(w, k, r)` is their training."""
+    """Parameters `own` stay on the clients; `local(w, k, r)` is local training."""
     kept = [only(own, w)] * len(SIZES)
     for r in range(1, ROUNDS + 1):
         done = [local({**w, **kept[k]}, k, r) for k in range(len(SIZES))]
@@ -223,10 +222,10 @@ SPLIT = {fedper, fedrep, lg_fedavg, fedbabu}
 @pytest.mark.parametrize(
     ("equations", "options"), CASES, ids=lambda case: getattr(case, "__name__", "")
 )
-def test_the_papers_equations(equations, options, model, make_data, make_federation):
+def test_trajectories_follow_the_papers(equations, options, model, make_data, make_federation):
     net = model()
     if len(net) == 1 and equations in SPLIT | {moon}:
-        pytest.skip("one layer has no head and body, and features that do not change")
+        pytest.skip("one layer has no body, and its features are the inputs")
     federation = federation_of(
         make_data,
         make_federation,
@@ -241,9 +240,9 @@ def test_the_papers_equations(equations, options, model, make_data, make_federat
     start = {n: p.double().numpy() for n, p in federation.initial["params"].items()}
     run(federation)
     server, personal = equations(start, Data(federation.data), **options)
-    close(server_of(federation), server, tol=1e-6)
+    assert_leaves_close(server_of(federation), server, tol=1e-6)
     for k, expected in enumerate(personal or []):
-        close(personal_of(federation, k), expected, tol=1e-6)
+        assert_leaves_close(personal_of(federation, k), expected, tol=1e-6)
 
 
 def normalised(x):
@@ -252,8 +251,8 @@ def normalised(x):
     return centred / np.sqrt(variance + 1e-5), x.mean(0), variance * len(x) / (len(x) - 1)
 
 
-def test_fedbn_follows_its_equations_where_there_is_batchnorm(make_data, make_federation):
-    """BatchNorm of the inputs, then a layer: scale, shift and statistics are each client's own."""
+def test_fedbn_follows_the_paper(make_data, make_federation):
+    """BatchNorm of the inputs, then a linear layer; scale, shift and statistics are local."""
     sizes, model = (6, 3, 4), net(lambda: nn.BatchNorm1d(5), lambda: nn.Linear(5, 3))
     federation = federation_of(
         make_data,
@@ -290,15 +289,15 @@ def test_fedbn_follows_its_equations_where_there_is_batchnorm(make_data, make_fe
             done.append(w_k)
         w = mean(done, UNIFORM)
     shared = {"1.weight": w["0.weight"], "1.bias": w["0.bias"]}
-    close(server_of(federation), {**start, **shared}, tol=1e-6)
+    assert_leaves_close(server_of(federation), {**start, **shared}, tol=1e-6)
     for k in range(3):
-        close(
+        assert_leaves_close(
             personal_of(federation, k),
             {"0.weight": scale[k], "0.bias": shift[k], **shared},
             tol=1e-6,
         )
         own = federation.engine.site.states.get(k)["own"]["buffers"]
-        close(
+        assert_leaves_close(
             {"mean": own["0.running_mean"], "var": own["0.running_var"]},
             {"mean": means[k], "var": variances[k]},
             tol=1e-6,

@@ -1,7 +1,7 @@
-"""Two models with BatchNorm side by side: engines agree on the statistics of both."""
+"""Algorithms with two models and BatchNorm: engines agree on the statistics of both."""
 
 import pytest
-from algorithms_by_name import close, federation_of, run
+from algorithms_by_name import assert_leaves_close, federation_of, run
 from engine_runs import mlp
 from torch import nn
 
@@ -10,7 +10,7 @@ from flfast.engines.fused.training import FusedTraining
 from flfast.plan import Batching
 
 SPLIT = {"fedper", "fedrep", "lg_fedavg", "fedbabu"}
-FEW = {"fedrep": {"head_epochs": 2}, "pfedme": {"inner_steps": 2}}  # fewer operators to trace
+SHORT = {"fedrep": {"head_epochs": 2}, "pfedme": {"inner_steps": 2}}  # fewer operators to trace
 
 
 def flat(tree, prefix=""):
@@ -35,15 +35,15 @@ def assert_engines_agree(name, make_model, make_data, make_federation, *, sizes,
             local_epochs=2,
             sampling={"fraction": 0.75, "dropout": 0.2},
             batching=Batching(batch_size=3, drop_single=batchnorm),
-            algorithm=FEW.get(name, {}),
+            algorithm=SHORT.get(name, {}),
         )
         return run(federation, engine, stack)
 
     eager, fused = one(EagerTraining), one(FusedTraining)
-    close(flat(fused.server), flat(eager.server), tol=1e-9)
+    assert_leaves_close(flat(fused.server), flat(eager.server), tol=1e-9)
     for k in range(len(sizes)):
         found, expected = (flat(f.engine.site.states.get(k) or {}) for f in (fused, eager))
-        close(found, expected, tol=1e-9)
+        assert_leaves_close(found, expected, tol=1e-9)
     for row, expected in zip(fused.history[1:], eager.history[1:], strict=True):
         for column in ("train/loss", "comm/up_bytes", "comm/down_bytes"):
             assert row.get(column) == pytest.approx(expected.get(column), rel=1e-6)
@@ -51,7 +51,7 @@ def assert_engines_agree(name, make_model, make_data, make_federation, *, sizes,
 
 @pytest.mark.parametrize("name", ["apfl", "fedbn", "moon"])
 def test_engines_agree_on_statistics_of_two_models(name, make_data, make_federation):
-    """Of one that stays with the client, of one that is trained along, of one that is read."""
+    """APFL trains the second model, FedBN keeps its BatchNorm local, MOON only reads it."""
 
     def batchnorm():
         return mlp(lambda: nn.BatchNorm1d(8))

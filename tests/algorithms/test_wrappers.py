@@ -1,4 +1,4 @@
-"""keep_local, keep_optimizer, average_optimizer: what is sent, kept and averaged."""
+"""keep_local, keep_optimizer and average_optimizer: what they send, keep and average."""
 
 from functools import partial
 
@@ -68,7 +68,7 @@ def test_fedbn_neither_sends_nor_receives_batchnorm(run):
     assert federation.history[-1]["comm/down_bytes"] == 2 * sent
 
 
-def test_fedbn_leaves_the_servers_batchnorm_alone_and_gives_each_client_its_own(run):
+def test_with_fedbn_the_servers_batchnorm_is_unchanged_and_clients_have_their_own(run):
     federation = run(fedbn())
     before = model().state_dict()
     for name, value in federation.weights().items():
@@ -77,7 +77,7 @@ def test_fedbn_leaves_the_servers_batchnorm_alone_and_gives_each_client_its_own(
         federation.engine.site.states.get(k)["own"]["buffers"]["1.running_mean"] for k in (0, 1)
     ]
     assert not torch.equal(*means)
-    assert "personal/accuracy" in federation.history[0], "also before anyone trained"
+    assert "personal/accuracy" in federation.history[0], "also before the first round"
 
 
 def test_fedbn_without_batchnorm_is_fedavg(run):
@@ -85,8 +85,8 @@ def test_fedbn_without_batchnorm_is_fedavg(run):
     torch.testing.assert_close(kept.weights(), run(fedavg(weighting="samples")).weights())
 
 
-def test_kept_optimizer_state_continues_where_the_client_left(make_data, make_federation):
-    """One client, one full batch a round: rounds are then steps of one optimizer."""
+def test_a_kept_optimizer_state_continues_in_the_next_round(make_data, make_federation):
+    """With one client and one full batch per round, rounds are steps of a single optimizer."""
     from flfast.plan import Batching
 
     def final(algorithm, *, rounds, epochs):
@@ -111,7 +111,7 @@ def test_kept_optimizer_state_continues_where_the_client_left(make_data, make_fe
     assert not torch.allclose(reset["weight"], one_run["weight"], atol=1e-4)
 
 
-def test_average_sends_the_optimizer_state_and_averages_it(run):
+def test_averaged_optimizer_states_are_sent_and_averaged(run):
     federation = run(average_optimizer(fedavg(weighting="samples")), optimizer=momentum)
     params = num_bytes(federation.initial["params"])
     assert federation.history[1]["comm/down_bytes"] == 2 * num_bytes(federation.initial)
@@ -130,7 +130,7 @@ PARAMS = frozenset(f"{layer}.{leaf}" for layer in (0, 1, 2) for leaf in ("weight
 @pytest.mark.parametrize(
     "kept", [{"0.bias"}, {"2.weight", "2.bias"}, PARAMS], ids=["bias", "head", "all"]
 )
-def test_averaged_optimizer_states_of_kept_leaves_stay_with_their_client(run, optimizer, kept):
+def test_optimizer_states_of_local_leaves_stay_on_the_client(run, optimizer, kept):
     initial = read_weights(model())
     own = {"params": {n: initial["params"][n] for n in kept}, "buffers": {}}
 
@@ -148,12 +148,12 @@ def test_averaged_optimizer_states_of_kept_leaves_stay_with_their_client(run, op
     first, second = (flat(federation.engine.site.states.get(k)["optimizer"]) for k in (0, 1))
     assert {name.partition("/")[0] for name in first} == kept
     assert not any(torch.equal(first[n], second[n]) for n in first if not n.endswith("/step"))
-    if kept == PARAMS:  # clients are on their own
-        alone = finals(keep_optimizer).engine.site.states.get(0)["optimizer"]
-        torch.testing.assert_close(first, flat(alone))
+    if kept == PARAMS:  # nothing is shared
+        expected = finals(keep_optimizer).engine.site.states.get(0)["optimizer"]
+        torch.testing.assert_close(first, flat(expected))
 
 
-def test_without_kept_leaves_averaging_needs_no_client_states(run):
+def test_averaging_alone_needs_no_client_states(run):
     federation = run(average_optimizer(fedavg(weighting="samples")), optimizer=momentum)
     assert not federation.algorithm.stateful
 
@@ -161,10 +161,10 @@ def test_without_kept_leaves_averaging_needs_no_client_states(run):
 @pytest.mark.parametrize("optimizer", [momentum, torch.optim.Adam], ids=["momentum", "adam"])
 @pytest.mark.parametrize("wrapper", [keep_optimizer, average_optimizer])
 @pytest.mark.parametrize("name", ["ditto", "fedper", "fedrep"])
-def test_engines_agree_on_optimizer_states_of_clients_that_come_late(
+def test_engines_agree_on_optimizer_states_of_late_clients(
     name, wrapper, optimizer, make_data, make_federation
 ):
-    """Client 2 trains for the first time in round 3, from averages and from nothing of its own."""
+    """Client 2 first trains in round 3, from averaged states and without local ones."""
 
     def trained(engine):
         federation = federation_of(
@@ -176,7 +176,7 @@ def test_engines_agree_on_optimizer_states_of_clients_that_come_late(
         federation.cohort = lambda r: Cohort(np.arange(3 if r == 3 else 2), np.array([], int))
         return ran(federation, engine, stack=1)
 
-    # Where steps of some leaves only are counted together, auto takes the eager engine.
+    # The fused engine has one step counter for all leaves; auto is eager if counters differ.
     eager, auto = (trained(engine) for engine in (EagerTraining, AutoTraining))
     torch.testing.assert_close(auto.server, eager.server, rtol=1e-6, atol=1e-6)
     for k in range(3):
@@ -248,7 +248,7 @@ def test_an_optimizer_whose_state_is_not_tensors_is_refused():
         check_optimizer_state(optimizer, lr=0.1)
 
 
-def test_clients_that_drop_out_received_and_did_not_send(run):
+def test_dropped_clients_receive_but_do_not_send(run):
     federation = run(
         average_optimizer(fedavg(weighting="samples")),
         sizes=[6] * 12,

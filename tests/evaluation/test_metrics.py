@@ -25,21 +25,21 @@ def test_metrics_by_group_equal_torchmetrics_on_each_group(num, classes, groups,
     group = torch.from_numpy(np.random.default_rng(seed).integers(0, groups, num))
     metrics = group_metrics(found, group, groups)
     for g in range(groups):
-        mine = group == g
-        assert metrics.num_examples[g] == mine.sum()
-        if not mine.any():
+        members = group == g
+        assert metrics.num_examples[g] == members.sum()
+        if not members.any():
             assert metrics.loss[g].isnan()
             continue
-        scores, targets = found.scores[mine], found.targets[mine]
+        scores, targets = found.scores[members], found.targets[members]
         one_hot = torch.nn.functional.one_hot(targets, classes)
         auc = binary_auroc(scores.flatten(), one_hot.flatten())
         accuracy = multiclass_accuracy(scores, targets, classes, average="micro")
         assert metrics.auc[g] == pytest.approx(auc.item(), abs=1e-6)
         assert metrics.accuracy[g] == pytest.approx(accuracy.item())
-        assert metrics.loss[g] == pytest.approx(found.loss[mine].mean().item(), rel=1e-5)
+        assert metrics.loss[g] == pytest.approx(found.loss[members].mean().item(), rel=1e-5)
 
 
-def test_auc_is_scikit_learns_micro_average():
+def test_auc_equals_the_micro_average_of_scikit_learn():
     found = predictions(200, 4, 0, ties=False)
     metrics = group_metrics(found, torch.zeros(200, dtype=torch.int64), 1)
     one_hot = torch.nn.functional.one_hot(found.targets, 4).numpy()
@@ -51,20 +51,20 @@ def test_summary_weighs_by_examples_and_skips_empty_groups():
     store = PredictionStore()
     logits = torch.tensor([[2.0, 0.0]] * 4)
     store.update(logits, torch.tensor([0, 0, 0, 1]))
-    # Group 0 has three right answers, group 2 one wrong one, group 1 nothing.
+    # Group 0 has three correct predictions, group 1 is empty, group 2 has a wrong one.
     found = summary(group_metrics(store.collect(num_classes=3), torch.tensor([0, 0, 0, 2]), 3))
     assert found["accuracy"] == 0.75
     assert found["accuracy_std"] == 0.5
     assert found["accuracy_worst10"] == 0.0
 
 
-def test_predictions_in_half_precision_are_summarised_in_full():
+def test_metrics_of_half_precision_predictions_are_float32():
     store = PredictionStore()
     store.update(torch.randn(5, 3).bfloat16(), torch.zeros(5, dtype=torch.int64))
     assert store.collect(num_classes=3).loss.dtype == torch.float32
 
 
-def test_all_correct_is_exactly_one():
+def test_the_accuracy_of_correct_predictions_is_exactly_one():
     store = PredictionStore()
     targets = torch.arange(97) % 3
     store.update(torch.nn.functional.one_hot(targets).float() * 9, targets)

@@ -1,4 +1,4 @@
-"""Evaluation of own, fine-tuned and new models: against plain torch, on any engine and world."""
+"""Evaluation of personal, fine-tuned and held-out models: against plain torch, in any world."""
 
 from functools import partial
 
@@ -17,12 +17,12 @@ from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.evaluation import passes
-from flfast.evaluation.personal_models import OwnModels
+from flfast.evaluation.personal_models import PersonalModels
 from flfast.plan import Batching
 from flfast.state.tree import leaves, tree_map
 from flfast.state.weights import read_weights, write_weights
 
-SIZES = [9, 14, 21, 9, 14, 21]  # a size of a full batch is a program
+SIZES = [9, 14, 21, 9, 14, 21]  # few sizes, because the fused engine compiles each of them
 
 
 def alone(weights):
@@ -31,7 +31,7 @@ def alone(weights):
 
 @pytest.fixture
 def make(make_data, make_federation):
-    """A federation with two clients held out, whose engine fine-tunes for two full batches."""
+    """A federation with two held-out clients, fine-tuned for two epochs of one full batch."""
 
     def make(kind=EagerTraining, *, model=mlp, epochs=2, **options):
         data = make_data(SIZES, split=(0.2, 0.3, 2))
@@ -44,7 +44,7 @@ def make(make_data, make_federation):
 
 
 def loss_after(weights, data, client, *, steps, lr=0.1):
-    """A client's test loss after full-batch steps from some weights, in plain torch."""
+    """A client's test loss after full-batch steps from given weights, in plain torch."""
     model = mlp()
     write_weights(model, weights)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
@@ -66,7 +66,7 @@ def loss_after(weights, data, client, *, steps, lr=0.1):
     ("kind", "algorithm"),
     [(EagerTraining, None), (EagerTraining, alone), (FusedTraining, None), (AutoTraining, alone)],
 )
-def test_fine_tuned_models_are_those_of_plain_torch(make, kind, algorithm):
+def test_fine_tuned_models_equal_those_of_plain_torch(make, kind, algorithm):
     federation = make(kind, algorithm=algorithm)
     federation.run()
     data, engine = federation.data, federation.engine
@@ -81,11 +81,13 @@ def test_fine_tuned_models_are_those_of_plain_torch(make, kind, algorithm):
         if not algorithm:
             expected = loss_after(federation.server, data, client, steps=0)
             assert found["new"].loss[client] == pytest.approx(expected, rel=1e-5)
-    assert ("new" in found) == (algorithm is None), "nobody shares a model that could be new"
+    assert ("new" in found) == (algorithm is None), (
+        "no shared model to evaluate on held-out clients"
+    )
 
 
 @pytest.mark.parametrize("kind", [EagerTraining, AutoTraining])
-def test_clients_held_out_are_in_no_set_but_their_own_and_never_train(make, kind):
+def test_held_out_clients_never_train_and_appear_only_in_their_own_sets(make, kind):
     federation = make(kind, algorithm=alone)
     seen = []
     federation.callbacks = [Seen(seen)]
@@ -104,7 +106,7 @@ def test_clients_held_out_are_in_no_set_but_their_own_and_never_train(make, kind
 
 
 class Seen:
-    """Keeps the rows of clients."""
+    """Records the rows of clients."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -114,7 +116,7 @@ class Seen:
 
 
 @pytest.mark.parametrize("algorithm", [None, alone])
-def test_fine_tuning_leaves_no_trace(make, algorithm):
+def test_fine_tuning_changes_nothing_else(make, algorithm):
     plain, tuned = (make(FusedTraining, algorithm=algorithm, epochs=n) for n in (0, 3))
     for federation in (plain, tuned):
         federation.run()
@@ -128,22 +130,22 @@ def test_fine_tuning_leaves_no_trace(make, algorithm):
     assert "finetuned/accuracy_std" in tuned.history[0]
 
 
-def test_parts_of_a_pass_change_nothing(make, monkeypatch):
+def test_splitting_a_pass_into_parts_changes_nothing(make, monkeypatch):
     federation = make(algorithm=alone)
     federation.run()
     whole = federation.engine.evaluate(federation.server, federation.plans(1, []))
-    monkeypatch.setattr(passes, "OWN_BYTES", 1)
+    monkeypatch.setattr(passes, "PERSONAL_BYTES", 1)
     parts = federation.engine.evaluate(federation.server, federation.plans(1, []))
     assert repr(whole) == repr(parts)
 
 
 def test_any_world_measures_the_same(make, in_world):
-    ways = [("single", "clients"), ("ddp", "clients"), ("ddp", "batch"), ("fsdp", "clients")]
+    strategies = [("single", "clients"), ("ddp", "clients"), ("ddp", "batch"), ("fsdp", "clients")]
 
     def measured(world=None):
         found = {}
         for algorithm in (None, alone):
-            for strategy, shard in ways if world else ways[:1]:
+            for strategy, shard in strategies if world else strategies[:1]:
                 options = {"world": world} if world else {}
                 federation = make(
                     algorithm=algorithm, strategy=strategy, shard=shard, rounds=1, **options
@@ -173,18 +175,18 @@ def conv():
     sizes=st.lists(st.integers(1, 5), min_size=2, max_size=6),
     make_model=st.sampled_from([mlp, with_batchnorm, conv]),
 )
-def test_stacked_predictions_are_those_of_one_after_another(sizes, make_model):
+def test_vmapped_predictions_equal_those_of_one_client_after_another(sizes, make_model):
     model = make_model().eval()
     rng = torch.Generator().manual_seed(sum(sizes))
     noisy = partial(tree_map, lambda x: x + torch.rand(x.shape, generator=rng).to(x.dtype))
     weights = {client: noisy(read_weights(model)) for client in range(len(sizes))}
     inputs = torch.randn(sum(sizes), 5, generator=rng)
     batch = Batch(inputs, torch.zeros(len(inputs)), owners=tuple(enumerate(sizes)))
-    apart, stacked = (OwnModels(model, weights, stack=s)(batch) for s in (False, True))
-    torch.testing.assert_close(stacked, apart, rtol=1e-6, atol=1e-6)
+    looped, vmapped = (PersonalModels(model, weights, vmapped=v)(batch) for v in (False, True))
+    torch.testing.assert_close(vmapped, looped, rtol=1e-6, atol=1e-6)
 
 
-def test_a_model_that_cannot_be_mapped_over_is_asked_for_each_client():
+def test_a_model_that_vmap_does_not_support_predicts_client_by_client():
     class Branching(nn.Linear):
         def forward(self, x):
             return super().forward(x) if x.sum() > 0 else -super().forward(x)
@@ -192,11 +194,11 @@ def test_a_model_that_cannot_be_mapped_over_is_asked_for_each_client():
     model = Branching(5, 3)
     weights = {client: tree_map(lambda x: x + 1, read_weights(model)) for client in (3, 4)}
     batch = Batch(torch.randn(4, 5), torch.zeros(4), owners=((3, 2), (4, 2)))
-    apart, stacked = (OwnModels(model, weights, stack=s)(batch) for s in (False, True))
-    torch.testing.assert_close(stacked, apart)
+    looped, vmapped = (PersonalModels(model, weights, vmapped=v)(batch) for v in (False, True))
+    torch.testing.assert_close(vmapped, looped)
 
 
-def test_a_client_that_diverges_keeps_the_state_that_it_had(make):
+def test_a_diverged_client_keeps_its_previous_state(make):
     federation = make(algorithm=alone, rounds=1, epochs=0)
     federation.run()
     engine = federation.engine
@@ -208,7 +210,7 @@ def test_a_client_that_diverges_keeps_the_state_that_it_had(make):
     engine.site.states.put(victim, broken)
     trained = engine.train(federation.server, [victim], plan, on_client=lambda report: None)
     assert [report.rejected for report in trained.reports] == [True]
-    assert repr(engine.site.states.get(victim)) == repr(broken), "what it had, not what it reached"
+    assert repr(engine.site.states.get(victim)) == repr(broken), "the previous state"
     engine.site.states.put(victim, before)
     trained = engine.train(federation.server, [victim], plan, on_client=lambda report: None)
     assert not trained.reports[0].rejected

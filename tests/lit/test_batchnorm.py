@@ -13,7 +13,7 @@ from flfast.state.weights import read_weights
 
 
 class Block(nn.Module):
-    """BatchNorm under names that say nothing, nested, of three types."""
+    """Nested BatchNorm layers of three types, with misleading names."""
 
     def __init__(self):
         super().__init__()
@@ -28,7 +28,7 @@ def test_batchnorm_is_found_by_type_at_any_depth():
     assert found == {"first.1", "deep.0.0", "sync"}
 
 
-def test_its_weights_are_parameters_and_buffers_of_those_layers_only():
+def test_batchnorm_weights_are_those_of_batchnorm_layers_only():
     model = Block()
     found = batchnorm_weights(model, read_weights(model))
     layers = {"first.1", "deep.0.0", "sync"}
@@ -38,7 +38,7 @@ def test_its_weights_are_parameters_and_buffers_of_those_layers_only():
     assert len(found["buffers"]) == 9
 
 
-def test_a_bare_batchnorm_is_all_its_own():
+def test_a_model_may_be_a_single_batchnorm_layer():
     model = nn.BatchNorm1d(3)
     assert set(batchnorm_weights(model, read_weights(model))["params"]) == {"weight", "bias"}
     assert torch.equal(read_weights(model)["params"]["weight"], torch.ones(3))
@@ -49,7 +49,7 @@ COMM = ("comm/down_bytes", "comm/up_bytes")
 
 @pytest.fixture
 def exchanged(make_data, make_federation):
-    """(more bytes down, more bytes up, clients) of a round that recalibrates."""
+    """(additional bytes down, additional bytes up, clients) of a round that recalibrates."""
 
     def exchanged(algorithm, model):
         plain, measured = (
@@ -76,8 +76,8 @@ STATISTICS = 2 * 8 * 4 + 8  # mean and variance of 8 features, and a counter
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold"])
-def test_recalibration_sends_the_model_once_more_and_statistics_back(exchanged, name):
-    """To clients that did not drop out; control variates stay out of it."""
+def test_recalibration_sends_the_model_down_and_statistics_up(exchanged, name):
+    """Dropped clients do not take part, and control variates are not sent."""
     model = with_batchnorm()
     options = {"momentum": 0.0, "nesterov": False, "local_optimizer_state": "reset"}
     algorithm = algorithm_of(name, model, **(options if name == "scaffold" else {}))
@@ -86,7 +86,7 @@ def test_recalibration_sends_the_model_once_more_and_statistics_back(exchanged, 
     assert up == clients * STATISTICS
 
 
-def test_recalibration_sends_nothing_that_stays_with_clients(exchanged):
+def test_recalibration_does_not_send_local_leaves(exchanged):
     model = with_batchnorm()
     down, up, clients = exchanged(algorithm_of("fedper", model), model)
     weights = read_weights(model)
@@ -95,7 +95,7 @@ def test_recalibration_sends_nothing_that_stays_with_clients(exchanged):
     assert up == clients * STATISTICS
 
 
-def test_recalibration_of_no_shared_statistics_sends_nothing(exchanged):
+def test_recalibration_without_shared_statistics_sends_nothing(exchanged):
     assert exchanged(algorithm_of("fedavg", mlp()), mlp())[:2] == (0, 0)
     model = with_batchnorm()
     own = batchnorm_weights(model, read_weights(model))

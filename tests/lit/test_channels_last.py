@@ -1,4 +1,4 @@
-"""Channels last: another order in memory, the same values."""
+"""Channels last changes the memory layout only."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def images(*shape, seed=0):
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("batch", [1, 5])
-def test_values_stay_and_channels_are_last(batch, channels):
+def test_values_are_equal_and_channels_are_last(batch, channels):
     original = images(batch, channels, 6, 4)
     found = channels_last(original)
     assert torch.equal(found, original)
@@ -23,12 +23,12 @@ def test_values_stay_and_channels_are_last(batch, channels):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_images_that_are_parts_of_others_keep_their_values(channels):
+def test_views_of_images_keep_their_values(channels):
     original = images(8, channels, 6, 9)[::2, :, 1:5].transpose(2, 3)
     assert torch.equal(channels_last(original), original)
 
 
-def test_one_channel_costs_no_copy():
+def test_one_channel_is_not_copied():
     original = images(4, 1, 6, 6)
     assert channels_last(original).data_ptr() == original.data_ptr()
 
@@ -57,7 +57,7 @@ def test_models_without_convolutions_stay_as_they_are():
     assert not model._forward_pre_hooks
 
 
-def test_a_convolution_may_read_what_is_no_image():
+def test_inputs_of_a_convolutional_model_need_not_be_images():
     model = nn.Sequential(nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 2, 3))
     use_channels_last(model)
     assert model(images(3, 16)).shape == (3, 2, 2, 2)

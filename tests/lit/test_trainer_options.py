@@ -1,4 +1,4 @@
-"""Every option of the Trainer reaches local training."""
+"""Options of the Trainer apply to local training."""
 
 import pytest
 import torch
@@ -11,8 +11,8 @@ from flfast.plan import Batching
 from flfast.state.tree import squared_norm, sub
 
 
-class Watch(Callback):
-    """What dtype the model computes in."""
+class RecordDtype(Callback):
+    """Records the dtype of the logits."""
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         with trainer.precision_plugin.forward_context():
@@ -37,7 +37,7 @@ def steps(federation):
     ],
 )
 def test_precision(make_data, make_federation, precision, dtype):
-    watch = Watch()
+    watch = RecordDtype()
     options = {"precision": precision, "callbacks": [watch]}
     federation = make_federation(make_data([6], split=(0.2, 0.2)), trainer=options, rounds=2)
     federation.run()
@@ -76,7 +76,7 @@ def test_limit_train_batches(make_data, make_federation):
     assert steps(make_federation(make_data([20]), trainer={"limit_train_batches": 0.5})) == 5
 
 
-def test_limits_count_batches_whatever_their_cut(make_data, make_federation):
+def test_limits_count_batches_not_micro_batches(make_data, make_federation):
     def final(**batching):
         federation = make_federation(
             make_data([20]),
@@ -104,7 +104,7 @@ def test_fast_dev_run(make_data, make_federation):
     assert steps(make_federation(data, trainer={"fast_dev_run": 2}, local_epochs=5)) == 2
 
 
-def test_profiler_reports_once_a_run(make_data, make_federation, tmp_path):
+def test_the_profiler_reports_once_per_run(make_data, make_federation, tmp_path):
     from lightning.pytorch.profilers import SimpleProfiler
 
     profiler = SimpleProfiler(dirpath=tmp_path, filename="profile")
@@ -149,9 +149,7 @@ def test_callbacks_see_every_clients_local_training(make_data, make_federation):
     assert (count.fits, count.epochs) == (6, 18)
 
 
-def test_early_stopping_ends_local_training_and_starts_afresh_for_every_client(
-    make_data, make_federation
-):
+def test_early_stopping_applies_to_each_local_training(make_data, make_federation):
     stop = EarlyStopping("val/loss", patience=1, mode="max", check_on_train_epoch_end=False)
     options = {"callbacks": [stop], "limit_val_batches": 1.0, "num_sanity_val_steps": 0}
     data = make_data([20], split=(0.3, 0.0))
@@ -173,7 +171,7 @@ def test_reloading_the_loader_every_epoch_changes_nothing(make_data, make_federa
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
-def test_devices_that_are_not_there_are_refused():
+def test_missing_devices_are_refused():
     missing = torch.cuda.device_count() + 5
     with pytest.raises(ValueError, match=rf"trainer.devices=\[{missing}\].*there is"):
         choose_devices("auto", [missing])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from adversaries import THREATS
+from adversaries import ADVERSARIES
 from problems import problem_of
 from solving import BATCH, CLIENTS, PLAIN, SINGLE, Way, assert_same, solve
 
@@ -23,7 +23,7 @@ WAYS = {
 ALGORITHMS = ("averaged_steps", "keep_local", "fedavg")
 
 
-def threatened(name, number):
+def with_adversary(name, number):
     """A problem of six clients in double precision, whose steps do not amplify rounding."""
     return replace(
         problem_of(5).without_batch_statistics(),
@@ -42,14 +42,14 @@ def threatened(name, number):
         dropout=0.0,
         rounds=2,
         precision="64-true",
-        threat=name,
+        adversary=name,
     )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "name"), list(enumerate(THREATS)))
+@pytest.mark.parametrize(("number", "name"), list(enumerate(ADVERSARIES)))
 def test_threats_and_defences_do_not_depend_on_engine_and_world(number, name, solve_in):
-    problem = threatened(name, number)
+    problem = with_adversary(name, number)
     expected = solve(problem, PLAIN)
     told = [row for rows in expected.clients[1:] for row in rows.values()]
     kinds = {(row["status"], row.get("reason", "")) for row in told}

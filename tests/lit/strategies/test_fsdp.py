@@ -1,4 +1,4 @@
-"""A sharded model trains to the numbers of a whole one; ranks are real processes."""
+"""Sharded models give the numbers of unsharded ones; ranks are real processes."""
 
 from functools import partial
 
@@ -27,7 +27,7 @@ from flfast.state.weights import read_weights, write_weights
 
 pytestmark = pytest.mark.skipif(
     tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 8),
-    reason="strategy=fsdp needs torch 2.8 on the CPU, and says so",
+    reason="strategy=fsdp needs torch 2.8 on the CPU",
 )
 
 FSDP = {"strategy": "fsdp"}
@@ -55,7 +55,7 @@ def with_batchnorm():
 
 
 class Tied(nn.Module):
-    """Two layers of one weight, attention, and a list: what must be gathered together."""
+    """Tied layers, attention and a module list: parameters that must be gathered together."""
 
     def __init__(self):
         super().__init__()
@@ -77,7 +77,7 @@ def tied():
 
 @pytest.fixture
 def outcome(make_data, make_federation):
-    """Weights and numbers after a round over ragged clients."""
+    """Weights and metrics after a round of clients with unequal sizes."""
 
     def outcome(sizes=(5, 9, 1), model=mlp, world=None, features=(5,), **options):
         data = make_data(sizes, split=(0.2, 0.2), num_test=9, features=features)
@@ -163,14 +163,14 @@ CASES = {
 }
 
 
-# Steps of three ranks take thrice as long on a core or two; who cuts and sums most has them.
+# Three ranks are slow on few cores, so only the cases that split and sum most have them.
 THREE = {"fedprox-accumulated", "clipped", "full-batch", "cnn-fedprox", "some-groups", "tied"}
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")
 @pytest.mark.parametrize("size", [2, 3])
-def test_a_sharded_model_trains_to_the_numbers_of_a_whole_one(in_world, outcome, size):
+def test_a_sharded_model_gives_the_numbers_of_an_unsharded_one(in_world, outcome, size):
     cases = {name: case for name, case in CASES.items() if (name in THREE) == (size == 3)}
     results = in_world(
         size,
@@ -184,8 +184,8 @@ def test_a_sharded_model_trains_to_the_numbers_of_a_whole_one(in_world, outcome,
             assert_equal(results[rank][name], expected)
 
 
-class Parts(Callback):
-    """What of each parameter, its gradient and its momentum this rank holds."""
+class RecordShards(Callback):
+    """Records the rows of each parameter, gradient and momentum on this rank."""
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.rows = {
@@ -198,9 +198,9 @@ class Parts(Callback):
 
 
 @pytest.mark.slow
-def test_a_rank_holds_its_part_of_parameters_gradients_and_states(in_world, outcome):
+def test_parameters_gradients_and_optimizer_states_are_sharded(in_world, outcome):
     def parts(world):
-        watch = Parts()
+        watch = RecordShards()
         outcome(world=world, optimizer=MOMENTUM, trainer={"callbacks": [watch]}, **FSDP)
         return watch.rows
 
@@ -212,7 +212,7 @@ def test_a_rank_holds_its_part_of_parameters_gradients_and_states(in_world, outc
 
 @pytest.mark.slow
 def test_batchnorm_under_every_policy(in_world, outcome):
-    """Frozen it is exact; otherwise ranks see parts of a batch, and agree on the mean."""
+    """Frozen BatchNorm is exact. Otherwise ranks normalise parts, and average the statistics."""
     case = {"model": with_batchnorm, "batching": Batching(6), "sizes": (10, 20), **FSDP}
 
     def run(world):
@@ -233,14 +233,14 @@ def test_batchnorm_under_every_policy(in_world, outcome):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
-def test_low_precision_reaches_shards(in_world, outcome, precision):
+def test_low_precision_applies_to_shards(in_world, outcome, precision):
     options = {"batching": Batching(4), "algorithm": FEDPROX, "trainer": {"precision": precision}}
     found = in_world(2, lambda world: outcome(**options, **FSDP, world=world))
     assert_equal(found[0], outcome(**options), tol=0.05)
 
 
 @pytest.mark.slow
-def test_groups_are_what_is_gathered_at_a_time(in_world):
+def test_groups_have_at_least_the_given_size(in_world):
     def groups(world):
         found = []
         for size in (1, 30, 10**6):
@@ -250,14 +250,14 @@ def test_groups_are_what_is_gathered_at_a_time(in_world):
         return found
 
     smallest, medium, largest = in_world(2, groups)[0]
-    # Tied layers, and what reads its children's parameters itself, are never cut.
+    # Tied layers, and modules that read their children's parameters, are never split.
     assert smallest == ["", "layers.0", "attention", "head"]
     assert medium == ["", "layers.0", "attention"]
     assert largest == [""]
 
 
 @pytest.mark.slow
-def test_weights_come_back_from_shards_as_they_went(in_world):
+def test_writing_to_shards_and_reading_back_restores_weights(in_world):
     def trip(world):
         model = mlp()
         wanted = tree_map(torch.rand_like, read_weights(model))
@@ -276,7 +276,7 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_sharded_is_refused_before_training(in_world):
+def test_unshardable_models_and_optimizers_are_refused_before_training(in_world):
     cases = ((mlp(), LBFGS), (mlp(), Adafactor), (Scaled(), SGD), (mlp(), Adam))
 
     def message(model, optimizer):
@@ -299,7 +299,7 @@ def test_what_cannot_be_sharded_is_refused_before_training(in_world):
 
 
 @pytest.mark.slow
-def test_an_objective_that_reads_other_parameters_through_the_model_is_refused(in_world, outcome):
+def test_an_objective_that_calls_the_model_with_other_parameters_is_refused(in_world, outcome):
     distant = Algorithm(
         "distant", loss=lambda task, params, batch, ctx: task(ctx.start["params"], batch)
     )
@@ -318,7 +318,7 @@ QUICK = ("experiment=quick", "rounds=3", "callbacks=none", "trainer.devices=2")
 
 
 @pytest.mark.slow
-def test_phases_change_between_sharded_and_whole_models(flfast_run):
+def test_phases_may_switch_between_sharded_and_unsharded_models(flfast_run):
     phases = (
         "schedule.phases=[{from: 2, overrides: ['strategy=fsdp']},"
         "{from: 3, overrides: ['strategy=ddp']}]"
