@@ -5,7 +5,7 @@ import os
 import platform
 import shutil
 import tempfile
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+import flfast
 from flfast.lit.elastic import death, on_ranks
 from flfast.lit.fused.native.build import cache_folder, missing
 from flfast.machine import cpu_name, num_cores
@@ -26,12 +27,8 @@ _PACKAGES = ("torch", "torchvision", "lightning", "hydra-core")
 
 def versions() -> str:
     """Of Python and of what flfast stands on."""
-    try:
-        own = version("flfast")
-    except PackageNotFoundError:
-        own = "from a folder"
     found = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
-    return f"flfast {own}, Python {platform.python_version()}, {found}"
+    return f"flfast {flfast.__version__}, Python {platform.python_version()}, {found}"
 
 
 def processors() -> str:
