@@ -1,1 +1,5 @@
 """Federated learning at the speed of the hardware."""
+
+from importlib.metadata import version
+
+__version__ = version("flfast")

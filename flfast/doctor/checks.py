@@ -5,7 +5,7 @@ import os
 import platform
 import shutil
 import tempfile
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+import flfast
 from flfast.distributed.elastic import first_failure, on_ranks
 from flfast.engines.fused.graph.executor import choice, wanted
 from flfast.engines.fused.native.build import cache_folder, missing
@@ -29,12 +30,8 @@ _PACKAGES = ("torch", "torchvision", "lightning", "hydra-core")
 
 def versions() -> str:
     """Versions of flfast, Python and the main dependencies."""
-    try:
-        own = version("flfast")
-    except PackageNotFoundError:
-        own = "not installed"
     found = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
-    return f"flfast {own}, Python {platform.python_version()}, {found}"
+    return f"flfast {flfast.__version__}, Python {platform.python_version()}, {found}"
 
 
 def processors() -> str:
