@@ -9,6 +9,7 @@ A contender is named by parts joined with a dash:
     flfast     as it comes: its default engine on all devices
 
     flfast:fedrep:head_epochs=1    with that algorithm and that option of it
+    fused+engine.stack=1           with that override; `+graphs=off` refuses CUDA graphs
 
 `ddp2` alone is `flfast-ddp2`. Without a number there is one thread.
 """
@@ -27,6 +28,7 @@ from benchmarks.processes import Ended, run
 from benchmarks.workload import Workload
 from flfast.loggers.table import read_rows
 
+NO_GRAPHS = "graphs=off"
 _PLAIN = re.compile(r"plain(?P<last>-cl)?(-(?P<ranks>[1-9]\d*)p)?(-(?P<threads>[1-9]\d*))?")
 _NAME = re.compile(r"(?P<who>[a-z_]+?)(-?ddp(?P<ranks>[1-9]\d*))?(-(?P<threads>[1-9]\d*))?")
 
@@ -41,7 +43,8 @@ class Contender:
         threads: of torch, in each process.
         ranks: processes or GPUs of strategy=ddp, or processes of the plain loop; 0 is one device,
             or all without an engine.
-        algorithm: overrides that choose one; none is FedAvg.
+        overrides: of its own, such as the algorithm; none is FedAvg.
+        module: that runs flfast, and words for it that come first.
         channels_last: layout of the plain loop; flfast chooses itself.
         checkout: whose flfast runs.
     """
@@ -50,7 +53,8 @@ class Contender:
     engine: str
     threads: int
     ranks: int
-    algorithm: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    module: tuple[str, ...] = ("flfast.train",)
     channels_last: bool = False
     checkout: Checkout = HERE
 
@@ -68,11 +72,13 @@ class Setting:
         device: `cpu` or `cuda`.
         rounds: measured rounds; one more is the warm-up.
         overrides: of the user, for flfast.
+        limit_s: seconds after which a process is killed; None is never.
     """
 
     device: str
     rounds: int
     overrides: tuple[str, ...] = ()
+    limit_s: float | None = None
 
 
 def parse(name: str) -> Contender:
@@ -86,22 +92,26 @@ def parse(name: str) -> Contender:
         last = bool(found["last"] or ranks)
         return Contender(name, "plain", int(found["threads"] or 1), ranks, channels_last=last)
     engines, algorithms = (_options(group) for group in ("engine", "algorithm"))
-    base, *words = name.split(":")
+    first, *overrides = name.split("+")
+    base, *words = first.split(":")
     # `ddp2` alone: who is missing.
     found = _NAME.fullmatch(base if not base.startswith("ddp") else f"flfast-{base}")
     known = found is not None and found["who"] in {"flfast", *engines}
+    known = known and all("=" in override for override in overrides)
     if found is None or not known or (words and words[0] not in algorithms):
         raise ValueError(
             f"--contenders {name}: no such contender; allowed: plain-THREADS, plain-cl, "
             "plain-PROCESSESp, ddpRANKS, and ENGINE, ENGINE-THREADS, ENGINE-ddpRANKS with ENGINE "
-            f"one of {', '.join(engines)}; "
-            f"all but plain may end in :ALGORITHM, one of {', '.join(algorithms)}"
+            f"one of {', '.join(engines)}; all but plain may end in :ALGORITHM, one of "
+            f"{', '.join(algorithms)}, and in +KEY=VALUE"
         )
     engine = "" if found["who"] == "flfast" else found["who"]
     chosen = [f"algorithm={word}" for word in words[:1]]
     chosen += [f"algorithm.{word}" for word in words[1:]]
+    chosen += [override for override in overrides if override != NO_GRAPHS]
+    module = "benchmarks.without_graphs" if NO_GRAPHS in overrides else "flfast.train"
     threads, ranks = int(found["threads"] or 1), int(found["ranks"] or 0)
-    return Contender(name, engine, threads, ranks, tuple(chosen))
+    return Contender(name, engine, threads, ranks, tuple(chosen), (module,))
 
 
 def _options(group: str) -> list[str]:
@@ -115,8 +125,8 @@ def measure(contender: Contender, workload: Workload, setting: Setting) -> dict[
         `rounds`, a list of `train_s`, `eval_s` and more without the warm-up round; `steps` and
         `samples` of a round's training; `loss` and `accuracy` after the last; `warm_up_s`, seconds
         of the round left out; `startup_s`, the process's seconds outside of rounds;
-        `first_round_s`, seconds from launch to the end of round 1; `memory_bytes` and
-        `memory_kind`, the most that all its processes held.
+        `warnings` of flfast; `first_round_s`, seconds from launch to the end of round 1;
+        `memory_bytes` and `memory_kind`, the most that all its processes held.
 
     Raises:
         ContenderError: if the process fails.
@@ -156,7 +166,7 @@ def _run_plain(
     command += [f"--threads={contender.threads}", f"--rounds={setting.rounds + 1}"]
     command += ["--channels-last"] if contender.channels_last else []
     command += [f"--processes={contender.ranks}"] if contender.ranks else []
-    ended = run([*command, f"--device={setting.device}"])
+    ended = run([*command, f"--device={setting.device}"], limit_s=setting.limit_s)
     result = json.loads(ended.output)
     first = result["rounds"][0]["ended_at"] - ended.started_at
     return {**result, "first_round_s": first}, ended
@@ -170,12 +180,12 @@ def flfast_command(
     if contender.ranks:
         ranks = ["strategy=ddp", f"trainer.devices={contender.ranks}"]
     return [
-        *("-m", "flfast.train", "--config-dir", str(contender.checkout.conf)),
+        *("-m", *contender.module, "--config-dir", str(contender.checkout.conf)),
         *workload.flfast_overrides(device=setting.device, rounds=setting.rounds + 1),
         *([f"engine={contender.engine}"] if contender.engine else []),
         f"threads={contender.threads}",
         *ranks,
-        *contender.algorithm,
+        *contender.overrides,
         *setting.overrides,
         f"hydra.run.dir={folder / 'run'}",
     ]
@@ -186,7 +196,7 @@ def _run_flfast(
 ) -> tuple[dict[str, Any], Ended]:
     table = folder / "run" / "metrics.csv"
     command = flfast_command(contender, workload, setting, folder)
-    ended = run(command, contender.checkout, table=table)
+    ended = run(command, contender.checkout, table=table, limit_s=setting.limit_s)
     before, *rows = read_rows(table)
     clients = [row for row in read_rows(folder / "run" / "clients.csv") if row["num_steps"]]
     last = {k: float(v) for k, v in rows[-1].items() if v and k.startswith(("global/", "local/"))}
@@ -202,6 +212,7 @@ def _run_flfast(
             for row in rows
         ],
         # Row 0 is the model before training, evaluated, too.
+        "warnings": _warnings(folder / "run"),
         "before_s": float(before["time/eval_s"] or 0),
         "steps": sum(int(row["num_steps"]) for row in clients) / len(rows),
         "samples": sum(
@@ -212,6 +223,12 @@ def _run_flfast(
         "accuracy": last.get("global/accuracy"),
     }
     return result, ended
+
+
+def _warnings(folder: Path) -> list[str]:
+    """What the run warned of, such as a program that was not recorded."""
+    lines = [line for path in folder.glob("*.log") for line in path.read_text().splitlines()]
+    return sorted({line.split(" - ", 1)[-1] for line in lines if "[WARNING]" in line})
 
 
 def _written(workload: Workload, folder: Path) -> str:

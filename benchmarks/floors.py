@@ -45,6 +45,7 @@ def copy_rate(num_bytes: int, device: str) -> float:
 
 def floor(workload: Workload, device: str) -> dict[str, Any]:
     """Least seconds of a round's parts, and what they follow from."""
+    torch.set_num_threads(1)
     model = build_model(workload)
     param_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     training, evaluation = flops_per_example(model, workload.shape)
@@ -74,7 +75,6 @@ def main() -> None:
     parser.add_argument("workload", type=Path, help="JSON file of a Workload")
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
     options = parser.parse_args()
-    torch.set_num_threads(1)
     json.dump(floor(read_workload(options.workload), options.device), sys.stdout)
 
 

@@ -2,7 +2,7 @@
 
 import platform
 import subprocess
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import psutil
@@ -23,7 +23,7 @@ def facts() -> dict[str, Any]:
         "gpus": gpu_names(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "lightning", "numpy")},
+        **{name: _version(name) for name in ("torch", "lightning", "numpy")},
         "commit": commit(ROOT),
     }
 
@@ -35,6 +35,13 @@ def gpu_names() -> list[str]:
     except (OSError, subprocess.CalledProcessError):
         return []
     return listed.splitlines()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # installed by other means than a package
+        return ""
 
 
 def _output(*command: str) -> str:

@@ -47,7 +47,11 @@ class Ended:
 
 
 def run(
-    arguments: Sequence[str], checkout: Checkout = HERE, *, table: Path | None = None
+    arguments: Sequence[str],
+    checkout: Checkout = HERE,
+    *,
+    table: Path | None = None,
+    limit_s: float | None = None,
 ) -> Ended:
     """Run Python to its end.
 
@@ -55,9 +59,10 @@ def run(
         arguments: after `python`.
         checkout: whose packages it imports.
         table: CSV file to watch, with a row before round 1.
+        limit_s: seconds after which it is killed; None is never.
 
     Raises:
-        ContenderError: if the process fails, with the end of what it said.
+        ContenderError: if the process fails or is killed, with the end of what it said.
     """
     # Threads are the contender's to choose; a variable would change what torch starts with.
     environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
@@ -75,10 +80,14 @@ def run(
             text=True,
         )
         watch = _Watch(process.pid, table, start)
+        code: int | str
         try:
-            code = process.wait()
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            kill(process)
+            code = f"a kill, after {limit_s:.0f} s"
         except BaseException:
-            process.kill()
+            kill(process)
             raise
         finally:
             wall_s = time.perf_counter() - start
@@ -90,6 +99,16 @@ def run(
         last = "\n".join((complaint or said).strip().splitlines()[-15:])
         raise ContenderError(f"python {' '.join(arguments)}\nended with {code}:\n{last}")
     return Ended(said, started_at, wall_s, watch.memory, watch.kind, watch.first_row_s)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """End a process with all its children, which would otherwise run on."""
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+    process.kill()
+    process.wait()
 
 
 class _Watch(Thread):

@@ -99,7 +99,15 @@ def notes(entry: dict[str, Any]) -> list[str]:
             if name in middle
         ]
     said += _costs({line.contender: line for line in lines})
-    return [*said, *best_loops(entry), *breakdown(entry), *_no_pss(entry)]
+    return [*said, *best_loops(entry), *breakdown(entry), *_no_pss(entry), *_warnings(entry)]
+
+
+def _warnings(entry: dict[str, Any]) -> list[str]:
+    return [
+        f"{name} warned: {line}"
+        for name, runs in entry["measured"].items()
+        for line in sorted({line for run in runs for line in run.get("warnings", ())})
+    ]
 
 
 def _no_pss(entry: dict[str, Any]) -> list[str]:

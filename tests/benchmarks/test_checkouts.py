@@ -28,6 +28,7 @@ rounds = int(words["rounds"])
     "time/train_s,time/eval_s,monitor/rss_bytes,train/samples_per_s,global/loss\\n"
     + ",1,,,2.3\\n" + "2,1,1000,50,2.2\\n" * rounds
 )
+(folder / "train.log").write_text("[now][flfast][INFO] - all\\n[now][flfast][WARNING] - well\\n")
 (folder / "clients.csv").write_text("num_steps\\n" + "10\\n" * rounds)
 """
 
@@ -57,6 +58,7 @@ def test_another_checkout_runs_its_own_flfast_and_options(other):
         run = measure(contender, workload, Setting("cpu", rounds=2))
     assert (run["steps"], run["samples"], run["loss"]) == (10, 100, 2.2)
     assert len(run["rounds"]) == 2
+    assert run["warnings"] == ["well"]
     seen = json.loads((other / "seen.json").read_text())
     assert seen["flfast"] == str(other / "flfast" / "__init__.py")
     assert {"data/uneven.yaml", "model/pfl_cnn.yaml"} <= set(seen["conf"])

@@ -45,6 +45,15 @@ def test_a_name_says_the_algorithm():
     )
 
 
+def test_a_name_says_overrides(tmp_path):
+    contender = parse("fused:ditto+engine.stack=1+graphs=off")
+    assert contender.overrides == ("algorithm=ditto", "engine.stack=1")
+    workload = find("W2", pfllib=Path("nowhere"), quick=True)
+    command = flfast_command(contender, workload, Setting("cuda", 1), tmp_path)
+    assert command[:2] == ["-m", "benchmarks.without_graphs"]
+    assert {"engine=fused", "engine.stack=1", "algorithm=ditto"} <= set(command)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -55,6 +64,7 @@ def test_a_name_says_the_algorithm():
         "slow-2",
         "plain:scaffold",
         "plain-0p",
+        "eager+fast",
         "flfast:gossip",
     ],
 )

@@ -1,5 +1,6 @@
 import os
 
+import psutil
 import pytest
 
 from benchmarks import processes
@@ -50,3 +51,16 @@ def test_shared_pages_count_once_where_the_system_can_tell(monkeypatch):
 def test_a_process_that_fails_is_an_error_with_what_it_said():
     with pytest.raises(ContenderError, match=r"ended with 3:\n.*too bad"):
         run(["-c", "import sys; sys.stderr.write('too bad'); sys.exit(3)"])
+
+
+def test_a_process_that_takes_too_long_is_killed_with_its_children(tmp_path):
+    code = f"""
+import os, time
+if os.fork() == 0:
+    open({str(tmp_path / "child")!r}, "w").write(str(os.getpid()))
+time.sleep(60)
+"""
+    with pytest.raises(ContenderError, match=r"ended with a kill, after 2 s"):
+        run(["-c", code], limit_s=2)
+    child = int((tmp_path / "child").read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"

@@ -96,6 +96,11 @@ def test_a_rounds_time_is_broken_down():
     assert breakdown(entry(plain_1=[run(0.1)])) == []
 
 
+def test_warnings_of_a_run_are_said():
+    (said,) = notes(entry(eager=[{**run(1.0), "warnings": ["not recorded"]}]))[-1:]
+    assert said == "eager warned: not recorded"
+
+
 def test_memory_that_counts_pages_twice_is_said():
     assert not any("RSS" in said for said in notes(entry(eager=[run(1.0)])))
     assert any("sum of RSS" in said for said in notes(entry(eager=[run(1.0, kind="RSS")])))
