@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -96,6 +97,23 @@ def test_imports_go_down(path):
     for module in imported - (SHARED if folder(importer) == "callbacks" else set()):
         if folder(module) != folder(importer):
             assert floor(module) < floor(importer), f"{importer} imports {module}"
+
+
+def test_a_file_name_has_one_meaning():
+    """But for files that mirror each other: `attack=none` and `faults=none`."""
+    names = Counter(path.name for path in FILES if path.name != "__init__.py")
+    assert {name for name, times in names.items() if times > 1} == {"none.py"}
+
+
+def test_a_class_name_has_one_meaning():
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in FILES]
+    public = (
+        node.name
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, times in Counter(public).items() if times > 1] == []
 
 
 def test_the_package_itself_imports_nothing_but_its_version():

@@ -3,14 +3,12 @@
 import logging
 import os
 import warnings
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import lightning as L
 import torch
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import Logger
@@ -37,6 +35,7 @@ from flfast.injection import call_with
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import Trainers
+from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.allocator import keep_freed_memory, return_freed_memory
 from flfast.setup.batch_size import Components, find_sizes, smallest_sizes, use_sizes
 from flfast.setup.build import (
@@ -66,7 +65,6 @@ from flfast.setup.robustness import build_channel, check_cohort, relabel_attacke
 from flfast.state.optimizer_state import check_optimizer_state
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 def run_experiment(phases: list[Phase], world: World, requests: StopRequests) -> float | None:
@@ -133,35 +131,6 @@ def build(phases: list[Phase], world: World, requests: StopRequests) -> Federati
     keeper = checkpoint_keeper(machinery.engine, config, resolved, folder, requests)
     make = partial(build_federation, config, components, machinery, keeper, restored)
     return on_all_ranks(world, make)
-
-
-def on_all_ranks(world: World, work: Callable[[], T]) -> T:
-    """Run `work` on every rank and return this rank's result; collective.
-
-    Raises:
-        ConfigError: on every rank, if the settings are refused on any of them.
-    """
-    result: T | None = None
-    message: str | None = None
-    failure: Exception | None = None
-    try:
-        result = work()
-    except (ValueError, TypeError, OSError, MisconfigurationException, ConfigError) as error:
-        message, failure = str(error), error
-    except InstantiationException as error:
-        message, failure = str(error.__cause__ or error), error
-    except MemoryError as error:
-        message, failure = f"data or model are larger than the memory: {error}", error
-    except Exception as error:
-        # A bug, not a wrong setting. The other ranks must not wait for this one.
-        gather(world, f"{type(error).__name__}: {error}")
-        raise
-    messages = gather(world, message)
-    for rank, refusal in enumerate(messages):
-        if refusal is not None:
-            common = len(set(messages)) == 1
-            raise ConfigError(refusal if common else f"rank {rank}: {refusal}") from failure
-    return cast(T, result)
 
 
 def build_components(config: DictConfig) -> Components:

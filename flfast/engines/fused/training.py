@@ -27,7 +27,7 @@ from flfast.state.tree import Tree
 from flfast.state.weights import read_weights
 
 
-class Programs(NamedTuple):
+class PlanPrograms(NamedTuple):
     """What trains the clients of a plan.
 
     Attributes:
@@ -58,7 +58,7 @@ class FusedTraining:
         wanted()  # refuses an unknown executor before training
         self._site, self._decided, self._stack = site, decided, stack
         self._stored = Stored(site.data)
-        self._programs: dict[object, Programs] = {}
+        self._programs: dict[object, PlanPrograms] = {}
 
     def choose(self, plan: RoundPlan) -> str:
         """`fused`; see `LocalTraining`."""
@@ -115,14 +115,14 @@ class FusedTraining:
         module = CohortModule(self._site.module, cohort.train)
         trainer.fit_cohort(module, CohortDataModule(clients))
 
-    def programs(self, plan: RoundPlan) -> "Programs":
+    def programs(self, plan: RoundPlan) -> "PlanPrograms":
         """The programs of a plan; the model must be on the plan's device."""
         key = (plan.phase, plan.strategy, plan.precision, self._site.module.device)
         if key not in self._programs:
             widths = self._decided.setdefault("widths", {})
             known = widths.setdefault(" ".join(map(str, key)), {})
             client = ClientProgram(self._local_steps(plan), self._stored)
-            self._programs[key] = Programs(client, StackProgram(client, known))
+            self._programs[key] = PlanPrograms(client, StackProgram(client, known))
         return self._programs[key]
 
     def _local_steps(self, plan: RoundPlan) -> list[LocalStep]:

@@ -6,7 +6,7 @@ import torch
 from torch.fx import Graph, Node
 
 from flfast.engines.fused.graph.dataflow import calls, is_call, remove_unused
-from flfast.engines.fused.native.build import missing
+from flfast.engines.fused.native.compiler import missing
 from flfast.engines.fused.native.pulls import join_pulls, measure_distances
 
 aten = torch.ops.aten

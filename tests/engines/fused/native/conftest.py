@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from flfast.engines.fused.native.build import COMPILERS, missing
+from flfast.engines.fused.native.compiler import COMPILERS, missing
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from flfast.engines.fused.native.build import build
+from flfast.engines.fused.native.compiler import build
 
 
 @pytest.fixture
