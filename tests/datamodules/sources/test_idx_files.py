@@ -40,7 +40,7 @@ PIXELS = np.zeros((12, 28, 28), np.uint8)
         (idx(PIXELS) + b"x", "has 9425 bytes"),
         (
             idx(PIXELS, shape=(2**31, 28, 28)),
-            r"9424 bytes, its shape \[2147483648, 28, 28\] needs",
+            r"has 9424 bytes, its shape \[2147483648, 28, 28\] needs",
         ),
         (idx(PIXELS, start=b"PK\x03\x04"), "begins with 50 4b 03 04, expected 00 00 08 03"),
         (idx(PIXELS, start=b"\0\0\x0d\3"), "begins with 00 00 0d 03"),

@@ -122,7 +122,7 @@ def test_missing_and_empty_folders_are_errors(tmp_path):
         (client(2) | {"y": np.ones((2, 1), int)}, r"y is int64 \[2, 1\]"),
         (client(2) | {"x": np.ones(2)}, r"x has shape \[2\], y \[2\]"),
         (client(2) | {"x": np.array(["a", "b"])}, "only numbers are read"),
-        (client(2, shape=(1, 5, 4)), r"float32 \[1, 5, 4\], but .*0.npz float32 \[1, 4, 4\]"),
+        (client(2, shape=(1, 5, 4)), r"float32 \[1, 5, 4\], but .*0.npz has float32 \[1, 4, 4\]"),
         (client(2, dtype=np.uint8), r"uint8 \[1, 4, 4\], but"),
         (client(2) | {"y": np.array([0, -1])}, "labels must lie in >= 0, got -1 to 0"),
         (client(2) | {"x": np.full((2, 1, 4, 4), np.nan, np.float32)}, "x holds NaN or infinity"),
