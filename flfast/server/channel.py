@@ -16,7 +16,7 @@ Status = Literal["trained", "lost", "rejected"]
 DIVERGED = "NaN or infinity"
 NOT_FINITE = "NaN or infinity on arrival"
 MISFIT = "leaves of other names or shapes"
-MISCOUNTED = "counts that cannot be"
+MISCOUNTED = "counts out of range"
 CLIPPED = "clipped"
 NOT_SELECTED = "not selected"
 

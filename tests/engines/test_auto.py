@@ -170,7 +170,7 @@ class Imprecise(nn.Module):
     [
         (Deciding, "the model cannot be traced"),
         (Counting, "the model gives other numbers each time"),
-        (Imprecise, "traced steps arrive at other weights"),
+        (Imprecise, "traced steps end at other weights"),
     ],
 )
 def test_models_that_are_more_than_operators_run_eagerly(

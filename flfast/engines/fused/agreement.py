@@ -52,7 +52,7 @@ def disagreement(site: Site, fused: LocalTraining, plan: RoundPlan) -> str | Non
         for perturbed in perturbations(weights, plan.precision)
     ]
     same = agree(found.done.weights, ends, start=start, nearby=nearby)
-    return None if same else "traced steps arrive at other weights"
+    return None if same else "traced steps end at other weights"
 
 
 def agree(found: Tree, expected: Tree, *, start: Tree, nearby: Iterable[Tree] = ()) -> bool:

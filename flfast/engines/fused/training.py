@@ -12,9 +12,9 @@ from flfast.engines.fused.graph.local_step import Clip, LocalStep
 from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.engines.fused.obstacles import obstacle
 from flfast.engines.fused.run.client_stack import StackProgram
-from flfast.engines.fused.run.example_rows import Stored
+from flfast.engines.fused.run.example_rows import StoredExamples
 from flfast.engines.fused.run.one_client import ClientProgram
-from flfast.engines.fused.run.stack_schedule import grouped, local_steps
+from flfast.engines.fused.run.stack_schedule import group_clients, local_steps
 from flfast.engines.fused.run.stack_width import not_stackable
 from flfast.engines.fused.run.training_state import LocalOutcome
 from flfast.engines.local_training import ClientStart, Deliver, LocalResult, stage_plan
@@ -27,7 +27,7 @@ from flfast.state.tree import Tree
 from flfast.state.weights import read_weights
 
 
-class PlanPrograms(NamedTuple):
+class TrainingPrograms(NamedTuple):
     """What trains the clients of a plan.
 
     Attributes:
@@ -57,8 +57,8 @@ class FusedTraining:
     ) -> None:
         wanted()  # refuses an unknown executor before training
         self._site, self._decided, self._stack = site, decided, stack
-        self._stored = Stored(site.data)
-        self._programs: dict[object, PlanPrograms] = {}
+        self._stored = StoredExamples(site.data)
+        self._programs: dict[object, TrainingPrograms] = {}
 
     def choose(self, plan: RoundPlan) -> str:
         """`fused`; see `LocalTraining`."""
@@ -111,18 +111,18 @@ class FusedTraining:
         if not clients:
             return
         trainer = self._site.trainers.trainer(plan)
-        cohort = _Cohort(self, broadcast, plan, deliver)
+        cohort = _CohortTraining(self, broadcast, plan, deliver)
         module = CohortModule(self._site.module, cohort.train)
         trainer.fit_cohort(module, CohortDataModule(clients))
 
-    def programs(self, plan: RoundPlan) -> "PlanPrograms":
+    def programs(self, plan: RoundPlan) -> "TrainingPrograms":
         """The programs of a plan; the model must be on the plan's device."""
         key = (plan.phase, plan.strategy, plan.precision, self._site.module.device)
         if key not in self._programs:
             widths = self._decided.setdefault("widths", {})
             known = widths.setdefault(" ".join(map(str, key)), {})
             client = ClientProgram(self._local_steps(plan), self._stored)
-            self._programs[key] = PlanPrograms(client, StackProgram(client, known))
+            self._programs[key] = TrainingPrograms(client, StackProgram(client, known))
         return self._programs[key]
 
     def _local_steps(self, plan: RoundPlan) -> list[LocalStep]:
@@ -183,10 +183,10 @@ class FusedTraining:
             ).sizes
             for client_id in clients
         ]
-        return [[clients[place] for place in stack] for stack in grouped(steps, width)]
+        return [[clients[place] for place in stack] for stack in group_clients(steps, width)]
 
 
-class _Cohort:
+class _CohortTraining:
     """Local training of one round's clients, called from inside of the Trainer's `fit`."""
 
     def __init__(

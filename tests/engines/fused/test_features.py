@@ -59,9 +59,9 @@ def test_a_client_without_features_takes_none_from_others(assert_agree, monkeypa
     """The largest client of the first cohort has too many."""
     monkeypatch.setattr(features, "FEATURE_BYTES", 600)
     rows = []
-    kept = features.FeatureFeed.rows
+    kept = features.FeatureRows.rows
     monkeypatch.setattr(
-        features.FeatureFeed, "rows", lambda own, *given: rows.append(own) or kept(own, *given)
+        features.FeatureRows, "rows", lambda own, *given: rows.append(own) or kept(own, *given)
     )
     assert_agree(sizes=(12, 7), batching=Batching(3))
     assert {len(own._sorted) for own in rows} == {7}

@@ -1,1 +1,1 @@
-"""The local step as a graph: traced, rewritten, compiled."""
+"""The local step as a graph: traced, rewritten, compiled and run."""

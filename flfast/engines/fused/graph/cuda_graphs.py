@@ -1,4 +1,8 @@
-"""A program recorded once and replayed: on CUDA many steps, in one launch instead of thousands."""
+"""Records a program's steps as CUDA graphs and replays them, with one launch for many operators.
+
+`programs.py` wraps each compiled program of `executor.py` in `Replayed`, on CUDA only. A replay
+reads and writes fixed addresses, so inputs are copied to the recording's own memory first.
+"""
 
 import logging
 from collections import OrderedDict
@@ -13,27 +17,28 @@ from flfast.engines.fused.graph.executor import Executor
 
 log = logging.getLogger(__name__)
 
-MOST_STEPS = 16
-"""Of a recording: then launching it costs each step little, and more would be longer to record."""
+MAX_STEPS = 16
+"""Largest number of steps in a recording. A launch then costs little per step, and more steps
+would take longer to record."""
 
 WARM_UPS = 3
-"""Runs before a recording, in which libraries load kernels and choose among them."""
+"""Runs before a recording, in which libraries load kernels and choose between them."""
 
-KEPT = 64
-"""Places of state and numbers of clients whose recordings a program keeps."""
+MAX_RECORDINGS = 64
+"""Largest number of recordings per program; one per address of the state and number of clients."""
 
-KEPT_BYTES = 2**30
-"""Of what a program's recordings read, beside the state."""
+MAX_BYTES = 2**30
+"""Largest size of a program's recordings, the state not counted."""
 
 
 class Recorder(Protocol):
-    """Makes a run repeatable; a run reads and writes the same memory each time."""
+    """Records a run for replay; the run reads and writes the same memory each time."""
 
     def warm_up(self, run: Callable[[], None]) -> None:
-        """Run, where recordings will be made."""
+        """Run on the stream that recordings are made on."""
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Run it without effect; what comes back runs it again, with effect.
+        """Record a run without executing it, and return a function that replays it.
 
         Raises:
             RuntimeError: if it cannot be recorded.
@@ -41,33 +46,35 @@ class Recorder(Protocol):
 
 
 class Direct:
-    """Records nothing: what is replayed is the run itself."""
+    """A `Recorder` that records nothing: replaying runs again."""
 
     def warm_up(self, run: Callable[[], None]) -> None:
         """Run."""
         run()
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
-        """The run."""
+        """Return the run."""
         return run
 
 
 class CudaGraphs:
-    """Records CUDA graphs, in one pool of memory: none reads what another has left there.
+    """Records CUDA graphs.
 
-    Random operators draw from the device's default generator, which a replay reads and advances.
+    All graphs share one memory pool, because no graph reads intermediate values of another.
+    Random operators draw from the device's default generator, which a replay advances.
 
     Args:
         device: of all tensors.
     """
 
     def __init__(self, device: torch.device) -> None:
-        # Libraries keep memory by stream: warmed up on another they would ask for it in a capture.
+        # Libraries allocate workspaces per stream. Warm-ups on another stream would leave the
+        # allocation to the capture, where it is not allowed.
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
 
     def warm_up(self, run: Callable[[], None]) -> None:
-        """Run on the stream of the captures, in order with the current one."""
+        """Run on the capture stream, synchronised with the current stream."""
         current = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -85,21 +92,21 @@ class CudaGraphs:
 class Replayed:
     """An `Executor` that replays recordings of another.
 
-    State is read and written where it lies, so its addresses are part of what a recording is
-    kept by. Everything else is copied into memory of the recording's own first. The first runs
-    are real steps, too: warming up changes no state that would have to be put back.
+    State is read and written at its own addresses, so these are part of a recording's key. All
+    other inputs are copied into memory of the recording first. Warm-up runs are real local steps,
+    so no state has to be restored after them.
 
     Args:
         executor: runs the steps.
-        recorder: makes them repeatable.
-        in_place: number of the first inputs that are state.
+        recorder: records them.
+        num_state: number of the first inputs that are state, changed in place.
 
     Attributes:
         reads: see `Executor`.
     """
 
-    def __init__(self, executor: Executor, recorder: Recorder, *, in_place: int) -> None:
-        self._executor, self._recorder, self._in_place = executor, recorder, in_place
+    def __init__(self, executor: Executor, recorder: Recorder, *, num_state: int) -> None:
+        self._executor, self._recorder, self._num_state = executor, recorder, num_state
         self._recordings: OrderedDict[Hashable, _Recording] = OrderedDict()
         self.reads = executor.reads
 
@@ -116,16 +123,16 @@ class Replayed:
         for part, length in parts[cold:]:
             steps = recording.steps(part, length)
             if steps.replay is None:
-                steps.replay = self._recorded(steps.run)
-                self._forget()
+                steps.replay = self._record(steps.run)
+                self._evict()
             steps.replay()
 
-    def _forget(self) -> None:
+    def _evict(self) -> None:
         kept = self._recordings
-        while len(kept) > 1 and sum(own.num_bytes() for own in kept.values()) > KEPT_BYTES:
+        while len(kept) > 1 and sum(entry.num_bytes() for entry in kept.values()) > MAX_BYTES:
             kept.popitem(last=False)
 
-    def _recorded(self, run: Callable[[], None]) -> Callable[[], None]:
+    def _record(self, run: Callable[[], None]) -> Callable[[], None]:
         try:
             return self._recorder.record(run)
         except RuntimeError as error:
@@ -135,25 +142,25 @@ class Replayed:
             return run
 
     def _recording(self, fixed: list[Tensor], width: int) -> "_Recording":
-        places = [leaf.data_ptr() for leaf in fixed[: self._in_place]]
-        # Weights of the first round may be of another type than those that training returned.
-        kinds = [(leaf.dtype, leaf.shape) for leaf in fixed[self._in_place :]]
+        places = [leaf.data_ptr() for leaf in fixed[: self._num_state]]
+        # Weights of the first round may have another data type than those of later rounds.
+        kinds = [(leaf.dtype, leaf.shape) for leaf in fixed[self._num_state :]]
         key = (width, *places, *kinds)
         if key not in self._recordings:
-            self._recordings[key] = _Recording(self._executor, fixed, width, self._in_place)
-            if len(self._recordings) > KEPT:
+            self._recordings[key] = _Recording(self._executor, fixed, width, self._num_state)
+            if len(self._recordings) > MAX_RECORDINGS:
                 self._recordings.popitem(last=False)
         self._recordings.move_to_end(key)
         return self._recordings[key]
 
 
-class _Steps:
-    """So many steps.
+class _RecordedSteps:
+    """The recording of one number of steps.
 
     Attributes:
-        rows: what they read, each [num, ...].
-        run: runs them.
-        replay: their recording, once there is one.
+        rows: fixed memory for the rows, each [num, ...].
+        run: runs the steps.
+        replay: replays them; None until they are recorded.
     """
 
     def __init__(self, rows: list[Tensor], run: Callable[[], None]) -> None:
@@ -162,59 +169,63 @@ class _Steps:
 
 
 class _Recording:
-    """Steps at one place, with the memory that they read.
+    """The recordings for one state, with the memory that they read.
 
     Attributes:
-        warm_ups: runs so far that were not recorded.
+        warm_ups: number of warm-up runs so far.
     """
 
-    def __init__(self, executor: Executor, fixed: list[Tensor], width: int, in_place: int) -> None:
+    def __init__(
+        self, executor: Executor, fixed: list[Tensor], width: int, num_state: int
+    ) -> None:
         self._executor, self._width, self.warm_ups = executor, width, 0
-        # State is held: memory that is in use is never given to another tensor.
-        self._state = fixed[:in_place]
+        # Keep a reference, so that no other tensor is allocated at the state's addresses.
+        self._state = fixed[:num_state]
         self._fixed: list[Tensor] = []
-        self._steps: dict[int, _Steps] = {}
+        self._steps: dict[int, _RecordedSteps] = {}
 
     def load(self, fixed: list[Tensor]) -> None:
-        """Take inputs that all steps share."""
-        own = range(len(self._state), len(fixed))
+        """Copy the inputs that all steps share."""
+        copied = range(len(self._state), len(fixed))
         reads = self._executor.reads
         if not self._fixed:
-            # Of what no step reads there is nothing.
-            made = [torch.empty_like(fixed[i]) if reads[i] else fixed[i].new_empty(0) for i in own]
-            self._fixed = [*self._state, *made]
-        for i in own:
+            # Inputs that no step reads need no memory.
+            copies = [
+                torch.empty_like(fixed[i]) if reads[i] else fixed[i].new_empty(0) for i in copied
+            ]
+            self._fixed = [*self._state, *copies]
+        for i in copied:
             if reads[i]:
                 self._fixed[i].copy_(fixed[i])
 
-    def steps(self, rows: list[Tensor], num: int) -> _Steps:
-        """`num` steps, with these rows loaded; steps that read none have none."""
+    def steps(self, rows: list[Tensor], num: int) -> _RecordedSteps:
+        """The recording of `num` steps, with these rows copied in; there may be no rows."""
         if num not in self._steps:
-            own = [torch.empty_like(row) for row in rows]
-            self._steps[num] = _Steps(own, partial(self.run, self._fixed, own, num))
-        found = self._steps[num]
-        for static, row in zip(found.rows, rows, strict=True):
-            static.copy_(row)
-        return found
+            copies = [torch.empty_like(row) for row in rows]
+            self._steps[num] = _RecordedSteps(copies, partial(self.run, self._fixed, copies, num))
+        steps = self._steps[num]
+        for copy, row in zip(steps.rows, rows, strict=True):
+            copy.copy_(row)
+        return steps
 
     def run(self, fixed: list[Tensor], rows: list[Tensor], num: int) -> None:
-        """Run steps."""
+        """Run steps without a recording."""
         self._executor(fixed, rows, num=num, width=self._width)
 
     def num_bytes(self) -> int:
-        """Of the memory that is its own."""
+        """Size of the copies, in bytes; the state is not counted."""
         rows = [row for steps in self._steps.values() for row in steps.rows]
-        return sum(own.nbytes for own in (*self._fixed[len(self._state) :], *rows))
+        return sum(copy.nbytes for copy in (*self._fixed[len(self._state) :], *rows))
 
 
 def spans(num: int) -> Iterator[tuple[int, int]]:
-    """Cut steps into few lengths, powers of two, so that few recordings serve every number.
+    """Cut `num` steps into powers of two, so that few recordings serve any number of steps.
 
     >>> list(spans(19))
     [(0, 16), (16, 18), (18, 19)]
     """
     start = 0
     while start < num:
-        length = min(1 << ((num - start).bit_length() - 1), MOST_STEPS)
+        length = min(1 << ((num - start).bit_length() - 1), MAX_STEPS)
         yield start, start + length
         start += length

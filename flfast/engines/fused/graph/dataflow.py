@@ -1,4 +1,8 @@
-"""What a graph of traced operators says of its nodes: who changes what, and who sees whom."""
+"""Questions about a traced graph: which operators change which tensors, and which are views.
+
+The files that change graphs ask them: `rewrite.py`, `pooling.py`, `frozen_layers.py` and
+`native/`. `loop_source.py` asks which operators it may move out of the loop over steps.
+"""
 
 import operator
 from collections.abc import Iterator
@@ -9,47 +13,47 @@ from torch.fx import Graph, Node
 
 
 def calls(graph: Graph, *targets: Any) -> Iterator[Node]:
-    """Calls of any of some operators; the graph may change meanwhile."""
+    """All calls of the operators `targets`; the graph may be changed while iterating."""
     for node in list(graph.nodes):
         if is_call(node, *targets):
             yield node
 
 
 def is_call(node: Any, *targets: Any) -> bool:
-    """Whether an argument is a call of any of some operators."""
+    """Whether a node or other argument is a call of one of the operators `targets`."""
     return isinstance(node, Node) and node.op == "call_function" and node.target in targets
 
 
 def remove_unused(graph: Graph) -> None:
-    """Take out operators that nobody reads and that change nothing in place."""
+    """Remove operators without users that change nothing in place."""
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and not node.users and not is_mutable(node):
             graph.erase_node(node)
 
 
 def changed_nodes(graph: Graph) -> set[Node]:
-    """What in-place operators change, seen from any of its names."""
+    """All nodes whose memory an in-place operator writes, views included."""
     return {
         node
         for call in graph.nodes
-        for written in _written(call)
+        for written in _written_arguments(call)
         for node in (call, *same_memory(written))
     }
 
 
 def changes_between(first: Node, last: Node) -> bool:
-    """Whether anything that `first` reads is changed before `last`, not counting either."""
+    """Whether an operator strictly between `first` and `last` changes an input of `first`."""
     read = {memory for node in first.all_input_nodes for memory in same_memory(node)}
     node = first.next
     while node is not last:
-        if any(read.intersection(same_memory(written)) for written in _written(node)):
+        if any(read.intersection(same_memory(written)) for written in _written_arguments(node)):
             return True
         node = node.next
     return False
 
 
-def _written(node: Node) -> Iterator[Node]:
-    """Arguments that an operator changes in place."""
+def _written_arguments(node: Node) -> Iterator[Node]:
+    """The arguments that an operator changes in place."""
     if not is_mutable(node):
         return
     for place, argument in enumerate(_schema(node).arguments):
@@ -60,16 +64,16 @@ def _written(node: Node) -> Iterator[Node]:
 
 
 def same_memory(node: Node) -> Iterator[Node]:
-    """An operator's result, and what that is a view of, down to the tensor that was made."""
+    """A node, then the nodes that it is a view of, down to the one that allocated the memory."""
     value: Any = node
     while isinstance(value, Node):
         yield value
-        seen_through = value.op == "call_function" and (is_mutable(value) or is_view(value))
-        value = value.args[0] if seen_through else None
+        aliases = value.op == "call_function" and (is_mutable(value) or is_view(value))
+        value = value.args[0] if aliases else None
 
 
 def is_view(node: Node) -> bool:
-    """Whether an operator's result lies in the memory of its first argument."""
+    """Whether an operator's result is a view of its first argument."""
     if node.target is operator.getitem:
         return isinstance(node.args[0], Node) and is_view(node.args[0])
     return bool(getattr(node.target, "is_view", False))
@@ -91,17 +95,16 @@ def _schema(node: Node) -> Any:
 
 
 def invariants(graph: Graph, rows: set[Node]) -> set[Node]:
-    """Operators that need not be repeated when only `rows` change from step to step.
+    """Operators that can run once before the loop over steps.
 
     Args:
         graph: of a step.
-        rows: inputs that change; the others are the same tensors in every step, though the step
-            may change their values.
+        rows: inputs that are other tensors in every step. The other inputs are the same tensors,
+            but steps may change their values.
     """
     changed = changed_nodes(graph)
-    # What stays the same, and what stays at the same place: a view of changing values.
-    stable: set[Any] = set()
-    placed: set[Any] = set()
+    stable: set[Any] = set()  # values that no step changes
+    placed: set[Any] = set()  # views at a fixed address; steps may change their values
     for node in graph.nodes:
         if node.op in {"placeholder", "get_attr"} and node not in rows:
             placed.add(node)

@@ -1,7 +1,8 @@
-"""What a step computes of examples with weights that it does not change: once, not in every pass.
+"""Finds frozen layers in a traced step, and splits the graph into these layers and the rest.
 
-FedRep trains a head on the features of a body that rests; MOON compares with the features of two
-models that rest.
+FedRep trains a head on the features of a frozen body, and MOON compares with the features of two
+frozen models. `programs.py` calls `split_frozen` after `trace.simplified` and before
+`trace.lowered`; `run/features.py` computes the features once per client and stage.
 """
 
 from collections.abc import Collection
@@ -22,7 +23,7 @@ from flfast.engines.fused.graph.trace import placeholders
 
 aten = torch.ops.aten
 
-_COSTLY = {
+_EXPENSIVE = {
     aten.convolution.default,
     aten.mm.default,
     aten.addmm.default,
@@ -32,98 +33,100 @@ _COSTLY = {
 }
 
 
-class Halves(NamedTuple):
-    """A step in two.
+class SplitGraph(NamedTuple):
+    """A traced step in two parts.
 
     Attributes:
-        first: writes features into its last inputs, one for each.
-        rest: the step, with features behind the rows that it still reads.
-        reads: of every row, whether the rest reads it.
-        features: stand-ins for those of a batch, [B, ...].
+        frozen: computes features, and writes them into its last inputs.
+        rest: the local step. Its inputs end with the rows that it still reads, then features.
+        reads: for every row, whether the rest reads it.
+        features: stand-ins for the features of a batch, [B, ...]; they hold no values.
     """
 
-    first: GraphModule
+    frozen: GraphModule
     rest: GraphModule
     reads: list[bool]
     features: list[Tensor]
 
 
-def halves(module: GraphModule, *, sliced: int, varying: Collection[int]) -> Halves | None:
-    """A step's frozen part, and the rest; None if there is none that is worth it.
+def split_frozen(
+    module: GraphModule, *, sliced: int, varying: Collection[int]
+) -> SplitGraph | None:
+    """Split a step at its frozen layers; None if no expensive operator is frozen.
 
     Args:
-        module: of a step whose batches may be padded: no example sees another.
+        module: a traced step whose batches may be padded, so that examples are independent.
         sliced: number of its last inputs that are rows, each [B, ...].
-        varying: numbers of other inputs that are not the same in every pass, though this step
-            may not change them: weights that others change, what describes the batch as a whole.
+        varying: positions of other inputs whose values differ between calls: weights that another
+            kind of step trains, and what describes the batch as a whole.
     """
     graph = module.graph
     inputs = placeholders(graph)
     fixed, rows = inputs[: len(inputs) - sliced], inputs[len(inputs) - sliced :]
-    frozen = _frozen(graph, rows, {inputs[place] for place in varying})
+    frozen = _find_frozen(graph, rows, {inputs[place] for place in varying})
     features = [node for node in graph.nodes if node in frozen and node.users.keys() - frozen]
     values = [node.meta["val"] for node in features]
-    # The rest knows where features lie in memory.
+    # The rest is compiled for contiguous features.
     if not features or not all(isinstance(v, Tensor) and v.is_contiguous() for v in values):
         return None
-    rest, reads = _rest(graph, fixed, rows, frozen, features)
-    first = _first(graph, inputs, features)
-    return Halves(GraphModule(module, first), GraphModule(module, rest), reads, values)
+    rest, reads = _rest_graph(graph, fixed, rows, frozen, features)
+    first = _frozen_graph(graph, inputs, features)
+    return SplitGraph(GraphModule(module, first), GraphModule(module, rest), reads, values)
 
 
-def _frozen(graph: Graph, rows: list[Node], varying: set[Node]) -> set[Node]:
-    """Costly operators on examples, and what follows, as far as nothing that changes is read."""
-    steady = _steady(graph, rows, varying)
+def _find_frozen(graph: Graph, rows: list[Node], varying: set[Node]) -> set[Node]:
+    """The repeatable operators from the first expensive one on that depend on examples."""
+    repeatable = _find_repeatable(graph, rows, varying)
     frozen: dict[Node, None] = {}  # in order
-    of_rows = set(rows)
-    for node in steady:
+    from_rows = set(rows)
+    for node in repeatable:
         read = set(node.all_input_nodes)
-        if read & of_rows:
-            of_rows.add(node)
-            if node.target in _COSTLY or read & frozen.keys():
+        if read & from_rows:
+            from_rows.add(node)
+            if node.target in _EXPENSIVE or read & frozen.keys():
                 frozen[node] = None
-    # A view of a feature takes no time, but would take memory.
+    # Storing a view of a feature would take memory and save no time.
     for node in reversed(list(frozen)):
         if is_view(node) and not node.users.keys() & frozen.keys():
             del frozen[node]
     return set(frozen)
 
 
-def _steady(graph: Graph, rows: list[Node], varying: set[Node]) -> list[Node]:
-    """What gives the same for an example in every pass, in order."""
+def _find_repeatable(graph: Graph, rows: list[Node], varying: set[Node]) -> list[Node]:
+    """The nodes whose value for an example is the same in every step, in order."""
     num = rows[0].meta["val"].shape[0]
     changed = changed_nodes(graph) | varying
-    steady: dict[Node, None] = {}
-    of_rows = set(rows)
+    repeatable: dict[Node, None] = {}
+    from_rows = set(rows)
     for node in graph.nodes:
         if node.op in {"placeholder", "get_attr"}:
             if node not in changed:
-                steady[node] = None
-        elif _repeats(node, changed) and steady.keys() >= set(node.all_input_nodes):
-            reads_rows = not of_rows.isdisjoint(node.all_input_nodes)
-            if not reads_rows or _by_example(node, num):
-                steady[node] = None
+                repeatable[node] = None
+        elif _is_deterministic(node, changed) and repeatable.keys() >= set(node.all_input_nodes):
+            reads_rows = not from_rows.isdisjoint(node.all_input_nodes)
+            if not reads_rows or _has_batch_axis(node, num):
+                repeatable[node] = None
             if reads_rows:
-                of_rows.add(node)
-    return list(steady)
+                from_rows.add(node)
+    return list(repeatable)
 
 
-def _repeats(node: Node, changed: set[Node]) -> bool:
-    """Whether an operator gives the same again."""
+def _is_deterministic(node: Node, changed: set[Node]) -> bool:
+    """Whether an operator gives the same result again for the same inputs."""
     return not (
         node.op != "call_function" or node in changed or is_mutable(node) or is_random(node)
     )
 
 
-def _by_example(node: Node, num: int) -> bool:
-    """Whether a value has `num` rows."""
+def _has_batch_axis(node: Node, num: int) -> bool:
+    """Whether the first axis of a value has the batch's size `num`."""
     value = node.meta.get("val")
     parts = value if isinstance(value, (tuple, list)) else [value]
     return all(isinstance(part, Tensor) and part.shape[:1] == (num,) for part in parts)
 
 
-def _first(graph: Graph, inputs: list[Node], features: list[Node]) -> Graph:
-    """A graph that writes features where its last inputs are."""
+def _frozen_graph(graph: Graph, inputs: list[Node], features: list[Node]) -> Graph:
+    """A graph that computes features and writes them into its last inputs."""
     needed: set[Node] = set()
     pending = list(features)
     while pending:
@@ -133,7 +136,7 @@ def _first(graph: Graph, inputs: list[Node], features: list[Node]) -> Graph:
             pending += node.all_input_nodes
     new = Graph()
     copies = {node: new.node_copy(node) for node in inputs}
-    places = [_feature(new, i, node) for i, node in enumerate(features)]
+    places = [_feature_input(new, i, node) for i, node in enumerate(features)]
     for node in graph.nodes:
         if node in needed and node not in copies:
             copies[node] = new.node_copy(node, copies.__getitem__)
@@ -143,13 +146,13 @@ def _first(graph: Graph, inputs: list[Node], features: list[Node]) -> Graph:
     return new
 
 
-def _rest(
+def _rest_graph(
     graph: Graph, fixed: list[Node], rows: list[Node], frozen: set[Node], features: list[Node]
 ) -> tuple[Graph, list[bool]]:
-    """The graph without what is frozen, and of every row, whether it is read."""
+    """The graph without frozen operators, and for every row, whether it is still read."""
     new = Graph()
     copies = {node: new.node_copy(node) for node in (*fixed, *rows)}
-    copies |= {node: _feature(new, i, node) for i, node in enumerate(features)}
+    copies |= {node: _feature_input(new, i, node) for i, node in enumerate(features)}
     for node in graph.nodes:
         if node.op in {"call_function", "get_attr"} and node not in frozen:
             copies[node] = new.node_copy(node, copies.__getitem__)
@@ -162,7 +165,8 @@ def _rest(
     return new, reads
 
 
-def _feature(graph: Graph, number: int, like: Node) -> Node:
+def _feature_input(graph: Graph, number: int, like: Node) -> Node:
+    """A new input with the shape and type of a feature."""
     place = graph.placeholder(f"feature_{number}")
     place.meta = dict(like.meta)
     return place

@@ -1,4 +1,9 @@
-"""The local step as a function of tensors alone: objective, gradient, correction, update."""
+"""The local step as a function of tensors: objective, gradient, correction, clipping, update.
+
+`engines/fused/training.py` makes one `LocalStep` per stage. `programs.py` never runs it directly
+in training: `trace.py` records the operators that it runs, and these are compiled. So nothing here
+may depend on the values of tensors, and a step draws no numbers from Python.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,15 +18,15 @@ from flfast.lit.task import LocalTask
 from flfast.state.tree import Tree, leaves, tree_map
 
 Step = Callable[[Tree, Tree, Tree, Tree], None]
-"""(state, context, settings, batch) -> None; the state is changed in place."""
+"""(state, context, settings, batch) -> None; changes the state in place."""
 
 
 class Clip(NamedTuple):
-    """Gradient clipping, as `trainer.gradient_clip_val` and `_algorithm` ask for it.
+    """Gradient clipping by `trainer.gradient_clip_val` and `trainer.gradient_clip_algorithm`.
 
     Attributes:
-        limit: of the norm over all parameters, or of every value; 0 is off.
-        by_value: clamp values instead of scaling the norm.
+        limit: largest norm over all parameters, or largest absolute value; 0 is off.
+        by_value: clamp every value instead of scaling by the norm.
     """
 
     limit: float = 0.0
@@ -32,21 +37,23 @@ NO_CLIP = Clip()
 
 
 class LocalStep:
-    """Pure functions of one client's local step; every tree's leaves are tensors.
+    """One client's local step. Its methods change the state in place and nothing else.
 
-    - state: `params`, `buffers`, `optimizer`, `loss` [], and with
-      micro-batches `grads`.
-    - context: `server`, `client`, `start`, as an algorithm's `Context` has them.
+    They take four trees of tensors:
+
+    - state: `params`, `buffers`, `optimizer`, `loss` [], and with micro-batches `grads`.
+    - context: `server`, `client`, `start`, as in an algorithm's `Context`.
     - settings: `lr` [], float64.
-    - batch: `inputs` [b, ...], `targets` int64 [b], `weights` [b] that sum to one and are zero
-      for padding, `num` [] examples without padding, `share` [] of the local step.
+    - batch: `inputs` [B, ...], `targets` int64 [B]; `weights` [B], which sum to one and are zero
+      for padding; `num` [], the number of examples without padding; `share` [], the weight of a
+      micro-batch in its local step.
 
     Args:
         model: in training mode.
-        algorithm: gives objective and gradient correction.
-        optimizer: the update.
-        trained: names of parameters.
-        joint: leaves beside the model's, `{"params": ..., "buffers": ...}`.
+        algorithm: gives the objective and the gradient correction.
+        optimizer: gives the update.
+        trained: names of the parameters to train.
+        joint: leaves that train beside the model, `{"params": ..., "buffers": ...}`.
         clip: gradient clipping.
     """
 
@@ -62,27 +69,31 @@ class LocalStep:
     ) -> None:
         self.model, self.algorithm, self.optimizer, self.clip = model, algorithm, optimizer, clip
         self.trained, self.joint = trained, joint
-        self._reached: list[str] = []
+        self._with_gradient: list[str] = []
 
     def whole(self, state: Tree, context: Tree, settings: Tree, batch: Tree) -> None:
-        """A local step of one batch."""
-        # A gradient of lr * loss costs nothing; a gradient times lr passes over it once more.
+        """Take a local step of one batch."""
+        # The gradient of lr * loss costs nothing extra. Multiplying the gradient by lr would
+        # read and write all of it once more.
         exact = all(p.dtype in {torch.float32, torch.float64} for p in state["params"].values())
-        linear = exact and self.optimizer.scaled and not self._changes_gradients
-        seed = settings["lr"] if linear else torch.ones_like(settings["lr"])
-        grads = self._gradients(state, context, settings, batch, seed=seed)
-        self._update(state, context, settings, grads, scaled=linear)
+        scaled = exact and self.optimizer.scaled and not self._changes_gradients
+        factor = settings["lr"] if scaled else torch.ones_like(settings["lr"])
+        grads = self._gradients(state, context, settings, batch, factor=factor)
+        self._update(state, context, settings, grads, scaled=scaled)
 
     def accumulate(self, state: Tree, context: Tree, settings: Tree, batch: Tree) -> None:
-        """Add a micro-batch's share of the gradient to `state["grads"]`."""
-        grads = self._gradients(state, context, settings, batch, seed=batch["share"])
+        """Add a micro-batch's gradient, times its share, to `state["grads"]`."""
+        grads = self._gradients(state, context, settings, batch, factor=batch["share"])
         for name, grad in grads.items():
             state["grads"][name].add_(grad)
 
     def apply(self, state: Tree, context: Tree, settings: Tree, batch: Tree) -> None:
-        """Take the step with the gradient accumulated, and begin a new one; traced last."""
-        # torch.optim leaves parameters alone that the objective does not reach.
-        grads = {name: state["grads"][name] for name in self._reached}
+        """Take the step with the accumulated gradient, and reset it.
+
+        `accumulate` must be traced before, because it finds which parameters have a gradient.
+        """
+        # Like torch.optim, do not update parameters that the objective does not use.
+        grads = {name: state["grads"][name] for name in self._with_gradient}
         self._update(state, context, settings, grads, scaled=False)
         for grad in state["grads"].values():
             grad.zero_()
@@ -92,11 +103,12 @@ class LocalStep:
         return self.algorithm.correct is not None or bool(self.clip.limit)
 
     def _gradients(
-        self, state: Tree, context: Tree, settings: Tree, batch: Tree, *, seed: Tensor
+        self, state: Tree, context: Tree, settings: Tree, batch: Tree, *, factor: Tensor
     ) -> Tree:
-        own = {n: b for n, b in state["buffers"].items() if n not in self.joint["buffers"]}
-        beside = {name: state["buffers"][name] for name in self.joint["buffers"]}
-        task = LocalTask(self.model, buffers=own, weights=batch["weights"])
+        """Gradients of `factor` times the objective; adds the loss to `state["loss"]`."""
+        joint_buffers = {name: state["buffers"][name] for name in self.joint["buffers"]}
+        model_buffers = {n: b for n, b in state["buffers"].items() if n not in joint_buffers}
+        task = LocalTask(self.model, buffers=model_buffers, weights=batch["weights"])
         ctx = _context(context, settings)
         with torch.enable_grad():
             params = {
@@ -104,18 +116,19 @@ class LocalStep:
                 for name, p in state["params"].items()
             }
             examples = Batch(batch["inputs"], batch["targets"])
-            loss = self.algorithm.loss(task, {**params, **beside}, examples, ctx)
-            wanted = [params[name] for name in self.trained]
-            grads = torch.autograd.grad(loss, wanted, seed.to(loss.dtype), allow_unused=True)
+            loss = self.algorithm.loss(task, {**params, **joint_buffers}, examples, ctx)
+            trained = [params[name] for name in self.trained]
+            grads = torch.autograd.grad(loss, trained, factor.to(loss.dtype), allow_unused=True)
         state["loss"].addcmul_(loss.detach(), batch["num"])
         pairs = zip(self.trained, grads, strict=True)
-        found = {name: grad for name, grad in pairs if grad is not None}
-        self._reached = list(found)
-        return found
+        by_name = {name: grad for name, grad in pairs if grad is not None}
+        self._with_gradient = list(by_name)
+        return by_name
 
     def _update(
         self, state: Tree, context: Tree, settings: Tree, grads: Tree, *, scaled: bool
     ) -> None:
+        """Correct and clip gradients, and update parameters; `scaled` gradients include lr."""
         params, lr = state["params"], settings["lr"]
         if self.algorithm.correct is not None:
             corrected = self.algorithm.correct(grads, params, _context(context, settings))

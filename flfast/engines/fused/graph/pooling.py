@@ -1,4 +1,7 @@
-"""Max-pooling before relu instead of behind it: a fraction of the values, the same numbers."""
+"""Moves max-pooling before ReLU, which then works on fewer values and gives the same numbers.
+
+`trace.simplified` runs this after `rewrite.py` and before `native/lowering.py`.
+"""
 
 import operator
 from typing import Any
@@ -12,13 +15,13 @@ aten = torch.ops.aten
 
 
 def pool_first(graph: Graph) -> None:
-    """max_pool(relu(x)) becomes relu(max_pool(x)), and the gradient's mask moves along.
+    """Turn max_pool(relu(x)) into relu(max_pool(x)), and move the mask of the gradient with it.
 
-    The largest value of a window stays the largest. Where it is not positive, the windows may
-    disagree on its place, but no gradient passes.
+    ReLU keeps the largest value of a window the largest. If that value is not positive, the two
+    forms may choose different positions, but ReLU lets no gradient pass there.
 
     Args:
-        graph: a step.
+        graph: a traced step; changed in place.
     """
     for node in calls(graph, aten.max_pool2d_with_indices.default):
         relu: Any = node.args[0]
@@ -28,13 +31,14 @@ def pool_first(graph: Graph) -> None:
 
 
 def _swap(graph: Graph, relu: Node, pool: Node) -> None:
+    """Swap one pair, if nothing else depends on the order."""
     others = [user for user in relu.users if user is not pool]
     backward = [user for user in others if _is_backward(user, relu)]
     masks = [user for user in others if user not in backward]
     values = [user for user in pool.users if is_call(user, operator.getitem) and user.args[1] == 0]
     if len(values) != 1 or not all(_is_mask(mask, relu, backward) for mask in masks):
         return
-    if len(masks) != len(backward):  # without its mask, a gradient needs it
+    if len(masks) != len(backward):  # a gradient without a mask needs the relu's own values
         return
     x: Any = relu.args[0]
     pool.replace_input_with(relu, x)
@@ -45,20 +49,23 @@ def _swap(graph: Graph, relu: Node, pool: Node) -> None:
     for mask in masks:
         unpool: Any = mask.args[0]
         with graph.inserting_before(unpool):
-            few = graph.call_function(aten.threshold_backward.default, (unpool.args[0], pooled, 0))
-        few.meta["val"] = unpool.args[0].meta["val"]
-        unpool.args = (few, x, *unpool.args[2:])
+            grad = graph.call_function(
+                aten.threshold_backward.default, (unpool.args[0], pooled, 0)
+            )
+        grad.meta["val"] = unpool.args[0].meta["val"]
+        unpool.args = (grad, x, *unpool.args[2:])
         mask.replace_all_uses_with(unpool)
         graph.erase_node(mask)
 
 
 def _is_backward(node: Node, relu: Node) -> bool:
-    """Whether a node spreads gradients over the windows of `relu`, and does no more with it."""
+    """Whether a node is the backward pass of pooling `relu`, and reads `relu` once."""
     unpools = is_call(node, aten.max_pool2d_with_indices_backward.default)
     return unpools and node.args[1] is relu and list(node.all_input_nodes).count(relu) == 1
 
 
 def _is_mask(node: Node, relu: Node, backward: list[Node]) -> bool:
+    """Whether a node masks the gradient of one of the `backward` nodes with `relu`."""
     masks = is_call(node, aten.threshold_backward.default) and node.args[1:] == (relu, 0)
     unpool: Any = node.args[0]
     return masks and unpool in backward and len(unpool.users) == 1

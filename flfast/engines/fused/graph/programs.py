@@ -1,4 +1,13 @@
-"""Programs of a local step: traced when first needed, and the last used ones kept."""
+"""Compiles local steps when they are first needed, keeps them, and runs them over rows.
+
+The files of `run/` call this one, and it calls the rest of `graph/` in this order:
+
+1. `trace.py` records a step of `local_step.py` as a graph of torch operators.
+2. `frozen_layers.py` splits the graph where layers are frozen.
+3. `rewrite.py`, `pooling.py` and `native/lowering.py` make the graph faster.
+4. `vmapped.py` turns the graph into one for a stack of clients.
+5. `executor.py` compiles a loop over steps, which `cuda_graphs.py` replays on a GPU.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
@@ -12,25 +21,26 @@ from torch.fx import GraphModule
 
 from flfast.engines.fused.graph.cuda_graphs import CudaGraphs, Recorder, Replayed
 from flfast.engines.fused.graph.executor import Executor, executor
-from flfast.engines.fused.graph.frozen_layers import Halves, halves
+from flfast.engines.fused.graph.frozen_layers import SplitGraph, split_frozen
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like, lowered, operators, rewritten, simplified
-from flfast.engines.fused.graph.vmapped import stacked
+from flfast.engines.fused.graph.vmapped import vmap_graph
 from flfast.state.tree import Tree, leaves
 
-KEPT = 64
-"""Programs; where batches must keep their sizes, every size of a population may need its own."""
+MAX_PROGRAMS = 64
+"""Programs kept. Where batches must keep their size, every size of a client needs its own."""
 
 
-class Programs:
-    """Runs local steps, alone or for a stack of clients.
+class StepPrograms:
+    """The compiled programs of one local step, for single clients and for stacks.
 
     Args:
         step: the local step.
 
     Attributes:
-        recorder: makes programs repeatable, where launching operators takes longer than they do.
-        splits: steps in two, the last used ones.
+        recorder: records programs for replay, where launching operators takes longer than running
+            them; None runs operator by operator.
+        splits: split steps, the most recently used ones.
     """
 
     def __init__(self, step: LocalStep) -> None:
@@ -38,188 +48,203 @@ class Programs:
         device = next(step.model.parameters()).device
         self.recorder: Recorder | None = CudaGraphs(device) if device.type == "cuda" else None
         self._programs: OrderedDict[Hashable, Executor] = OrderedDict()
-        self.splits: OrderedDict[Hashable, FrozenSplit | None] = OrderedDict()
+        self.splits: OrderedDict[Hashable, SplitStep | None] = OrderedDict()
 
-    def bind(self, kind: str, trees: list[Tree], *, alone: list[Tree] | None = None) -> "Bound":
-        """Local steps that will differ in nothing but their rows.
+    def bind(
+        self, kind: str, trees: list[Tree], *, single: list[Tree] | None = None
+    ) -> "BoundStep":
+        """Bind the inputs that all steps share; rows are given with each call.
 
         Args:
-            kind: which function of `LocalStep`: `whole`, `accumulate` or `apply`.
-            trees: state, context, settings and batch, but for what changes from step to step.
-            alone: of a stack, the trees of any one of its clients; leaves of `trees` that have one
-                axis more are then [S, ...].
+            kind: method of `LocalStep`: `whole`, `accumulate` or `apply`.
+            trees: state, context, settings, and the part of the batch that is no row.
+            single: for a stack, the trees of any one of its clients. Leaves of `trees` that have
+                one axis more are [S, ...]; all clients share the others.
         """
-        return Bound(self, kind, trees, alone)
+        return BoundStep(self, kind, trees, single)
 
     def operators(self, kind: str, trees: list[Tree], rows: Tree) -> GraphModule:
-        """The operators of a client's step; its arguments as of `run`, rows of one step."""
+        """The traced step of one client.
+
+        Args:
+            kind: see `bind`.
+            trees: see `bind`.
+            rows: of one step, each [B, ...].
+        """
         *rest, batch = trees
         with torch.inference_mode(mode=False):
             return operators(getattr(self.step, kind), [*rest, {**batch, **rows}])
 
-    def program(self, key: Hashable, make: Callable[[], Executor], *, in_place: int) -> Executor:
-        """The program kept by a key.
+    def program(self, key: Hashable, make: Callable[[], Executor], *, num_state: int) -> Executor:
+        """The program of a key, compiled when it is first needed.
 
         Args:
-            key: all that programs differ in.
+            key: everything in which programs differ.
             make: compiles it.
-            in_place: number of its first inputs that are state.
+            num_state: number of its first inputs that are state, changed in place.
         """
         if key not in self._programs:
             made = make()
             self._programs[key] = (
-                Replayed(made, self.recorder, in_place=in_place) if self.recorder else made
+                Replayed(made, self.recorder, num_state=num_state) if self.recorder else made
             )
-            if len(self._programs) > KEPT:
+            if len(self._programs) > MAX_PROGRAMS:
                 self._programs.popitem(last=False)
         self._programs.move_to_end(key)
         return self._programs[key]
 
 
-class Bound:
-    """Local steps over rows; see `Programs.bind`."""
+class BoundStep:
+    """A local step with its shared inputs; called with rows. See `StepPrograms.bind`."""
 
     def __init__(
-        self, programs: Programs, kind: str, trees: list[Tree], alone: list[Tree] | None
+        self, programs: StepPrograms, kind: str, trees: list[Tree], single: list[Tree] | None
     ) -> None:
-        self._programs, self._kind, self._alone = programs, kind, alone
-        self._trees = trees if alone is None else alone
+        self._programs, self._kind, self._single = programs, kind, single
+        self._trees = trees if single is None else single
         self._fixed = [leaf for tree in trees for leaf in leaves(tree)]
-        self._in_place = len(list(leaves(trees[0])))
+        self._num_state = len(list(leaves(trees[0])))
         self._shared: tuple[bool, ...] | None = None
-        if alone is not None:
-            singles = [leaf for tree in alone for leaf in leaves(tree)]
+        if single is not None:
+            singles = [leaf for tree in single for leaf in leaves(tree)]
             pairs = zip(self._fixed, singles, strict=True)
-            self._shared = tuple(leaf.ndim == single.ndim for leaf, single in pairs)
+            self._shared = tuple(leaf.ndim == one.ndim for leaf, one in pairs)
         self._device_type = self._fixed[0].device.type
         self._autocast = torch.is_autocast_enabled(self._device_type)
-        # Types and places in memory are in the program: weights of round 1 may have others.
+        # A program is compiled for data types and memory layouts. The weights of round 1 may
+        # have others than those of later rounds.
         context = zip(_names(trees[1]), leaves(trees[1]), strict=True)
-        read = tuple((name, leaf.dtype, leaf.is_contiguous()) for name, leaf in context)
-        self._key = (kind, read, self._autocast, self._shared)
-        self._found: dict[Hashable, Executor] = {}
+        layout = tuple((name, leaf.dtype, leaf.is_contiguous()) for name, leaf in context)
+        self._key = (kind, layout, self._autocast, self._shared)
+        self._executors: dict[Hashable, Executor] = {}
 
     def __call__(self, rows: Tree, *, num: int) -> None:
         """Take `num` steps.
 
         Args:
-            rows: the rest of the batch by name, each [num, ...], of a stack [num, S, ...].
-            num: steps.
+            rows: the rest of the batch by name, each [num, ...]; for a stack [num, S, ...].
+            num: number of steps.
         """
         given = list(rows.values())
-        axes = 1 if self._alone is None else 2
+        axes = 1 if self._single is None else 2
         shapes = tuple(row.shape[axes:] for row in given)
-        if shapes not in self._found:
-            make = partial(self._make, rows)
+        if shapes not in self._executors:
+            make = partial(self._compile, rows)
             key = (self._key, tuple(rows), shapes)
-            self._found[shapes] = self._programs.program(key, make, in_place=self._in_place)
-        width = 1 if self._alone is None else given[0].shape[1]
-        self._run(self._found[shapes], given, num=num, width=width)
+            self._executors[shapes] = self._programs.program(key, make, num_state=self._num_state)
+        width = 1 if self._single is None else given[0].shape[1]
+        self._run(self._executors[shapes], given, num=num, width=width)
 
     def _run(self, program: Executor, rows: list[Tensor], *, num: int, width: int = 1) -> None:
-        # Autocast is in the program.
+        # The traced operators already contain autocast's casts.
         off = torch.autocast(self._device_type, enabled=False) if self._autocast else nullcontext()
         with off:
             program(self._fixed, rows, num=num, width=width)
 
-    def features(self, split: "FrozenSplit", rows: Tree, *, size: int) -> list[Tensor]:
-        """What the first half makes of rows, each [M, ...]: tensors [M, ...].
+    def run_frozen(self, split: "SplitStep", rows: Tree, *, size: int) -> list[Tensor]:
+        """Features of rows, each [M, ...]. Changes nothing else.
 
         Args:
-            split: the halves.
-            rows: M is a multiple of the size.
-            size: B of the split.
+            split: the split step.
+            rows: each [M, ...]; M is a multiple of `size`.
+            size: batch size B of the split.
         """
         num = len(next(iter(rows.values()))) // size
-        found = [leaf.new_empty((num * size, *leaf.shape[1:])) for leaf in split.features]
-        given = [*rows.values(), *found]
-        self._run(split.first, [row.unflatten(0, (num, size)) for row in given], num=num)
-        return found
+        features = [leaf.new_empty((num * size, *leaf.shape[1:])) for leaf in split.features]
+        given = [*rows.values(), *features]
+        self._run(split.frozen, [row.unflatten(0, (num, size)) for row in given], num=num)
+        return features
 
-    def go_on(self, split: "FrozenSplit", rows: Tree, *, num: int) -> None:
-        """Take `num` steps by the second half.
+    def run_rest(self, split: "SplitStep", rows: Tree, *, num: int) -> None:
+        """Take `num` steps from features.
 
         Args:
-            split: the halves.
-            rows: those of `split.reads`, then features, each [num, B, ...].
-            num: steps.
+            split: the split step.
+            rows: those named in `split.reads`, then features, each [num, B, ...].
+            num: number of steps.
         """
         self._run(split.rest, list(rows.values()), num=num)
 
-    def split(self, rows: Tree) -> "FrozenSplit | None":
-        """The steps in two; None where nothing costly is frozen. Not for stacks.
+    def split(self, rows: Tree) -> "SplitStep | None":
+        """The step split at its frozen layers; None where no expensive layer is frozen.
+
+        Stacks cannot be split.
 
         Args:
-            rows: of one step, each [B, ...]; no values are read.
+            rows: of one step, each [B, ...]; only shapes and types are read.
         """
         key = (self._key, *((name, row.shape) for name, row in rows.items()))
         splits = self._programs.splits
         if key not in splits:
-            found = self.in_halves(rows)
+            graphs = self._split_graph(rows)
             with torch.inference_mode(mode=False):
-                splits[key] = None if found is None else self._split(found, rows, key)
-            if len(splits) > KEPT:
+                splits[key] = None if graphs is None else self._compile_split(graphs, rows, key)
+            if len(splits) > MAX_PROGRAMS:
                 splits.popitem(last=False)
         splits.move_to_end(key)
         return splits[key]
 
-    def _split(self, found: Halves, rows: Tree, key: tuple[Hashable, ...]) -> "FrozenSplit":
-        read = [name for name, used in zip(rows, found.reads, strict=True) if used]
-        num = len(found.features)
-        rest = self._programs.program(
-            ("rest", *key),
-            lambda: executor(lowered(found.rest), sliced=len(read) + num),
-            in_place=self._in_place,
-        )
-        first = executor(lowered(found.first), sliced=len(rows) + num)
-        return FrozenSplit(first, rest, read, [like(leaf) for leaf in found.features])
-
-    def in_halves(self, rows: Tree) -> Halves | None:
-        """The traced step in two; see `frozen.halves`."""
+    def _split_graph(self, rows: Tree) -> SplitGraph | None:
         module = self._programs.operators(self._kind, self._trees, rows)
         state, *_, batch = self._trees
-        changing = {f"params.{name}" for name in self._programs.step.trained}
-        varying = [place for place, name in enumerate(_names(state)) if name in changing]
+        trained = {f"params.{name}" for name in self._programs.step.trained}
+        varying = [place for place, name in enumerate(_names(state)) if name in trained]
         varying += range(len(self._fixed) - len(batch), len(self._fixed))
         with torch.inference_mode(mode=False):
-            return halves(simplified(module), sliced=len(rows), varying=varying)
+            return split_frozen(simplified(module), sliced=len(rows), varying=varying)
 
-    def _make(self, rows: Tree) -> Executor:
-        one = (0,) if self._alone is None else (0, 0)
-        first = {name: row[one] for name, row in rows.items()}
+    def _compile_split(
+        self, graphs: SplitGraph, rows: Tree, key: tuple[Hashable, ...]
+    ) -> "SplitStep":
+        reads = [name for name, read in zip(rows, graphs.reads, strict=True) if read]
+        num = len(graphs.features)
+        rest = self._programs.program(
+            ("rest", *key),
+            lambda: executor(lowered(graphs.rest), sliced=len(reads) + num),
+            num_state=self._num_state,
+        )
+        frozen = executor(lowered(graphs.frozen), sliced=len(rows) + num)
+        return SplitStep(frozen, rest, reads, [like(leaf) for leaf in graphs.features])
+
+    def _compile(self, rows: Tree) -> Executor:
+        index = (0,) if self._single is None else (0, 0)
+        first = {name: row[index] for name, row in rows.items()}
         module = self._programs.operators(self._kind, self._trees, first)
         *rest, batch = self._trees
         with torch.inference_mode(mode=False):
-            return _compiled(module, [*rest, batch, first], self._shared)
+            return _executor(module, [*rest, batch, first], self._shared)
 
 
-class FrozenSplit(NamedTuple):
-    """Steps in two; see `frozen.halves`.
+class SplitStep(NamedTuple):
+    """The compiled parts of a `SplitGraph`.
 
     Attributes:
-        first: from examples to features.
-        rest: a step that reads features.
-        reads: names of the rows that the rest reads, too.
-        features: stand-ins for those of a batch, [B, ...].
+        frozen: computes features of examples.
+        rest: the local step, which reads features.
+        reads: names of the rows that the rest still reads.
+        features: stand-ins for the features of a batch, [B, ...]; they hold no values.
     """
 
-    first: Executor
+    frozen: Executor
     rest: Executor
     reads: list[str]
     features: list[Tensor]
 
 
-def _compiled(module: GraphModule, trees: list[Tree], shared: tuple[bool, ...] | None) -> Executor:
+def _executor(module: GraphModule, trees: list[Tree], shared: tuple[bool, ...] | None) -> Executor:
+    """Compile a step: for one client, or for stacks of any width where `shared` is given."""
     sliced = len(trees[-1])
     if shared is None:
         return executor(rewritten(module), sliced=sliced)
     singles = [leaf for tree in trees for leaf in leaves(tree)]
     shared = (*shared, *[False] * sliced)
-    pair = (rewritten(stacked(module, singles, shared, width)) for width in (2, 3))
+    # Two widths show how the operators depend on the number of clients.
+    pair = (rewritten(vmap_graph(module, singles, shared, width)) for width in (2, 3))
     return executor(*pair, sliced=sliced)
 
 
 def _names(tree: Tree, prefix: str = "") -> Iterator[Any]:
+    """The leaves' dotted names, in the order of `leaves`."""
     for name, leaf in tree.items():
         if isinstance(leaf, dict):
             yield from _names(leaf, f"{prefix}{name}.")

@@ -1,4 +1,9 @@
-"""Rewriting a traced step: what autograd left behind goes, updates take gradients as products."""
+"""Rewrites a traced step into fewer operators without changing what it computes.
+
+Autograd leaves operators without effect; these are removed. An update that subtracts a gradient
+`a @ b` becomes one `addmm`, which never stores the gradient. `trace.simplified` runs this first,
+then `pooling.py`.
+"""
 
 from typing import Any
 
@@ -27,14 +32,14 @@ _UPDATES: dict[Any, int] = {aten.sub_.Tensor: -1, aten.add_.Tensor: 1}
 
 
 def rewrite(graph: Graph) -> None:
-    """Make the graph shorter without changing what it computes."""
+    """Rewrite a graph in place; see the module."""
     _simplify(graph)
     changed = changed_nodes(graph)
     for node in calls(graph, *_UPDATES):
-        _spread_update(graph, node, changed)
+        _split_update(graph, node, changed)
     remove_unused(graph)
     for node in calls(graph, aten.mul.Tensor):
-        _scale_once(graph, node)
+        _merge_scalings(graph, node)
     remove_unused(graph)
     changed = changed_nodes(graph)
     for node in calls(graph, *_UPDATES):
@@ -44,11 +49,11 @@ def rewrite(graph: Graph) -> None:
 
 
 def _simplify(graph: Graph) -> None:
-    """Take out what autograd left: copies of nothing, views that change nothing, and the like."""
+    """Remove operators without effect: detach, views of equal shape, double transposes, x ** 1."""
     for node in calls(graph, aten.detach.default, aten.alias.default, aten.lift_fresh.default):
         _replace(node, node.args[0])
     for node in calls(graph, *_RESHAPES):
-        if _are_alike(node, node.args[0]):
+        if _same_shape_and_dtype(node, node.args[0]):
             _replace(node, node.args[0])
     for node in calls(graph, aten.t.default, aten.transpose.int):
         inner: Any = node.args[0]
@@ -60,11 +65,11 @@ def _simplify(graph: Graph) -> None:
     remove_unused(graph)
 
 
-def _scale_once(graph: Graph, node: Node) -> None:
-    """(x * a) * b of numbers a and b becomes x * (a * b), with one pass over x."""
-    pair = [_number(argument) for argument in node.args]
+def _merge_scalings(graph: Graph, node: Node) -> None:
+    """Turn (x * a) * b with scalars a and b into x * (a * b), which reads x once."""
+    pair = [_unexpanded(argument) for argument in node.args]
     tensors = [part for part in pair if not _is_scalar(part)]
-    if len(tensors) != 1 or not _are_alike(tensors[0], node):
+    if len(tensors) != 1 or not _same_shape_and_dtype(tensors[0], node):
         return
     value: Any = tensors[0]
     scale = next(part for part in pair if part is not value)
@@ -77,29 +82,29 @@ def _scale_once(graph: Graph, node: Node) -> None:
             _replace(node, _like(node, graph, aten.mul.Tensor, value, scale))
 
 
-def _number(value: Any) -> Any:
-    """What a tensor of one number in all places repeats; anything else as it is."""
+def _unexpanded(value: Any) -> Any:
+    """The scalar that an `expand` repeats; any other value unchanged."""
     repeats = is_call(value, aten.expand.default) and _is_scalar(value.args[0])
     return value.args[0] if repeats else value
 
 
 def _fuse_update(graph: Graph, node: Node, changed: set[Node]) -> None:
-    """P -= a @ b becomes one operator, and the gradient never exists in memory."""
+    """Turn p -= a @ b into one operator, so that the gradient never exists in memory."""
     target: Any
     update: Any
     target, update = node.args
     if node.kwargs or not isinstance(update, Node) or len(update.users) > 1:
         return
     product = _PRODUCTS.get(update.target)
-    if product is None or not _are_alike(target, update):
+    if product is None or not _same_shape_and_dtype(target, update):
         return
-    # The product moves behind whatever happens before the update.
+    # The product moves to the update. No operator may change its factors before that.
     if any(changed.intersection(same_memory(factor)) for factor in update.all_input_nodes):
         return
     options: dict[str, Any] = {"beta": 1, "alpha": _UPDATES[node.target]}
     decay = target
-    if is_call(decay, aten.mul_.Tensor) and _can_wait(decay, node):
-        # momentum * buffer + gradient: the product can do both.
+    if is_call(decay, aten.mul_.Tensor) and _can_defer(decay, node):
+        # momentum * buffer + gradient: the factor beta of addmm does the decay, too.
         target, options["beta"] = decay.args
     with graph.inserting_before(node):
         fused = graph.call_function(product, (target, *update.args), options)
@@ -108,8 +113,8 @@ def _fuse_update(graph: Graph, node: Node, changed: set[Node]) -> None:
         graph.erase_node(decay)
 
 
-def _spread_update(graph: Graph, node: Node, changed: set[Node]) -> None:
-    """P -= (a @ b + c) * s becomes p -= c * s and p -= (a * s) @ b, which needs no a @ b."""
+def _split_update(graph: Graph, node: Node, changed: set[Node]) -> None:
+    """Turn p -= (a @ b + c) * s into p -= c * s and p -= (a * s) @ b, which stores no a @ b."""
     target: Any
     update: Any
     target, update = node.args
@@ -119,14 +124,15 @@ def _spread_update(graph: Graph, node: Node, changed: set[Node]) -> None:
     if node.kwargs or not is_call(total, aten.add.Tensor) or total.kwargs:
         return
     product, rest = sorted(total.args, key=lambda part: not is_call(part, *_PRODUCTS))
-    if not is_call(product, *_PRODUCTS) or not _are_alike(target, product):
+    if not is_call(product, *_PRODUCTS) or not _same_shape_and_dtype(target, product):
         return
     if any(len(part.users) > 1 for part in {update, total, product}):
         return
-    # All is read where the update was, and the second part after the first has changed p.
+    # Both updates read their inputs at the old update's place, the second one after the first
+    # has changed p. No input may change in place.
     read = [part for part in (*product.args, rest, scale) if isinstance(part, Node)]
-    late = any(changed.intersection(same_memory(part)) for part in read)
-    if late or not _are_alike(rest, product):
+    unsafe = any(changed.intersection(same_memory(part)) for part in read)
+    if unsafe or not _same_shape_and_dtype(rest, product):
         return
     with graph.inserting_before(node):
         if scale is not None:
@@ -138,7 +144,7 @@ def _spread_update(graph: Graph, node: Node, changed: set[Node]) -> None:
 
 
 def _scaled(graph: Graph, factor: Any, scale: Any) -> Node:
-    """A factor of a product times a number; a transposed one stays the transpose of a tensor."""
+    """A factor of a product times a scalar; a transposed factor stays a transpose."""
     if is_call(factor, aten.t.default, aten.transpose.int):
         inner, *dims = factor.args
         return _like(factor, graph, factor.target, _scaled(graph, inner, scale), *dims)
@@ -146,7 +152,7 @@ def _scaled(graph: Graph, factor: Any, scale: Any) -> Node:
 
 
 def _like(other: Node, graph: Graph, target: Any, *args: Any) -> Node:
-    """A call whose value has the shape and type of another's."""
+    """A new call whose result has the shape and type of `other`'s."""
     call = graph.call_function(target, args)
     call.meta = dict(other.meta)
     return call
@@ -157,8 +163,8 @@ def _is_scalar(value: Any) -> bool:
     return shape == ()
 
 
-def _are_alike(left: Any, right: Any) -> bool:
-    """Whether one can be added to the other as it is."""
+def _same_shape_and_dtype(left: Any, right: Any) -> bool:
+    """Whether two nodes have equal shape and data type."""
     if not (isinstance(left, Node) and isinstance(right, Node)):
         return False
     shapes = [getattr(node.meta.get("val"), "shape", None) for node in (left, right)]
@@ -169,8 +175,8 @@ def _dtype(node: Node) -> Any:
     return getattr(node.meta.get("val"), "dtype", None)
 
 
-def _can_wait(decay: Node, update: Node) -> bool:
-    """Whether nobody but the update reads what a decay by a number changes."""
+def _can_defer(decay: Node, update: Node) -> bool:
+    """Whether only the update reads the result of `mul_` by a number."""
     if not isinstance(decay.args[1], float) or len(decay.users) > 1:
         return False
     *_, memory = same_memory(decay)

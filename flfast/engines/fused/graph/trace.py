@@ -1,4 +1,8 @@
-"""Tracing: from a function of trees to a straight line of torch operators, without autograd."""
+"""Tracing: records the torch operators of a local step, backward pass included, as a flat graph.
+
+`programs.py` traces a step of `local_step.py` first. Then `rewrite.py`, `pooling.py` and
+`native/lowering.py` change the graph, before `executor.py` compiles it.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -17,41 +21,41 @@ from flfast.state.tree import Tree, leaves
 
 
 def trace(fn: Callable[..., None], trees: Sequence[Tree]) -> GraphModule:
-    """The operators that `fn(*trees)` runs, rewritten; see `operators`."""
+    """Trace `fn(*trees)` and rewrite the graph; see `operators`."""
     return rewritten(operators(fn, trees))
 
 
 def rewritten(module: GraphModule) -> GraphModule:
-    """The module with its graph rewritten."""
+    """The module with all rewriting done, ready to compile; changed in place."""
     return lowered(simplified(module))
 
 
 def simplified(module: GraphModule) -> GraphModule:
-    """The module with fewer operators, all of them torch's."""
+    """The module with fewer operators, all of them torch's own; changed in place."""
     rewrite(module.graph)
     pool_first(module.graph)
     return module
 
 
 def lowered(module: GraphModule) -> GraphModule:
-    """The module with our kernels where they are faster."""
+    """The module with our C++ kernels where they are faster; changed in place."""
     lower(module.graph)
     module.recompile()
     return module
 
 
 def operators(fn: Callable[..., None], trees: Sequence[Tree]) -> GraphModule:
-    """The operators that `fn(*trees)` runs, as a graph over the trees' leaves.
+    """Trace `fn(*trees)` into a graph over the trees' leaves.
 
     Args:
         fn: changes leaves in place and returns nothing.
-        trees: of tensors; shapes, types and devices are what counts, no value is changed.
+        trees: of tensors. Only shapes, types and devices are read; no value is changed.
 
     Returns:
-        A graph module; its inputs are the leaves in order, then its own constants.
+        A graph module. Its inputs are the leaves in order; constants are its attributes.
 
     Raises:
-        Exception: whatever torch says where Python decides on values.
+        Exception: any exception of torch, where Python branches on values of tensors.
     """
 
     def run(*tensors: Tensor) -> tuple[()]:
@@ -59,34 +63,36 @@ def operators(fn: Callable[..., None], trees: Sequence[Tree]) -> GraphModule:
         fn(*(_rebuild(tree, rest) for tree in trees))
         return ()
 
-    # Weights cast for autocast are cached; a cache must not outlive or precede the trace.
+    # Autocast caches the weights that it casts. Casts cached before the trace would be missing
+    # from the graph, and fake tensors must not stay in the cache.
     torch.clear_autocast_cache()
     try:
-        # Stand-ins: autograd refuses tensors that were made in inference mode.
+        # Stand-ins, because autograd refuses tensors that were made in inference mode.
         return record(run, [like(leaf) for tree in trees for leaf in leaves(tree)])
     finally:
         torch.clear_autocast_cache()
 
 
 def record(run: Callable[..., tuple[()]], tensors: Sequence[Tensor]) -> GraphModule:
-    """The operators that `run(*tensors)` runs on tensors of such shapes."""
-    _look_for_devices()
-    # Real tensors that the function holds become constants of the graph.
+    """Trace `run(*tensors)` with fake tensors of the same shapes."""
+    _let_autograd_find_devices()
+    # Real tensors that `run` refers to become constants of the graph.
     return make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
 
 
 @cache
-def _look_for_devices() -> None:
-    """Let autograd look for devices, which it does once, before fake tensors say there is CUDA.
+def _let_autograd_find_devices() -> None:
+    """Run a first backward pass, in which autograd looks for devices, before tracing.
 
-    It would start a thread for each, and no rank could be forked from this process ever after.
+    While fake tensors are traced, torch reports a CUDA device. Autograd would start a thread for
+    it, and no rank could be forked from this process afterwards.
     """
     with torch.inference_mode(mode=False), torch.enable_grad():
         torch.zeros((), device="cpu", requires_grad=True).backward()
 
 
 def like(leaf: Tensor, width: int | None = None) -> Tensor:
-    """A tensor of the same shape and strides without values, or `width` of them in a row."""
+    """An empty tensor of the same shape and strides; with `width` a leading axis of that size."""
     shape, stride = tuple(leaf.shape), leaf.stride()
     if width is not None:
         shape, stride = (width, *shape), (leaf.numel(), *stride)
@@ -94,7 +100,7 @@ def like(leaf: Tensor, width: int | None = None) -> Tensor:
 
 
 def constants(module: GraphModule) -> dict[str, Tensor]:
-    """Tensors that the traced function made from Python values, by name in the graph."""
+    """Tensors that the traced function refers to beside its arguments, by name in the graph."""
     found = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":

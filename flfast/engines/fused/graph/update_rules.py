@@ -1,4 +1,8 @@
-"""torch's optimizers as functions of tensors, so that an update can be part of a traced step."""
+"""torch's optimizers as functions of tensors, so that their update can be traced.
+
+`engines/fused/training.py` translates the optimizer once. The traced step of `local_step.py` runs
+its update, and `run/training_state.py` loads and reads its state.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,21 +15,21 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from flfast.state.tree import Tree, leaves, tree_map
 
 Update = Callable[[Tree, Tree, Tree, Tensor], None]
-"""(parameters, gradients, state, lr) -> None; parameters and state are changed in place."""
+"""(parameters, gradients, state, lr) -> None; changes parameters and state in place."""
 
 _STEP = "step"
 
 
 @dataclass(frozen=True)
 class LocalOptimizer:
-    """The mathematics of one torch optimizer, over all parameters at once.
+    """The update rule of one torch optimizer, for all parameters at once.
 
     Attributes:
-        slots: names of what it keeps for every parameter, each of the parameter's shape.
-        counts: whether it counts its steps, in double precision: 1 - 0.999 keeps five digits
-            in float32.
-        scaled: whether `update` takes gradients times lr; slots then are multiples of lr, too.
-        update: one step.
+        slots: names of its buffers; each parameter has one of its own shape per name.
+        counts: whether it counts steps. The count is float64, because 1 - 0.999 has only five
+            correct digits in float32.
+        scaled: whether `update` takes gradients times lr; buffers are then multiples of lr, too.
+        update: takes one step.
     """
 
     slots: tuple[str, ...]
@@ -34,7 +38,7 @@ class LocalOptimizer:
     update: Update
 
     def empty(self, params: Tree) -> Tree:
-        """State before the first step: a tree by slot, then by parameter name."""
+        """The state before the first step: a tree by slot, then by parameter name."""
         state: Tree = {slot: tree_map(torch.zeros_like, params) for slot in self.slots}
         if self.counts:
             device = next(leaves(params)).device
@@ -42,48 +46,55 @@ class LocalOptimizer:
         return state
 
     @torch.no_grad()
-    def load(self, state: Tree, found: Tree, lr: float) -> None:
-        """Write `found`, by parameter name as torch.optim has it, into a state; {} is empty."""
+    def load(self, state: Tree, saved: Tree, lr: float) -> None:
+        """Write an optimizer state into `state`.
+
+        Args:
+            state: as `empty` makes it; changed in place.
+            saved: by parameter name, as torch.optim has it; zeros replace what is missing.
+            lr: learning rate of the steps to come.
+        """
         factor = lr if self.scaled else 1.0
         for slot in self.slots:
             for name, leaf in state[slot].items():
-                value = found.get(name, {}).get(slot)
+                value = saved.get(name, {}).get(slot)
                 leaf.zero_() if value is None else leaf.copy_(value).mul_(factor)
         if self.counts:
-            trained = (found[name] for name in state[self.slots[0]] if name in found)
-            state[_STEP].fill_(next((float(own[_STEP]) for own in trained), 0.0))
+            trained = (saved[name] for name in state[self.slots[0]] if name in saved)
+            state[_STEP].fill_(next((float(leaf[_STEP]) for leaf in trained), 0.0))
 
     def read(self, state: Tree, names: Sequence[str], lr: float) -> Tree:
-        """A copy of a state by parameter name, as torch.optim has it."""
+        """A copy of a state on the CPU, by parameter name, as torch.optim has it."""
         factor = lr if self.scaled else 1.0
-        found: Tree = {
+        saved: Tree = {
             name: {slot: state[slot][name].cpu() / factor for slot in self.slots} for name in names
         }
-        for own in found.values() if self.counts else ():
-            own[_STEP] = state[_STEP].float().cpu()
-        return found if self.slots else {}
+        for by_slot in saved.values() if self.counts else ():
+            by_slot[_STEP] = state[_STEP].float().cpu()
+        return saved if self.slots else {}
 
 
 def local_optimizer(optimizer: Optimizer) -> LocalOptimizer:
-    """The mathematics of a torch optimizer with its options.
+    """The update rule of a torch optimizer, with its options.
 
     Raises:
-        NotImplementedError: if it is none of SGD, Adam and AdamW, or uses an option of theirs
-            that is not written here; the message says which.
+        NotImplementedError: if it is not SGD, Adam or AdamW, or uses an option that this file
+            does not implement; the message names it.
     """
     if len(optimizer.param_groups) > 1:
         raise NotImplementedError("the optimizer has several parameter groups")
     options = optimizer.param_groups[0]
     for name in ("amsgrad", "dampening", "maximize", "differentiable"):
         if options.get(name):
-            raise NotImplementedError(f"optimizer.{name} is only known to torch.optim")
+            raise NotImplementedError(f"optimizer.{name} is implemented by torch.optim only")
     if type(optimizer) is SGD:
         return _sgd(options)
     if type(optimizer) in {Adam, AdamW}:
-        # Adam learned to decouple weight decay; AdamW always did.
+        # Newer versions of Adam have decoupled weight decay as an option.
         decoupled = type(optimizer) is AdamW or options.get("decoupled_weight_decay", False)
         return _adam(options, decoupled=decoupled)
-    raise NotImplementedError(f"optimizer {type(optimizer).__name__} is only known to torch.optim")
+    name = type(optimizer).__name__
+    raise NotImplementedError(f"optimizer {name} is implemented by torch.optim only")
 
 
 def _sgd(options: dict[str, Any]) -> LocalOptimizer:

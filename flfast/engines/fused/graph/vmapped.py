@@ -1,4 +1,7 @@
-"""A traced step of one client as the step of a stack of clients."""
+"""Vectorises the traced step of one client over a stack of clients, with `torch.func.vmap`.
+
+`programs.py` calls this after `trace.py` and before `rewrite.py`, only for stacks.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,53 +15,55 @@ from flfast.engines.fused.graph.trace import like, record
 aten = torch.ops.aten
 
 _LAYOUTS = {torch.channels_last, torch.channels_last_3d}
-# As tensors, which `Tensor` takes them for, numbers have no place in TorchScript.
-_WITH_NUMBERS = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor}
+# Overloads named `Tensor` would turn a Python number into a tensor, which TorchScript's source
+# cannot write.
+_HAVE_SCALAR_OVERLOAD = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor}
 
 
-def stacked(
-    module: GraphModule, alone: Sequence[Tensor], shared: Sequence[bool], width: int
+def vmap_graph(
+    module: GraphModule, single: Sequence[Tensor], shared: Sequence[bool], width: int
 ) -> GraphModule:
-    """The same operators over `width` clients, which see nothing of each other.
+    """The same step for `width` independent clients.
 
     Args:
-        module: a client's step as traced.
-        alone: its inputs, of one client.
-        shared: of every input, whether all clients have the same one; the others get a leading
+        module: the traced step of one client.
+        single: its inputs for one client.
+        shared: for every input, whether all clients have the same one; the others get a leading
             client axis.
-        width: clients, >= 2.
+        width: number of clients, >= 2.
 
     Raises:
-        RuntimeError: if torch has no way to run an operator for all clients at once.
+        RuntimeError: if vmap has no batching rule for an operator.
     """
     axes = tuple(None if same else 0 for same in shared)
     inputs = [
-        like(leaf, None if same else width) for leaf, same in zip(alone, shared, strict=True)
+        like(leaf, None if same else width) for leaf, same in zip(single, shared, strict=True)
     ]
-    run = torch.func.vmap(_Stackable(module).run, in_dims=axes, randomness="different")
+    run = torch.func.vmap(_VmapInterpreter(module).run, in_dims=axes, randomness="different")
     functorch: Any = torch._C._functorch  # noqa: SLF001 - it has no other name
     fallback = functorch._is_vmap_fallback_enabled()  # noqa: SLF001
-    # Client after client, which vmap would do otherwise, is what a stack is to avoid.
+    # The fallback would loop over clients, which is slower than training them one by one.
     functorch._set_vmap_fallback_enabled(False)  # noqa: SLF001, FBT003 - torch's own
     try:
-        with torch.autocast(inputs[0].device.type, enabled=False):  # it is in the graph
+        # The graph already contains autocast's casts.
+        with torch.autocast(inputs[0].device.type, enabled=False):
             return record(run, inputs)
     finally:
         functorch._set_vmap_fallback_enabled(fallback)  # noqa: SLF001
 
 
-class _Stackable(Interpreter):
-    """Runs a graph with operators that vmap knows, or knows better, in place of some others."""
+class _VmapInterpreter(Interpreter):
+    """Runs a graph, and replaces operators that vmap does not know or runs slowly."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """One operator."""
+        """Run one operator."""
         if kwargs.get("memory_format") in _LAYOUTS:
-            # vmap keeps what there is; where the next operator needs the other, it copies.
+            # vmap cannot change layouts. Operators that need another layout copy on their own.
             kwargs = {name: value for name, value in kwargs.items() if name != "memory_format"}
-        number = len(args) > 1 and isinstance(args[1], (bool, int, float))
-        if number and target in _WITH_NUMBERS:
+        is_number = len(args) > 1 and isinstance(args[1], (bool, int, float))
+        if is_number and target in _HAVE_SCALAR_OVERLOAD:
             target = target.overloadpacket.Scalar
-        return super().call_function(_INSTEAD.get(target, target), args, kwargs)
+        return super().call_function(_REPLACEMENTS.get(target, target), args, kwargs)
 
 
 def _addcmul(x: Tensor, left: Tensor, right: Tensor, *, value: float = 1) -> Tensor:
@@ -82,7 +87,8 @@ def _nll_loss(
 ) -> tuple[Tensor, Tensor]:
     if weight is not None or reduction or log_p.ndim != 2:
         return aten.nll_loss_forward.default(log_p, targets, weight, reduction, ignored)
-    # Targets are classes: nothing is to be ignored, and vmap's own rule has three times the steps.
+    # Targets are classes, so `ignored` never occurs. vmap's own rule has three times as many
+    # operators.
     return -log_p.gather(1, targets.unsqueeze(1)).squeeze(1), log_p.new_zeros(())
 
 
@@ -99,7 +105,7 @@ def _nll_loss_backward(
     return torch.zeros_like(log_p).scatter(1, targets.unsqueeze(1), -grad.unsqueeze(1))
 
 
-_INSTEAD: dict[Any, Callable[..., Any]] = {
+_REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     aten.addcmul_.default: _addcmul,
     aten.lerp_.Scalar: _lerp,
     aten.addmm.default: _addmm,

@@ -1,1 +1,1 @@
-"""Clients' local training, by programs of the local step."""
+"""Local training of clients with traced local steps: schedules, rows of examples and state."""

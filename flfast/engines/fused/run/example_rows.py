@@ -1,4 +1,9 @@
-"""Rows of examples, read and augmented for many local steps at once."""
+"""Reads the examples of many local steps at once, as rows that the steps then index.
+
+It stands between the schedules (`step_schedule.py`, `stack_schedule.py`), which say which rows
+come next, and the bound steps of `graph/programs.py`, which read them. A random row costs the same
+wherever it is read, so rows are gathered in one call instead of one call per step.
+"""
 
 from functools import lru_cache
 from typing import Protocol
@@ -8,15 +13,15 @@ import torch
 from torch import Tensor
 
 from flfast.datamodules.federated import ClientDataModule, FederatedDataModule
-from flfast.engines.fused.graph.programs import Bound
+from flfast.engines.fused.graph.programs import BoundStep
 from flfast.state.transfer import to_device
 from flfast.state.tree import Tree
 
 ROWS = ("inputs", "targets")
 
 
-class Stored:
-    """All examples as they are stored, on each device where they fit beside the model.
+class StoredExamples:
+    """All examples as they are stored, kept on a GPU if they fit beside the model.
 
     Args:
         data: in memory.
@@ -24,10 +29,10 @@ class Stored:
 
     def __init__(self, data: FederatedDataModule) -> None:
         self._examples = data.examples
-        self.on = lru_cache(maxsize=None)(self._on)
+        self.on_device = lru_cache(maxsize=None)(self._on_device)
 
-    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Inputs [N, ...] and targets [N], there or on the CPU."""
+    def _on_device(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Inputs [N, ...] and targets [N], on the device if they fit, otherwise on the CPU."""
         inputs, targets = self._examples.inputs, self._examples.targets
         assert isinstance(inputs, Tensor)
         if device.type == "cuda":
@@ -37,8 +42,8 @@ class Stored:
         return inputs, targets
 
 
-class Rows:
-    """Reads examples from memory as the model takes them.
+class ExampleReader:
+    """Reads examples from memory in the form that the model takes.
 
     Args:
         stored: all of them.
@@ -46,18 +51,20 @@ class Rows:
         device: of the model.
     """
 
-    def __init__(self, stored: Stored, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, stored: StoredExamples, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self._stored, self._dtype, self._device = stored, dtype, device
 
-    def ready(self, order: np.ndarray, data: ClientDataModule, padding: int = 0) -> list[Tensor]:
+    def read(self, order: np.ndarray, data: ClientDataModule, padding: int = 0) -> list[Tensor]:
         """Inputs [M, ...] and targets [M] of a client's examples, augmented.
 
         Args:
-            order: numbers of examples, of which M - padding.
+            order: indices of M - padding examples.
             data: the client's.
-            padding: rows to add behind, with any example's values.
+            padding: number of rows to append; their values do not matter.
         """
-        stored, _ = self._stored.on(self._device)
+        stored, _ = self._stored.on_device(self._device)
         index = to_device(order, stored.device)
         inputs = stored.index_select(0, index).to(self._device)
         inputs = data.augmented(inputs, dtype=self._dtype)
@@ -66,72 +73,73 @@ class Rows:
         return [inputs, self.targets(order, padding)]
 
     def targets(self, order: np.ndarray, padding: int = 0) -> Tensor:
-        """Targets [M] alone; see `ready`."""
-        _, stored = self._stored.on(self._device)
+        """Targets [M] only; see `read`."""
+        _, stored = self._stored.on_device(self._device)
         index = to_device(order, stored.device)
         targets = stored.index_select(0, index).to(self._device)
         return torch.cat([targets, targets[:1].expand(padding)]) if padding else targets
 
-    def ready_together(
+    def read_stack(
         self, index: np.ndarray, real: np.ndarray, clients: list[ClientDataModule]
     ) -> list[Tensor]:
-        """Inputs and targets [T, S, B, ...] of several clients' steps.
+        """Inputs and targets [T, S, B, ...] of the steps of several clients.
 
         Args:
-            index: numbers of examples, int64 [T, S, B]; any number where it is padding.
-            real: which are not padding, bool [T, S, B]; a client's draws are for these only.
+            index: indices of examples, int64 [T, S, B]; any index where it is padding.
+            real: False where it is padding, bool [T, S, B]. Padding is not augmented, because
+                that would advance the client's generator.
             clients: S of them.
         """
         shape = index.shape
         if not clients[0].data.examples.transform.augments:
-            rows = self.ready(index.reshape(-1), clients[0])
+            rows = self.read(index.reshape(-1), clients[0])
             return [row.unflatten(0, shape) for row in rows]
         parts, start = [], 0
-        places = np.zeros(shape, dtype=np.int64)  # in the parts, client after client
-        for place, own in enumerate(clients):
-            parts.append(self.ready(index[:, place][real[:, place]], own))
+        places = np.zeros(shape, dtype=np.int64)  # positions in the concatenated parts
+        for column, client in enumerate(clients):
+            parts.append(self.read(index[:, column][real[:, column]], client))
             num = len(parts[-1][1])
-            places[:, place][real[:, place]] = np.arange(start, start + num)
+            places[:, column][real[:, column]] = np.arange(start, start + num)
             start += num
         chosen = to_device(places.reshape(-1), self._device)
         joined = map(torch.cat, zip(*parts, strict=True))
         return [row.index_select(0, chosen).unflatten(0, shape) for row in joined]
 
 
-class Feed(Protocol):
-    """Rows of a client's examples, and steps over them."""
+class RowSource(Protocol):
+    """Gives the rows of a client's examples, and runs steps over them."""
 
     def rows(self, order: np.ndarray, padding: int) -> Tree:
         """Rows by name, each [M, ...].
 
         Args:
-            order: numbers of examples, of which M - padding.
-            padding: rows to add behind, with any example's values.
+            order: indices of M - padding examples.
+            padding: number of rows to append; their values do not matter.
         """
 
-    def step(self, bound: Bound, rows: Tree, *, num: int) -> None:
+    def step(self, bound: BoundStep, rows: Tree, *, num: int) -> None:
         """Take `num` steps over rows, each [num, B, ...]."""
 
 
-class ExampleFeed:
-    """The examples themselves; see `Feed`.
+class ExampleRows:
+    """The examples themselves; see `RowSource`.
 
     Args:
-        rows: reads them.
+        reader: reads them.
         data: the client's.
     """
 
-    def __init__(self, rows: Rows, data: ClientDataModule) -> None:
-        self._rows, self._data = rows, data
+    def __init__(self, reader: ExampleReader, data: ClientDataModule) -> None:
+        self._reader, self._data = reader, data
 
     def rows(self, order: np.ndarray, padding: int) -> Tree:
-        """See `Feed`."""
-        return dict(zip(ROWS, self._rows.ready(order, self._data, padding), strict=True))
+        """See `RowSource`."""
+        return dict(zip(ROWS, self._reader.read(order, self._data, padding), strict=True))
 
     def targets(self, order: np.ndarray, padding: int) -> Tree:
         """Rows without inputs."""
-        return {"targets": self._rows.targets(order, padding)}
+        return {"targets": self._reader.targets(order, padding)}
 
-    def step(self, bound: Bound, rows: Tree, *, num: int) -> None:
-        """See `Feed`."""
+    def step(self, bound: BoundStep, rows: Tree, *, num: int) -> None:
+        """See `RowSource`."""
         bound(rows, num=num)

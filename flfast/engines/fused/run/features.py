@@ -1,4 +1,9 @@
-"""Features of frozen layers: computed once per client and stage, instead of in every pass."""
+"""Features of frozen layers: computed once per client and stage instead of in every epoch.
+
+`one_client.py` asks for them after the step schedule is known and before the first step.
+`graph/frozen_layers.py` splits the traced step into frozen layers and the rest. The first part
+computes features of all the client's examples here; every local step then runs the rest only.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -6,35 +11,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.engines.fused.graph.programs import Bound, FrozenSplit
-from flfast.engines.fused.run.example_rows import ExampleFeed
+from flfast.engines.fused.graph.programs import BoundStep, SplitStep
+from flfast.engines.fused.run.example_rows import ExampleRows
 from flfast.engines.fused.run.padding import nearly_equal
 from flfast.engines.fused.run.step_schedule import CHUNK_EXAMPLES, Call, Chunk
 from flfast.state.transfer import to_device
 from flfast.state.tree import Tree
 
 FEATURE_BYTES = 2**28
-"""Of a client's features in memory; beyond, they are computed anew in every pass."""
+"""Largest size of a client's features. Larger ones are computed anew in every epoch."""
 
-Steps = Callable[[Call], Bound]
+Bind = Callable[[Call], BoundStep]
+"""Gives the bound step of a call."""
 
 
-class FeatureFeed:
-    """Features, beside what steps still read of the examples; see `Feed`.
+class FeatureRows:
+    """Features, and the examples' rows that steps still read; see `RowSource`.
 
     Args:
         examples: the client's.
-        order: numbers of all of them.
-        values: features, each [N, ...] in this order.
-        splits: by batch size.
+        order: indices of all its examples.
+        values: features, each [N, ...], in this order.
+        splits: the split step by batch size.
     """
 
     def __init__(
         self,
-        examples: ExampleFeed,
+        examples: ExampleRows,
         order: np.ndarray,
         values: list[Tensor],
-        splits: dict[int, FrozenSplit],
+        splits: dict[int, SplitStep],
     ) -> None:
         self._examples, self._values, self._splits = examples, values, splits
         self._places = np.argsort(order)
@@ -42,7 +48,7 @@ class FeatureFeed:
         self._reads = next(iter(splits.values())).reads
 
     def rows(self, order: np.ndarray, padding: int) -> Tree:
-        """See `Feed`."""
+        """See `RowSource`."""
         source = self._examples
         rows = (source.rows if "inputs" in self._reads else source.targets)(order, padding)
         places = self._places[np.searchsorted(self._sorted, order)]
@@ -53,105 +59,109 @@ class FeatureFeed:
             f"feature_{i}": value.index_select(0, index) for i, value in enumerate(self._values)
         }
 
-    def step(self, bound: Bound, rows: Tree, *, num: int) -> None:
-        """See `Feed`."""
+    def step(self, bound: BoundStep, rows: Tree, *, num: int) -> None:
+        """See `RowSource`."""
         size = next(iter(rows.values())).shape[1]
-        bound.go_on(self._splits[size], rows, num=num)
+        bound.run_rest(self._splits[size], rows, num=num)
 
 
-def splits_of(
-    examples: ExampleFeed, steps: Steps, order: np.ndarray, chunks: Sequence[Chunk]
-) -> dict[int, FrozenSplit] | None:
-    """Steps in two by batch size; None where nothing is frozen that would take long to compute.
+def split_by_batch_size(
+    examples: ExampleRows, bind: Bind, order: np.ndarray, chunks: Sequence[Chunk]
+) -> dict[int, SplitStep] | None:
+    """The split step for every batch size; None where no expensive layer is frozen.
 
     Args:
         examples: a client's.
-        steps: of a call.
-        order: numbers of all of its examples.
-        chunks: of a pass.
+        bind: gives the bound step of a call.
+        order: indices of all its examples.
+        chunks: of a local epoch.
     """
     sample = examples.rows(order[:1], 0)
-    splits: dict[int, FrozenSplit] = {}
-    for size, call in _calls(chunks).items():
+    splits: dict[int, SplitStep] = {}
+    for size, call in _call_by_size(chunks).items():
         rows = {name: row.new_empty((size, *row.shape[1:])) for name, row in sample.items()}
-        split = steps(call).split(rows)
+        split = bind(call).split(rows)
         if split is None:
             return None
         splits[size] = split
     return splits
 
 
-def featured(
-    examples: ExampleFeed,
-    steps: Steps,
+def compute_features(
+    examples: ExampleRows,
+    bind: Bind,
     order: np.ndarray,
     chunks: Sequence[Chunk],
-    splits: dict[int, FrozenSplit],
-) -> FeatureFeed | None:
-    """A client's features; None where they would be too large, or differ with the batch size.
+    splits: dict[int, SplitStep],
+) -> FeatureRows | None:
+    """A client's features; None if they are too large, or if batch sizes need different ones.
 
     Args:
         examples: the client's, not augmented.
-        steps: of a call.
-        order: numbers of all of its examples.
-        chunks: of a pass.
-        splits: as of `splits_of`.
+        bind: gives the bound step of a call.
+        order: indices of all its examples.
+        chunks: of a local epoch.
+        splits: by batch size.
     """
-    size, call = next(iter(_calls(chunks).items()))
-    small = sum(leaf.nbytes for leaf in splits[size].features) / size * len(order)
-    if small > FEATURE_BYTES or len({_kind(split) for split in splits.values()}) > 1:
+    size, call = next(iter(_call_by_size(chunks).items()))
+    num_bytes = sum(leaf.nbytes for leaf in splits[size].features) / size * len(order)
+    if num_bytes > FEATURE_BYTES or len({_signature(split) for split in splits.values()}) > 1:
         return None
-    values = _computed(examples, steps(call), splits[size], order, size=size)
-    return FeatureFeed(examples, order, values, splits)
+    values = _run_frozen_layers(examples, bind(call), splits[size], order, size=size)
+    return FeatureRows(examples, order, values, splits)
 
 
-def are_of_each(
-    examples: ExampleFeed,
-    steps: Steps,
+def features_are_independent(
+    examples: ExampleRows,
+    bind: Bind,
     order: np.ndarray,
     chunks: Sequence[Chunk],
-    splits: dict[int, FrozenSplit],
+    splits: dict[int, SplitStep],
 ) -> bool:
-    """Whether an example has the same features whatever stands beside it; tries at least two.
+    """Whether an example's features do not depend on the other examples of its batch.
+
+    Two batches are tried in both orders, so that every example meets other neighbours.
 
     Args:
-        examples: as of `featured`, and so are the others.
-        steps: see there.
-        order: see there.
-        chunks: see there.
-        splits: see there.
+        examples: the client's, not augmented; at least two.
+        bind: gives the bound step of a call.
+        order: indices of all its examples.
+        chunks: of a local epoch.
+        splits: by batch size.
     """
-    size, call = next(iter(_calls(chunks).items()))
+    size, call = next(iter(_call_by_size(chunks).items()))
     few = order[: max(2 * size, 2)]
-    forth, back = (
-        _computed(examples, steps(call), splits[size], some, size=size)
-        for some in (few, few[::-1].copy())
+    in_order, reversed_order = (
+        _run_frozen_layers(examples, bind(call), splits[size], indices, size=size)
+        for indices in (few, few[::-1].copy())
     )
-    return all(nearly_equal(a, b.flip(0)) for a, b in zip(forth, back, strict=True))
+    pairs = zip(in_order, reversed_order, strict=True)
+    return all(nearly_equal(a, b.flip(0)) for a, b in pairs)
 
 
-def _calls(chunks: Sequence[Chunk]) -> dict[int, Call]:
+def _call_by_size(chunks: Sequence[Chunk]) -> dict[int, Call]:
     """One call that reads examples for every batch size, in the order of first use."""
-    found: dict[int, Call] = {}
+    calls: dict[int, Call] = {}
     for chunk in chunks:
         for call in chunk.calls:
             if call.size:
-                found.setdefault(call.size, call)
-    return found
+                calls.setdefault(call.size, call)
+    return calls
 
 
-def _computed(
-    examples: ExampleFeed, bound: Bound, split: FrozenSplit, order: np.ndarray, *, size: int
+def _run_frozen_layers(
+    examples: ExampleRows, bound: BoundStep, split: SplitStep, order: np.ndarray, *, size: int
 ) -> list[Tensor]:
-    """Features of examples, each [N, ...], some of them at a time."""
+    """Features of examples, each [N, ...], computed in chunks."""
     at_once = max(CHUNK_EXAMPLES // size, 1) * size
     parts = []
     for start in range(0, len(order), at_once):
         part = order[start : start + at_once]
-        found = bound.features(split, examples.rows(part, -len(part) % size), size=size)
-        parts.append([leaf[: len(part)] for leaf in found])
+        features = bound.run_frozen(split, examples.rows(part, -len(part) % size), size=size)
+        parts.append([leaf[: len(part)] for leaf in features])
     return [torch.cat(leaves) for leaves in zip(*parts, strict=True)]
 
 
-def _kind(split: FrozenSplit) -> tuple[object, ...]:
+def _signature(split: SplitStep) -> tuple[object, ...]:
+    """What the rest of a split step reads: names of rows, shapes and types of features."""
     return (*split.reads, *((leaf.shape[1:], leaf.dtype) for leaf in split.features))

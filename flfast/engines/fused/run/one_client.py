@@ -1,4 +1,13 @@
-"""Local training of one client, by compiled programs."""
+"""Trains one client at a time with the traced local step.
+
+`ClientProgram.train` is called by `engines/fused/training.py` for every client that trains alone:
+
+1. `training_state.py` copies the client's start into the training state.
+2. `step_schedule.py` divides each local epoch into chunks of rows and calls of equal steps.
+3. `example_rows.py` reads the rows of a chunk; `features.py` replaces frozen layers' inputs.
+4. `graph/programs.py` runs each call's steps, which change the training state in place.
+5. `training_state.py` copies the trained weights and optimizer state out.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -9,186 +18,213 @@ from flfast.algorithms.algorithm import Context
 from flfast.datamodules.batches import local_epoch
 from flfast.datamodules.federated import ClientDataModule
 from flfast.engines.fused.graph.local_step import LocalStep
-from flfast.engines.fused.graph.programs import Bound, Programs
-from flfast.engines.fused.run.example_rows import ExampleFeed, Feed, Rows, Stored
-from flfast.engines.fused.run.features import are_of_each, featured, splits_of
-from flfast.engines.fused.run.padding import notices_padding
+from flfast.engines.fused.graph.programs import BoundStep, StepPrograms
+from flfast.engines.fused.run.example_rows import (
+    ExampleReader,
+    ExampleRows,
+    RowSource,
+    StoredExamples,
+)
+from flfast.engines.fused.run.features import (
+    compute_features,
+    features_are_independent,
+    split_by_batch_size,
+)
+from flfast.engines.fused.run.padding import padding_changes_results
 from flfast.engines.fused.run.step_schedule import Call, Chunk, epoch_chunks
 from flfast.engines.fused.run.training_state import (
-    Contexts,
+    ContextCache,
     LocalOutcome,
     TrainingState,
-    rate,
-    readable,
+    context_tree,
+    step_lr,
 )
 from flfast.engines.local_training import ClientStart
 from flfast.plan import Batching, RoundPlan
 from flfast.state.tree import Tree
 
 CACHED_EXAMPLES = 64
-"""Of a full batch at a time on the CPU: 177 µs an example of a small CNN, where all took 302."""
+"""Micro-batch of a full-batch step on the CPU. A small CNN took 177 µs per example with it, and
+302 µs with the whole batch, whose activations do not fit in the cache."""
 
 
 class ClientProgram:
-    """Trains clients in work tensors of its own; one instance a device and precision.
+    """Trains clients one after another in the same tensors; one object per device and precision.
 
     Args:
-        steps: the local step of every stage, with their model where and in the type that it
-            trains in.
+        steps: the local step of every stage. Their model is on the device and in the data type
+            that it trains in.
         stored: all examples.
     """
 
-    def __init__(self, steps: Sequence[LocalStep], stored: Stored) -> None:
-        self.steps, self.programs = steps, [Programs(step) for step in steps]
-        self._exact: dict[int, bool] = {}  # of a stage, found out with the first client
+    def __init__(self, steps: Sequence[LocalStep], stored: StoredExamples) -> None:
+        self.steps, self.programs = steps, [StepPrograms(step) for step in steps]
         first = next(iter(steps[0].model.parameters()))
         self.device = first.device
-        self.rows = Rows(stored, dtype=first.dtype, device=first.device)
-        self.contexts = Contexts(first.device)
-        self._work = TrainingState(steps, 1)
-        self._exactly: Any = {
-            "dtype": self._work.state["loss"].dtype,
+        self.reader = ExampleReader(stored, dtype=first.dtype, device=first.device)
+        self.contexts = ContextCache(first.device)
+        self._state = TrainingState(steps, 1)
+        self._loss_options: Any = {
+            "dtype": self._state.state["loss"].dtype,
             "device": self.device,
         }
-        self._frozen: dict[int, bool] = {}  # whether stages have features, likewise
-        self._weights: dict[tuple[int, int, float], Tree] = {}
+        # By stage; the first client decides for all.
+        self._exact: dict[int, bool] = {}
+        self._uses_features: dict[int, bool] = {}
+        self._batches: dict[tuple[int, int, float], Tree] = {}
 
-    def train(self, own: ClientStart, plans: Sequence[RoundPlan]) -> LocalOutcome:
+    def train(self, start: ClientStart, plans: Sequence[RoundPlan]) -> LocalOutcome:
         """Local training of one client.
 
         Args:
-            own: its beginning.
+            start: where the client begins.
             plans: of every stage, with its epochs or steps.
         """
-        (context,) = self.contexts.copied([own.context], plans[0].round_idx)
+        (context,) = self.contexts.on_device([start.context], plans[0].round_idx)
         with torch.inference_mode():
-            self._work.load(0, own)
-            passed = [self._stage(i, own.data, context, plan) for i, plan in enumerate(plans)]
-            (reached,) = self._work.reached(1)
-            return self._work.outcome(
-                reached,
+            self._state.load(0, start)
+            totals = [
+                self._train_stage(i, start.data, context, plan) for i, plan in enumerate(plans)
+            ]
+            (final,) = self._state.final_states(1)
+            return self._state.outcome(
+                final,
                 context,
-                num_seen=sum(stage.num_seen for stage in passed),
-                num_examples=max(stage.num_examples for stage in passed),
-                num_steps=sum(stage.num_steps for stage in passed),
+                num_seen=sum(stage.num_seen for stage in totals),
+                num_examples=max(stage.num_examples for stage in totals),
+                num_steps=sum(stage.num_steps for stage in totals),
             )
 
-    def _stage(
+    def _train_stage(
         self, stage: int, data: ClientDataModule, context: Context, plan: RoundPlan
-    ) -> "_Passed":
-        """Train from where the work is."""
+    ) -> "_StageTotals":
+        """Train a stage from the current training state."""
         num_seen, num_steps, num_passes = 0, 0, 0
-        bound = self._bound(stage, context)
+        bind = self._binder(stage, context)
         exact = self.is_exact(stage, data, context)
-        batching = data.batching if exact else self._in_cache(data.batching)
+        batching = data.batching if exact else self._fit_cache(data.batching)
         size = len(data.indices)
         epoch = local_epoch(size, batching).num_examples
-        feed: Feed | None = None
+        source: RowSource | None = None
         while num_steps != plan.local_steps and num_passes != plan.local_epochs:
             left = None if plan.local_steps is None else plan.local_steps - num_steps
             chunks = epoch_chunks(size, batching, num_steps=left, exact=exact)
             stop = chunks[-1].stop
             order = data.next_order()
-            if feed is None:
-                feed = self._feed(stage, data, bound, () if exact or stop < epoch else chunks)
+            if source is None:
+                # Features of examples that no step reads would be wasted.
+                source = self._row_source(
+                    stage, data, bind, () if exact or stop < epoch else chunks
+                )
             for chunk in chunks:
-                rows = feed.rows(order[chunk.start : chunk.stop], chunk.padding)
+                rows = source.rows(order[chunk.start : chunk.stop], chunk.padding)
                 for call in chunk.calls:
                     if call.size:
-                        feed.step(bound(call), _needed(call, rows), num=call.num)
+                        source.step(bind(call), _call_rows(call, rows), num=call.num)
                     else:
-                        bound(call)({}, num=call.num)
+                        bind(call)({}, num=call.num)
             num_seen += stop
             num_steps += sum(chunk.num_steps for chunk in chunks)
             num_passes += 1
-        return _Passed(num_seen, min(num_seen, epoch, size), num_steps)
+        return _StageTotals(num_seen, min(num_seen, epoch, size), num_steps)
 
-    def _feed(
+    def _row_source(
         self,
         stage: int,
         data: ClientDataModule,
-        bound: Callable[[Call], Bound],
+        bind: Callable[[Call], BoundStep],
         chunks: Sequence[Chunk],
-    ) -> Feed:
-        """What the steps of a stage are fed: features, if all of them will be needed."""
-        examples, order = ExampleFeed(self.rows, data), data.indices
-        known = self._frozen.get(stage)
-        other = len(order) < 2 or data.data.examples.transform.augments
-        if not chunks or known is False or other:
+    ) -> RowSource:
+        """The rows that the steps of a stage read: features where possible, otherwise examples.
+
+        Args:
+            stage: number of the stage.
+            data: the client's.
+            bind: gives the bound step of a call.
+            chunks: of a whole local epoch; empty if features must not be used.
+        """
+        examples, order = ExampleRows(self.reader, data), data.indices
+        uses_features = self._uses_features.get(stage)
+        unsuitable = len(order) < 2 or data.data.examples.transform.augments
+        if not chunks or uses_features is False or unsuitable:
             return examples
-        splits = splits_of(examples, bound, order, chunks)
-        if known is None:
-            known = splits is not None and are_of_each(examples, bound, order, chunks, splits)
-            self._frozen[stage] = known
-        if splits is None or not known:
+        splits = split_by_batch_size(examples, bind, order, chunks)
+        if uses_features is None:
+            uses_features = splits is not None and features_are_independent(
+                examples, bind, order, chunks, splits
+            )
+            self._uses_features[stage] = uses_features
+        if splits is None or not uses_features:
             return examples
-        return featured(examples, bound, order, chunks, splits) or examples
+        return compute_features(examples, bind, order, chunks, splits) or examples
 
     def is_exact(self, stage: int, data: ClientDataModule, context: Context) -> bool:
-        """Whether batches must keep their size, since padding would change what they say."""
+        """Whether batches must keep their exact size, because padding would change the result."""
         step = self.steps[stage]
         if not step.algorithm.separable:
             return True
         if stage not in self._exact:
             few = data.data.train_clients.indices[:4]
-            # Random numbers that nobody else draws from.
-            own = data.data.client(data.client_id, batching=data.batching)
-            state = self._work.slot(0, stage, grads=True)
-            trees = [state, readable(context), self.settings(context)]
-            self._exact[stage] = notices_padding(step, trees, self.rows.ready(few, own))
+            # The trial reads through its own data module. It must not advance the client's
+            # augmentation generator.
+            trial = data.data.client(data.client_id, batching=data.batching)
+            state = self._state.slot(0, stage, grads=True)
+            trees = [state, context_tree(context), self.settings(context)]
+            rows = self.reader.read(few, trial)
+            self._exact[stage] = padding_changes_results(step, trees, rows)
         return self._exact[stage]
 
     def settings(self, context: Context) -> Tree:
-        """What all steps of a round share."""
-        # Filled there: a number that is copied there waits for what runs there.
-        return {"lr": torch.full((), rate(context), dtype=torch.float64, device=self.device)}
+        """Inputs that all steps of a round share: `lr` [], float64."""
+        # `full` fills on the device. Copying a number there would wait for running kernels.
+        return {"lr": torch.full((), step_lr(context), dtype=torch.float64, device=self.device)}
 
     def batch(self, num_examples: int) -> Tree:
-        """What steps of whole batches share of them."""
+        """Inputs that all steps of unpadded batches share; see `LocalStep`."""
         return self._batch(Call("whole", 0, 1, num_examples, num_examples, 1.0))
 
-    def _in_cache(self, batching: Batching) -> Batching:
-        """B = infinity in parts that stay in a core's cache, which changes no number."""
+    def _fit_cache(self, batching: Batching) -> Batching:
+        """Divide a full batch on the CPU into micro-batches, which give the same gradient."""
         whole = batching.batch_size == -1 and batching.micro_batch is None
         small = whole and self.device.type == "cpu"
         return batching._replace(micro_batch=CACHED_EXAMPLES) if small else batching
 
-    def _bound(self, stage: int, context: Context) -> Callable[[Call], Bound]:
-        """Steps of calls, for one client."""
-        found: dict[Call, Bound] = {}
+    def _binder(self, stage: int, context: Context) -> Callable[[Call], BoundStep]:
+        """A function that gives the bound step of a call; equal calls share one."""
+        bound_steps: dict[Call, BoundStep] = {}
         settings = self.settings(context)
 
-        def bound(call: Call) -> Bound:
-            alike = call._replace(offset=0, num=0)
-            if alike not in found:
-                state = self._work.slot(0, stage, grads=call.kind != "whole")
-                trees = [state, readable(context), settings, self._batch(call)]
-                found[alike] = self.programs[stage].bind(call.kind, trees)
-            return found[alike]
+        def bind(call: Call) -> BoundStep:
+            key = call._replace(offset=0, num=0)
+            if key not in bound_steps:
+                state = self._state.slot(0, stage, grads=call.kind != "whole")
+                trees = [state, context_tree(context), settings, self._batch(call)]
+                bound_steps[key] = self.programs[stage].bind(call.kind, trees)
+            return bound_steps[key]
 
-        return bound
+        return bind
 
     def _batch(self, call: Call) -> Tree:
-        """What the steps of a call share of their batches: tensors, made once."""
+        """Inputs that all steps of a call share, as tensors made once; see `LocalStep`."""
         key = (call.size, call.real, call.share)
-        if key not in self._weights and call.size:
-            weights = torch.zeros(call.size, **self._exactly)
+        if key not in self._batches and call.size:
+            weights = torch.zeros(call.size, **self._loss_options)
             weights[: call.real] = 1 / call.real
-            num, share = (torch.full((), n, **self._exactly) for n in (call.real, call.share))
-            self._weights[key] = {"weights": weights, "num": num, "share": share}
-        return self._weights.get(key, {})
+            num, share = (torch.full((), n, **self._loss_options) for n in (call.real, call.share))
+            self._batches[key] = {"weights": weights, "num": num, "share": share}
+        return self._batches.get(key, {})
 
 
-class _Passed(NamedTuple):
-    """What went by in a stage; see `Finished` and `LocalOutcome`."""
+class _StageTotals(NamedTuple):
+    """Counts of one stage; see `Finished` and `LocalOutcome`."""
 
     num_seen: int
     num_examples: int
     num_steps: int
 
 
-def _needed(call: Call, rows: Tree) -> Tree:
-    """A call's part of a chunk's rows, by step."""
+def _call_rows(call: Call, rows: Tree) -> Tree:
+    """The part of a chunk's rows that a call reads, each [num, B, ...]."""
     stop = call.offset + call.num * call.size
     return {
         name: row[call.offset : stop].unflatten(0, (call.num, call.size))

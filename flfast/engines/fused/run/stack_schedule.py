@@ -1,4 +1,9 @@
-"""Clients of uneven length as calls of programs over stacks: who steps with whom, and when."""
+"""Schedules local steps of clients of uneven length, for training in stacks.
+
+`engines/fused/training.py` groups a round's clients into stacks with `group_clients`.
+`client_stack.py` then runs one stack's `stack_calls` in order. For clients that train alone,
+`step_schedule.py` does this work.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -7,19 +12,19 @@ from typing import NamedTuple
 import numpy as np
 
 from flfast.datamodules.batches import local_epoch
-from flfast.engines.fused.run.step_schedule import bucket
+from flfast.engines.fused.run.step_schedule import padded_size
 from flfast.plan import Batching
 
 SMALL_BATCH = 32
-"""Examples up to which a step costs what its operators cost to start: padding is free."""
+"""Batch size up to which a step costs as much as launching its operators: padding is free."""
 
 
 class LocalSteps(NamedTuple):
     """A client's local steps, one batch each.
 
     Attributes:
-        sizes: examples of every step, int64 [T].
-        epoch: examples of a whole local epoch.
+        sizes: batch size of every step, int64 [T].
+        epoch: number of examples in a whole local epoch.
     """
 
     sizes: np.ndarray
@@ -27,14 +32,14 @@ class LocalSteps(NamedTuple):
 
 
 class StackCall(NamedTuple):
-    """Equal steps of neighbours in a stack.
+    """Consecutive steps of equal size, of adjacent clients in a stack.
 
     Attributes:
-        step: number of the first, counted from the clients' beginning.
-        num: steps.
+        step: index of the first step in local training.
+        num: number of steps.
         first: the first client's place in the stack.
-        width: clients.
-        size: examples of a client's step, padding included.
+        width: number of clients.
+        size: batch size of each client, padding included.
     """
 
     step: int
@@ -47,40 +52,43 @@ class StackCall(NamedTuple):
 def local_steps(
     num_examples: int, batching: Batching, *, epochs: int | None, steps: int | None
 ) -> LocalSteps:
-    """Steps of a client's local training.
+    """The steps of a client's local training.
 
     Args:
         num_examples: of the client, >= 1.
-        batching: one batch a step, whole.
-        epochs: passes; None where `steps` is set.
-        steps: how many; None where `epochs` is set.
+        batching: one batch per step, without micro-batches.
+        epochs: local epochs; None where `steps` is set.
+        steps: local steps; None where `epochs` is set.
     """
     epoch = local_epoch(num_examples, batching)
-    once = np.diff([start for start, _ in epoch.bounds], append=epoch.bounds[-1][1])
-    sizes = np.tile(once, epochs or 1) if steps is None else np.resize(once, steps)
-    return LocalSteps(sizes, int(once.sum()))
+    one_epoch = np.diff([start for start, _ in epoch.bounds], append=epoch.bounds[-1][1])
+    sizes = np.tile(one_epoch, epochs or 1) if steps is None else np.resize(one_epoch, steps)
+    return LocalSteps(sizes, int(one_epoch.sum()))
 
 
-def grouped(sizes: Sequence[np.ndarray], width: int) -> list[list[int]]:
-    """Clients by stack, most steps first, each client in one; all their places are covered.
+def group_clients(sizes: Sequence[np.ndarray], width: int) -> list[list[int]]:
+    """Group clients into stacks; within a stack those with the most steps come first.
 
-    Batches of a stack are padded to its largest: more than half of it is padding only where
-    batches are small.
+    A stack pads its batches to its largest one. Clients are therefore grouped by batch size, so
+    that more than half of a batch is padding only where batches are small.
 
     Args:
-        sizes: of every client's steps, [T] each.
-        width: most clients in a stack, >= 1.
+        sizes: batch sizes of every client's steps, [T] each.
+        width: largest number of clients in a stack, >= 1.
+
+    Returns:
+        Stacks of positions in `sizes`; every client is in exactly one stack.
     """
     if width == 1:
         return [[place] for place in range(len(sizes))]
-    largest = [int(own.max()) for own in sizes]
-    # Small batches are all of one kind, longer ones come by powers of two.
-    kind = [max(most, SMALL_BATCH).bit_length() for most in largest]
-    order = sorted(range(len(sizes)), key=lambda i: (-kind[i], -len(sizes[i]), -largest[i], i))
+    largest = [int(client.max()) for client in sizes]
+    # All small batches are one group. Larger ones are grouped by powers of two.
+    group = [max(size, SMALL_BATCH).bit_length() for size in largest]
+    order = sorted(range(len(sizes)), key=lambda i: (-group[i], -len(sizes[i]), -largest[i], i))
     stacks: list[list[int]] = []
     for place in order:
         last = stacks[-1] if stacks else []
-        if last and len(last) < width and kind[last[0]] == kind[place]:
+        if last and len(last) < width and group[last[0]] == group[place]:
             last.append(place)
         else:
             stacks.append([place])
@@ -90,21 +98,21 @@ def grouped(sizes: Sequence[np.ndarray], width: int) -> list[list[int]]:
 def stack_calls(
     sizes: Sequence[np.ndarray], batching: Batching, *, exact: bool
 ) -> Iterator[StackCall]:
-    """The calls that take every client of a stack through its steps, in their order.
+    """The calls that take all local steps of a stack, in order.
 
-    A client that has finished is in no further call: the stack narrows by as much.
+    Clients that have finished are in no further call, so the stack becomes narrower.
 
     Args:
-        sizes: of every client's steps, [T] each, T descending.
-        batching: how examples became steps.
-        exact: every batch at its own size, otherwise padded to the stack's largest.
+        sizes: batch sizes of every client's steps, [T] each, T descending.
+        batching: that gave these sizes.
+        exact: keep every batch at its own size; otherwise pad all to the stack's largest.
     """
     longest = len(sizes[0])
-    table = np.zeros((longest, len(sizes)), dtype=np.int64)  # [T, S], 0 behind a client's end
-    for place, own in enumerate(sizes):
-        table[: len(own), place] = own
+    table = np.zeros((longest, len(sizes)), dtype=np.int64)  # [T, S], 0 after a client's last step
+    for place, client in enumerate(sizes):
+        table[: len(client), place] = client
     if not exact:
-        table[table > 0] = bucket(int(table.max()), batching)
+        table[table > 0] = padded_size(int(table.max()), batching)
     starts = np.flatnonzero((table[1:] != table[:-1]).any(1)) + 1
     bounds = [0, *starts.tolist(), longest]
     for start, stop in pairwise(bounds):

@@ -1,4 +1,8 @@
-"""How many clients make a stack."""
+"""Decides how many clients train together in one stack.
+
+`client_stack.py` asks before the first round of a plan, with the traced step of one client.
+`engines/fused/training.py` asks first whether the batching allows stacks at all.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -11,20 +15,22 @@ from flfast.plan import Batching
 aten = torch.ops.aten
 
 CPU_BYTES = 2**22
-"""Of the states of a stack on the CPU: 4 MB took 0.5 to 0.9 of the time, 16 MB 1.3 of it."""
+"""Largest size of a stack's states on the CPU. Compared with single clients, states of 4 MB took
+0.5 to 0.9 of the time, and states of 16 MB took 1.3 of it."""
 
 CPU_WIDTH = 16
-"""Most clients of a stack on the CPU; more gain nothing."""
+"""Largest stack on the CPU; wider ones are not faster."""
 
 CPU_PRODUCTS = 2**19
-"""Most parameters times examples of a step that is stacked on the CPU: larger products fill it."""
+"""Largest step (parameters times examples) to stack on the CPU. Larger matrix products use the
+core fully without a stack."""
 
 FREE_SHARE = 0.5
-"""Of a GPU's free memory that a stack may take."""
+"""Share of a GPU's free memory that a stack may take."""
 
 
 def not_stackable(batching: Batching) -> str | None:
-    """What in the batching keeps clients from stepping together, if anything."""
+    """Why the batching does not allow stacks; None if it does."""
     if batching.accumulate > 1:
         return f"trainer.accumulate_grad_batches={batching.accumulate} cuts local steps"
     if batching.micro_batch is not None:
@@ -32,31 +38,34 @@ def not_stackable(batching: Batching) -> str | None:
     return None
 
 
-def draws(step: GraphModule) -> bool:
-    """Whether a traced step draws random numbers, which clients of a stack draw together."""
+def draws_random_numbers(step: GraphModule) -> bool:
+    """Whether a traced step draws random numbers.
+
+    Clients of a stack draw together, so their numbers are not those of single clients.
+    """
     return any(map(is_random, step.graph.nodes))
 
 
 def auto_width(step: GraphModule, model: nn.Module, *, num_examples: int) -> int:
-    """The number of clients that are faster together, 1 if none are.
+    """The number of clients to train together; 1 where stacks are not faster.
 
     Args:
         step: traced, of one client.
-        model: what it trains.
-        num_examples: of its largest batch.
+        model: that it trains.
+        num_examples: of the largest batch.
     """
     inputs = [node.meta["val"] for node in placeholders(step.graph) if node.users]
     state = sum(map(_bytes, inputs))
     device = inputs[0].device
     if device.type == "cuda":
-        # What a step makes, as if it kept all of it.
-        made = [node.meta.get("val") for node in step.graph.nodes if node.op == "call_function"]
-        needed = state + sum(_bytes(value) for value in made if isinstance(value, Tensor))
+        # An upper bound: all intermediate values at once.
+        results = [node.meta.get("val") for node in step.graph.nodes if node.op == "call_function"]
+        needed = state + sum(_bytes(value) for value in results if isinstance(value, Tensor))
         free, _ = torch.cuda.mem_get_info(device)
         return max(int(FREE_SHARE * free / needed), 1)
     num_params = sum(p.numel() for p in model.parameters())
     convolves = any(node.target is aten.convolution.default for node in step.graph.nodes)
-    if convolves or draws(step) or num_params * num_examples > CPU_PRODUCTS:
+    if convolves or draws_random_numbers(step) or num_params * num_examples > CPU_PRODUCTS:
         return 1
     return max(min(CPU_BYTES // max(state, 1), CPU_WIDTH), 1)
 

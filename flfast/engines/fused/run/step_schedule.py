@@ -1,4 +1,8 @@
-"""How local epochs become calls of programs: which rows, how many steps, of what size."""
+"""Schedules a client's local epoch: which rows to read, and how many steps of which size to run.
+
+`one_client.py` asks for the schedule after it knows whether batches may be padded (`padding.py`).
+It then reads each chunk's rows (`example_rows.py`) and runs the chunk's calls.
+"""
 
 from collections.abc import Hashable, Iterator
 from functools import lru_cache
@@ -8,19 +12,19 @@ from flfast.datamodules.batches import LocalEpoch, local_epoch
 from flfast.plan import Batching
 
 CHUNK_EXAMPLES = 512
-"""Rows made ready at once: few enough to stay in a core's cache, enough to amortise the call."""
+"""Rows read at once: few enough to stay in a core's cache, enough to amortise the gather."""
 
 
 class Call(NamedTuple):
-    """Equal steps over consecutive rows.
+    """Consecutive steps of equal size.
 
     Attributes:
-        kind: which function of `LocalStep`: `whole`, `accumulate` or `apply`.
-        offset: first row, in the chunk.
-        num: steps.
-        size: rows a step is compiled for.
-        real: rows that count; the rest are padding.
-        share: of the local step, 1 unless micro-batches share it.
+        kind: method of `LocalStep`: `whole`, `accumulate` or `apply`.
+        offset: first row, counted from the chunk's first.
+        num: number of steps.
+        size: rows per step, padding included; 0 for `apply`, which reads none.
+        real: rows per step without padding.
+        share: weight of a micro-batch in its local step; 1 for a whole batch.
     """
 
     kind: str
@@ -32,13 +36,13 @@ class Call(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Rows that are made ready together.
+    """Rows that are read together, and the calls over them.
 
     Attributes:
-        start: first position in the order of the epochs, one behind the other.
-        stop: behind the last.
-        padding: rows to add behind, with any example's values.
-        calls: in their order.
+        start: first position in the epoch's order of examples.
+        stop: one past the last position.
+        padding: number of rows to append; their values do not matter.
+        calls: in order.
     """
 
     start: int
@@ -59,18 +63,18 @@ def epoch_chunks(
     num_steps: int | None,
     exact: bool,
 ) -> tuple[Chunk, ...]:
-    """The calls of a local epoch.
+    """The chunks of a local epoch.
 
     Args:
         num_examples: of the client, >= 1.
         batching: how they become local steps.
-        num_steps: at most so many; None is all.
-        exact: every size as it is; otherwise odd sizes are padded by less than a quarter,
-            so that few programs are compiled.
+        num_steps: largest number of local steps; None takes all.
+        exact: keep every batch size; otherwise odd sizes are padded by less than a quarter, so
+            that fewer programs are compiled.
     """
-    # A limit of 1 is one batch, 1.0 is all of them.
-    kind = isinstance(batching.limit, int)
-    return _epoch_chunks(num_examples, batching, kind, num_steps=num_steps, exact=exact)
+    # The cache must tell a limit of 1 (one batch) from 1.0 (all batches), which are equal keys.
+    is_count = isinstance(batching.limit, int)
+    return _epoch_chunks(num_examples, batching, is_count, num_steps=num_steps, exact=exact)
 
 
 @lru_cache(maxsize=4096)
@@ -97,7 +101,7 @@ def _epoch_chunks(
     for step in steps:
         for start, stop, share in step:
             kind = "whole" if epoch.accumulate == 1 else "accumulate"
-            size = stop - start if exact else bucket(stop - start, batching)
+            size = stop - start if exact else padded_size(stop - start, batching)
             if pending and stop - pending[0][0] > max(CHUNK_EXAMPLES, largest):
                 flush()
             pending.append((start, Call(kind, 0, 1, size, stop - start, share)))
@@ -108,7 +112,7 @@ def _epoch_chunks(
 
 
 def _steps(epoch: LocalEpoch) -> Iterator[list[tuple[int, int, float]]]:
-    """Micro-batches (start, stop, share) by local step."""
+    """The micro-batches (start, stop, share) of every local step."""
     parts = [
         (start, stop, scale / epoch.accumulate)
         for (start, stop), scale in zip(epoch.bounds, epoch.scales, strict=True)
@@ -117,8 +121,11 @@ def _steps(epoch: LocalEpoch) -> Iterator[list[tuple[int, int, float]]]:
         yield parts[first : first + epoch.accumulate]
 
 
-def bucket(size: int, batching: Batching) -> int:
-    """The size itself for whole batches, otherwise three significant bits, rounded up."""
+def padded_size(size: int, batching: Batching) -> int:
+    """The padded size of a batch: a full batch's own size, otherwise rounded up to three bits.
+
+    Three significant bits pad by less than a quarter, and give few sizes to compile for.
+    """
     if size in {batching.batch_size, batching.micro_batch}:
         return size
     unit = 1 << max((size - 1).bit_length() - 3, 0)
@@ -126,16 +133,17 @@ def bucket(size: int, batching: Batching) -> int:
 
 
 def _chunk(pending: list[tuple[int, Call]]) -> Chunk:
+    """One chunk of all pending calls; equal consecutive steps become one call."""
     first = pending[0][0]
     calls: list[Call] = []
     for start, call in pending:
         call = call._replace(offset=start - first)
         last = calls[-1] if calls else call
-        alike = call._replace(offset=0, num=0) == last._replace(offset=0, num=0)
-        if calls and alike and call.kind == "whole" and call.size == call.real:
+        equal = call._replace(offset=0, num=0) == last._replace(offset=0, num=0)
+        if calls and equal and call.kind == "whole" and call.size == call.real:
             calls[-1] = last._replace(num=last.num + 1)
         else:
             calls.append(call)
     stop = max(start + call.real for start, call in pending)
-    reach = max(start + call.size for start, call in pending)
-    return Chunk(first, stop, reach - stop, tuple(calls))
+    padded_stop = max(start + call.size for start, call in pending)
+    return Chunk(first, stop, padded_stop - stop, tuple(calls))

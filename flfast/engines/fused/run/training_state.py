@@ -1,4 +1,8 @@
-"""What local training reads and changes, as tensors on its device: of one client or a stack."""
+"""The tensors that local steps read and change on the device, for one client or a stack.
+
+`one_client.py` and `client_stack.py` load each client's start before the first step, and read the
+outcome after the last one. In between, the steps of `graph/programs.py` change the state in place.
+"""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -14,22 +18,23 @@ from flfast.engines.fused.graph.trace import like
 from flfast.engines.local_training import ClientStart
 from flfast.state.transfer import to_host
 from flfast.state.tree import Tree, num_bytes, tree_map
-from flfast.state.weights import buffers
+from flfast.state.weights import buffers, model_weights
 
 SMALLEST_LR = 1e-20
-"""Stands for a learning rate of zero: it changes no parameter that is not zero itself."""
+"""Replaces a learning rate of zero, by which optimizer states cannot be divided. It is too small
+to change any parameter but one that is zero."""
 
 HOST_BYTES = 2**28
-"""Of clients' states that are copied from a GPU at once."""
+"""Size of the client states that are copied from a GPU at once."""
 
 
 class LocalOutcome(NamedTuple):
-    """What local training left.
+    """The result of one client's local training.
 
     Attributes:
-        done: what it arrived at, on the CPU.
-        num_seen: examples processed, every pass counted.
-        loss_sum: of the local objective over the examples seen.
+        done: weights, counts and optimizer state, on the CPU.
+        num_seen: examples processed; an example counts once per epoch.
+        loss_sum: sum of the local objective over the examples seen.
     """
 
     done: Finished
@@ -38,11 +43,11 @@ class LocalOutcome(NamedTuple):
 
 
 class TrainingState:
-    """State of local steps of S clients in a row; a slot is one client's.
+    """State of S clients' local steps. Every leaf is [S, ...]; a slot is one client's part.
 
     Args:
-        steps: the local step of every stage, with their model where and in the type that it
-            trains in; one stage goes on where the one before it ended.
+        steps: the local step of every stage. Their model is on the device and in the data type
+            that it trains in. Each stage continues from the weights of the stage before.
         width: S.
     """
 
@@ -50,134 +55,136 @@ class TrainingState:
         self.steps, self.width = steps, width
         model, joint = steps[0].model, steps[0].joint
         first = next(model.parameters())
-        joint = tree_map(partial(_placed, like=first), joint)
+        joint = tree_map(partial(_as_in_model, like=first), joint)
         params = {**dict(model.named_parameters()), **joint["params"]}
         self._trained = [{name: params[name] for name in step.trained} for step in steps]
-        # Sums over examples are no numbers of 16 bits, whatever the model's are.
-        exact = torch.promote_types(first.dtype, torch.float32)
+        # A sum over examples needs at least float32, also for a 16-bit model.
+        loss_dtype = torch.promote_types(first.dtype, torch.float32)
         with torch.inference_mode():
-            one: Tree = {
+            one_client: Tree = {
                 "params": params,
                 "buffers": {**buffers(model), **joint["buffers"]},
                 "optimizer": {
                     str(stage): step.optimizer.empty(trained)
                     for stage, (step, trained) in enumerate(zip(steps, self._trained, strict=True))
                 },
-                "loss": torch.zeros((), dtype=exact, device=first.device),
+                "loss": torch.zeros((), dtype=loss_dtype, device=first.device),
             }
-            self.state = tree_map(self._row, one)
+            self.state = tree_map(self._repeat, one_client)
         self._grads: dict[int, Tree] = {}
 
-    def _row(self, leaf: Tensor) -> Tensor:
-        # Every slot has the strides of the model's own, channels last included.
+    def _repeat(self, leaf: Tensor) -> Tensor:
+        # Every slot keeps the strides of the model's leaf, channels last included.
         return like(leaf, self.width).copy_(leaf)
 
     def slot(self, place: int, stage: int, *, grads: bool = False) -> Tree:
-        """One client's state in a stage, as views; with `grads` to accumulate in."""
-        wanted = self._of(stage)
+        """One client's state in a stage, as views; `grads` adds buffers for accumulation."""
+        wanted = self._stage_state(stage)
         if grads:
             if stage not in self._grads:
                 zero = tree_map(torch.zeros_like, self._trained[stage])
-                self._grads[stage] = tree_map(self._row, zero)
+                self._grads[stage] = tree_map(self._repeat, zero)
             wanted["grads"] = self._grads[stage]
         return tree_map(lambda leaf: leaf[place], wanted)
 
     def slots(self, first: int, width: int, stage: int) -> Tree:
-        """The states of neighbours in a stage, as views [width, ...]."""
-        return tree_map(lambda leaf: leaf[first : first + width], self._of(stage))
+        """The states of adjacent clients in a stage, as views [width, ...]."""
+        return tree_map(lambda leaf: leaf[first : first + width], self._stage_state(stage))
 
-    def _of(self, stage: int) -> Tree:
+    def _stage_state(self, stage: int) -> Tree:
         return {**self.state, "optimizer": self.state["optimizer"][str(stage)]}
 
-    def load(self, place: int, own: ClientStart) -> None:
-        """Put a client at its start.
+    def load(self, place: int, start: ClientStart) -> None:
+        """Write a client's start into a slot.
 
         Args:
             place: of the slot.
-            own: the client's beginning.
+            start: weights and optimizer state.
         """
-        for kind in ("params", "buffers"):
-            tree_map(
-                lambda leaf, start: leaf[place].copy_(start),
-                self.state[kind],
-                own.context.start[kind],
-            )
+        tree_map(
+            lambda leaf, initial: leaf[place].copy_(initial),
+            model_weights(self.state),
+            start.context.start,
+        )
         for stage, step in enumerate(self.steps):
             optimizer = self.slot(place, stage)["optimizer"]
-            step.optimizer.load(optimizer, own.optimizer_state, rate(own.context))
+            step.optimizer.load(optimizer, start.optimizer_state, step_lr(start.context))
         self.state["loss"][place].zero_()
 
-    def reached(self, num: int) -> Iterator[Tree]:
-        """Where the first `num` clients have arrived: their states on the CPU.
+    def final_states(self, num: int) -> Iterator[Tree]:
+        """The states of the first `num` clients after training, on the CPU.
 
-        Of a GPU many at a time are copied, and waited for once; on the CPU they are views.
+        A GPU copies many clients at once, and is waited for once per copy. On the CPU the states
+        are views.
         """
         at_once = max(HOST_BYTES * self.width // num_bytes(self.state), 1)
         for start in range(0, num, at_once):
             stop = min(start + at_once, num)
             with torch.inference_mode():
-                found = to_host(tree_map(itemgetter(slice(start, stop)), self.state))
-                own = [tree_map(itemgetter(place), found) for place in range(stop - start)]
-            yield from own
+                part = to_host(tree_map(itemgetter(slice(start, stop)), self.state))
+                clients = [tree_map(itemgetter(place), part) for place in range(stop - start)]
+            yield from clients
 
     def outcome(
-        self, reached: Tree, context: Context, *, num_seen: int, num_examples: int, num_steps: int
+        self, final: Tree, context: Context, *, num_seen: int, num_examples: int, num_steps: int
     ) -> LocalOutcome:
-        """What local training left of a client, in copies.
+        """The result of a client's local training, in copies.
 
         Args:
-            reached: where it has arrived.
-            context: what it could read.
-            num_seen: examples processed, every pass counted.
+            final: the client's state after training.
+            context: that it trained with.
+            num_seen: examples processed; an example counts once per epoch.
             num_examples: distinct ones.
             num_steps: local steps.
         """
         optimizer: Tree = {}
         for stage, step in enumerate(self.steps):
-            found = reached["optimizer"][str(stage)]
-            optimizer |= step.optimizer.read(found, step.trained, rate(context))
+            state = final["optimizer"][str(stage)]
+            optimizer |= step.optimizer.read(state, step.trained, step_lr(context))
         done = Finished(
-            weights={kind: tree_map(_copy, reached[kind]) for kind in ("params", "buffers")},
+            weights=tree_map(_contiguous_copy, model_weights(final)),
             num_examples=num_examples,
             num_steps=num_steps,
             optimizer=optimizer,
         )
-        return LocalOutcome(done, num_seen, float(reached["loss"]))
+        return LocalOutcome(done, num_seen, float(final["loss"]))
 
 
-def rate(context: Context) -> float:
-    """The learning rate of local steps: a state kept in multiples of it can be read back."""
+def step_lr(context: Context) -> float:
+    """The learning rate of local steps; positive, since optimizer states are divided by it."""
     return max(float(context.lr), SMALLEST_LR)
 
 
-def _placed(leaf: Tensor, *, like: Tensor) -> Tensor:
+def _as_in_model(leaf: Tensor, *, like: Tensor) -> Tensor:
+    """A leaf on the model's device; floating-point leaves also take its data type."""
     return leaf.to(like if leaf.is_floating_point() else like.device)
 
 
-def _copy(leaf: Tensor) -> Tensor:
+def _contiguous_copy(leaf: Tensor) -> Tensor:
     return leaf.clone(memory_format=torch.contiguous_format)
 
 
-class Contexts:
-    """Copies contexts to a device; what clients of a round share is copied once.
+class ContextCache:
+    """Copies contexts to a device. Tensors that clients of a round share are copied once.
 
     Args:
-        device: where to.
+        device: of the copies.
     """
 
     def __init__(self, device: device) -> None:
         self._device, self._round_idx = device, -1
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def copied(self, contexts: Sequence[Context], round_idx: int) -> list[Context]:
-        """Contexts on the device, where those that were one tensor still are.
+    def on_device(self, contexts: Sequence[Context], round_idx: int) -> list[Context]:
+        """Contexts on the device. Leaves that were the same tensor stay the same tensor.
 
         Args:
-            contexts: anywhere.
+            contexts: on any device.
             round_idx: theirs; within a round no tensor of a context changes.
         """
         known = self._copies if round_idx == self._round_idx else {}
-        # With its origin, so that no other tensor gets its number; and none longer than needed.
+        # The cache holds each original: Python could reuse the id of a tensor that was freed.
+        # It starts anew with every call, so that it holds no more than the call needs.
         self._copies, self._round_idx = {}, round_idx
 
         def copy(leaf: Tensor) -> Tensor:
@@ -196,6 +203,6 @@ class Contexts:
         ]
 
 
-def readable(context: Context) -> Tree:
-    """A context as steps read it."""
+def context_tree(context: Context) -> Tree:
+    """The context's tensors as a tree, which local steps read."""
     return {"server": context.server, "client": context.client, "start": context.start}

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from flfast.algorithms.fedprox import fedprox
 from flfast.engines.fused.graph import cuda_graphs
-from flfast.engines.fused.graph.cuda_graphs import MOST_STEPS, WARM_UPS, Direct, Replayed
+from flfast.engines.fused.graph.cuda_graphs import MAX_STEPS, WARM_UPS, Direct, Replayed
 from flfast.engines.fused.graph.executor import executor
 from flfast.engines.fused.graph.trace import operators, rewritten
-from flfast.engines.fused.graph.vmapped import stacked
+from flfast.engines.fused.graph.vmapped import vmap_graph
 from flfast.plan import Batching
 
 
@@ -64,14 +64,14 @@ def script_of(width=None):
         return executor(rewritten(module), sliced=1)
     flat = [leaf for tree in trees for leaf in tree.values()]
     shared = [False, False, True, True, False]
-    return executor(*(rewritten(stacked(module, flat, shared, n)) for n in (2, 3)), sliced=1)
+    return executor(*(rewritten(vmap_graph(module, flat, shared, n)) for n in (2, 3)), sliced=1)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.sampled_from([None, 2, 5]))
 def test_it_takes_the_steps_of_the_script(nums, width):
     script = script_of(width)
     found, expected = state_of(width), state_of(width)
-    replayed = Replayed(script, Direct(), in_place=2)
+    replayed = Replayed(script, Direct(), num_state=2)
     for seed, num in enumerate(nums):
         rows = [drawn(num, *([] if width is None else [width]), 6, 3, seed=seed)]
         context = [drawn(2, seed=seed), drawn(5)]  # new tensors in every round
@@ -83,7 +83,7 @@ def test_it_takes_the_steps_of_the_script(nums, width):
 def test_a_recording_reads_nothing_that_comes_from_outside_but_the_state():
     script, recorder = script_of(), Counting()
     found, expected = state_of(), state_of()
-    replayed = Replayed(script, recorder, in_place=2)
+    replayed = Replayed(script, recorder, num_state=2)
     context, rows = [drawn(2), drawn(5)], [drawn(1, 6, 3)]
     for _ in range(WARM_UPS + 1):
         replayed([*found, *context], rows, num=1, width=1)
@@ -97,7 +97,7 @@ def test_a_recording_reads_nothing_that_comes_from_outside_but_the_state():
 
 def test_every_place_of_state_has_recordings_of_its_own():
     script = script_of()
-    replayed = Replayed(script, Direct(), in_place=2)
+    replayed = Replayed(script, Direct(), num_state=2)
     context = [drawn(2), drawn(5)]
     found, expected = ([state_of(), state_of()] for _ in range(2))
     for seed in range(12):
@@ -109,18 +109,18 @@ def test_every_place_of_state_has_recordings_of_its_own():
 
 def test_few_recordings_serve_every_number_of_steps():
     recorder = Counting()
-    replayed = Replayed(script_of(), recorder, in_place=2)
+    replayed = Replayed(script_of(), recorder, num_state=2)
     fixed = [*state_of(), drawn(2), drawn(5)]
     for num in range(1, 60):
         replayed(fixed, [drawn(num, 6, 3)], num=num, width=1)
     assert recorder.warmed == WARM_UPS
-    assert len(recorder.recorded) == MOST_STEPS.bit_length()
+    assert len(recorder.recorded) == MAX_STEPS.bit_length()
 
 
 def test_what_cannot_be_recorded_runs_as_it_is(caplog):
     script = script_of()
     found, expected = state_of(), state_of()
-    replayed = Replayed(script, Refusing(), in_place=2)
+    replayed = Replayed(script, Refusing(), num_state=2)
     for seed in range(WARM_UPS + 3):
         fixed, rows = [drawn(2), drawn(5)], [drawn(7, 6, 3, seed=seed)]
         replayed([*found, *fixed], rows, num=7, width=1)
@@ -161,9 +161,9 @@ def test_rounds_of_recordings_are_those_of_the_eager_engine(
 
 
 def test_what_is_dropped_is_recorded_anew(monkeypatch):
-    monkeypatch.setattr(cuda_graphs, "KEPT_BYTES", 0)
+    monkeypatch.setattr(cuda_graphs, "MAX_BYTES", 0)
     script, recorder = script_of(), Counting()
-    replayed = Replayed(script, recorder, in_place=2)
+    replayed = Replayed(script, recorder, num_state=2)
     context = [drawn(2), drawn(5)]
     found, expected = ([state_of(), state_of()] for _ in range(2))
     for seed in range(4 * (WARM_UPS + 1)):

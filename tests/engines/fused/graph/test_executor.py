@@ -8,7 +8,7 @@ import torch
 from flfast.engines.fused.graph.executor import VARIABLE, choice, executor, wanted
 from flfast.engines.fused.graph.loop_source import for_any_width
 from flfast.engines.fused.graph.trace import operators, rewritten
-from flfast.engines.fused.graph.vmapped import stacked
+from flfast.engines.fused.graph.vmapped import vmap_graph
 
 
 def step(state, context, batch):
@@ -35,7 +35,7 @@ def test_a_stack_of_any_width_takes_the_steps_of_its_clients(width):
     singles = [{name: leaf[0] for name, leaf in state.items()}, context, {"x": rows[0, 0]}]
     module = operators(step, singles)
     flat = [leaf for own in singles for leaf in own.values()]
-    pair = [rewritten(stacked(module, flat, [False, False, True, False], n)) for n in (2, 3)]
+    pair = [rewritten(vmap_graph(module, flat, [False, False, True, False], n)) for n in (2, 3)]
     assert torch.ops.aten.baddbmm_.default in {node.target for node in pair[0].graph.nodes}
     script = executor(*pair, sliced=1)
     found = {name: leaf.clone() for name, leaf in state.items()}
@@ -72,7 +72,7 @@ def test_an_operator_that_vmap_would_repeat_is_refused():
     module = operators(divides, singles)
     flat = [leaf for own in singles for leaf in own.values()]
     with pytest.raises(RuntimeError, match="vmap"):
-        stacked(module, flat, [False, False], 2)
+        vmap_graph(module, flat, [False, False], 2)
 
 
 @pytest.fixture

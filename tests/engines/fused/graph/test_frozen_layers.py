@@ -1,11 +1,11 @@
-"""A step in two halves is the step, and only what stays the same is in the first."""
+"""A split step equals the whole step, and only frozen layers are in its first part."""
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from flfast.engines.fused.graph.executor import executor
-from flfast.engines.fused.graph.frozen_layers import halves
+from flfast.engines.fused.graph.frozen_layers import split_frozen
 from flfast.engines.fused.graph.trace import lowered, operators, simplified
 
 
@@ -34,10 +34,10 @@ def split(step, state, *, size=4):
     rows = torch.randn(3, size, 5, dtype=torch.float64)
     trees = [state, {"shares": shares}, {"x": rows[0]}]
     module = operators(lambda state, batch, rows: step(state, {**batch, **rows}), trees)
-    return halves(simplified(module), sliced=1, varying=[len(state)]), shares, rows
+    return split_frozen(simplified(module), sliced=1, varying=[len(state)]), shares, rows
 
 
-def assert_halves_are_the_step(step, state):
+def assert_split_is_the_step(step, state):
     found, shares, rows = split(step, state)
     assert found is not None
     expected = {name: leaf.clone() for name, leaf in state.items()}
@@ -46,7 +46,7 @@ def assert_halves_are_the_step(step, state):
     (like,) = found.features
     features = torch.empty(3, *like.shape, dtype=like.dtype)
     fixed = [leaf.clone() for leaf in state.values()] + [shares]
-    executor(lowered(found.first), sliced=2)(fixed, [rows, features], num=3, width=1)
+    executor(lowered(found.frozen), sliced=2)(fixed, [rows, features], num=3, width=1)
     for leaf, before in zip(fixed, state.values(), strict=False):
         assert torch.equal(leaf, before), "features change nothing"
     kept = [rows] if found.reads[0] else []
@@ -57,7 +57,7 @@ def assert_halves_are_the_step(step, state):
 
 
 def test_a_head_on_a_frozen_body():
-    found = assert_halves_are_the_step(head_step, state_of())
+    found = assert_split_is_the_step(head_step, state_of())
     assert not any(found.reads)
     assert found.features[0].shape == (4, 6)
     heavy = [n for n in found.rest.graph.nodes if n.target is torch.ops.aten.addmm.default]
@@ -73,14 +73,14 @@ def test_a_frozen_model_beside_one_that_trains():
             (grad,) = torch.autograd.grad((z * fixed).sum(1) @ batch["shares"], bias)
         state["bias"].sub_(grad)
 
-    assert_halves_are_the_step(step, state_of())
+    assert_split_is_the_step(step, state_of())
 
 
 def test_a_skip_connection_still_reads_examples():
     def step(state, batch):
         head_step(state, batch, body=lambda h: h + batch["x"].sum(1, keepdim=True))
 
-    assert_halves_are_the_step(step, state_of())
+    assert_split_is_the_step(step, state_of())
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_differs_from_pass_to_pass_stays_in_the_rest(body):
 
     found, _, _ = split(step, state_of())
     assert found is not None
-    targets = {node.target for node in found.first.graph.nodes if node.op == "call_function"}
+    targets = {node.target for node in found.frozen.graph.nodes if node.op == "call_function"}
     assert torch.ops.aten.mean.dim not in targets
     assert not any("dropout" in str(target) or "bernoulli" in str(target) for target in targets)
 
@@ -122,7 +122,7 @@ def test_weights_that_others_change_are_not_frozen():
     trees = [state, {"shares": rows[:, 0]}, {"x": rows}]
     module = operators(lambda state, batch, rows: step(state, {**batch, **rows}), trees)
     head = list(state).index("head")
-    found = halves(simplified(module), sliced=1, varying=[head, len(state)])
+    found = split_frozen(simplified(module), sliced=1, varying=[head, len(state)])
     assert [leaf.shape for leaf in found.features] == [(4, 6)]
 
 

@@ -6,7 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flfast.datamodules.batches import local_epoch
-from flfast.engines.fused.run.stack_schedule import SMALL_BATCH, grouped, local_steps, stack_calls
+from flfast.engines.fused.run.stack_schedule import (
+    SMALL_BATCH,
+    group_clients,
+    local_steps,
+    stack_calls,
+)
 from flfast.plan import Batching
 
 batchings = st.builds(
@@ -46,7 +51,7 @@ def test_steps_are_those_of_the_local_epochs(num_examples, batching, length):
 @given(cohorts, batchings, lengths, st.integers(1, 10))
 def test_every_client_is_in_one_stack_that_narrows(cohort, batching, length, width):
     sizes = [own.sizes for own in steps_of(cohort, batching, length)]
-    stacks = grouped(sizes, width)
+    stacks = group_clients(sizes, width)
     assert sorted(place for stack in stacks for place in stack) == list(range(len(cohort)))
     for stack in stacks:
         assert len(stack) <= width
@@ -58,7 +63,7 @@ def test_every_client_is_in_one_stack_that_narrows(cohort, batching, length, wid
 @given(cohorts, batchings, lengths, st.integers(2, 10), st.booleans())
 def test_every_client_takes_its_steps_in_their_order(cohort, batching, length, width, exact):
     sizes = [own.sizes for own in steps_of(cohort, batching, length)]
-    for stack in grouped(sizes, width):
+    for stack in group_clients(sizes, width):
         own = [sizes[place] for place in stack]
         taken = [0] * len(own)
         for call in stack_calls(own, batching, exact=exact):
@@ -75,7 +80,7 @@ def test_every_client_takes_its_steps_in_their_order(cohort, batching, length, w
 @given(cohorts, batchings, lengths, st.integers(2, 10))
 def test_padding_is_bounded_but_in_last_and_in_small_batches(cohort, batching, length, width):
     sizes = [own.sizes for own in steps_of(cohort, batching, length)]
-    for stack in grouped(sizes, width):
+    for stack in group_clients(sizes, width):
         own = [sizes[place] for place in stack]
         largest = max(int(steps.max()) for steps in own)
         for call in stack_calls(own, batching, exact=False):
@@ -95,4 +100,4 @@ def test_equal_clients_are_one_call_and_one_more_for_the_rest():
 @pytest.mark.parametrize(("width", "stacks"), [(1, [[0], [1], [2]]), (2, [[2, 0], [1]])])
 def test_a_stack_of_one_leaves_the_order_alone(width, stacks):
     sizes = [np.array([10, 10]), np.array([10]), np.array([10, 10, 3])]
-    assert grouped(sizes, width) == stacks
+    assert group_clients(sizes, width) == stacks

@@ -1,9 +1,9 @@
-"""Contexts travel to a device once; `meta` stands for one that is not the CPU."""
+"""ContextCache travel to a device once; `meta` stands for one that is not the CPU."""
 
 import torch
 
 from flfast.algorithms.algorithm import Context
-from flfast.engines.fused.run.training_state import Contexts
+from flfast.engines.fused.run.training_state import ContextCache
 from flfast.state.tree import leaves
 
 META = torch.device("meta")
@@ -15,9 +15,9 @@ def context(server, client=None):
 
 
 def test_what_clients_share_is_copied_once_a_round():
-    contexts, server = Contexts(META), torch.ones(3)
-    first, second = contexts.copied([context(server), context(server, torch.zeros(2))], 1)
-    (third,) = contexts.copied([context(server)], 1)
+    contexts, server = ContextCache(META), torch.ones(3)
+    first, second = contexts.on_device([context(server), context(server, torch.zeros(2))], 1)
+    (third,) = contexts.on_device([context(server)], 1)
     copy = first.server["w"]
     assert copy.device == META and copy.shape == (3,)
     assert all(own.server["w"] is own.start["w"] is copy for own in (first, second, third))
@@ -25,13 +25,13 @@ def test_what_clients_share_is_copied_once_a_round():
 
 
 def test_the_next_round_copies_anew():
-    contexts, server = Contexts(META), torch.ones(3)
-    (before,) = contexts.copied([context(server)], 1)
-    (after,) = contexts.copied([context(server)], 2)
+    contexts, server = ContextCache(META), torch.ones(3)
+    (before,) = contexts.on_device([context(server)], 1)
+    (after,) = contexts.on_device([context(server)], 2)
     assert before.server["w"] is not after.server["w"]
 
 
 def test_what_is_there_already_stays():
-    contexts, server = Contexts(torch.device("cpu")), torch.ones(3)
-    (found,) = contexts.copied([context(server, torch.zeros(2))], 1)
+    contexts, server = ContextCache(torch.device("cpu")), torch.ones(3)
+    (found,) = contexts.on_device([context(server, torch.zeros(2))], 1)
     assert next(leaves(found.server)) is server
