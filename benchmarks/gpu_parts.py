@@ -24,7 +24,7 @@ from benchmarks.workloads import find
 SAME = 1e-3  # relative; losses of contenders that compute the same
 MOST_BYTES = 16 * 2**20  # of a file
 START_S = 5  # the least that a run takes
-PYTEST = ("-m", "pytest", "tests", "-k", "gpu or cuda", "-rA", "-p", "no:cacheprovider")
+PYTEST = ("-m", "pytest", "-v", "-rfE", "-p", "no:cacheprovider", "-k", "gpu or cuda")
 
 
 @dataclass
@@ -124,7 +124,10 @@ def doctor(task: Task) -> None:
 
 def tests(task: Task) -> None:
     """Tests that need a GPU: fused = eager on the device, recorded or not."""
-    code, lines = command(*PYTEST)
+    # The others need not be imported. Those of this command would run it once more.
+    files = [path for path in (ROOT / "tests").rglob("test_*.py") if "cuda" in path.read_text()]
+    own = ROOT / "tests" / "benchmarks"
+    code, lines = command(*PYTEST, *sorted(str(f) for f in files if own not in f.parents))
     summary = next((line for line in reversed(lines) if " in " in line), "")
     task.note(summary.strip(" =") or "no summary")
     if code:

@@ -126,6 +126,7 @@ def test_a_part_without_time_says_what_it_left_out(task):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_part_runs_on_the_cpu(monkeypatch, tmp_path):
     options = ["--device", "cpu", "--parts", "graphs-off", "--minutes", "30"]
     monkeypatch.setattr("sys.argv", ["gpu", *options, "--out", str(tmp_path)])

@@ -61,6 +61,7 @@ def test_a_model_convolves_where_its_module_does():
 
 def test_comparisons_within_flfast_run_when_asked_for():
     assert set(WORKLOADS) - set(USUAL) == {"strategies", "algorithms"}
+    assert {"W3c", "W6", "W6a"} <= set(USUAL)
 
 
 def test_pfllibs_data_are_used_where_they_are(tmp_path):
