@@ -1,1 +1,1 @@
-"""Engines: how a cohort is run."""
+"""Engines: they train the clients of a cohort and combine their uploads."""

@@ -1,4 +1,4 @@
-"""The engine that chooses: fused where a plan can be, eager where it cannot."""
+"""`engine=auto`: the fused engine where it can run a plan, otherwise the eager engine."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -14,12 +14,12 @@ from flfast.state.tree import Tree
 
 
 class AutoTraining:
-    """Fused, unless a plan cannot be or trial steps disagree; see `LocalTraining`.
+    """Trains fused, unless an obstacle exists or trial steps disagree; see `LocalTraining`.
 
     Args:
         site: of this rank.
-        decided: what `auto` stood for so far, by name; new decisions are added.
-        stack: as of `FusedTraining`.
+        decided: earlier decisions of `auto`, by name; new ones are added.
+        stack: see `FusedTraining`.
     """
 
     name = "auto"
@@ -33,7 +33,7 @@ class AutoTraining:
         self._reasons: dict[tuple[int, str, str], str | None] = {}
 
     def choose(self, plan: RoundPlan) -> str:
-        """`fused`, or `eager` and the reason; see `LocalTraining`."""
+        """`fused`, or `eager` with the reason; see `LocalTraining`."""
         reason = self._reason(plan)
         return self._fused.name if reason is None else f"{self._eager.name} ({reason})"
 
@@ -45,7 +45,7 @@ class AutoTraining:
         chosen.train(clients, broadcast, plan, deliver)
 
     def _reason(self, plan: RoundPlan) -> str | None:
-        """Why a plan runs eagerly; None if it runs fused."""
+        """The reason to train eagerly; None if the plan trains fused."""
         key = (plan.phase, plan.strategy, plan.shard)
         if key not in self._reasons:
             check_allowed(self._site.algorithm, self._site.joint, plan)

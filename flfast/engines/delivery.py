@@ -1,4 +1,9 @@
-"""A client's way from local training to the server: finish, channel, reduction, report."""
+"""Delivers a client's result to the server: finish, channel, reduction, report.
+
+Every engine calls a `Delivery` after each client's local training. The algorithm's `finish` makes
+the upload and the new client state, `server/channel.py` transmits the upload, and
+`server/reduction.py` adds it to the aggregate.
+"""
 
 import math
 from collections.abc import Callable
@@ -17,8 +22,8 @@ class Delivery:
 
     Args:
         site: of this rank.
-        channel: what uploads go through.
-        reduction: where uploads that arrive are added.
+        channel: transmits uploads.
+        reduction: collects the uploads that arrive.
         round_idx: from 1.
         on_client: called with each report.
 
@@ -58,13 +63,16 @@ class Delivery:
         self._on_client(report)
 
     def _arrival(self, result: LocalResult) -> Arrival:
-        """What the server receives; a client that diverged keeps its old state."""
+        """Store the client's new state and transmit its upload.
+
+        A client whose training diverged keeps its old state, and its upload is rejected.
+        """
         algorithm, context = self._site.algorithm, result.context
         upload, state = algorithm.finish(result.done, context)
         if state and not algorithm.stateful:
             raise ValueError(
                 f"algorithm={algorithm.name}: finish returns a client state, which would be lost; "
-                f"give the algorithm a client_state for the first round of a client"
+                f"define client_state, which gives a client's state before its first round"
             )
         finite = math.isfinite(result.loss_sum) and all_finite(upload) and all_finite(state)
         if not finite:

@@ -1,4 +1,8 @@
-"""The eager engine: client by client, the plain Lightning way. The reference for every other."""
+"""The eager engine: one Lightning `fit` per client and stage. It is the reference for the others.
+
+A client's update: `Site.start` gives its context and data, `LocalModule` trains, and the weights
+are read back into a `LocalResult`, which the engine delivers.
+"""
 
 from collections.abc import Sequence
 
@@ -13,7 +17,7 @@ from flfast.state.weights import read_weights
 
 
 class EagerTraining:
-    """One reused Trainer, one `fit` per client and stage; see `LocalTraining`.
+    """Trains clients one by one with one reused Trainer; see `LocalTraining`.
 
     Args:
         site: of this rank.
@@ -32,7 +36,7 @@ class EagerTraining:
     def train(
         self, clients: Sequence[int], broadcast: Tree, plan: RoundPlan, deliver: Deliver
     ) -> None:
-        """Client after client; see `LocalTraining`."""
+        """Train client by client; see `LocalTraining`."""
         for client_id in clients:
             deliver(self._train_client(client_id, broadcast, plan))
 
@@ -52,7 +56,8 @@ class EagerTraining:
         module.end()
         if site.divides_batches(plan):
             module.add_ranks(lambda values: sum_over_ranks(site.world, values))
-            for part in (module.model, module.joint):  # each rank's BatchNorm saw its own parts
+            # Each rank's BatchNorm saw a part of every batch.
+            for part in (module.model, module.joint):
                 average_buffers(site.world, part)
         done = Finished(
             weights=merge(read_weights(module.model), module.joint.read()),

@@ -1,4 +1,8 @@
-"""The engine: trains cohorts on all ranks, reduces their uploads, evaluates models."""
+"""The engine: trains cohorts on all ranks, reduces their uploads, and evaluates models.
+
+`federation/loop.py` calls `Engine.train` once per round. The clients are assigned to ranks, each
+rank trains its share with a `LocalTraining`, and the ranks reduce the uploads to their mean.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,14 +36,14 @@ class Engine:
     together (`shard=batch`, `fsdp`). A plan for one device runs on rank 0.
 
     Args:
-        site: what this rank works with.
-        training: how it trains clients.
-        channel: what uploads go through; by default they arrive as they are.
-        finetune: trains own weights further for the `finetuned` metrics; None is off.
-        decided: what `auto` stands for on this rank, as plain values; for checkpoints.
+        site: model, data, Trainers and client states of this rank.
+        training: trains clients.
+        channel: transmits uploads; by default they arrive unchanged.
+        finetune: trains weights further for the `finetuned` metrics; None is off.
+        decided: decisions of `auto` on this rank, as plain values for checkpoints.
 
     Attributes:
-        evaluation_sets: what `evaluate` measures.
+        evaluation_sets: names of the sets that `evaluate` measures.
     """
 
     def __init__(
@@ -60,7 +64,7 @@ class Engine:
         self.evaluation_sets = self._evaluation.sets
 
     def choose(self, plan: RoundPlan) -> str:
-        """How clients are trained under a plan; see `LocalTraining`."""
+        """How clients train under a plan; see `LocalTraining.choose`."""
         return self.training.choose(plan)
 
     def train(
@@ -71,11 +75,11 @@ class Engine:
         *,
         on_client: Callable[[ClientReport], None],
     ) -> Trained:
-        """Local training of a cohort, and the mean of its uploads; collective.
+        """Train a cohort and reduce its uploads to their mean; collective.
 
         Args:
             server: server state.
-            cohort: clients.
+            cohort: ids of the clients.
             plan: of the round.
             on_client: called with the report of each client that this rank trained.
         """
@@ -88,12 +92,12 @@ class Engine:
         self.training.train(assignment.here, broadcast, plan, delivery)
         divided = site.divides_batches(plan)
         reduced = reduction.combine(ALONE if divided else site.world)
-        reports = delivery.reports if divided else self._everyones(delivery.reports, cohort)
+        reports = delivery.reports if divided else self._gather(delivery.reports, cohort)
         if site.algorithm.stateful:
             return_states(site.world, site.states, assignment.moved, trained=assignment.here)
-        for number, report in enumerate(reports):
+        for place, report in enumerate(reports):
             if report.client_id in reduced.left_out:
-                reports[number] = report._replace(status="rejected", reason=NOT_SELECTED)
+                reports[place] = report._replace(status="rejected", reason=NOT_SELECTED)
         return Trained(reduced.mean, reports, reduced.shortage)
 
     def _assign(self, cohort: Sequence[int], plan: RoundPlan) -> Assignment:
@@ -106,8 +110,8 @@ class Engine:
         sizes = [len(site.data.train_clients.indices_of(k)) for k in cohort]
         return assign_cohort(cohort, sizes, site.world, stateful=site.algorithm.stateful)
 
-    def _everyones(self, reports: list[ClientReport], cohort: Sequence[int]) -> list[ClientReport]:
-        """The reports of all ranks in the order of the cohort; collective."""
+    def _gather(self, reports: list[ClientReport], cohort: Sequence[int]) -> list[ClientReport]:
+        """All ranks' reports in the order of the cohort; collective."""
         place = {client_id: i for i, client_id in enumerate(cohort)}
         gathered = [report for part in gather(self.site.world, reports) for report in part]
         return sorted(gathered, key=lambda report: place[report.client_id])
@@ -115,17 +119,17 @@ class Engine:
     def evaluate(self, server: Tree, plan: RoundPlan) -> dict[str, GroupMetrics]:
         """Metrics by evaluation set: `global`, `local`, `personal`, `val` where they exist.
 
-        Every example is predicted once, each rank predicts a part; collective.
+        Every example is predicted once; each rank predicts a part of them. Collective.
         """
         plan = for_evaluation(plan)
         return self._evaluation(server, plan, together=self.site.divides_batches(plan))
 
     def recalibrate(self, server: Tree, cohort: Sequence[int], plan: RoundPlan) -> Recalibrated:
-        """BatchNorm statistics of the cohort's training data, and the bytes that sends."""
+        """Measure BatchNorm statistics on the cohort's training data; see `Recalibrated`."""
         return recalibrate_batchnorm(self.site, server, cohort, plan)
 
     def close(self) -> None:
-        """Print the profiler's report, and end workers."""
+        """Print the profiler's report, and stop data workers."""
         self.site.trainers.close()
         self.site.data.close()
         self.site.states.close()

@@ -1,4 +1,7 @@
-"""Fine-tuning for evaluation: some epochs of plain local training that leave no trace."""
+"""Fine-tuning for evaluation: some epochs of plain local training, whose result is not kept.
+
+`evaluation/passes.py` measures the fine-tuned weights as the `finetuned` metrics.
+"""
 
 from dataclasses import replace
 
@@ -16,37 +19,40 @@ FINE_TUNING = Algorithm(
     client_state=lambda broadcast: broadcast,
     start=lambda broadcast, client: client,
 )
-"""Plain local training that starts from a client's own weights, which are its state."""
+"""Plain local training from a client's own weights, which are passed as its client state."""
 
 
 def fine_tuning_site(site: Site) -> Site:
-    """The same model, optimizer and data with `FINE_TUNING` and no client states."""
-    own = site.module
+    """A site with the same model, optimizer and data, but `FINE_TUNING` and no client states."""
+    trained = site.module
     module = LocalModule(
-        own.model, FINE_TUNING, own.make_optimizer, freeze_batchnorm=own.freeze_batchnorm
+        trained.model,
+        FINE_TUNING,
+        trained.make_optimizer,
+        freeze_batchnorm=trained.freeze_batchnorm,
     )
     trainers = Trainers(module, site.trainers.make_trainer)
     return replace(site, module=module, trainers=trainers, states=ClientStates())
 
 
 class FineTuning:
-    """Trains given weights on their clients' examples.
+    """Trains each client's weights further on the client's examples.
 
     Args:
-        site: of `fine_tuning_site`.
-        training: trains on it.
-        num_epochs: >= 1.
+        site: from `fine_tuning_site`.
+        training: trains clients of this site.
+        num_epochs: local epochs, >= 1.
     """
 
     def __init__(self, site: Site, training: LocalTraining, num_epochs: int) -> None:
         self._site, self._training, self._num_epochs = site, training, num_epochs
 
     def __call__(self, weights: dict[int, Tree], plan: RoundPlan) -> dict[int, Tree]:
-        """Weights by client after fine-tuning.
+        """Fine-tune, and return the new weights by client.
 
         Args:
-            weights: where each client starts.
-            plan: gives batches and learning rate.
+            weights: initial weights by client.
+            plan: gives batching and learning rate.
         """
         for client_id, start in weights.items():
             self._site.states.put(client_id, start)

@@ -1,4 +1,4 @@
-"""The contract of engines: how the clients of a cohort are trained on one rank."""
+"""The interface of engines: how one rank trains its clients of a cohort."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
@@ -10,11 +10,11 @@ from flfast.state.tree import Tree
 
 
 class ClientStart(NamedTuple):
-    """What a client's local training starts from.
+    """The start of a client's local training.
 
     Attributes:
-        context: what the client may read.
-        optimizer_state: by parameter name; empty for a fresh optimizer.
+        context: server state, client state, initial weights and learning rate.
+        optimizer_state: by parameter name; empty for a new optimizer.
         data: the client's examples, in the plan's batches.
     """
 
@@ -24,14 +24,14 @@ class ClientStart(NamedTuple):
 
 
 class LocalResult(NamedTuple):
-    """A client's local training, as an engine delivers it.
+    """The result of a client's local training.
 
     Attributes:
         client_id: in [0, num_clients).
-        context: what the client could read.
-        done: what local training arrived at.
-        num_seen: training examples processed, every pass counted.
-        loss_sum: sum of the local objective over them.
+        context: that it trained with.
+        done: weights, counts and optimizer state.
+        num_seen: training examples processed; an example counts once per epoch.
+        loss_sum: sum of the local objective over the examples seen.
     """
 
     client_id: int
@@ -45,28 +45,28 @@ Deliver = Callable[[LocalResult], None]
 
 
 class LocalTraining(Protocol):
-    """Trains clients; every implementation gives the same numbers.
+    """Trains clients. All implementations give the same weights up to rounding.
 
     Attributes:
-        name: as in `engine=`.
+        name: the value of the key `engine`.
     """
 
     name: str
 
     def choose(self, plan: RoundPlan) -> str:
-        """How clients are trained under a plan, in a few words.
+        """Decide how clients train under a plan, and describe it in a few words.
 
         Raises:
-            ValueError: if this engine cannot train them.
+            ValueError: if this engine cannot run the plan.
         """
 
     def train(
         self, clients: Sequence[int], broadcast: Tree, plan: RoundPlan, deliver: Deliver
     ) -> None:
-        """Train clients from a broadcast; each is delivered as soon as it is done."""
+        """Train clients from a broadcast, and deliver each result as soon as it is there."""
 
 
 def stage_plan(plan: RoundPlan, stage: LocalStage) -> RoundPlan:
-    """The plan with the stage's number of epochs, if both count epochs."""
-    own = stage.epochs is not None and plan.local_epochs is not None
-    return plan._replace(local_epochs=stage.epochs) if own else plan
+    """The plan of a stage: with the stage's number of epochs, if stage and plan have one."""
+    has_epochs = stage.epochs is not None and plan.local_epochs is not None
+    return plan._replace(local_epochs=stage.epochs) if has_epochs else plan

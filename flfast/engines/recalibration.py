@@ -1,4 +1,4 @@
-"""BatchNorm statistics measured anew on a cohort's training data: `bn=recalibrate`."""
+"""Measures BatchNorm statistics on a cohort's training data after each round: `bn=recalibrate`."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,19 +18,19 @@ from flfast.state.weights import read_buffers, write_weights
 def recalibrate_batchnorm(
     site: Site, server: Tree, cohort: Sequence[int], plan: RoundPlan
 ) -> Recalibrated:
-    """The server's state with statistics of batches that mix the cohort's examples.
+    """Measure the server's BatchNorm statistics on batches that mix the cohort's examples.
 
     Args:
         site: of this rank.
         server: server state.
-        cohort: whose training examples are read.
+        cohort: clients whose training examples are read.
         plan: of the round.
     """
     plan = for_evaluation(plan)
     trainer, model = site.trainers.trainer(plan).trainer, site.trainers.module(plan).model
     device = trainer.strategy.root_device
     write_weights(model, server)
-    if model is site.model:  # a sharded copy is on its device already
+    if model is site.model:  # otherwise a sharded copy, which is already on its device
         model.to(device)
     mixed = np.concatenate([site.data.train_clients.indices_of(k) for k in cohort])
     mixed = generator(site.data.seed, "recalibrate", plan.round_idx).permutation(mixed)
@@ -42,7 +42,7 @@ def recalibrate_batchnorm(
 
 
 def _inputs(site: Site, indices: np.ndarray, device: torch.device) -> Iterator[Tensor]:
-    """Batches [B, ...] of examples on a device; a batch of one example has no variance."""
+    """Batches of inputs [B, ...]; a batch of one is left out, because it has no variance."""
     dtype = next(site.model.parameters()).dtype
     for batch in site.data.eval_loader(indices):
         if len(batch.targets) > 1 or len(indices) == 1:

@@ -1,4 +1,4 @@
-"""What a round of a cohort reports."""
+"""The reports of a round: one per client, and the mean of the uploads."""
 
 from typing import NamedTuple
 
@@ -7,17 +7,17 @@ from flfast.state.tree import Tree
 
 
 class ClientReport(NamedTuple):
-    """What is known of one client's round.
+    """One client's round.
 
     Attributes:
         client_id: in [0, num_clients).
         num_examples: distinct training examples used.
-        num_seen: training examples processed, every pass counted.
+        num_seen: training examples processed; an example counts once per epoch.
         num_steps: local steps taken.
         loss: mean local training loss over the examples seen.
-        up_bytes: size of the upload, as it arrived.
-        status: what became of the upload.
-        reason: why, or what was done to it; empty for most.
+        up_bytes: size of the upload on arrival.
+        status: of the upload: `trained`, `lost` or `rejected`.
+        reason: of a rejection, or `clipped`; otherwise empty.
     """
 
     client_id: int
@@ -31,7 +31,7 @@ class ClientReport(NamedTuple):
 
     @property
     def rejected(self) -> bool:
-        """Whether the upload arrived and was left out of the mean."""
+        """Whether the upload arrived but was not aggregated."""
         return self.status == "rejected"
 
     @property
@@ -41,12 +41,12 @@ class ClientReport(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A cohort's round.
+    """The result of a cohort's round.
 
     Attributes:
-        mean: of the uploads, by the aggregation rule; None if too few clients delivered one.
-        reports: one per client of the cohort, in its order.
-        shortage: what is missing if too few did; otherwise empty.
+        mean: the uploads combined by the aggregation rule; None if too few arrived.
+        reports: one per client, in the order of the cohort.
+        shortage: the reason if too few arrived; otherwise empty.
     """
 
     mean: Tree | None

@@ -1,4 +1,4 @@
-"""Plans that an algorithm does not allow, whatever the engine."""
+"""Refuses plans that an algorithm does not allow under any engine."""
 
 from flfast.algorithms.algorithm import Algorithm, LocalStage
 from flfast.plan import RoundPlan
@@ -6,15 +6,15 @@ from flfast.state.tree import Tree
 
 
 def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan) -> None:
-    """Refuse a plan that cuts batches which must be whole, or shards what cannot be sharded.
+    """Refuse a plan that splits batches or shards the model where the algorithm does not allow it.
 
     Args:
-        algorithm: what clients do.
+        algorithm: of the clients.
         joint: leaves that it trains beside the model, `{"params": ..., "buffers": ...}`.
         plan: of a round.
 
     Raises:
-        ValueError: with the reason, and what to use instead.
+        ValueError: with the reason and an alternative.
     """
     reason = None
     if plan.strategy == "fsdp" and (joint["params"] or joint["buffers"]):
@@ -22,12 +22,13 @@ def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan) -> None:
     elif plan.strategy == "fsdp" and algorithm.stages != (LocalStage(),):
         reason = "trains parts of a model, which strategy=fsdp cannot; use strategy=ddp"
     elif not algorithm.separable:
-        reason = _cut(plan)
+        reason = _splits_batches(plan)
     if reason is not None:
         raise ValueError(f"algorithm={algorithm.name} {reason}")
 
 
-def _cut(plan: RoundPlan) -> str | None:
+def _splits_batches(plan: RoundPlan) -> str | None:
+    """How the plan splits batches; None if it keeps them whole."""
     whole = "needs whole batches, which"
     if plan.strategy in {"dp", "fsdp"}:
         return f"{whole} strategy={plan.strategy} divides; use strategy=ddp"

@@ -1,4 +1,4 @@
-"""What local training works with on one rank."""
+"""The model, data, Trainers and client states of one rank, which all engines train with."""
 
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -27,8 +27,8 @@ class Site:
     Attributes:
         module: model, algorithm and local optimizer.
         data: the population, set up.
-        trainers: one Trainer per plan, used again for every client.
-        states: what this rank's clients keep between rounds.
+        trainers: one Trainer per plan, reused for every client.
+        states: states of this rank's clients between rounds.
         world: all ranks of the run.
     """
 
@@ -40,17 +40,17 @@ class Site:
 
     @property
     def algorithm(self) -> Algorithm:
-        """The algorithm that the module trains with."""
+        """The algorithm of the module."""
         return self.module.algorithm
 
     @property
     def model(self) -> nn.Module:
-        """The model that clients take turns in."""
+        """The model, which all clients of this rank share one after another."""
         return self.module.model
 
     @cached_property
     def joint(self) -> Tree:
-        """Leaves that local training changes beside the model, as a new client has them."""
+        """Initial values of the leaves that train beside the model, `{"params", "buffers"}`."""
         return joint_leaves(self.algorithm, read_weights(self.model))
 
     def divides_batches(self, plan: RoundPlan) -> bool:
@@ -59,12 +59,12 @@ class Site:
         return self.world.size > 1 and (batches or plan.strategy == "fsdp")
 
     def client_state(self, client_id: int, broadcast: Tree) -> Tree:
-        """What a client keeps; in its first round what the algorithm gives it."""
+        """A client's state; in its first round the algorithm's initial one."""
         state = self.states.get(client_id)
         return self.algorithm.client_state(broadcast) if state is None else state
 
     def start(self, client_id: int, broadcast: Tree, plan: RoundPlan) -> ClientStart:
-        """A client's context, optimizer state and data; seeds torch for its local training."""
+        """A client's start; also seeds torch's generators for its local training."""
         algorithm, state = self.algorithm, self.client_state(client_id, broadcast)
         seed, round_idx = self.data.seed, plan.round_idx
         context = Context(

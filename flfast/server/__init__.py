@@ -1,1 +1,1 @@
-"""What lies between a client's local training and the server's step."""
+"""The way of uploads from local training to the server's step: channel, then reduction."""

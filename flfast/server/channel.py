@@ -1,4 +1,8 @@
-"""The channel: what lies between a client's local training and the mean of the uploads."""
+"""The channel: transmits an upload from local training to the reduction.
+
+It simulates attacks and faults on the way, rejects malformed uploads, and clips large ones.
+`engines/delivery.py` calls it before it adds the upload to the reduction.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,13 +26,13 @@ NOT_SELECTED = "not selected"
 
 
 class Arrival(NamedTuple):
-    """What the server has of a client's upload.
+    """A client's upload as the server receives it.
 
     Attributes:
         status: `trained`, `lost` on the way, or `rejected` on arrival.
-        reason: of a rejection, or what else was done to it; empty for most.
-        num_bytes: that arrived.
-        upload: what counts; None if nothing does.
+        reason: of a rejection, or `clipped`; otherwise empty.
+        num_bytes: size on arrival.
+        upload: to aggregate; None if lost or rejected.
     """
 
     status: Status
@@ -39,16 +43,16 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True)
 class Channel:
-    """Who may tamper with uploads on their way, and what the server does about it.
+    """Attacks and faults on uploads, and the server's defences.
 
     Attributes:
         seed: of the run.
-        aggregation: how uploads become one.
-        clip_norm: most that an upload may change, in Euclidean norm; longer changes are scaled
-            down to it. None is no bound.
-        attack: what attackers upload.
-        attackers: who they are.
-        faults: what gets lost or broken.
+        aggregation: combines uploads.
+        clip_norm: largest Euclidean norm of an upload's change; larger changes are scaled down
+            to it. None is no bound.
+        attack: replaces the uploads of attackers.
+        attackers: ids of the clients that attack.
+        faults: loses or damages uploads.
     """
 
     seed: int = 0
@@ -61,11 +65,11 @@ class Channel:
     def deliver(
         self, upload: Tree, origin: Callable[[], Tree], *, round_idx: int, client_id: int
     ) -> Arrival:
-        """What the server makes of an upload; a function of it, the seed, the round and client.
+        """Transmit an upload. The result depends on the upload, seed, round and client only.
 
         Args:
-            upload: finite, as the algorithm made it.
-            origin: gives what it would be had the client learned nothing.
+            upload: as the algorithm made it; finite.
+            origin: gives the upload of a client whose training changed nothing.
             round_idx: from 1.
             client_id: in [0, num_clients).
         """
@@ -86,6 +90,7 @@ class Channel:
         return self._clipped(sent, origin, size)
 
     def _clipped(self, upload: Tree, origin: Callable[[], Tree], size: int) -> Arrival:
+        """The upload's arrival, with its change scaled down to `clip_norm`."""
         if self.clip_norm is not None:
             start = origin()
             norm = change_norm(upload, start)
@@ -97,6 +102,7 @@ class Channel:
 
 
 def _defect(upload: Tree, expected: Tree) -> str:
+    """Why an upload is malformed; empty if it is not."""
     if structure(upload) != structure(expected):
         return MISFIT
     if not all_finite(upload):

@@ -1,4 +1,8 @@
-"""A cohort's uploads on their way to one: added up, or collected where an aggregation asks."""
+"""Reduces a cohort's uploads to one: by a running weighted mean, or from all uploads at once.
+
+`engines/delivery.py` adds each upload that arrives through the channel. After local training
+`engines/engine.py` combines the reductions of all ranks into the mean for the server's step.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -15,12 +19,12 @@ from flfast.state.vector import from_vectors, to_vectors, vector_sizes
 
 
 class Reduced(NamedTuple):
-    """What a cohort's uploads came to.
+    """The result of a reduction.
 
     Attributes:
-        mean: None if there were too few of them.
-        left_out: clients whose uploads the aggregation did not take.
-        shortage: what is missing where there were some, but too few.
+        mean: of the uploads; None if too few arrived.
+        left_out: clients whose uploads the aggregation did not select.
+        shortage: the reason if some, but too few uploads arrived; otherwise empty.
     """
 
     mean: Tree | None
@@ -29,26 +33,26 @@ class Reduced(NamedTuple):
 
 
 class Reduction(Protocol):
-    """Reduction of this rank, to be joined with those of the others."""
+    """Collects the uploads of this rank's clients, and combines them with other ranks'."""
 
     def add(self, client_id: int, upload: Tree, weight: float) -> None:
-        """Take an upload of a client of the cohort.
+        """Add the upload of a client of the cohort.
 
         Raises:
-            ValueError: if it has other leaves than the uploads before it.
+            ValueError: if its leaves differ from those of earlier uploads.
         """
 
     def combine(self, world: World) -> Reduced:
-        """All ranks' uploads in one; the same on every rank; collective."""
+        """Combine all ranks' uploads; every rank gets the same result. Collective."""
 
 
 def reduction_for(aggregation: Aggregation, cohort: Sequence[int]) -> Reduction:
-    """Where a cohort's uploads go."""
+    """The reduction that an aggregation rule needs."""
     return MeanReduction() if aggregation.combine is None else RowReduction(aggregation, cohort)
 
 
 class MeanReduction:
-    """The weighted mean; holds one sum. See `Reduction`."""
+    """The weighted mean, in the memory of one upload. See `Reduction`."""
 
     def __init__(self) -> None:
         self._mean = WeightedMean()
@@ -66,21 +70,21 @@ class MeanReduction:
 
 
 class RowReduction:
-    """Any aggregation; every rank holds a row for each of the cohort. See `Reduction`.
+    """Any aggregation rule; every rank holds one row per client of the cohort. See `Reduction`.
 
-    Rows lie in the order of the cohort, whoever trained them, so that every world gives the same
-    numbers. What was counted, such as steps and BatchNorm's batches, is no part of the rows: of
-    those uploads that were used it takes the median, the lower one of two.
+    Rows are in the order of the cohort, so that every number of ranks gives the same result.
+    Counts, such as local steps and BatchNorm's batches, are no part of the rows. Their result is
+    the median over the uploads that the rule selected (the lower of the two middle values).
 
     Args:
-        aggregation: what becomes of the rows.
+        aggregation: combines the rows.
         cohort: K clients.
     """
 
     def __init__(self, aggregation: Aggregation, cohort: Sequence[int]) -> None:
         assert aggregation.combine is not None
         self._name, self._combine = aggregation.name, aggregation.combine
-        self._fewest, self._reason = aggregation.min_uploads, aggregation.reason
+        self._min_uploads, self._reason = aggregation.min_uploads, aggregation.reason
         self._cohort = torch.tensor(list(cohort), dtype=torch.int64)
         self._place = {client_id: place for place, client_id in enumerate(cohort)}
         self._present = torch.zeros(len(cohort), dtype=torch.int64)
@@ -89,13 +93,14 @@ class RowReduction:
 
     def add(self, client_id: int, upload: Tree, weight: float) -> None:
         """See `Reduction`."""
-        self._join(upload)
+        self._allocate(upload)
         check_same_leaves(upload, self._like or {}, f"client {client_id}")
         place, (learned, counted) = self._place[client_id], to_vectors(upload)
         self._learned[place], self._counted[place] = learned, counted
         self._present[place], self._weights[place] = 1, weight
 
-    def _join(self, like: Tree) -> None:
+    def _allocate(self, like: Tree) -> None:
+        """Allocate the rows, unless an earlier upload did."""
         if self._like is None:
             self._like = like
             num, sizes = len(self._cohort), vector_sizes(like)
@@ -107,14 +112,14 @@ class RowReduction:
         like = common_spec(world, self._like)
         if like is None:
             return Reduced(None)
-        self._join(like)
+        self._allocate(like)
         if world.size > 1:
-            # Only one rank has a row, so that a sum with zeros is a copy, to the last bit.
+            # Each row is zero on all ranks but one, so the sum is an exact copy.
             for part in (self._present, self._weights, self._learned, self._counted):
                 dist.all_reduce(part)
         present = self._present.bool()
         num = int(present.sum())
-        if num < self._fewest:
+        if num < self._min_uploads:
             return Reduced(
                 None, shortage=f"{self._reason} uploads for {self._name}, {num} arrived"
             )
@@ -126,4 +131,5 @@ class RowReduction:
 
 
 def _rows(part: Tensor, present: Tensor) -> Tensor:
+    """The rows that are present; avoids a copy where all are."""
     return part if bool(present.all()) else part[present]

@@ -169,7 +169,7 @@ class Imprecise(nn.Module):
     ("layer", "reason"),
     [
         (Deciding, "the model cannot be traced"),
-        (Counting, "the model gives other numbers each time"),
+        (Counting, "the model gives different numbers each time"),
         (Imprecise, "traced steps end at other weights"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Local training as one straight-line program: traced once, rewritten, run without autograd."""
+"""The fused engine: local steps are traced once, rewritten, compiled, and run without autograd."""

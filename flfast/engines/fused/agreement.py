@@ -1,9 +1,11 @@
-"""A trial before training: fused local steps must end where eager ones do, but for rounding.
+"""A trial before training: fused local steps must give the weights of eager ones up to rounding.
 
-How much rounding explains depends on model and optimizer: Adam turns a gradient that is zero but
-for rounding into a whole step. So the trial measures it. A stable computation gives the exact
-result of inputs that differ by rounding only (backward error); the eager steps are therefore
-repeated from weights with a relative error of one unit in the last place.
+The allowed difference depends on model and optimizer. Adam, for instance, turns a gradient of
+mere rounding errors into a full step. The trial therefore measures it: it repeats the eager steps
+from weights with a relative error of one unit in the last place. A backward stable computation
+differs no more than that.
+
+`training.py` runs the trial once per plan. `run/client_stack.py` uses `agree` for stacks.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,10 +22,11 @@ from flfast.state.weights import read_weights
 
 NUM_PERTURBED = 2
 SAFETY = 8.0
-"""Times the largest effect of perturbed weights that fused steps may differ by."""
+"""Fused steps may differ by this factor times the largest effect of perturbed weights."""
 
 FLIPPED = 1e-3
-"""Of a float32 update: a rounding error may flip a ReLU or the maximum of a pooling window."""
+"""Fused steps may also differ by this share of a float32 update, because a rounding error may flip
+a ReLU or the maximum of a pooling window."""
 
 _LOW_PRECISION = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
@@ -33,7 +36,7 @@ def disagreement(site: Site, fused: LocalTraining, plan: RoundPlan) -> str | Non
 
     Args:
         site: of this rank.
-        fused: to be tried.
+        fused: the training to try.
         plan: of the round.
     """
     plan = plan._replace(local_steps=2, local_epochs=None)
@@ -41,12 +44,12 @@ def disagreement(site: Site, fused: LocalTraining, plan: RoundPlan) -> str | Non
     expected = _two_steps(site, eager, weights, plan)
     try:
         found = _two_steps(site, fused, weights, plan)
-    except Exception as error:  # noqa: BLE001 - torch may raise anything while it traces
+    except Exception as error:  # noqa: BLE001 - tracing may raise any exception
         return f"the model cannot be traced: {str(error).splitlines()[0]}"
     start, ends = expected.context.start, expected.done.weights
     again = _two_steps(site, eager, weights, plan).done.weights
     if not agree(again, ends, start=start):
-        return "the model gives other numbers each time"
+        return "the model gives different numbers each time"
     nearby = [
         _two_steps(site, eager, perturbed, plan).done.weights
         for perturbed in perturbations(weights, plan.precision)
@@ -56,13 +59,13 @@ def disagreement(site: Site, fused: LocalTraining, plan: RoundPlan) -> str | Non
 
 
 def agree(found: Tree, expected: Tree, *, start: Tree, nearby: Iterable[Tree] = ()) -> bool:
-    """Whether local steps end where expected, but for rounding.
+    """Whether two ways of local training end at the same weights up to rounding.
 
     Args:
-        found: weights after the steps in question.
-        expected: weights after the steps that are right.
-        start: weights before either.
-        nearby: weights after the right steps from `perturbations` of the start.
+        found: weights after the steps on trial.
+        expected: weights after the reference steps.
+        start: weights before the steps.
+        nearby: weights after the reference steps from each of `perturbations(start)`.
     """
     ends = _flat(expected)
     eps = max((torch.finfo(leaf.dtype).eps for leaf in ends), default=0.0)
@@ -74,11 +77,11 @@ def agree(found: Tree, expected: Tree, *, start: Tree, nearby: Iterable[Tree] = 
 
 
 def perturbations(weights: Tree, precision: str) -> Iterator[Tree]:
-    """Weights with relative errors of one unit in the last place, drawn some times.
+    """Copies of weights with random relative errors of one unit in the last place.
 
     Args:
         weights: to perturb; integers stay.
-        precision: as of `trainer.precision`.
+        precision: `trainer.precision`, which decides the unit.
     """
     rng = torch.Generator().manual_seed(0)
 
@@ -94,7 +97,7 @@ def perturbations(weights: Tree, precision: str) -> Iterator[Tree]:
 
 
 def _two_steps(site: Site, training: LocalTraining, weights: Tree, plan: RoundPlan) -> LocalResult:
-    """Local training of client 0 by a server with these weights."""
+    """Train client 0 from these server weights."""
     results: list[LocalResult] = []
     broadcast = site.algorithm.broadcast(site.algorithm.server_state(weights))
     training.train([0], broadcast, plan, results.append)
@@ -102,7 +105,7 @@ def _two_steps(site: Site, training: LocalTraining, weights: Tree, plan: RoundPl
 
 
 def _flat(weights: Tree) -> list[Tensor]:
-    """Floating-point leaves in the order of their names."""
+    """Floating-point leaves, sorted by name."""
     kinds = [leaf for kind in sorted(weights) for _, leaf in sorted(weights[kind].items())]
     return [leaf for leaf in kinds if leaf.is_floating_point()]
 

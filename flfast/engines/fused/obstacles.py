@@ -1,4 +1,8 @@
-"""What the fused engine cannot do, in words."""
+"""Reasons why the fused engine cannot run a plan, in words for the user.
+
+`training.py` asks before the trial of `agreement.py`. `engine=fused` refuses the plan with the
+reason, and `engine=auto` trains eagerly instead.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,8 +19,8 @@ from flfast.lit.strategies.dp import DataParallelStrategy
 from flfast.plan import RoundPlan
 from flfast.state.weights import read_weights
 
-# Hooks of a client's fit and of its local steps, for which a program does not stop.
-_HOOKS = [
+# Hooks of one client's fit or local steps. Compiled programs do not call them.
+_TRAINING_HOOKS = [
     name
     for name in vars(Callback)
     if name.startswith(("on_train_", "on_fit_", "on_before_", "on_after_", "on_validation_"))
@@ -27,19 +31,23 @@ _HOOKS = [
 def obstacle(
     plan: RoundPlan, module: LocalModule, data: FederatedDataModule, trainer: L.Trainer
 ) -> str | None:
-    """Why a plan cannot run as a program: the first reason, or None.
+    """The first reason why the fused engine cannot run a plan; None if it can.
 
     Args:
         plan: of a round.
         module: model, algorithm and optimizer.
-        data: set up.
+        data: the population, set up.
         trainer: the plan's.
     """
-    reasons = (*_of_devices(plan, trainer), *_of_trainer(trainer), *_of_parts(plan, module, data))
+    reasons = (
+        *_device_obstacles(plan, trainer),
+        *_trainer_obstacles(trainer),
+        *_training_obstacles(plan, module, data),
+    )
     return next(iter(reasons), None)
 
 
-def _of_devices(plan: RoundPlan, trainer: Any) -> Iterator[str]:
+def _device_obstacles(plan: RoundPlan, trainer: Any) -> Iterator[str]:
     if isinstance(trainer.strategy, DataParallelStrategy) or trainer.world_size > 1:
         shard = f" strategy.shard={plan.shard}" if plan.strategy == "ddp" else ""
         yield f"strategy={plan.strategy}{shard} divides batches over devices"
@@ -49,7 +57,7 @@ def _of_devices(plan: RoundPlan, trainer: Any) -> Iterator[str]:
         yield "trainer.precision=16-mixed scales losses"
 
 
-def _of_trainer(trainer: Any) -> Iterator[str]:
+def _trainer_obstacles(trainer: Any) -> Iterator[str]:
     if trainer.fast_dev_run:
         yield "trainer.fast_dev_run is for single batches"
     if trainer.limit_val_batches:
@@ -57,11 +65,13 @@ def _of_trainer(trainer: Any) -> Iterator[str]:
     if trainer._detect_anomaly:  # noqa: SLF001 - it has no other name
         yield "trainer.detect_anomaly watches autograd"
     for callback in trainer.callbacks:
-        if _listens(callback):
+        if _has_training_hooks(callback):
             yield f"the callback {type(callback).__name__} has hooks within local training"
 
 
-def _of_parts(plan: RoundPlan, module: LocalModule, data: FederatedDataModule) -> Iterator[str]:
+def _training_obstacles(
+    plan: RoundPlan, module: LocalModule, data: FederatedDataModule
+) -> Iterator[str]:
     if not isinstance(data.examples.inputs, Tensor) or data.loading.num_workers:
         yield "the data are read by workers"
     try:
@@ -71,12 +81,12 @@ def _of_parts(plan: RoundPlan, module: LocalModule, data: FederatedDataModule) -
     except NotImplementedError as error:
         yield str(error)
     else:
-        if optimizer.counts and _averages_a_part(module):
+        if optimizer.counts and _averages_some_states(module):
             yield "local_optimizer_state=average shares the step counts of some parameters only"
 
 
-def _averages_a_part(module: LocalModule) -> bool:
-    """Whether a stage trains parameters whose optimizer states are averaged beside others'."""
+def _averages_some_states(module: LocalModule) -> bool:
+    """Whether a stage trains parameters of which only some have averaged optimizer states."""
     algorithm = module.algorithm
     if algorithm.optimizer is None or not algorithm.stateful:
         return False
@@ -84,13 +94,14 @@ def _averages_a_part(module: LocalModule) -> bool:
     broadcast = algorithm.broadcast(algorithm.server_state(weights))
     joint = joint_leaves(algorithm, weights)["params"]
     stages = (module.trained(stage, joint) for stage in algorithm.stages)
-    sent = ({name in broadcast["params"] for name in names} for names in stages)
-    return "optimizer" in broadcast and any(len(both) > 1 for both in sent)
+    is_sent = ({name in broadcast["params"] for name in names} for names in stages)
+    return "optimizer" in broadcast and any(len(values) > 1 for values in is_sent)
 
 
-def _listens(callback: Callback) -> bool:
+def _has_training_hooks(callback: Callback) -> bool:
+    """Whether a callback overrides a hook of local training."""
     if isinstance(callback, (ProgressBar, ModelSummary)):
         return False
-    # Of the object: Lightning's LambdaCallback has hooks that its class has not.
-    hooks = ((getattr(callback, name), getattr(Callback, name)) for name in _HOOKS)
-    return any(getattr(own, "__func__", own) is not base for own, base in hooks)
+    # Read hooks from the object: Lightning's LambdaCallback sets them there, not in its class.
+    hooks = ((getattr(callback, name), getattr(Callback, name)) for name in _TRAINING_HOOKS)
+    return any(getattr(hook, "__func__", hook) is not base for hook, base in hooks)

@@ -1,4 +1,14 @@
-"""The fused engine: local training of all clients in one `fit`, as compiled programs."""
+"""The fused engine: trains all clients of a round in one Lightning `fit`, by compiled programs.
+
+A client's update takes this way:
+
+1. `FusedTraining.choose` refuses plans that `obstacles.py` lists, and plans for which a trial in
+   `agreement.py` differs from the eager engine.
+2. `train` starts one `fit`. Its training step calls `_CohortTraining.train`.
+3. `stacks` groups clients that train together; other clients form stacks of one.
+4. `run/one_client.py` or `run/client_stack.py` trains a stack, with the programs of `graph/`.
+5. `deliver` receives each client's result as soon as its stack is done.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,11 +38,11 @@ from flfast.state.weights import read_weights
 
 
 class TrainingPrograms(NamedTuple):
-    """What trains the clients of a plan.
+    """The programs of a plan.
 
     Attributes:
-        client: one client.
-        stack: several together.
+        client: trains one client.
+        stack: trains several clients together.
     """
 
     client: ClientProgram
@@ -46,8 +56,8 @@ class FusedTraining:
 
     Args:
         site: of this rank.
-        decided: what `auto` stood for so far, by name; new decisions are added.
-        stack: clients that are trained together in one program; `auto` is as many as are faster.
+        decided: earlier decisions of `auto`, by name; new ones are added.
+        stack: number of clients that train together; `auto` chooses it by speed.
     """
 
     name = "fused"
@@ -55,7 +65,7 @@ class FusedTraining:
     def __init__(
         self, site: Site, decided: dict[str, Any], *, stack: Count | Literal["auto"]
     ) -> None:
-        wanted()  # refuses an unknown executor before training
+        wanted()  # raises if the environment names an unknown executor
         self._site, self._decided, self._stack = site, decided, stack
         self._stored = StoredExamples(site.data)
         self._programs: dict[object, TrainingPrograms] = {}
@@ -73,7 +83,8 @@ class FusedTraining:
         """Why a plan cannot run as a program; None if it can."""
         trainer = self._site.trainers.trainer(plan).trainer
         reason = obstacle(plan, self._site.module, self._site.data, trainer)
-        if reason is not None:  # may depend on the machine, so a resumed run asks again
+        if reason is not None:
+            # Not stored in `decided`: a resumed run may be on another machine.
             return reason
         key = f"{plan.phase} {plan.strategy} {plan.shard}"
         known = self._decided.setdefault("engines", {})
@@ -82,10 +93,10 @@ class FusedTraining:
         return known[key]
 
     def check_stack(self, plan: RoundPlan) -> None:
-        """Try a number of clients per stack that was asked for, before training.
+        """Try one stacked local step, if the user set the number of clients per stack.
 
         Raises:
-            ValueError: if they cannot be trained together.
+            ValueError: if clients cannot train together.
         """
         if self._stack in {"auto", 1}:
             return
@@ -107,7 +118,7 @@ class FusedTraining:
     def train(
         self, clients: Sequence[int], broadcast: Tree, plan: RoundPlan, deliver: Deliver
     ) -> None:
-        """One `fit` over the clients; see `LocalTraining`."""
+        """Train the clients in one `fit`; see `LocalTraining`."""
         if not clients:
             return
         trainer = self._site.trainers.trainer(plan)
@@ -144,7 +155,7 @@ class FusedTraining:
         ]
 
     def start(self, client_id: int, broadcast: Tree, plan: RoundPlan) -> ClientStart:
-        """Where a client starts; see `Site.start`."""
+        """A client's start; see `Site.start`."""
         with self.outside_precision():
             return self._site.start(client_id, broadcast, plan)
 
@@ -154,7 +165,7 @@ class FusedTraining:
 
     @contextmanager
     def outside_precision(self) -> Iterator[None]:
-        """Suspend what the Trainer's precision does to operators: it is for local steps only."""
+        """Suspend the Trainer's precision (autocast, default data type) outside of local steps."""
         dtype = torch.get_default_dtype()
         torch.set_default_dtype(torch.float32)
         try:
@@ -164,7 +175,7 @@ class FusedTraining:
             torch.set_default_dtype(dtype)
 
     def stacks(self, clients: Sequence[int], broadcast: Tree, plan: RoundPlan) -> list[list[int]]:
-        """Clients by stack; a stack of one is a client that trains alone."""
+        """Group clients into stacks; a stack of one is a client that trains alone."""
         width, sizes = 1, self._site.data.train_clients
         if len(clients) > 1 and not_stackable(plan.batching) is None:
             largest = max(clients, key=lambda k: len(sizes.indices_of(k)))
@@ -187,7 +198,7 @@ class FusedTraining:
 
 
 class _CohortTraining:
-    """Local training of one round's clients, called from inside of the Trainer's `fit`."""
+    """Trains one round's clients, called from within the Trainer's `fit`."""
 
     def __init__(
         self, training: FusedTraining, broadcast: Tree, plan: RoundPlan, deliver: Deliver
@@ -196,7 +207,7 @@ class _CohortTraining:
         self._plan, self._deliver = plan, deliver
 
     def train(self, clients: Sequence[int]) -> None:
-        """Train all clients, stack after stack."""
+        """Train all clients, stack by stack."""
         programs = self._training.programs(self._plan)
         stages = self._training.stage_plans(self._plan)
         for stack in self._training.stacks(clients, self._broadcast, self._plan):

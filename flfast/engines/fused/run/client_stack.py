@@ -119,11 +119,9 @@ class StackProgram:
             NotImplementedError: if the step depends on the number of clients.
         """
         stages = [_local_steps(stack, plan) for plan in plans]
-        round_idx = plans[0].round_idx
+        given = [start.context for start in stack]
         with torch.inference_mode():
-            contexts = self._client.contexts.on_device(
-                [start.context for start in stack], round_idx
-            )
+            contexts = self._client.contexts.on_device(given, plans[0].round_idx)
             if self._state.width < len(stack):
                 self._state = TrainingState(self._client.steps, len(stack))
             for place, start in enumerate(stack):
@@ -222,7 +220,8 @@ class _StackOrder:
 
     def __init__(self, data: list[ClientDataModule], steps: list[LocalSteps]) -> None:
         self.data, self._steps = data, steps
-        self._orders = [_order(client, own) for client, own in zip(data, steps, strict=True)]
+        pairs = zip(data, steps, strict=True)
+        self._orders = [_order(client, client_steps) for client, client_steps in pairs]
         self._ends = [np.cumsum(client.sizes) for client in steps]
 
     def indices(self, call: StackCall) -> tuple[np.ndarray, np.ndarray]:
