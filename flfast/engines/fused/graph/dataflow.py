@@ -64,8 +64,9 @@ def same_memory(node: Node) -> Iterator[Node]:
     value: Any = node
     while isinstance(value, Node):
         yield value
-        seen_through = value.op == "call_function" and (is_mutable(value) or is_view(value))
-        value = value.args[0] if seen_through else None
+        # One of several results is made, and made anew, by the operator that returns them.
+        passes_on = is_mutable(value) or is_view(value) or value.target is operator.getitem
+        value = value.args[0] if value.op == "call_function" and passes_on else None
 
 
 def is_view(node: Node) -> bool:

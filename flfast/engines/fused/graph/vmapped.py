@@ -12,8 +12,6 @@ from flfast.engines.fused.graph.trace import like, record
 aten = torch.ops.aten
 
 _LAYOUTS = {torch.channels_last, torch.channels_last_3d}
-# As tensors, which `Tensor` takes them for, numbers have no place in TorchScript.
-_WITH_NUMBERS = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor}
 
 
 def stacked(
@@ -55,9 +53,6 @@ class _Stackable(Interpreter):
         if kwargs.get("memory_format") in _LAYOUTS:
             # vmap keeps what there is; where the next operator needs the other, it copies.
             kwargs = {name: value for name, value in kwargs.items() if name != "memory_format"}
-        number = len(args) > 1 and isinstance(args[1], (bool, int, float))
-        if number and target in _WITH_NUMBERS:
-            target = target.overloadpacket.Scalar
         return super().call_function(_INSTEAD.get(target, target), args, kwargs)
 
 

@@ -5,6 +5,7 @@
 #include "cross_entropy.h"
 #include "distance.h"
 #include "products.h"
+#include "tape.h"
 
 TORCH_LIBRARY(flfast, m) {
   m.def("linear(Tensor x, Tensor w, Tensor? bias, bool relu) -> Tensor");
@@ -15,6 +16,10 @@ TORCH_LIBRARY(flfast, m) {
   m.def("squared_distance(Tensor left, Tensor right) -> Tensor");
   m.def("cross_entropy(Tensor logits, Tensor targets) -> (Tensor losses, Tensor softmax)");
   m.def("cross_entropy_gradient(Tensor g, Tensor softmax, Tensor targets) -> Tensor");
+  m.def("make_tape(Any once, Any step, int num_registers) -> Tensor",
+        torch::CppFunction::makeFromBoxedFunction<&make_tape>());
+  m.def("run_tape(Tensor tape, Tensor[] fixed, Tensor[] rows, int num, int width) -> ()",
+        run_tape);
 }
 
 TORCH_LIBRARY_IMPL(flfast, CPU, m) {
