@@ -19,6 +19,7 @@ from torch import nn
 
 from flfast.algorithms.fedavg import fedavg
 from flfast.engines.fused.graph.executor import EXECUTORS, Executor
+from flfast.engines.fused.graph.instructions import Instructions, instructions
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import operators, rewritten, simplified
 from flfast.engines.fused.graph.update_rules import local_optimizer
@@ -39,7 +40,9 @@ def models() -> Iterator[tuple[str, nn.Module]]:
     yield "CNN", cnn(**shape, channels=[32, 64], hidden=512, padding=2)
 
 
-def steps_of(model: nn.Module, executor: Callable[..., Executor], *, kernels: bool) -> Callable:
+def steps_of(
+    model: nn.Module, executor: Callable[[Instructions], Executor], *, kernels: bool
+) -> Callable[[int], None]:
     """Number of steps -> None; takes them."""
     use_channels_last(model)
     params = {name: leaf.detach() for name, leaf in model.named_parameters()}
@@ -62,7 +65,7 @@ def steps_of(model: nn.Module, executor: Callable[..., Executor], *, kernels: bo
         module = rewritten(module)
     else:
         simplified(module).recompile()
-    program = executor(module, sliced=len(rows))
+    program = executor(instructions(module, sliced=len(rows)))
     fixed = [leaf for tree in (state, context, settings, shared) for leaf in leaves(tree)]
 
     def run(num: int) -> None:

@@ -8,6 +8,7 @@ differs no more than that.
 `training.py` runs the trial once per plan. `run/client_stack.py` uses `agree` for stacks.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -68,6 +69,8 @@ def agree(found: Tree, expected: Tree, *, start: Tree, nearby: Iterable[Tree] = 
         nearby: weights after the reference steps from each of `perturbations(start)`.
     """
     ends = _flat(expected)
+    if not math.isfinite(_norm(ends)):  # such as with NaN among the examples
+        return not math.isfinite(_norm(_flat(found)))
     eps = max((torch.finfo(leaf.dtype).eps for leaf in ends), default=0.0)
     rounding = max((_distance(_flat(end), ends) for end in nearby), default=0.0)
     rounding += eps * _norm(ends)

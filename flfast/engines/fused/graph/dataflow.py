@@ -68,8 +68,9 @@ def same_memory(node: Node) -> Iterator[Node]:
     value: Any = node
     while isinstance(value, Node):
         yield value
-        aliases = value.op == "call_function" and (is_mutable(value) or is_view(value))
-        value = value.args[0] if aliases else None
+        # An operator with several results makes them, and makes them anew in every step.
+        aliases = is_mutable(value) or is_view(value) or value.target is operator.getitem
+        value = value.args[0] if value.op == "call_function" and aliases else None
 
 
 def is_view(node: Node) -> bool:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Callable
 from functools import cache
 from typing import Protocol
 
@@ -9,9 +10,11 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from flfast.engines.fused.graph.instructions import Instructions, instructions
 from flfast.engines.fused.graph.straight_line import StraightLine
-from flfast.engines.fused.graph.torchscript import TorchScript
+from flfast.engines.fused.graph.tape import Tape
 from flfast.engines.fused.graph.trace import operators
+from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +42,8 @@ class Executor(Protocol):
         """
 
 
-EXECUTORS: dict[str, type[TorchScript] | type[StraightLine]] = {
-    "torchscript": TorchScript,
+EXECUTORS: dict[str, Callable[[Instructions], Executor]] = {
+    "tape": Tape,
     "straight-line": StraightLine,
 }
 """By name, the faster first."""
@@ -50,18 +53,16 @@ def executor(*modules: GraphModule, sliced: int) -> Executor:
     """A program of a traced step.
 
     Args:
-        modules: the traced step; or that of two stacks, of 2 and of 3 clients, which
-            together say what it is for any number.
-        sliced: number of its last inputs that are rows of a step; the others stay.
+        modules: see `instructions`.
+        sliced: see there.
 
     Raises:
-        NotImplementedError: if a value in the graph has no written form, or the steps of the
-            stacks differ in more than a factor.
+        NotImplementedError: see `instructions`.
         RuntimeError: if the executor does not know an operator.
         ValueError: if the environment asks for an executor that there is not.
     """
     name, _ = choice(wanted())
-    return EXECUTORS[name](*modules, sliced=sliced)
+    return EXECUTORS[name](instructions(*modules, sliced=sliced))
 
 
 def wanted() -> str:
@@ -85,10 +86,10 @@ def choice(name: str) -> tuple[str, str]:
     """
     if name:
         chosen, why = name, f"{VARIABLE} asks for it"
-    elif (reason := trial("torchscript")) is None:
-        chosen, why = "torchscript", "it agrees with straight-line"
+    elif (reason := trial("tape")) is None:
+        chosen, why = "tape", "it agrees with straight-line"
     else:
-        chosen, why = "straight-line", f"torchscript fails: {reason}"
+        chosen, why = "straight-line", f"tape fails: {reason}"
     log.info("local steps run as %s: %s", chosen, why)  # once per process
     return chosen, why
 
@@ -96,16 +97,16 @@ def choice(name: str) -> tuple[str, str]:
 def trial(name: str) -> str | None:
     """What speaks against an executor after three steps of a small program; None is nothing."""
     module = operators(_step, [{"w": torch.ones(2, 3)}, {"x": torch.ones(4, 3)}])
-    rows = torch.linspace(-1, 1, 36).view(3, 4, 3)
+    code, rows = instructions(module, sliced=1), torch.linspace(-1, 1, 36).view(3, 4, 3)
     found, expected = torch.ones(2, 3), torch.ones(2, 3)
     try:
-        EXECUTORS[name](module, sliced=1)([found], [rows], num=3, width=1)
-    except Exception as error:  # noqa: BLE001 - whatever a torch without it says
+        EXECUTORS[name](code)([found], [rows], num=3, width=1)
+    except Exception as error:  # noqa: BLE001 - whatever torch or a compiler says
         return next(iter(str(error).splitlines()), type(error).__name__)
-    StraightLine(module, sliced=1)([expected], [rows], num=3, width=1)
+    StraightLine(code)([expected], [rows], num=3, width=1)
     return None if torch.allclose(found, expected) else "other numbers"
 
 
-def _step(state: dict[str, Tensor], batch: dict[str, Tensor]) -> None:
+def _step(state: Tree, batch: Tree) -> None:
     hidden = torch.tanh(batch["x"] @ state["w"].t())
     state["w"].sub_(torch.cat([hidden.t() @ batch["x"]]), alpha=0.1)

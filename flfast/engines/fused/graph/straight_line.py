@@ -1,41 +1,74 @@
-"""A traced step as Python: an operator a line, which works in every torch."""
+"""A loop over a step in Python: an operator a line, which works in every torch."""
 
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.fx import GraphModule
 
-from flfast.engines.fused.graph.loop_source import loop_source
+from flfast.engines.fused.graph.instructions import (
+    Instruction,
+    Instructions,
+    LastRead,
+    PerClient,
+    Register,
+)
 
 
 class StraightLine:
     """An `Executor`.
 
     Args:
-        modules: see `loop_source`.
-        sliced: see there.
+        code: the step.
 
     Attributes:
         reads: see `Executor`.
-
-    Raises:
-        NotImplementedError: see `loop_source`.
     """
 
-    def __init__(self, *modules: GraphModule, sliced: int) -> None:
-        names: dict[str, Any] = {"torch": torch, "Tensor": Tensor, "List": list}
-
-        def called(target: Any) -> str:
-            name = str(target).replace(".", "_")
-            names[name] = target
-            return name
-
-        source = loop_source(modules, sliced=sliced, called=called, frees=True)
-        self.reads, self._constants = source.reads, source.constants
-        exec(compile(source.text, "<local step>", "exec"), names)
+    def __init__(self, code: Instructions) -> None:
+        self.reads, self._constants = code.reads, code.constants
+        names: dict[str, Any] = {}
+        num_fixed = len(code.reads) + len(code.constants)
+        lines = ["def run(fixed, rows, num, width):"]
+        lines += [f"    r{number} = fixed[{number}]" for number in range(num_fixed)]
+        lines += [f"    {_line(each, names)}" for each in code.once]
+        lines += ["    for step in range(num):", "        pass"]
+        for place in range(code.num_rows):
+            lines += [f"        r{num_fixed + place} = rows[{place}].select(0, step)"]
+        lines += [f"        {_line(each, names)}" for each in code.step]
+        exec(compile("\n".join(lines), "<local step>", "exec"), names)
         self._run = names["run"]
 
     def __call__(self, fixed: list[Tensor], rows: list[Tensor], *, num: int, width: int) -> None:
         """Run `num` steps; see `Executor`."""
         self._run(fixed + self._constants, rows, num, width)
+
+
+def _line(each: Instruction, names: dict[str, Any]) -> str:
+    """Of an operator, and of freeing what nobody reads after it."""
+    last: list[str] = []
+    given = [_text(value, names, last) for value in each.args]
+    for place, argument in enumerate(each.operator._schema.arguments):  # noqa: SLF001 - no other
+        if argument.kwarg_only:
+            given[place] = f"{argument.name}={given[place]}"
+    call = f"{_named(each.operator, names)}({', '.join(given)})"
+    targets = ["_" if number is None else f"r{number}" for number in each.results]
+    left = ", ".join([*targets, "*_"] if each.is_tuple else targets)
+    return f"{left} = {call}" + (f"; del {', '.join(last)}" if last else "")
+
+
+def _text(value: Any, names: dict[str, Any], last: list[str]) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_text(item, names, last) for item in value)}]"
+    if isinstance(value, PerClient):
+        return f"width * {value}"
+    if not isinstance(value, Register):
+        return _named(value, names)
+    if isinstance(value, LastRead):
+        last.append(f"r{value}")
+    return f"r{value}"
+
+
+def _named(value: Any, names: dict[str, Any]) -> str:
+    """A global name of a constant or an operator."""
+    name = f"c{len(names)}"
+    names[name] = value
+    return name

@@ -15,9 +15,6 @@ from flfast.engines.fused.graph.trace import like, record
 aten = torch.ops.aten
 
 _LAYOUTS = {torch.channels_last, torch.channels_last_3d}
-# Overloads named `Tensor` would turn a Python number into a tensor, which TorchScript's source
-# cannot write.
-_HAVE_SCALAR_OVERLOAD = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor}
 
 
 def vmap_graph(
@@ -60,9 +57,6 @@ class _VmapInterpreter(Interpreter):
         if kwargs.get("memory_format") in _LAYOUTS:
             # vmap cannot change layouts. Operators that need another layout copy on their own.
             kwargs = {name: value for name, value in kwargs.items() if name != "memory_format"}
-        is_number = len(args) > 1 and isinstance(args[1], (bool, int, float))
-        if is_number and target in _HAVE_SCALAR_OVERLOAD:
-            target = target.overloadpacket.Scalar
         return super().call_function(_REPLACEMENTS.get(target, target), args, kwargs)
 
 

@@ -1,4 +1,4 @@
-"""Compiling the kernels for this machine, once, and loading them. Torch-free until they load."""
+"""Compiling our C++ for this machine, once, and loading it. Torch-free until it is loaded."""
 
 import fcntl
 import hashlib
@@ -23,7 +23,7 @@ COMPILERS = ("c++", "g++", "clang++")
 
 @lru_cache(maxsize=1)
 def missing() -> str | None:
-    """Load the kernels into `torch.ops.flfast`, compiled first if need be.
+    """Load our operators into `torch.ops.flfast`, compiled first if need be.
 
     Returns:
         Why there are none, or None: no compiler, none that knows the language, no place to write.
@@ -34,7 +34,7 @@ def missing() -> str | None:
         torch.ops.load_library(str(build()))
     except (OSError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        log.warning("small matrix products take torch's kernels, not ours: %s", reason)
+        log.warning("local steps take longer, as our C++ is missing: %s", reason)
         return reason
     return None
 
@@ -83,7 +83,7 @@ def _compile(command: list[str], target: Path) -> None:
         problems = [line for line in done.stderr.splitlines() if "error" in line]
         raise RuntimeError(f"{command[0]}: {next(iter(problems), 'failed')}")
     part.replace(target)
-    log.info("compiled kernels for this machine: %.1f s", time.perf_counter() - start)
+    log.info("compiled C++ for this machine: %.1f s", time.perf_counter() - start)
 
 
 def cache_folder() -> Path:

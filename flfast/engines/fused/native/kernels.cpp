@@ -4,6 +4,7 @@
 
 #include "distance.h"
 #include "products.h"
+#include "tape.h"
 
 TORCH_LIBRARY(flfast, m) {
   m.def("linear(Tensor x, Tensor w, Tensor? bias, bool relu) -> Tensor");
@@ -12,6 +13,10 @@ TORCH_LIBRARY(flfast, m) {
         "Tensor? other=None, Tensor? share=None, bool toward=False) -> Tensor(a!)");
   m.def("bias_update_(Tensor(a!) bias, Tensor g, float alpha) -> Tensor(a!)");
   m.def("squared_distance(Tensor left, Tensor right) -> Tensor");
+  m.def("make_tape(Any once, Any step, int num_registers) -> Tensor",
+        torch::CppFunction::makeFromBoxedFunction<&make_tape>());
+  m.def("run_tape(Tensor tape, Tensor[] fixed, Tensor[] rows, int num, int width) -> ()",
+        run_tape);
 }
 
 TORCH_LIBRARY_IMPL(flfast, CPU, m) {

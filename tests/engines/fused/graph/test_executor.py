@@ -1,12 +1,14 @@
-"""Executors: which one is taken, and one source for stacks of any width."""
-
-import warnings
+"""Executors: which one is taken, and one program for stacks of any width."""
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from flfast.engines.fused.graph.executor import VARIABLE, choice, executor, wanted
-from flfast.engines.fused.graph.loop_source import for_any_width
+from flfast.engines.fused.graph import tape
+from flfast.engines.fused.graph.executor import EXECUTORS, VARIABLE, choice, executor, wanted
+from flfast.engines.fused.graph.instructions import instructions
+from flfast.engines.fused.graph.straight_line import StraightLine
 from flfast.engines.fused.graph.trace import operators, rewritten
 from flfast.engines.fused.graph.vmapped import vmap_graph
 
@@ -47,21 +49,68 @@ def test_a_stack_of_any_width_takes_the_steps_of_its_clients(width):
         torch.testing.assert_close({n: leaf[client] for n, leaf in found.items()}, own)
 
 
+def steps(*fns):
+    return [operators(fn, [{"p": torch.zeros(())}, {"x": torch.ones(4, 3)}]) for fn in fns]
+
+
 @pytest.mark.parametrize(
     ("two", "three"),
-    [("f(x, 2)", "f(x, 4)"), ("f(x, 0.5)", "f(x, 0.25)"), ("f(x)", "f(x, 3)"), ("f(x)", "g(x)")],
+    [
+        (lambda x: x.view(2, 6), lambda x: x.view(4, 3)),
+        (lambda x: x * 0.5, lambda x: x * 0.25),
+        (lambda x: x + 1, lambda x: x + 1 + 1),
+        (torch.exp, torch.log),
+        (lambda x: x.sum(0, keepdim=True), lambda x: x.sum(1, keepdim=True)),
+        (lambda x: x + torch.tensor([2.0, 1, 1]), lambda x: x + torch.tensor([3.0, 1, 1])),
+    ],
+    ids=["no multiple", "float", "more", "operator", "from zero", "constant"],
 )
 def test_what_is_no_multiple_of_the_width_is_refused(two, three):
-    with pytest.raises(NotImplementedError):
-        for_any_width(two, three)
+    def stepped(fn):
+        return lambda state, batch: state["p"].add_(fn(batch["x"]).sum())
+
+    with pytest.raises(NotImplementedError, match=r"client|operators depend"):
+        instructions(*steps(stepped(two), stepped(three)), sliced=1)
 
 
-def test_names_are_no_numbers():
-    same = "view_2 = torch.ops.aten.view.default(arg2_1, [10, -1], 1e-05)"
-    assert for_any_width(same, same) == same
-    assert for_any_width("v_2(x2, [-1, 2, 8])", "v_2(x2, [-1, 3, 12])") == (
-        "v_2(x2, [-1, width * 1, width * 4])"
-    )
+class Watching(TorchDispatchMode):
+    """Counts the tensors that operators made and somebody still holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.made, self.most = [], 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **kwargs or {})
+        if func is torch.ops.aten.exp.default:
+            self.most = max(self.most, sum(not own.expired() for own in self.made))
+            self.made.append(StorageWeakRef(result.untyped_storage()))
+        return result
+
+
+@pytest.mark.usefixtures("each_executor")
+def test_values_are_freed_after_their_last_use():
+    def deep(state, batch):
+        value = batch["x"]
+        for _ in range(8):
+            value = value.exp() * 0.1
+        state["p"].add_(value.sum())
+
+    run = executor(*steps(deep), sliced=1)
+    with Watching() as watching:
+        run([torch.zeros(())], [torch.ones(2, 4, 3)], num=2, width=1)
+    assert len(watching.made) == 16
+    assert watching.most <= 1
+
+
+@pytest.mark.usefixtures("each_executor")
+def test_an_operator_that_fails_says_so():
+    def product(state, batch):
+        state["p"].add_((batch["x"] @ torch.ones(3, 3)).sum())
+
+    run = executor(*steps(product), sliced=1)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        run([torch.zeros(())], [torch.ones(2, 4, 5)], num=2, width=1)
 
 
 def test_an_operator_that_vmap_would_repeat_is_refused():
@@ -77,10 +126,10 @@ def test_an_operator_that_vmap_would_repeat_is_refused():
 
 @pytest.fixture
 def choose(monkeypatch):
-    """The choice with another TorchScript."""
+    """The choice with another tape."""
 
-    def choose(compilation_unit):
-        monkeypatch.setattr(torch.jit, "CompilationUnit", compilation_unit)
+    def choose(make):
+        monkeypatch.setitem(EXECUTORS, "tape", make)
         choice.cache_clear()
         return choice("")
 
@@ -88,35 +137,23 @@ def choose(monkeypatch):
     choice.cache_clear()
 
 
-def test_torchscript_that_works_is_taken_though_it_warns(choose):
-    unit = torch.jit.CompilationUnit
-
-    def warns(source):
-        warnings.warn("TorchScript is deprecated", DeprecationWarning, stacklevel=2)
-        return unit(source)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        name, _ = choose(warns)
-    assert name == "torchscript"
+def test_without_a_compiler_there_is_no_tape(choose, monkeypatch):
+    monkeypatch.setattr(tape, "missing", lambda: "no C++ compiler")
+    assert choose(tape.Tape) == ("straight-line", "tape fails: no C++ compiler")
 
 
-def test_torchscript_that_is_gone_is_not_taken(choose):
-    def gone(_):
-        raise RuntimeError("TorchScript is not supported\nin Python 3.14")
+def test_a_tape_that_computes_something_else_is_not_taken(choose):
+    class OneStepLess(StraightLine):
+        def __call__(self, fixed, rows, *, num, width):
+            super().__call__(fixed, rows, num=num - 1, width=width)
 
-    assert choose(gone) == ("straight-line", "torchscript fails: TorchScript is not supported")
-
-
-def test_torchscript_that_computes_something_else_is_not_taken(choose):
-    unit = torch.jit.CompilationUnit
-    found = choose(lambda source: unit(source.replace("alpha=0.1", "alpha=0.2")))
-    assert found == ("straight-line", "torchscript fails: other numbers")
+    assert choose(StraightLine)[0] == "tape"
+    assert choose(OneStepLess) == ("straight-line", "tape fails: other numbers")
 
 
 def test_the_environment_decides(monkeypatch):
     monkeypatch.setenv(VARIABLE, "straight-line")
     assert choice(wanted()) == ("straight-line", "FLFAST_EXECUTOR asks for it")
     monkeypatch.setenv(VARIABLE, "fast")
-    with pytest.raises(ValueError, match="FLFAST_EXECUTOR=fast; allowed: torchscript, straight"):
+    with pytest.raises(ValueError, match="FLFAST_EXECUTOR=fast; allowed: tape, straight-line"):
         wanted()

@@ -373,6 +373,16 @@ def test_a_part_that_changes_changes_the_whole():
     assert_same(step, {"counted": drawn(3), "sum": zeros}, drawn(5, 3, seed=3))
 
 
+def test_one_of_several_results_that_a_step_changes_is_made_anew():
+    def step(state, batch):
+        largest, _ = state["fixed"].max(0)
+        largest.add_(batch["x"].sum(0))
+        state["sum"].add_(largest)
+
+    state = {"fixed": drawn(3, 3), "sum": torch.zeros(3, dtype=torch.float64)}
+    assert_same(step, state, drawn(5, 3, seed=3))
+
+
 def test_views_of_what_changes_are_made_once_and_read_anew():
     def step(state, batch):
         state["p"].t().sub_(0.1 * batch["x"])
