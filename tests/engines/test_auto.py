@@ -49,11 +49,15 @@ OBSTACLES = {
         "the callback LearningRateMonitor has hooks",
     ),
     "own hook": ({}, {"callbacks": [Listening()]}, "the callback Listening has hooks"),
-    "optimizer": ({"optimizer": torch.optim.RMSprop}, {}, "optimizer RMSprop is only known"),
+    "optimizer": (
+        {"optimizer": torch.optim.RMSprop},
+        {},
+        "optimizer RMSprop is implemented by torch.optim only",
+    ),
     "option": (
         {"optimizer": partial(torch.optim.Adam, amsgrad=True)},
         {},
-        "optimizer.amsgrad is only known",
+        "optimizer.amsgrad is implemented by torch.optim only",
     ),
 }
 
