@@ -51,8 +51,9 @@ def parts(line: Line, floor: dict[str, float]) -> Parts:
 
 
 def breakdown(entry: dict[str, Any]) -> list[str]:
-    """A line on the fastest contender that is not a plain loop."""
+    """A line on the fastest contender that is neither a plain loop nor has another algorithm."""
     lines = [line for line in summarise(entry) if not line.contender.startswith("plain")]
+    lines = [line for line in lines if ":" not in line.contender]
     if not lines:
         return []
     line = min(lines, key=lambda line: line.seconds["whole"].median)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.report import heading
@@ -49,6 +50,6 @@ def _panel(axes: Axes, entry: dict[str, Any]) -> None:
     axes.margins(x=0.3)  # for these words
     floor = entry["floor"]["train_s"] + entry["floor"]["eval_s"]
     axes.axvline(floor, color=COLOURS["personal"], linestyle="--", label="floor")
-    axes.set_title(heading(entry))
+    axes.set_title("\n".join(wrap(heading(entry), 90)), fontsize=10)
     axes.set_xlabel("seconds of a round")
     axes.invert_yaxis()
