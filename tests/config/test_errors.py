@@ -164,7 +164,7 @@ def test_one_clear_error_before_torch_is_imported(found, overrides):
                 "optimizer=custom",
                 "optimizer._target_=torch.optim.LBFGS",
             ),
-            "use local_optimizer_state=reset",
+            "use another optimizer, or local_optimizer_state=reset",
         ),
         (
             (f"+callbacks.swa={SWA}",),
