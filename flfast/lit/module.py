@@ -56,7 +56,7 @@ class LocalModule(L.LightningModule):
                 layer.requires_grad_(requires_grad=False)
         self.mesh: DeviceMesh | None = None
         self.params = dict(model.named_parameters())
-        self.leaves: Tree = self.params
+        self._leaves: Tree = {}
         self.joint = self._joint_of({"params": {}, "buffers": {}})
         self._trainable = {name for name, p in self.params.items() if p.requires_grad}
         self.optimizer_state: Tree = {}
@@ -73,7 +73,6 @@ class LocalModule(L.LightningModule):
         )
         copy.to(next(model.parameters()).device, next(model.parameters()).dtype)
         copy.mesh = mesh
-        copy.leaves = sharded_leaves(copy.params)
         return copy
 
     def begin(self, context: Context, optimizer_state: Tree) -> None:
@@ -161,9 +160,12 @@ class LocalModule(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Local objective of one batch: `loss` [] for the gradient, `mean` [] to report."""
         if self.mesh is not None:
-            name, own = self.algorithm.name, self.leaves
+            # Made anew in every step: torch 2.8 and 2.9 move unevenly sharded parameters in the
+            # first forward pass, and leaves from before would keep the old values.
+            own = self._leaves = sharded_leaves(self.params)
+            name = self.algorithm.name
             task = ShardedTask(self.model, own=own, mesh=self.mesh, share=batch.share, name=name)
-            loss = self.algorithm.loss(task, self.leaves, batch, self.context)
+            loss = self.algorithm.loss(task, own, batch, self.context)
             assert isinstance(loss, DTensor)
             full = loss.full_tensor()
             return {"loss": full * batch.scale, "mean": full.detach()}
@@ -173,7 +175,7 @@ class LocalModule(L.LightningModule):
     def on_after_backward(self) -> None:
         """Where parameters are sharded, add the gradient of what the objective itself read."""
         if self.mesh is not None:
-            add_gradients(self.params, self.leaves)
+            add_gradients(self.params, self._leaves)
 
     def _objective(
         self, task: LocalTask, params: Tree, batch: Batch, ctx: Context
