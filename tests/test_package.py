@@ -1,6 +1,7 @@
-"""What the package says of itself."""
+"""What the package says of itself: one version, and the Python versions that it is tested on."""
 
 import re
+from importlib.metadata import metadata
 from pathlib import Path
 
 import yaml
@@ -19,3 +20,13 @@ def test_there_is_one_version():
     (expected,) = re.findall(r'^version = "(.+)"$', PROJECT, re.MULTILINE)
     assert flfast.__version__ == expected
     assert read_yaml("CITATION.cff")["version"] == expected
+
+
+def test_the_oldest_and_the_newest_python_are_tested():
+    named = re.findall(r"Python :: (3\.\d+)", PROJECT)
+    minors = [int(name.removeprefix("3.")) for name in named]
+    assert minors == list(range(minors[0], minors[-1] + 1))
+    wanted = metadata("flfast")["Requires-Python"]
+    assert set(wanted.split(",")) == {f">=3.{minors[0]}", f"<3.{minors[-1] + 1}"}
+    matrix = read_yaml(".github/workflows/ci.yml")["jobs"]["checks"]["strategy"]["matrix"]
+    assert matrix["python"] == [named[0], named[-1]]

@@ -36,8 +36,8 @@ def shard(model: nn.Module, mesh: DeviceMesh, *, group_params: int) -> None:
     _find_groups(model, group_params, uses, groups, set())
     for module in (*(group for group in groups if group is not model), model):
         group: Any = fully_shard(module, mesh=mesh, reshard_after_forward=True)
-        # Gloo cannot average. In some versions of torch it silently returns the sum instead.
-        if mesh.device_type == "cpu" and hasattr(group, "set_force_sum_reduction_for_comms"):
+        # Gloo cannot average.
+        if mesh.device_type == "cpu":
             group.set_force_sum_reduction_for_comms(True)
 
 

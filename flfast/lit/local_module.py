@@ -62,7 +62,7 @@ class LocalModule(L.LightningModule):
                 layer.requires_grad_(requires_grad=False)
         self.mesh: DeviceMesh | None = None
         self.params = dict(model.named_parameters())
-        self.objective_params: Tree = self.params
+        self._objective_params: Tree = {}
         self.joint = self._joint_leaves({"params": {}, "buffers": {}})
         self._trainable = {name for name, p in self.params.items() if p.requires_grad}
         self.optimizer_state: Tree = {}
@@ -79,7 +79,6 @@ class LocalModule(L.LightningModule):
         )
         copy.to(next(model.parameters()).device, next(model.parameters()).dtype)
         copy.mesh = mesh
-        copy.objective_params = sharded_leaves(copy.params)
         return copy
 
     def begin(self, context: Context, optimizer_state: Tree) -> None:
@@ -163,7 +162,9 @@ class LocalModule(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Local objective of one batch: `loss` [] to differentiate, `mean` [] to report."""
         if self.mesh is not None:
-            params = self.objective_params
+            # Made anew in every step: torch 2.8 and 2.9 move unevenly sharded parameters in the
+            # first forward pass, and older leaves would keep the old values.
+            params = self._objective_params = sharded_leaves(self.params)
             task = ShardedTask(
                 self.model,
                 model_params=params,
@@ -181,7 +182,7 @@ class LocalModule(L.LightningModule):
     def on_after_backward(self) -> None:
         """With FSDP, add the gradients of parameters that the objective read directly."""
         if self.mesh is not None:
-            add_gradients(self.params, self.objective_params)
+            add_gradients(self.params, self._objective_params)
 
     def _objective(
         self, task: LocalTask, params: Tree, batch: Batch, ctx: Context

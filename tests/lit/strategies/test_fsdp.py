@@ -25,11 +25,6 @@ from flfast.plan import Batching
 from flfast.state.tree import sub, tree_map
 from flfast.state.weights import read_weights, write_weights
 
-pytestmark = pytest.mark.skipif(
-    tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 8),
-    reason="strategy=fsdp needs torch 2.8 on the CPU",
-)
-
 FSDP = {"strategy": "fsdp"}
 MOMENTUM = partial(SGD, momentum=0.9)
 FEDAVG, FEDPROX = fedavg(weighting="samples"), fedprox(mu=0.5, weighting="samples")
@@ -292,7 +287,7 @@ def test_unshardable_models_and_optimizers_are_refused_before_training(in_world)
 
     lbfgs, adafactor, scalar, adam = in_world(2, messages)[0]
     for message in (lbfgs, adafactor):
-        assert "with this optimizer: " in message
+        assert "with this optimizer" in message
         assert message.endswith("use another optimizer, a newer torch, or strategy=ddp")
     assert "parameter scale has shape [], and only dimensions can be sharded" in scalar
     assert adam == ""
