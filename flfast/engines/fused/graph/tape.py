@@ -12,7 +12,7 @@ from flfast.engines.fused.graph.instructions import (
     PerClient,
     Register,
 )
-from flfast.engines.fused.native.build import missing
+from flfast.engines.fused.native.compiler import missing
 
 _LETTERS = {Register: "r", LastRead: "l", PerClient: "w", str: "s"}
 # Operators have numbers for them, and torch no function that gives these.
