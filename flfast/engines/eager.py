@@ -4,7 +4,7 @@ A client's update: `Site.start` gives its context and data, `LocalModule` trains
 are read back into a `LocalResult`, which the engine delivers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flfast.algorithms.algorithm import Finished
 from flfast.distributed.world import average_buffers, sum_over_ranks
@@ -21,12 +21,13 @@ class EagerTraining:
 
     Args:
         site: of this rank.
+        perturb: changes the weights that every client starts from; for trials.
     """
 
     name = "eager"
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, site: Site, *, perturb: Callable[[Tree], Tree] | None = None) -> None:
+        self._site, self._perturb = site, perturb
 
     def choose(self, plan: RoundPlan) -> str:
         """`eager`; see `LocalTraining`."""
@@ -44,6 +45,8 @@ class EagerTraining:
         site = self._site
         trainer, module = site.trainers.trainer(plan), site.trainers.module(plan)
         context, optimizer_state, data = site.start(client_id, broadcast, plan)
+        if self._perturb is not None:
+            context = context._replace(start=self._perturb(context.start))
         module.begin(context, optimizer_state)
         num_steps, num_examples = 0, 0
         optimizer: Tree = {}

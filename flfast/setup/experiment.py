@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from flfast.algorithms.algorithm import Algorithm
 from flfast.checkpoints.folders import Checkpoint
 from flfast.checkpoints.keeper import CheckpointKeeper
-from flfast.checkpoints.restore import Restored
+from flfast.checkpoints.restore import Restored, write_tables
 from flfast.checkpoints.signals import StopRequests
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.phases import Phase
@@ -128,9 +128,15 @@ def build(phases: list[Phase], world: World, requests: StopRequests) -> Federati
             world, partial(resume, checkpoints, site, components.initial, plans)
         )
     resolved = resolved_sizes(given, phases)
-    keeper = checkpoint_keeper(machinery.engine, config, resolved, folder, requests)
+    keeper = on_all_ranks(
+        world,
+        partial(checkpoint_keeper, machinery.engine, config, resolved, folder, requests),
+    )
     make = partial(build_federation, config, components, machinery, keeper, restored)
-    return on_all_ranks(world, make)
+    federation = on_all_ranks(world, make)
+    if restored is not None and first:  # nothing can refuse the run any more
+        write_tables(restored, run_dir())
+    return federation
 
 
 def build_components(config: DictConfig) -> Components:

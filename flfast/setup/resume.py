@@ -13,7 +13,7 @@ from flfast.checkpoints.compatibility import digest
 from flfast.checkpoints.folders import FORMAT, Checkpoint, checkpoint_folders, find_checkpoints
 from flfast.checkpoints.keeper import CheckpointKeeper
 from flfast.checkpoints.policy import Policy
-from flfast.checkpoints.restore import Restored, fingerprint, restore, write_tables
+from flfast.checkpoints.restore import Restored, fingerprint, restore
 from flfast.checkpoints.signals import StopRequests
 from flfast.config.phases import AUTO_SIZES, Phase, replace_auto
 from flfast.distributed.devices import hardware
@@ -201,7 +201,7 @@ def checkpoint_keeper(
 
 
 def resume(checkpoints: list[Checkpoint], site: Site, initial: Tree, plans: Plans) -> Restored:
-    """Restore the newest checkpoint that can be loaded, and rank 0's tables; collective.
+    """Restore the newest checkpoint that can be loaded; collective.
 
     Args:
         checkpoints: newest first.
@@ -213,8 +213,6 @@ def resume(checkpoints: list[Checkpoint], site: Site, initial: Tree, plans: Plan
         ValueError: if none can be loaded.
     """
     restored = restore(checkpoints, site, initial)
-    if site.world.rank == 0:
-        write_tables(restored, run_dir())
     history, last = restored.history, restored.checkpoint.round_idx
     for round_idx in range(last, 0, -1):
         before = history[round_idx]["plan/precision"]

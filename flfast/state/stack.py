@@ -34,12 +34,13 @@ def check_same_leaves(tree: Tree, like: Tree, source: str) -> None:
         return
     found, expected = dict(_described(tree)), dict(_described(like))
     differing = [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
-    if differing:
-        name = differing[0]
-        raise ValueError(
-            f"{source}: leaf {name} is {found.get(name, 'missing')}, elsewhere it is "
-            f"{expected.get(name, 'missing')}; all uploads of a round must have the same leaves"
-        )
+    if not differing:
+        raise ValueError(f"{source}: its leaves are in another order than elsewhere")
+    name = differing[0]
+    raise ValueError(
+        f"{source}: leaf {name} is {found.get(name, 'missing')}, elsewhere it is "
+        f"{expected.get(name, 'missing')}; all uploads of a round must have the same leaves"
+    )
 
 
 def _described(tree: Tree, prefix: str = "") -> Iterator[tuple[str, str]]:

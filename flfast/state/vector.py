@@ -104,9 +104,9 @@ def _changed(upload: Tree, origin: Tree, change: Callable[[Tensor], Tensor]) -> 
         elif not leaf.is_floating_point():
             changed[name] = leaf
         elif isinstance(start, Tensor) and start.shape == leaf.shape:
-            changed[name] = start + change(leaf - start)
+            changed[name] = (start + change(leaf - start)).to(leaf.dtype)
         else:
-            changed[name] = change(leaf)
+            changed[name] = change(leaf).to(leaf.dtype)
     return changed
 
 

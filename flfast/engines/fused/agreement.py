@@ -9,7 +9,9 @@ differs no more than that.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +34,13 @@ a ReLU or the maximum of a pooling window."""
 _LOW_PRECISION = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 
+class TrialSteps(NamedTuple):
+    """Weights before and after local steps."""
+
+    start: Tree
+    end: Tree
+
+
 def disagreement(site: Site, fused: LocalTraining, plan: RoundPlan) -> str | None:
     """How two fused local steps of client 0 differ from eager ones; None if they agree.
 
@@ -41,52 +50,67 @@ def disagreement(site: Site, fused: LocalTraining, plan: RoundPlan) -> str | Non
         plan: of the round.
     """
     plan = plan._replace(local_steps=2, local_epochs=None)
-    weights, eager = read_weights(site.model), EagerTraining(site)
-    expected = _two_steps(site, eager, weights, plan)
+    algorithm, weights = site.algorithm, read_weights(site.model)
+    broadcast = algorithm.broadcast(algorithm.server_state(weights))
+    eager = EagerTraining(site)
+    expected = _two_steps(eager, broadcast, plan)
     try:
-        found = _two_steps(site, fused, weights, plan)
+        found = _two_steps(fused, broadcast, plan)
     except Exception as error:  # noqa: BLE001 - tracing may raise any exception
-        return f"the model cannot be traced: {str(error).splitlines()[0]}"
-    start, ends = expected.context.start, expected.done.weights
-    again = _two_steps(site, eager, weights, plan).done.weights
-    if not agree(again, ends, start=start):
-        return "the model gives different numbers each time"
+        return f"the model cannot be traced: {first_line(error)}"
+    if agree(found.end, expected):
+        return None
     nearby = [
-        _two_steps(site, eager, perturbed, plan).done.weights
-        for perturbed in perturbations(weights, plan.precision)
+        _two_steps(EagerTraining(site, perturb=perturb), broadcast, plan)
+        for perturb in perturbations(plan.precision)
     ]
-    same = agree(found.done.weights, ends, start=start, nearby=nearby)
+    if not agree(_two_steps(eager, broadcast, plan).end, expected, nearby=nearby):
+        return "the model gives different numbers each time"
+    same = agree(found.end, expected, nearby=nearby)
     return None if same else "traced steps end at other weights"
 
 
-def agree(found: Tree, expected: Tree, *, start: Tree, nearby: Iterable[Tree] = ()) -> bool:
+def agree(found: Tree, expected: TrialSteps, *, nearby: Iterable[TrialSteps] = ()) -> bool:
     """Whether two ways of local training end at the same weights up to rounding.
 
     Args:
         found: weights after the steps on trial.
-        expected: weights after the reference steps.
-        start: weights before the steps.
-        nearby: weights after the reference steps from each of `perturbations(start)`.
+        expected: of the reference steps.
+        nearby: of the reference steps from perturbed weights.
     """
-    ends = _flat(expected)
+    ends, update = _flat(expected.end), _update(expected)
     if not math.isfinite(_norm(ends)):  # such as with NaN among the examples
         return not math.isfinite(_norm(_flat(found)))
     eps = max((torch.finfo(leaf.dtype).eps for leaf in ends), default=0.0)
-    rounding = max((_distance(_flat(end), ends) for end in nearby), default=0.0)
+    # Updates are compared, not ends: the perturbation itself is no effect of rounding.
+    rounding = max((_distance(_update(other), update) for other in nearby), default=0.0)
     rounding += eps * _norm(ends)
     flipped = FLIPPED * min(eps / torch.finfo(torch.float32).eps, 1.0)
-    allowed = SAFETY * rounding + flipped * _distance(_flat(start), ends)
-    return _distance(_flat(found), ends) <= allowed
+    return _distance(_flat(found), ends) <= SAFETY * rounding + flipped * _norm(update)
 
 
-def perturbations(weights: Tree, precision: str) -> Iterator[Tree]:
-    """Copies of weights with random relative errors of one unit in the last place.
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or the error's type."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _update(trained: TrialSteps) -> list[Tensor]:
+    pairs = zip(_flat(trained.end), _flat(trained.start), strict=True)
+    return [end.double() - start.double() for end, start in pairs]
+
+
+def perturbations(precision: str) -> Iterator[Callable[[Tree], Tree]]:
+    """Functions that give weights a relative error of one unit in the last place.
 
     Args:
-        weights: to perturb; integers stay.
-        precision: `trainer.precision`, which decides the unit.
+        precision: as of `trainer.precision`.
     """
-    rng = torch.Generator().manual_seed(0)
+    for number in range(NUM_PERTURBED):
+        yield partial(_perturbed, precision=precision, seed=number)
+
+
+def _perturbed(weights: Tree, *, precision: str, seed: int) -> Tree:
+    rng = torch.Generator().manual_seed(seed)
 
     def perturb(leaf: Tensor) -> Tensor:
         if not leaf.is_floating_point():
@@ -95,16 +119,14 @@ def perturbations(weights: Tree, precision: str) -> Iterator[Tree]:
         signs = torch.randint(0, 2, leaf.shape, generator=rng).to(leaf) * 2 - 1
         return leaf * (1 + eps * signs)
 
-    for _ in range(NUM_PERTURBED):
-        yield tree_map(perturb, weights)
+    return tree_map(perturb, weights)
 
 
-def _two_steps(site: Site, training: LocalTraining, weights: Tree, plan: RoundPlan) -> LocalResult:
-    """Train client 0 from these server weights."""
+def _two_steps(training: LocalTraining, broadcast: Tree, plan: RoundPlan) -> TrialSteps:
+    """Local training of client 0."""
     results: list[LocalResult] = []
-    broadcast = site.algorithm.broadcast(site.algorithm.server_state(weights))
     training.train([0], broadcast, plan, results.append)
-    return results[0]
+    return TrialSteps(results[0].context.start, results[0].done.weights)
 
 
 def _flat(weights: Tree) -> list[Tensor]:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from flfast.engines.fused.agreement import disagreement
+from flfast.engines.fused.agreement import disagreement, first_line
 from flfast.engines.fused.graph.executor import wanted
 from flfast.engines.fused.graph.local_step import Clip, LocalStep
 from flfast.engines.fused.graph.update_rules import local_optimizer
@@ -109,7 +109,7 @@ class FusedTraining:
             try:
                 self.train([0, 0], algorithm.broadcast(server), one_step, results.append)
             except (RuntimeError, NotImplementedError) as error:
-                reason = f"the model cannot be stacked: {str(error).splitlines()[0]}"
+                reason = f"the model cannot be stacked: {first_line(error)}"
         if reason is not None:
             raise ValueError(
                 f"engine.stack={self._stack}: {reason}; use engine.stack=auto or engine.stack=1"

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from flfast.algorithms.algorithm import Context
 from flfast.datamodules.federated import ClientDataModule
-from flfast.engines.fused.agreement import agree, perturbations
+from flfast.engines.fused.agreement import TrialSteps, agree, perturbations
 from flfast.engines.fused.graph.trace import like
 from flfast.engines.fused.run.example_rows import ROWS
 from flfast.engines.fused.run.one_client import ClientProgram
@@ -89,18 +89,23 @@ class StackProgram:
     def _agrees(self, make_start: Callable[[], ClientStart], plan: RoundPlan) -> bool:
         """Whether a stack of the same client twice trains to the weights of the single client."""
         plans = [plan] * len(self._client.steps)
-        expected = self._client.train(make_start(), plans).done.weights
+        expected = self._train_alone(make_start(), plans)
         try:
             pair = self.train([make_start(), make_start()], plans)
             stacked = [outcome.done.weights for outcome in pair]
-        except (RuntimeError, NotImplementedError):  # vmap does not know an operator
+        except Exception:  # noqa: BLE001 - vmap and tracing may raise any exception
             return False
-        start = make_start().context.start
+        if all(agree(found, expected) for found in stacked):
+            return True
         nearby = [
-            self._client.train(_start_from(make_start(), perturbed), plans).done.weights
-            for perturbed in perturbations(start, plan.precision)
+            self._train_alone(_start_from(start, perturb(start.context.start)), plans)
+            for perturb in perturbations(plan.precision)
+            for start in [make_start()]
         ]
-        return all(agree(found, expected, start=start, nearby=nearby) for found in stacked)
+        return all(agree(found, expected, nearby=nearby) for found in stacked)
+
+    def _train_alone(self, start: ClientStart, plans: Sequence[RoundPlan]) -> TrialSteps:
+        return TrialSteps(start.context.start, self._client.train(start, plans).done.weights)
 
     def train(
         self, stack: Sequence[ClientStart], plans: Sequence[RoundPlan]
