@@ -2,7 +2,7 @@
 
 FedAvg with SGD on images of MNIST's shape. Executors take turns; the least of all turns counts.
 
-    python -m benchmarks.executors --turns 20
+    python -m benchmarks.executors --seconds 30
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -27,9 +28,11 @@ from flfast.lit.channels_last import use_channels_last
 from flfast.models.cnn import cnn
 from flfast.models.logistic import logistic
 from flfast.models.mlp import mlp
+from flfast.setup.allocator import keep_freed_memory
 from flfast.state.tree import Tree, leaves
 
-_BATCH, _SECONDS, _SHAPE = 10, 0.1, (1, 28, 28)
+_BATCH, _SHAPE = 10, (1, 28, 28)
+_ROWS, _CALL_S = 64, 0.001
 
 
 def models() -> Iterator[tuple[str, nn.Module]]:
@@ -55,8 +58,8 @@ def steps_of(
     weights = torch.full((_BATCH,), 1 / _BATCH)
     shared: Tree = {"weights": weights, "num": torch.tensor(10.0), "share": torch.tensor(1.0)}
     rows: Tree = {
-        "inputs": torch.randn(64, _BATCH, *_SHAPE),
-        "targets": torch.randint(10, (64, _BATCH)),
+        "inputs": torch.randn(_ROWS, _BATCH, *_SHAPE),
+        "targets": torch.randint(10, (_ROWS, _BATCH)),
     }
     one = {name: row[0] for name, row in rows.items()}
     context: Tree = {"server": {}, "client": {}, "start": {}}
@@ -75,35 +78,41 @@ def steps_of(
     return run
 
 
-def least_ms(runs: list[Callable[[int], None]], turns: int) -> list[float]:
-    """Of a step by each, in milliseconds."""
+def least_ms(runs: list[Callable[[int], None]], seconds: float) -> list[float]:
+    """Of a step by each, in milliseconds; calls are short, as other work on the machine is not."""
+    least = min(_seconds(run, 1) for run in runs * 5)
+    num = max(min(int(_CALL_S / least), _ROWS), 1)
     found = [float("inf")] * len(runs)
-    for _ in range(turns):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
         for place, run in enumerate(runs):
-            run(64)
-            start, num = time.perf_counter(), 0
-            while time.perf_counter() - start < _SECONDS:
-                run(64)
-                num += 64
-            found[place] = min(found[place], 1000 * (time.perf_counter() - start) / num)
+            found[place] = min(found[place], 1000 * _seconds(run, num) / num)
     return found
+
+
+def _seconds(run: Callable[[int], None], num: int) -> float:
+    start = time.perf_counter()
+    run(num)
+    return time.perf_counter() - start
 
 
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description="Milliseconds of a local step by executor.")
-    parser.add_argument("--turns", type=int, default=20, help="of every executor")
-    turns = parser.parse_args().turns
+    parser.add_argument("--seconds", type=float, default=10, help="for every model")
+    seconds = parser.parse_args().seconds
     torch.set_num_threads(1)
-    table = Table("", *(f"{name}{more}" for name in EXECUTORS for more in (", kernels", "")))
+    keep_freed_memory()
+    columns = [f"{name}, {more}" for name in EXECUTORS for more in ("kernels", "none")]
+    table = Table("ms a step", *columns, box=MARKDOWN)
     for title, model in models():
         runs = [
             steps_of(model, executor, kernels=kernels)
             for executor in EXECUTORS.values()
             for kernels in (True, False)
         ]
-        table.add_row(title, *(f"{ms:.4f}" for ms in least_ms(runs, turns)))
-    Console().print(table)
+        table.add_row(title, *(f"{ms:.4f}" for ms in least_ms(runs, seconds)))
+    Console(width=99).print(table)
 
 
 if __name__ == "__main__":
