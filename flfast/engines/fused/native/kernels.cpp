@@ -2,6 +2,7 @@
 
 #include <torch/library.h>
 
+#include "cross_entropy.h"
 #include "distance.h"
 #include "products.h"
 #include "tape.h"
@@ -13,6 +14,8 @@ TORCH_LIBRARY(flfast, m) {
         "Tensor? other=None, Tensor? share=None, bool toward=False) -> Tensor(a!)");
   m.def("bias_update_(Tensor(a!) bias, Tensor g, float alpha) -> Tensor(a!)");
   m.def("squared_distance(Tensor left, Tensor right) -> Tensor");
+  m.def("cross_entropy(Tensor logits, Tensor targets) -> (Tensor losses, Tensor softmax)");
+  m.def("cross_entropy_gradient(Tensor g, Tensor softmax, Tensor targets) -> Tensor");
   m.def("make_tape(Any once, Any step, int num_registers) -> Tensor",
         torch::CppFunction::makeFromBoxedFunction<&make_tape>());
   m.def("run_tape(Tensor tape, Tensor[] fixed, Tensor[] rows, int num, int width) -> ()",
@@ -25,4 +28,6 @@ TORCH_LIBRARY_IMPL(flfast, CPU, m) {
   m.impl("weight_update_", weight_update_);
   m.impl("bias_update_", bias_update_);
   m.impl("squared_distance", squared_distance);
+  m.impl("cross_entropy", cross_entropy);
+  m.impl("cross_entropy_gradient", cross_entropy_gradient);
 }
