@@ -17,7 +17,7 @@ from flfast.plan import RoundPlan
 from flfast.server.channel import DIVERGED, Arrival, Channel
 from flfast.server.reduction import Reduction
 from flfast.state.tree import Tree, all_finite, num_bytes
-from flfast.state.vector import with_change
+from flfast.state.vector import moved
 
 
 class Delivery:
@@ -78,12 +78,11 @@ class Delivery:
         algorithm = self._site.algorithm
         now = algorithm.origin(self._downloads.broadcast)
         start = now if order.mixes else algorithm.origin(result.context.server)
-        scale, whole = order.scale, algorithm.undiscounted
-        others = algorithm.counted | whole
-        moved = with_change(upload, start, others, lambda c: scale * c, target=now)
-        if not whole:
-            return moved
-        return with_change(moved, start, upload.keys() - whole, lambda c: c, target=now)
+        scales = {
+            name: 1.0 if name in algorithm.undiscounted else order.scale
+            for name in upload.keys() - algorithm.counted
+        }
+        return moved(upload, start, now, scales)
 
     def _arrival(self, result: LocalResult) -> Arrival:
         """Store the client's new state and transmit its upload.

@@ -5,6 +5,7 @@ rank trains its share with a `LocalTraining`, and the ranks reduce the uploads t
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flfast.algorithms.algorithm import Algorithm
@@ -18,17 +19,16 @@ from flfast.distributed.assignment import (
 from flfast.distributed.client_state_placement import fetch_states, return_states
 from flfast.distributed.world import ALONE, gather
 from flfast.engines.delivery import Delivery
-from flfast.engines.local_training import LocalResult, LocalTraining
-from flfast.engines.recalibration import recalibrate_batchnorm
+from flfast.engines.local_training import LocalTraining
 from flfast.engines.reports import ClientReport, Trained
 from flfast.engines.site import Site
 from flfast.evaluation.metrics import GroupMetrics
 from flfast.evaluation.passes import Evaluation, FineTune, for_evaluation
-from flfast.lit.batchnorm import Recalibrated
 from flfast.plan import RoundPlan
 from flfast.server.channel import DIRECT, NOT_SELECTED, Channel
 from flfast.server.reduction import reduction_for
-from flfast.state.tree import Tree, num_bytes
+from flfast.state.store import ClientStates
+from flfast.state.tree import Tree
 
 
 class Engine:
@@ -126,27 +126,17 @@ class Engine:
             downloads.num_bytes,
         )
 
-    def message_bytes(self, initial: Tree, plan: RoundPlan) -> tuple[int, int]:
-        """Sizes of what a client downloads and uploads in a round; collective.
+    def forgetful(self) -> "Engine":
+        """An engine that keeps nothing of clients: each rank trains whole cohorts for itself.
 
-        Found by one local step of one client, which changes nothing.
-
-        Args:
-            initial: weights before round 1.
-            plan: of round 1.
+        Uploads arrive unchanged.
         """
-        down = up = 0
-        plan = plan._replace(local_steps=1, local_epochs=None)
-        client_id = int(self.site.data.candidates[0])
-        for site, training in ((self.site, self.training), *self._calls.values()):
-            # Further calls start from the server state of the whole algorithm.
-            server = self.site.algorithm.server_state(initial)
-            downloads = Downloads(site.algorithm, server, site.records, [client_id])
-            results: list[LocalResult] = []
-            training.train([client_id], downloads, plan, results.append)
-            upload, _ = site.algorithm.finish(results[0].done, results[0].context)
-            down, up = down + downloads.num_bytes, up + num_bytes(upload)
-        return down, up
+
+        def forgetful(site: Site) -> Site:
+            return replace(site, states=ClientStates(), records=ClientStates(), world=ALONE)
+
+        calls = {name: (forgetful(site), own) for name, (site, own) in self._calls.items()}
+        return Engine(forgetful(self.site), self.training, calls=calls)
 
     def _assign(self, cohort: Sequence[int], plan: RoundPlan) -> Assignment:
         """Which clients this rank trains."""
@@ -175,10 +165,6 @@ class Engine:
     def personal_weights(self, server: Tree, client_id: int) -> Tree:
         """Weights of a client's own model; the client's state must be on this rank."""
         return self._evaluation.personal_weights([client_id], server, together=False)[client_id]
-
-    def recalibrate(self, server: Tree, cohort: Sequence[int], plan: RoundPlan) -> Recalibrated:
-        """Measure BatchNorm statistics on the cohort's training data; see `Recalibrated`."""
-        return recalibrate_batchnorm(self.site, server, cohort, plan)
 
     def close(self) -> None:
         """Print the profiler's report, and stop data workers."""

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ from flfast.devices.device import DeviceModel
 from flfast.devices.ideal import ONE_SECOND
 from flfast.distributed.client_state_placement import owner
 from flfast.engines.engine import Engine
+from flfast.engines.recalibration import recalibrate_batchnorm
 from flfast.engines.reports import Trained
 from flfast.evaluation.metrics import GroupMetrics
 from flfast.federation.calls import Calls, DivergedError, NoUploadsError
 from flfast.federation.hooks import Hooks
+from flfast.federation.message_sizes import message_bytes
 from flfast.federation.paces.pace import Pace, Setting
 from flfast.federation.paces.sync import ROUNDS
 from flfast.federation.samplers.cohort import Cohort
@@ -112,10 +114,10 @@ class Federation:
     def timing(self) -> Timing:
         """The virtual time of the run."""
 
-        def message_bytes() -> tuple[int, int]:
-            return self.engine.message_bytes(self.initial, self.plans(1, []))
+        def measure() -> tuple[int, int]:
+            return message_bytes(self.engine, self.initial, self.plans(1, []))
 
-        return Timing(self.devices, self.work, self.data, self.algorithm, message_bytes)
+        return Timing(self.devices, self.work, self.data, self.algorithm, measure)
 
     @cached_property
     def pace(self) -> Pace:
@@ -205,7 +207,7 @@ class Federation:
             before = self.plans(round_idx - 1, self.history[:-1])
             if plan._replace(round_idx=0, lr=0) != before._replace(round_idx=0, lr=0):
                 log.info("round %d: %s", round_idx, plan.describe())
-        turn = self.pace.turn(plan, self.algorithm.broadcast(self.server))
+        turn = self.pace.turn(plan, partial(self.algorithm.broadcast, self.server))
         cohort = turn.cohort
         self._call_hooks("on_turn", turn)
         self._call_hooks("on_round_start", plan, cohort)
@@ -280,7 +282,7 @@ class Federation:
         if not self.recalibrate or trained.mean is None:
             return 0, 0
         clients = [report.client_id for report in trained.reports]
-        self.server, down, up = self.engine.recalibrate(self.server, clients, plan)
+        self.server, down, up = recalibrate_batchnorm(self.engine.site, self.server, clients, plan)
         return down * len(clients), up * len(clients)
 
     def _finish_round(

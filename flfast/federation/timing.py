@@ -104,7 +104,7 @@ class Timing:
         """
         devices, seed = self.devices(clients), self._data.seed
         around = devices.fixed + self._transfer_seconds(devices)
-        training = devices.per_example * self._examples(clients, plan, np.ones(len(clients)))
+        training = self._training_seconds(devices, clients, plan, np.ones(len(clients)))
         known = {
             "clients": clients,
             "round_idx": plan.round_idx,
@@ -114,7 +114,7 @@ class Timing:
         }
         shares = self._work(**{n: known[n] for n in known.keys() & self._work_reads.keys()})
         if (shares < 1).any():
-            training = devices.per_example * self._examples(clients, plan, shares)
+            training = self._training_seconds(devices, clients, plan, shares)
         seconds = around + training
         lifetimes = np.full(len(clients), np.inf)
         fragile = devices.hazard > 0
@@ -134,10 +134,14 @@ class Timing:
     def _bytes(self) -> tuple[int, int]:
         return self._message_bytes()
 
-    def _examples(self, clients: np.ndarray, plan: RoundPlan, shares: np.ndarray) -> np.ndarray:
-        """Examples that each client trains on; one counts once per pass."""
+    def _training_seconds(
+        self, devices: Devices, clients: np.ndarray, plan: RoundPlan, shares: np.ndarray
+    ) -> np.ndarray:
+        """Virtual seconds of local training, float64 [K]."""
+        if not devices.per_example.any():
+            return np.zeros(len(clients))
         train = self._data.train_clients
-        return np.array(
+        examples = np.array(
             [
                 num_trained_examples(
                     len(train.indices_of(client_id)), plan._replace(share=share), self._algorithm
@@ -146,6 +150,7 @@ class Timing:
             ],
             dtype=np.float64,
         )
+        return devices.per_example * examples
 
 
 def num_trained_examples(num_examples: int, plan: RoundPlan, algorithm: Algorithm) -> int:

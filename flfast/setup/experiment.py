@@ -194,9 +194,10 @@ def build_federation(
     )
     federation.timing.check(machinery.plans(1, []))
     if restored is not None:
-        history, rounds = restored.history, range(1, len(restored.history))
-        plans = {number: machinery.plans(number, history[:number]) for number in rounds}
-        federation.pace.load_state_dict(restored.pace, plans)
+        history = restored.history
+        federation.pace.load_state_dict(
+            restored.pace, lambda number: machinery.plans(number, history[:number])
+        )
     # Drawing the first cohort also refuses a sampler that wants more clients than there are.
     checked = range(1, min(federation.rounds, _CHECKED_ROUNDS) + 1)
     warn_of_rows(engine.channel.aggregation, federation.algorithm)

@@ -3,7 +3,8 @@
 Counts are leaves of integers, and the parts of an upload that `counted` names.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -90,10 +91,8 @@ def with_change(
     origin: Tree,
     counted: Collection[str],
     change: Callable[[Tensor], Tensor],
-    *,
-    target: Tree | None = None,
 ) -> Tree:
-    """`target + change(upload - origin)` for learned leaves; the others stay.
+    """`origin + change(upload - origin)` for learned leaves; the others stay.
 
     Args:
         upload: any tree.
@@ -101,31 +100,54 @@ def with_change(
             has in another shape.
         counted: names of the parts that are counts.
         change: function of a leaf's difference from the origin.
-        target: like `origin`; None is the origin itself.
     """
     learned = {name: leaf for name, leaf in upload.items() if name not in counted}
-    target = origin if target is None else target
-    return {**upload, **_changed(learned, origin, target, change)}
+
+    def changed(leaf: Tensor, start: Tensor | None) -> Tensor:
+        return change(leaf) if start is None else start + change(leaf - start)
+
+    return {**upload, **_map_learned(changed, learned, origin)}
 
 
-def _changed(upload: Tree, origin: Tree, target: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
-    changed: Tree = {}
-    for name, leaf in upload.items():
-        start, end = origin.get(name), target.get(name)
+def moved(upload: Tree, origin: Tree, target: Tree, scales: Mapping[str, float]) -> Tree:
+    """`target + scale (upload - origin)` for learned leaves of the parts with a scale.
+
+    Args:
+        upload: any tree.
+        origin: what it was changed from; see `with_change`.
+        target: the same for what it shall be changed from.
+        scales: by name of the part; the others stay.
+    """
+    result = dict(upload)
+    for name, scale in scales.items():
+        if name in upload:
+            add = partial(_added, scale=scale)
+            parts = ({name: tree[name]} if name in tree else {} for tree in (origin, target))
+            result |= _map_learned(add, {name: upload[name]}, *parts)
+    return result
+
+
+def _added(leaf: Tensor, start: Tensor | None, end: Tensor | None, *, scale: float) -> Tensor:
+    if start is None or end is None:
+        return scale * leaf
+    return torch.add(end, leaf - start, alpha=scale)
+
+
+def _map_learned(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
+    """`fn(leaf, *others)` for learned leaves; None where others lack it or its shape."""
+    result: Tree = {}
+    for name, leaf in tree.items():
+        found = [other.get(name) for other in others]
         if isinstance(leaf, dict):
-            starts, ends = (part if isinstance(part, dict) else {} for part in (start, end))
-            changed[name] = _changed(leaf, starts, ends, change)
-        elif not leaf.is_floating_point():
-            changed[name] = leaf
-        elif (
-            isinstance(start, Tensor)
-            and isinstance(end, Tensor)
-            and start.shape == end.shape == leaf.shape
-        ):
-            changed[name] = (end + change(leaf - start)).to(leaf.dtype)
+            parts = (part if isinstance(part, dict) else {} for part in found)
+            result[name] = _map_learned(fn, leaf, *parts)
+        elif leaf.is_floating_point():
+            same = (isinstance(x, Tensor) and x.shape == leaf.shape for x in found)
+            values = [x if fits else None for x, fits in zip(found, same, strict=True)]
+            result[name] = fn(leaf, *values).to(leaf.dtype)
         else:
-            changed[name] = change(leaf).to(leaf.dtype)
-    return changed
+            result[name] = leaf
+    return result
 
 
 def change_norm(upload: Tree, origin: Tree, counted: Collection[str]) -> float:

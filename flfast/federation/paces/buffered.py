@@ -14,7 +14,7 @@ that neither works nor has an upload in the buffer. The paper's clients count eq
 
 import heapq
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,9 +108,9 @@ class Buffered:
                 self._buffer,
             )
 
-    def turn(self, plan: RoundPlan, broadcast: Tree) -> Turn:
+    def turn(self, plan: RoundPlan, broadcast: Callable[[], Tree]) -> Turn:
         """What happens until the buffer is full; see `Pace`."""
-        self._versions[plan.round_idx] = Version(broadcast, plan)
+        self._versions[plan.round_idx] = Version(broadcast(), plan)
         arrived: list[Flight] = []
         failed: list[Flight] = []
         events: list[Event] = []
@@ -193,14 +193,14 @@ class Buffered:
             "versions": {number: part.broadcast for number, part in self._versions.items()},
         }
 
-    def load_state_dict(self, saved: dict[str, Any], plans: Mapping[int, RoundPlan]) -> None:
+    def load_state_dict(self, saved: dict[str, Any], plan: Callable[[int], RoundPlan]) -> None:
         """See `Pace`."""
         self._clock = float(saved["clock"])
         self._pool.num_draws, self._num_dispatched = saved["draws"], saved["dispatched"]
         self._flights = [Flight(*row) for row in saved["flights"]]
         self._pool.occupy([flight.client for flight in self._flights])
         self._versions = {
-            number: Version(broadcast, plans[number])
+            number: Version(broadcast, plan(number))
             for number, broadcast in saved["versions"].items()
         }
 

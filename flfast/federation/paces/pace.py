@@ -1,6 +1,6 @@
 """The interface of paces: what happens in virtual time up to the server's next step."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -70,23 +70,23 @@ class Pace(Protocol):
             ValueError: with the reason.
         """
 
-    def turn(self, plan: RoundPlan, broadcast: Tree) -> Turn:
+    def turn(self, plan: RoundPlan, broadcast: Callable[[], Tree]) -> Turn:
         """What happens up to the server's next step.
 
         Args:
             plan: of the round that the step ends.
-            broadcast: what clients download now.
+            broadcast: gives what clients download now.
         """
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs: plain values, and tensors."""
 
-    def load_state_dict(self, saved: dict[str, Any], plans: Mapping[int, RoundPlan]) -> None:
+    def load_state_dict(self, saved: dict[str, Any], plan: Callable[[int], RoundPlan]) -> None:
         """Go on from there.
 
         Args:
             saved: as `state_dict` returned it.
-            plans: by round, of the rounds before.
+            plan: of one of the rounds before.
         """
 
 

@@ -5,7 +5,7 @@ clients are chosen than needed, the first ones count, and a deadline ends the ro
 https://arxiv.org/abs/1902.01046
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from typing import Any
 
@@ -73,7 +73,7 @@ class Sync:
         everybody = self._setting.sampling.candidates
         return bool((self._setting.timing.devices(everybody).available >= 1).all())
 
-    def turn(self, plan: RoundPlan, broadcast: Tree) -> Turn:
+    def turn(self, plan: RoundPlan, broadcast: Callable[[], Tree]) -> Turn:
         """One round; see `Pace`."""
         timing, sampling = self._setting.timing, self._setting.sampling
         waits_for_all = self._deadline is None and self._keep_first is None
@@ -82,19 +82,9 @@ class Sync:
         drawn = sampling.cohort(plan.round_idx, without=self._wait_for_clients())
         start = self._clock
         trips = timing.trips(drawn.clients, plan, clock=start)
-        in_time = np.zeros(len(drawn.clients), dtype=bool)
-        order = np.lexsort((drawn.clients, trips.seconds))
-        limit = np.inf if self._deadline is None else self._deadline
-        arrives = order[~trips.fails[order] & (trips.seconds[order] <= limit)]
-        in_time[arrives[: self._keep_first]] = True
-        enough = self._keep_first is not None and in_time.sum() == self._keep_first
-        waits = len(drawn.dropped) or not in_time.all()
-        last = trips.seconds[in_time].max(initial=0.0)
-        if not enough and waits:
-            # Nobody tells the server that a client will not answer: it waits until the deadline.
-            everybody = trips.seconds.max(initial=0.0)
-            last = everybody if self._deadline is None else self._deadline
-        self._clock = start + float(last)
+        in_time = self._in_time(drawn.clients, trips)
+        last = self._duration(drawn, trips, in_time)
+        self._clock = start + last
         failed = trips.fails & (trips.seconds <= last)
         cohort = Cohort(
             drawn.clients[in_time],
@@ -109,6 +99,24 @@ class Sync:
         }
         events = list(_events(drawn.clients, trips, in_time, start, self._clock, plan.round_idx))
         return Turn(cohort, orders, {"clock/seconds": self._clock}, events)
+
+    def _in_time(self, clients: np.ndarray, trips: Trips) -> np.ndarray:
+        """Which uploads count; bool [K]."""
+        in_time = np.zeros(len(clients), dtype=bool)
+        order = np.lexsort((clients, trips.seconds))
+        limit = np.inf if self._deadline is None else self._deadline
+        arrives = order[~trips.fails[order] & (trips.seconds[order] <= limit)]
+        in_time[arrives[: self._keep_first]] = True
+        return in_time
+
+    def _duration(self, drawn: Cohort, trips: Trips, in_time: np.ndarray) -> float:
+        """Virtual seconds that the round lasts."""
+        enough = self._keep_first is not None and in_time.sum() == self._keep_first
+        if enough or (in_time.all() and not len(drawn.dropped)):
+            return float(trips.seconds[in_time].max(initial=0.0))
+        # Nobody tells the server that a client will not answer: it waits until the deadline.
+        everybody = float(trips.seconds.max(initial=0.0))
+        return everybody if self._deadline is None else self._deadline
 
     def _wait_for_clients(self) -> np.ndarray:
         """Ids of clients that are not available; waits until somebody is."""
@@ -126,7 +134,7 @@ class Sync:
         """The clock."""
         return {"clock": self._clock}
 
-    def load_state_dict(self, saved: dict[str, Any], plans: Mapping[int, RoundPlan]) -> None:
+    def load_state_dict(self, saved: dict[str, Any], plan: Callable[[int], RoundPlan]) -> None:
         """Go on from the clock."""
         self._clock = float(saved["clock"])
 

@@ -1,0 +1,28 @@
+"""Sizes of messages that are found before the run are those of its first round."""
+
+import pytest
+from algorithms_by_name import federation_of
+from engine_runs import mlp
+
+from flfast.federation.message_sizes import message_bytes
+
+
+# One call; one that sends more than it gets; several calls; downloads by client; server's examples.
+@pytest.mark.parametrize(
+    "name", ["fedavg", "scaffold", "mime", "afl", "fedpac", "fedfomo", "cfl", "feddf"]
+)
+def test_sizes_are_those_of_the_first_round(name, make_data, make_federation):
+    federation = federation_of(
+        make_data,
+        make_federation,
+        name,
+        mlp().double(),
+        sizes=(6, 5),
+        rounds=1,
+        sampling={"fraction": 0.5},
+    )
+    found = message_bytes(federation.engine, federation.initial, federation.plans(1, []))
+    site = federation.engine.site
+    assert len(site.states) == len(site.records) == 0
+    row = federation.run()[1]
+    assert found == (row["comm/down_bytes"], row["comm/up_bytes"])
