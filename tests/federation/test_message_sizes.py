@@ -7,7 +7,7 @@ from engine_runs import mlp
 from flfast.federation.message_sizes import message_bytes
 
 
-# One call; one that sends more than it gets; several calls; downloads by client; server's examples.
+# One call; several; downloads by client; examples of the server.
 @pytest.mark.parametrize(
     "name", ["fedavg", "scaffold", "mime", "afl", "fedpac", "fedfomo", "cfl", "feddf"]
 )
