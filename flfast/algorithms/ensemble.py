@@ -2,10 +2,10 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from flfast.algorithms.algorithm import Algorithm
 from flfast.algorithms.client import Context, Task
+from flfast.algorithms.divergence import divergence
 from flfast.algorithms.several_models import one_of
 from flfast.datamodules.batches import Batch
 from flfast.state.tree import Tree, leaves, tree_map
@@ -27,7 +27,7 @@ def ensemble_distillation(name: str) -> Algorithm:
         server_state=_before_training,
         broadcast=lambda server: {**model_weights(server), "teachers": server["teachers"]},
         make_optimizer=torch.optim.Adam,
-        loss=_divergence,
+        loss=_loss,
     )
 
 
@@ -37,9 +37,8 @@ def _before_training(weights: Tree) -> Tree:
     return {**student, "teachers": tree_map(lambda leaf: torch.zeros_like(leaf)[None], student)}
 
 
-def _divergence(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+def _loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
     teachers = ctx.server["teachers"]
     models = (one_of(teachers, place) for place in range(len(next(leaves(teachers)))))
     logits = torch.stack([task.fixed_logits(by_name(model), batch) for model in models])
-    ensemble, student = logits.mean(0).log_softmax(1), task.logits(params, batch).log_softmax(1)
-    return task.mean(F.kl_div(student, ensemble, reduction="none", log_target=True).sum(1))
+    return task.mean(divergence(task.logits(params, batch), logits.mean(0)))

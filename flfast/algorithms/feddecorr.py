@@ -22,9 +22,6 @@ from flfast.datamodules.batches import Batch
 from flfast.options import NonNegative
 from flfast.state.tree import Tree
 
-EPS = 1e-8
-"""Added to variances, as in the authors' code: features may be constant in a batch."""
-
 
 def feddecorr(
     *, beta: NonNegative, head: list[str] | None, weighting: Weighting, initial: Tree
@@ -54,10 +51,10 @@ def mean_squared_correlation(features: Tensor) -> Tensor:
     >>> mean_squared_correlation(torch.tensor([[1.0, 1], [1, -1], [-1, 1], [-1, -1]]))
     tensor(0.5000)
     """
-    z = features.to(torch.promote_types(features.dtype, torch.float32))  # EPS is 0 in float16
+    z = features.to(torch.promote_types(features.dtype, torch.float32))  # 1e-8 is 0 in float16
     num, dims = z.shape
     z = z - z.mean(0)
-    z = z * (z.square().mean(0) + EPS).rsqrt()
+    z = z * (z.square().mean(0) + 1e-8).rsqrt()  # features may be constant in a batch
     # z z' has the same norm as z' z, and is smaller for small batches.
     product = z @ z.T if num < dims else z.T @ z
     return (product / num).square().sum() / dims**2

@@ -36,13 +36,10 @@ def feddyn(*, alpha: Positive) -> Algorithm:
         return task(params, batch) - dot(gradient, params) + alpha / 2 * distance
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        gradient = tree_map(  # over shared parameters; wrappers may keep others local
-            lambda start, end, g: g - alpha * (end - start),
-            ctx.server["params"],
-            done.weights["params"],
-            ctx.client["gradient"],
-        )
-        return done.weights, {"gradient": gradient}
+        start, end = ctx.server["params"], done.weights["params"]
+        # Over shared parameters; wrappers may keep others local.
+        g = tree_map(lambda w_t, w, g: g - alpha * (w - w_t), start, end, ctx.client["gradient"])
+        return done.weights, {"gradient": g}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         old, mean = server["params"], uploads.mean["params"]

@@ -7,8 +7,7 @@ ACM MM 2023, Algorithm 1. https://arxiv.org/abs/2303.13137
     h := h - server_lr * grad CE(h(z_kj), j),   for each client k of the cohort, for each class j
 
 Bodies b_k stay on the clients; z_kj are those of final models. The server takes its steps in the
-order of the cohort. PFLlib takes them on shuffled batches. In the authors' code the optimizer of
-these steps does not have the head's parameters, so that the head never changes.
+order of the cohort, PFLlib on shuffled batches. The authors' code never changes the head.
 """
 
 from flfast.algorithms.algorithm import Algorithm
@@ -30,16 +29,10 @@ def fedgh(*, server_lr: NonNegative, head: list[str] | None, initial: Tree) -> A
         server_lr: learning rate of the head on the server, >= 0.
         head: the head, one linear layer; None is the last layer.
         initial: weights before round 1.
-
-    Raises:
-        ValueError: if the head is not one linear layer.
     """
     top, body = linear_head(initial, head), split(initial, head)[1]
     like = initial["params"][top.names[0]]
-    degenerate(
-        server_lr == 0,
-        "algorithm.server_lr=0 turns FedGH into local training from the initial head",
-    )
+    degenerate(server_lr == 0, "algorithm.server_lr=0 turns FedGH into training from one head")
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         means, present = class_means(ctx, like.dtype)

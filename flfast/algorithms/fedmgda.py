@@ -32,13 +32,11 @@ def fedmgda(*, epsilon: Fraction, server_lr: Positive, weighting: Weighting) -> 
         server_lr: length of a step along updates of one direction, > 0.
         weighting: `samples` or `uniform`, of lambda_0.
     """
-    degenerate(
-        epsilon == 0, "algorithm.epsilon=0 turns FedMGDA+ into FedAvg of updates of length one"
-    )
+    degenerate(epsilon == 0, "algorithm.epsilon=0 turns FedMGDA+ into FedAvg of unit updates")
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         old, rows = server["params"], uploads.rows["params"]
-        changes = tree_map(_changes, rows, old)
+        changes = tree_map(lambda x, w: (w - x).double().reshape(len(x), -1), rows, old)
         products = torch.stack([change @ change.T for change in leaves(changes)]).sum(0)
         lengths = products.diagonal().sqrt()
         inverse = torch.where(lengths > 0, 1 / lengths, 0)
@@ -59,7 +57,3 @@ def fedmgda(*, epsilon: Fraction, server_lr: Positive, weighting: Weighting) -> 
         parts={"params": Part("rows")},
         server_step=server_step,
     )
-
-
-def _changes(rows: Tensor, old: Tensor) -> Tensor:
-    return (old - rows).double().reshape(len(rows), -1)

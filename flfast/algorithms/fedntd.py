@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from flfast.algorithms.algorithm import Algorithm, Weighting
 from flfast.algorithms.client import Context, Task
 from flfast.algorithms.degenerate import degenerate
+from flfast.algorithms.divergence import divergence
 from flfast.datamodules.batches import Batch
 from flfast.options import NonNegative, Positive
 from flfast.state.tree import Tree
@@ -37,10 +38,9 @@ def fedntd(*, beta: NonNegative, tau: Positive, weighting: Weighting) -> Algorit
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         logits, targets = task.logits(params, batch), batch.targets
         fixed = task.fixed_logits(by_name(ctx.start), batch)
-        local, server = (F.log_softmax(not_true(z, targets) / tau, dim=1) for z in (logits, fixed))
-        divergence = F.kl_div(local, server, reduction="none", log_target=True).sum(1)
+        local, server = (not_true(z, targets) / tau for z in (logits, fixed))
         error = F.cross_entropy(logits, targets, reduction="none")
-        return task.mean(error + beta * tau**2 * divergence)
+        return task.mean(error + beta * tau**2 * divergence(local, server))
 
     return Algorithm(name="fedntd", weighting=weighting, loss=loss)
 

@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Finished, Task
+from flfast.algorithms.client import Context, Task
 from flfast.algorithms.degenerate import degenerate
+from flfast.algorithms.divergence import divergence
 from flfast.algorithms.second_model import personal_part, split_personal, with_personal
 from flfast.datamodules.batches import Batch
 from flfast.options import Fraction
@@ -46,21 +47,12 @@ def fml(*, alpha: Fraction, beta: Fraction, weighting: Weighting) -> Algorithm:
         )
         return task.mean(torch.stack(list(errors)).sum(0))
 
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return split_personal(done.weights)
-
     return Algorithm(
         name="fml",
         weighting=weighting,
         client_state=model_weights,
         start=with_personal,
         loss=loss,
-        finish=finish,
+        finish=lambda done, ctx: split_personal(done.weights),
         personal=lambda broadcast, client: client,
     )
-
-
-def divergence(logits: Tensor, teacher: Tensor) -> Tensor:
-    """KL divergence [B] of predictions from a teacher's, by logits [B, C]."""
-    own, given = logits.log_softmax(1), teacher.detach().log_softmax(1)
-    return F.kl_div(own, given, reduction="none", log_target=True).sum(1)

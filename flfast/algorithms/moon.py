@@ -24,12 +24,7 @@ from flfast.state.weights import by_name, model_weights
 
 
 def moon(
-    *,
-    mu: NonNegative,
-    tau: Positive,
-    head: list[str] | None,
-    weighting: Weighting,
-    initial: Tree,
+    *, mu: NonNegative, tau: Positive, head: list[str] | None, weighting: Weighting, initial: Tree
 ) -> Algorithm:
     """FedAvg with a model-contrastive local objective; mu = 0 is FedAvg.
 

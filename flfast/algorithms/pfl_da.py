@@ -7,18 +7,18 @@ Distributed 3D Printing. Technometrics, 2023. https://par.nsf.gov/biblio/1040451
     h_k := (h_k - lr * grad F_k(b_k, h_k) + lr * lam * h[t]) / (1 + lr * lam)
 
 Bodies b_k answer covariate shift, heads h_k concept shift; a client predicts with both of them.
-The second line is a proximal step on F_k + lam / 2 * |h_k - h[t]|^2. Both lines are inferred from
-the authors' code (github.com/UMDataScienceLab/Personalized_FL_with_DA), since the paper's text
-could not be read. There h_k becomes a mean with h[t] after each step: weights of 0.9 and 0.99 on
-h[t] are lam = 9 / lr and 99 / lr. It takes both steps in turn on each batch; here they are taken
-at once. PFLlib takes all steps of h_k first, and its regulariser has no gradient.
+The second line is a proximal step on F_k + lam / 2 * |h_k - h[t]|^2. Both are inferred from the
+code github.com/UMDataScienceLab/Personalized_FL_with_DA, since the paper could not be read. There,
+h_k becomes a mean with h[t] after each step: weights of 0.9 and 0.99 on h[t] are lam = 9 / lr and
+99 / lr. It takes both steps in turn on each batch, and PFLlib all steps of h_k first, without a
+gradient of its regulariser. Here they are taken at once.
 """
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Finished, Task
+from flfast.algorithms.client import Context, Task
 from flfast.algorithms.keep_local import keep_local
 from flfast.algorithms.last_layer import linear_head
 from flfast.algorithms.second_model import personal_part, split_personal, with_personal
@@ -50,16 +50,13 @@ def pfl_da(
         personal = task.mean(errors) + lam / 2 * far
         return shared + personal / (1 + lam * ctx.lr.to(far))
 
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return split_personal(done.weights)
-
     federated = Algorithm(
         name="pfl_da",
         weighting=weighting,
         client_state=lambda broadcast: part_of(broadcast, kept),
         start=with_personal,
         loss=loss,
-        finish=finish,
+        finish=lambda done, ctx: split_personal(done.weights),
         personal=lambda broadcast, client: merge(model_weights(broadcast), client),
     )
     return keep_local(federated, body)

@@ -25,8 +25,6 @@ from flfast.algorithms.uploads import Part, Uploads
 from flfast.options import NonNegative
 from flfast.state.tree import Tree, move, squared_norm, sub
 
-EPS = 1e-10
-
 
 def q_fedavg(*, q: NonNegative) -> Algorithm:
     """Fair federated averaging; q = 0 is FedAvg with uniform weights.
@@ -37,7 +35,7 @@ def q_fedavg(*, q: NonNegative) -> Algorithm:
     degenerate(q == 0, "algorithm.q=0 turns q-FedAvg into FedAvg with weighting=uniform")
 
     def loss_before(ctx: Context) -> float:
-        return max(float(mean_loss(ctx)), EPS)
+        return max(float(mean_loss(ctx)), 1e-10)  # losses of 0 have no powers below 0
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         length = float(squared_norm(sub(ctx.server["params"], done.weights["params"])))
