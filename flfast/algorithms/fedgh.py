@@ -32,7 +32,7 @@ def fedgh(*, server_lr: NonNegative, head: list[str] | None, initial: Tree) -> A
     """
     top, body = linear_head(initial, head), split(initial, head)[1]
     like = initial["params"][top.names[0]]
-    degenerate(server_lr == 0, "algorithm.server_lr=0 turns FedGH into training from one head")
+    degenerate(server_lr == 0, "algorithm.server_lr=0 turns FedGH into local training")
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         means, present = class_means(ctx, like.dtype)

@@ -100,7 +100,7 @@ def test_with_epsilon_zero_it_is_fedavg_of_normalised_updates_and_warns(assert_f
 
     with caplog.at_level(logging.WARNING):
         assert_follows(algorithm_of("fedmgda", mlp(), epsilon=0.0), equations)
-    assert "algorithm.epsilon=0 turns FedMGDA+ into FedAvg of updates" in caplog.text
+    assert "algorithm.epsilon=0 turns FedMGDA+ into FedAvg of unit updates" in caplog.text
 
 
 def test_clients_that_do_not_move_leave_the_model(make_data, make_federation):
