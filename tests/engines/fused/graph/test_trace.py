@@ -14,7 +14,7 @@ def gradient():
 def test_a_process_that_traced_first_may_still_be_forked():
     """As in a sweep whose first job is fused on one device and whose second starts ranks.
 
-    Autograd looks for devices once in a process: `conftest.py` traces before the first test.
+    Autograd looks for devices once in a process: a fixture traces before the first test.
     """
     gradient()
     process = multiprocessing.get_context("fork").Process(target=gradient)
