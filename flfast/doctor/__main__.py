@@ -18,6 +18,7 @@ from rich.table import Table
 
 from flfast import train
 from flfast.doctor.checks import (
+    bytecode,
     cuda_graph,
     executor,
     gloo,
@@ -66,6 +67,7 @@ def examine(folder: Path) -> Iterator[tuple[Finding, bool]]:
         Each finding, and whether a run with the defaults needs it to work.
     """
     yield _run_check("versions", lambda: (None, versions())), False
+    yield _run_check("bytecode", bytecode), False
     yield _run_check("C++ kernels", kernels), False
     # The next two fork, which is impossible after a process has used a GPU.
     yield _run_check("gloo", gloo), False

@@ -4,8 +4,10 @@ import datetime
 import os
 import platform
 import shutil
+import sys
 import tempfile
 from importlib.metadata import version
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import psutil
@@ -58,6 +60,18 @@ def _driver() -> str:
         return str(pynvml.nvmlSystemGetDriverVersion())
     except Exception:  # noqa: BLE001 - without the package, or of another maker
         return "unknown"
+
+
+def bytecode() -> Result:
+    """Whether Python keeps the modules that it compiles, so that later starts are fast."""
+    assert torch.__file__ is not None
+    if Path(cache_from_source(torch.__file__)).exists():
+        return True, "Python starts from compiled modules"
+    if sys.dont_write_bytecode:
+        fix = "unset PYTHONDONTWRITEBYTECODE"
+    else:
+        fix = "set PYTHONPYCACHEPREFIX to a writable folder, if the next start says this again"
+    return False, f"Python compiles torch and others at each start, which takes seconds; {fix}"
 
 
 def kernels() -> Result:

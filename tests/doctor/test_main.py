@@ -1,5 +1,9 @@
 """The self-check, for real: a run with the defaults, ranks, kernels; and where some are not."""
 
+import sys
+from importlib.util import cache_from_source
+from pathlib import Path
+
 import pytest
 from processes import Command
 
@@ -8,7 +12,7 @@ from flfast.doctor import checks
 from flfast.engines.fused.native.compiler import missing
 
 CHECKS = [
-    *("versions", "C++ kernels", "gloo", "NCCL", "executor", "run folder"),
+    *("versions", "bytecode", "C++ kernels", "gloo", "NCCL", "executor", "run folder"),
     *("default run", "processors", "CUDA graphs"),
 ]
 
@@ -51,3 +55,18 @@ def test_without_compiler_and_run_folder_it_says_what_to_do_and_fails(start, tmp
     assert "run folder: fails" in text
     assert "hydra.run.dir=FOLDER" in text
     assert text.splitlines()[-1] == "A run with the defaults will not work: run folder."
+
+
+@pytest.mark.parametrize(
+    ("writes", "fix"), [(False, "unset PYTHONDONTWRITEBYTECODE"), (True, "PYTHONPYCACHEPREFIX")]
+)
+def test_it_says_when_python_compiles_at_each_start(writes, fix, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", not writes)
+    works, message = checks.bytecode()
+    assert works is False
+    assert fix in message
+    compiled = Path(cache_from_source(checks.torch.__file__))
+    compiled.parent.mkdir(parents=True)
+    compiled.touch()
+    assert checks.bytecode()[0] is True
