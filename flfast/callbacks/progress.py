@@ -12,6 +12,7 @@ import rich
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 from rich import progress
+from rich.filesize import decimal
 
 from flfast.callbacks.durations import readable
 from flfast.callbacks.history import number
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 class RoundProgress(Callback):
     """Shows progress, the last loss and accuracy, and clients per second; on a terminal only.
 
+    Memory and GPU utilisation are those that `Monitor` measures.
     Where clients have virtual time, it also shows the clock, the mean staleness of the last
     uploads, and how many clients are at work.
 
@@ -139,9 +141,13 @@ def _scores(latest: dict[str, Any]) -> str:
     loss = number(latest, "train/loss")
     accuracies = (number(latest, f"{view}/accuracy") for view in ("global", "local"))
     accuracy = next((value for value in accuracies if math.isfinite(value)), math.nan)
+    usage = ("monitor/rank0_memory_bytes", "monitor/gpu_percent")
+    memory, gpu = (number(latest, column) for column in usage)
     return _joined(
         f"loss {loss:.4f}" if math.isfinite(loss) else "",
         f"accuracy {accuracy:.1%}" if math.isfinite(accuracy) else "",
+        f"{decimal(int(memory))}" if math.isfinite(memory) else "",
+        f"GPU {gpu:.0f} %" if math.isfinite(gpu) else "",
     )
 
 

@@ -89,6 +89,18 @@ class FolderLock:
         self._file.flush()
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the lock of a run's folder; False where there are no locks."""
+    try:
+        with (folder / LOCK).open(encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 class RunFolder(Callback):
     """Hydra's callback that locks the folders of runs, sweeps, and jobs of sweeps."""
 

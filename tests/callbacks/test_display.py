@@ -67,13 +67,15 @@ def test_progress_shows_the_clock_of_virtual_time(federation, history, screen):
     assert "clients/s  virtual 6.37 min  staleness 1.2  12 in flight" in last
 
 
-def test_progress_of_a_synchronous_run_shows_time_alone(federation, screen):
+def test_progress_shows_what_the_run_measures(federation, screen):
     run = federation()
-    run.history = [{"round": 0}, {"round": 1, "clock/seconds": 500_000.0}]
+    used = {"monitor/rank0_memory_bytes": 5e8, "monitor/gpu_percent": 85.0}
+    run.history = [{"round": 0}, {"round": 1, "clock/seconds": 500_000.0, **used}]
     progress = RoundProgress(refresh_per_second=4)
     progress.on_run_start(run)
     progress.close()
     assert "virtual 5.79 days" in screen.getvalue()
+    assert "500.0 MB  GPU 85 %" in screen.getvalue()
     assert "staleness" not in screen.getvalue()
 
 

@@ -1,0 +1,1 @@
+"""Follows a run or a sweep from another terminal, by the files in its folder."""

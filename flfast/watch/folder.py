@@ -1,0 +1,109 @@
+"""What the files in a folder say about a run or a sweep. Torch-free."""
+
+import math
+import statistics
+from pathlib import Path
+from typing import NamedTuple
+
+from omegaconf import OmegaConf
+
+from flfast.callbacks.history import Row, number
+from flfast.config.run_folder import is_locked
+from flfast.loggers.table import read_rows
+
+_RECENT = 10
+"""Rounds whose median duration predicts the rest."""
+
+_WARNINGS = 3
+
+
+class Progress(NamedTuple):
+    """How far a run is.
+
+    Attributes:
+        folder: of the run.
+        overrides: of its command line.
+        rounds: that it shall have.
+        history: rows of `metrics.csv`, values as text; empty before round 0.
+        runs: whether a process works in the folder.
+        warnings: its last warnings.
+    """
+
+    folder: Path
+    overrides: list[str]
+    rounds: int
+    history: list[Row]
+    runs: bool
+    warnings: list[str]
+
+    @property
+    def last(self) -> int:
+        """The last round that is in the table; -1 before round 0."""
+        return int(number(self.history[-1], "round")) if self.history else -1
+
+    @property
+    def seconds_a_round(self) -> float:
+        """Median of the last rounds, training and evaluation; NaN before round 1."""
+        rows = [row for row in self.history[-_RECENT:] if number(row, "round") > 0]
+        return statistics.median(map(_seconds, rows)) if rows else math.nan
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the last round, if rounds go on taking as long; NaN before round 1."""
+        return (self.rounds - self.last) * self.seconds_a_round
+
+    @property
+    def status(self) -> str:
+        """One word: `starts`, `runs`, `done` or `stopped`."""
+        if self.runs:
+            return "runs" if self.history else "starts"
+        return "done" if self.last >= self.rounds else "stopped"
+
+
+def _seconds(row: Row) -> float:
+    parts = (number(row, f"time/{part}_s") for part in ("train", "eval"))
+    return sum(part for part in parts if math.isfinite(part))
+
+
+def read_progress(folder: Path) -> Progress:
+    """How far the run of a folder is.
+
+    Raises:
+        ValueError: if the folder's tables cannot be read.
+    """
+    hydra = folder / ".hydra"
+    config = OmegaConf.load(hydra / "config.yaml")
+    rounds = OmegaConf.select(config, "rounds")
+    if OmegaConf.select(config, "trainer.fast_dev_run", default=False):
+        rounds = 1
+    return Progress(
+        folder=folder,
+        overrides=[str(word) for word in OmegaConf.load(hydra / "overrides.yaml")],
+        rounds=int(rounds),
+        history=list(read_rows(folder / "metrics.csv")),
+        runs=is_locked(folder),
+        warnings=_warnings(folder),
+    )
+
+
+def _warnings(folder: Path) -> list[str]:
+    """The last lines of the log that warn, without the time."""
+    logs = sorted(folder.glob("*.log"))
+    lines = logs[-1].read_text(encoding="utf-8", errors="replace").splitlines() if logs else []
+    found = (line.partition("[WARNING] - ") for line in lines)
+    return [text for _, mark, text in found if mark][-_WARNINGS:]
+
+
+def jobs_of(folder: Path) -> list[Path]:
+    """Folders of the jobs of a sweep, in the order of their numbers; of a run, its own one."""
+    last = ".hydra/overrides.yaml"  # of what Hydra writes
+    if (folder / last).exists():
+        return [folder]
+    found = [path.parents[1] for path in folder.rglob(last)]
+    return sorted(found, key=lambda job: (len(job.name), job.name))
+
+
+def newest(root: Path) -> Path | None:
+    """The folder below `outputs` and `multirun` that was made last; None if there is none."""
+    found = [path for kind in ("outputs", "multirun") for path in (root / kind).glob("*/*")]
+    return max((p for p in found if jobs_of(p)), key=lambda p: p.stat().st_mtime, default=None)
