@@ -31,10 +31,10 @@ class FinalWeights(Callback):
 
     Args:
         max_personal: most clients whose own models are saved; with more clients, none is.
-        model: name of the model's function or class, for the description.
+        model: name of the model's function or class, for the description; None: the class.
     """
 
-    def __init__(self, *, max_personal: NonNegativeInt | None, model: str) -> None:
+    def __init__(self, *, max_personal: NonNegativeInt | None, model: str | None) -> None:
         super().__init__()
         self._max_personal, self._model = max_personal, model
 
@@ -75,7 +75,7 @@ class FinalWeights(Callback):
             "format": "pt",  # as libraries that load weights by this key expect
             "flfast": version("flfast"),
             "algorithm": federation.algorithm.name,
-            "model": self._model,
+            "model": self._model or type(federation.engine.site.model).__name__,
             "input_shape": json.dumps(data.examples.input_shape),
             "num_classes": str(data.num_classes),
             "round": str(federation.history[-1]["round"]),

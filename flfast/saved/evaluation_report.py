@@ -41,7 +41,7 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> None:
         "run": str(saved.folder),
         "model": "personal" if run.personal else "server",
         "weights": run.origin,
-        "round": run.plan.round_idx,
+        "round": None if saved.model else run.plan.round_idx,
         "split": options.get("split", "test"),
         "finetune_epochs": saved.config.finetune_epochs,
     }

@@ -114,7 +114,7 @@ def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
     load = _load_files if saved.checkpoint is None else _load_checkpoint
     site, server, rows, origin = load(saved, site, components.initial, personal=own)
     engine = build_engine(phases[0].config, site, {})
-    last = int(rows[-1]["round"]) if rows else 0
+    last = int(rows[-1]["round"]) if rows else int(saved.config.rounds)
     plan = build_plans(phases, module.model)(max(last, 1), rows[:last])
     plan = plan._replace(strategy="single", shard="clients")
     return OpenedRun(saved, components, engine, server, plan, own, origin)

@@ -18,7 +18,8 @@ RUNS = {
     "fedavg": ("model=custom", "model._target_=nets_to_export.conv_net", "rounds=1"),
     "ditto": (
         *("algorithm=ditto", "model.hidden=[16]", "finetune_epochs=1"),
-        *("sampler.holdout_clients=1", "checkpoint.keep_best=val/loss"),
+        *("sampler.holdout_clients=1", "checkpoint.keep_best=val/loss", "batch_size=auto"),
+        "lr_schedule=cosine",  # the last round has a rate of its own
     ),
     "fedrep": ("algorithm=fedrep", "model.hidden=[16]", "+callbacks.weights.max_personal=0"),
     "fedcp": ("algorithm=fedcp", "model.hidden=[16]", "rounds=1"),

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import torch
 from safetensors import safe_open
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 
+import flfast.evaluate as evaluate_command
+import flfast.export as export_command
 from flfast.config.errors import ConfigError
 from flfast.config.saved_run import find_run, read_options
 from flfast.evaluate import OPTIONS, evaluate
@@ -168,6 +171,19 @@ def test_safetensors_hold_the_same_weights_and_a_description(run_of):
         "input_shape": "[1, 8, 8]",
         "round": "1",
     }
+
+
+@pytest.mark.parametrize("module", [evaluate_command, export_command])
+def test_the_commands_explain_themselves_and_end_with_2(module, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["command", "--help"])
+    module.main()
+    usage = capsys.readouterr().out
+    assert all(f"  {option}=" in usage for option in module.OPTIONS)
+    monkeypatch.setattr(sys, "argv", ["command", "run=nowhere", "format=torch", "seed"])
+    with pytest.raises(SystemExit) as end:
+        module.main()
+    assert end.value.code == 2
+    assert "seed: not a setting; allowed: key=value" in capsys.readouterr().err
 
 
 REFUSED = {

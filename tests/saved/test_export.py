@@ -38,11 +38,11 @@ def load_onnx(path):
 LOAD = {"torch": load_torch, "onnx": load_onnx}
 
 
-@pytest.mark.parametrize("kind", LOAD)
-@pytest.mark.parametrize("name", ["fedavg", "ditto"])
+@pytest.mark.parametrize(("kind", "name"), [("torch", "ditto"), ("onnx", "fedavg")])
 def test_an_exported_program_reads_stored_examples(run_of, tmp_path, capsys, kind, name):
-    """A convolution with BatchNorm and dropout of the server, and a client's own MLP."""
-    pytest.importorskip("onnxscript")
+    """A client's own MLP, and a convolution with BatchNorm and dropout of the server."""
+    if kind == "onnx":
+        pytest.importorskip("onnxscript")
     run, path = run_of(name), tmp_path / "model.bin"
     if name == "fedavg":
         words, model, weights = [], conv_net((1, 8, 8), 10), run / "model.pt"
