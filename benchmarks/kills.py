@@ -48,7 +48,8 @@ _CALLBACKS = "flfast.callbacks"
 _OVERRIDES = (
     *("experiment=quick", "trainer.devices=1", "model.hidden=[32]", "checkpoint.every=1"),
     "callbacks=none",
-    f"+callbacks.weights={{_target_: {_CALLBACKS}.final_weights.FinalWeights, max_personal: 99}}",
+    f"+callbacks.weights={{_target_: {_CALLBACKS}.final_weights.FinalWeights, max_personal: 99,"
+    " model: mlp}",
     f"+callbacks.table={{_target_: {_CALLBACKS}.clients_table.ClientsTable, every_round: true}}",
 )
 

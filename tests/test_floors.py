@@ -25,13 +25,16 @@ FLOORS = (
     {"checkpoints"},
     {"config"},
     {"setup"},
+    {"saved"},
     {"train"},
-    {"doctor", "watch"},
+    {"doctor", "watch", "evaluate", "export"},
 )
 # Callbacks may import these modules of their own floor.
 SHARED = {"flfast.loggers.columns", "flfast.loggers.table"}
 HYDRA = {
     "flfast.train",
+    "flfast.evaluate",
+    "flfast.export",
     "flfast.setup.*",
     "flfast.config.*",
     "flfast.callbacks.comparison",
@@ -40,6 +43,8 @@ HYDRA = {
 }
 TORCH_FREE = {
     "flfast.train",
+    "flfast.evaluate",
+    "flfast.export",
     "flfast.config.*",
     "flfast.options",
     "flfast.plan",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.options import NonNegativeInt
-from flfast.state.tensor_file import write_tensors
+from flfast.state.tensor_file import write_safetensors, write_tensors
 
 if TYPE_CHECKING:
     from flfast.federation.loop import Federation
@@ -21,19 +23,20 @@ _log_once = rank_zero_only(log.info)
 class FinalWeights(Callback):
     """Saves weights as state dicts of CPU tensors.
 
-    `model.pt` is the server's model. If the server has no complete model, `shared.pt` is what it
-    has instead: the part that clients share, prototypes, or several models. `personal/CLIENT.pt`
-    is a client's own model.
+    `model.pt` is the server's model, `model.safetensors` the same with a description. If the
+    server has no complete model, `shared.pt` is what it has instead: the part that clients share,
+    prototypes, or several models. `personal/CLIENT.pt` is a client's own model.
     `torch.load(path, weights_only=True)` reads the files; `Module.load_state_dict` accepts those
     of complete models.
 
     Args:
         max_personal: most clients whose own models are saved; with more clients, none is.
+        model: name of the model's function or class, for the description; None: the class.
     """
 
-    def __init__(self, *, max_personal: NonNegativeInt | None) -> None:
+    def __init__(self, *, max_personal: NonNegativeInt | None, model: str | None) -> None:
         super().__init__()
-        self._max_personal = max_personal
+        self._max_personal, self._model = max_personal, model
 
     def on_run_end(self, federation: Federation) -> None:
         """Write the files: rank 0 the server's, each rank those of its clients."""
@@ -60,5 +63,20 @@ class FinalWeights(Callback):
         if weights:
             name = "model.pt" if complete else "shared.pt"
             write_tensors(federation.run_dir / name, weights)
+            if complete:
+                path = federation.run_dir / "model.safetensors"
+                write_safetensors(path, weights, self._metadata(federation))
         if not complete:
             log.info("no model.pt: the server has no complete model")
+
+    def _metadata(self, federation: Federation) -> dict[str, str]:
+        data = federation.data
+        return {
+            "format": "pt",  # as libraries that load weights by this key expect
+            "flfast": version("flfast"),
+            "algorithm": federation.algorithm.name,
+            "model": self._model or type(federation.engine.site.model).__name__,
+            "input_shape": json.dumps(data.examples.input_shape),
+            "num_classes": str(data.num_classes),
+            "round": str(federation.history[-1]["round"]),
+        }

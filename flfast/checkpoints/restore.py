@@ -84,13 +84,16 @@ class Restored(NamedTuple):
     pace: dict[str, Any]
 
 
-def restore(candidates: Sequence[Checkpoint], site: Site, initial: Tree) -> Restored:
+def restore(
+    candidates: Sequence[Checkpoint], site: Site, initial: Tree, *, any_data: bool = False
+) -> Restored:
     """Load the first checkpoint that can be loaded, client states included; collective.
 
     Args:
         candidates: checkpoints, newest first, the same on every rank.
         site: of this rank; its client states and records are replaced.
         initial: weights before round 1.
+        any_data: whether other data than those of the checkpoint are accepted.
 
     Raises:
         ValueError: if no checkpoint can be loaded, or it belongs to other data.
@@ -103,7 +106,7 @@ def restore(candidates: Sequence[Checkpoint], site: Site, initial: Tree) -> Rest
             reasons.append(str(error))
             log.warning("skipping a broken checkpoint: %s", error)
             continue
-        if checkpoint.about["data"] != fingerprint(site.data):
+        if not any_data and checkpoint.about["data"] != fingerprint(site.data):
             raise ValueError(
                 f"{checkpoint.path} belongs to other data: clients, labels or inputs differ from "
                 f"those that are loaded now"
@@ -128,7 +131,7 @@ def _load_on_all_ranks(
     check = partial(check_states, expected=state, candidates=candidates)
     failure: tuple[str, bool] | None = None
     try:
-        loaded = _load_server(checkpoint, site.algorithm, initial)
+        loaded = load_server(checkpoint, site.algorithm, initial)
         own_states = _load_own_states(checkpoint, site.world, check)
         records: dict[str, Any] = {"stacks": []}
         if RECORDS in checkpoint.about["files"]:
@@ -146,7 +149,12 @@ def _load_on_all_ranks(
     return loaded, own_states, records
 
 
-def _load_server(checkpoint: Checkpoint, algorithm: Algorithm, initial: Tree) -> Restored:
+def load_server(checkpoint: Checkpoint, algorithm: Algorithm, initial: Tree) -> Restored:
+    """Server state, rows and pace of a checkpoint, without client states.
+
+    Raises:
+        BrokenCheckpointError: if they are damaged, or those of another model.
+    """
     path = checkpoint.path / SERVER
     saved = read_tensors(path, written=_written(checkpoint, SERVER))
     with _add_path_to_errors(path):

@@ -20,12 +20,16 @@ _ABSENT = object()
 _UNKNOWN = re.compile(r"Could not (?:override|delete.*?|append.*?) '([^']+)'")
 
 
-def explain(error: Exception, *, conf: str) -> int:
+KEYS = "All keys: python -m flfast.train --cfg job."
+
+
+def explain(error: Exception, *, conf: str, hint: str = KEYS) -> int:
     """Print the error's message to stderr, without a traceback.
 
     Args:
         error: raised by flfast, Hydra or OmegaConf.
         conf: folder of the config.
+        hint: where the user finds more.
 
     Returns:
         The exit code, 2.
@@ -46,9 +50,7 @@ def explain(error: Exception, *, conf: str) -> int:
         message = f"Hydra cannot compose {typed}: {message or type(error).__name__}"
     lines = "\n".join(f"  {line}" for line in message.strip().splitlines())
     sys.stderr.write(f"flfast stops here:\n{lines}\n")
-    sys.stderr.write(
-        "All keys: python -m flfast.train --cfg job. Full traceback: HYDRA_FULL_ERROR=1.\n"
-    )
+    sys.stderr.write(f"{hint} Full traceback: HYDRA_FULL_ERROR=1.\n")
     return 2
 
 

@@ -1,6 +1,7 @@
 """Phases of the schedule: the config that Hydra composes for each range of rounds."""
 
 import logging
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -41,11 +42,17 @@ class Phase(NamedTuple):
     config: DictConfig
 
 
-def compose_phases(config: DictConfig) -> list[Phase]:
+def compose_phases(
+    config: DictConfig, with_overrides: Callable[[Sequence[str]], DictConfig] | None = None
+) -> list[Phase]:
     """The run's phases, sorted by their first round; the first one starts at round 1.
 
     Each phase is composed from the overrides of the command line followed by its own. A phase
     that would start outside of the run is skipped.
+
+    Args:
+        config: of round 1.
+        with_overrides: (overrides of a phase) -> its config; None composes it in Hydra's job.
 
     Raises:
         ConfigError: if a phase cannot be composed, or overrides a key that is not `CHANGEABLE`.
@@ -64,7 +71,7 @@ def compose_phases(config: DictConfig) -> list[Phase]:
         if not 1 <= start <= config.rounds:
             continue  # the run is too short for this phase
         try:
-            composed = compose("config", [*HydraConfig.get().overrides.task, *phase.overrides])
+            composed = (with_overrides or _compose)(phase.overrides)
             check(composed)
         except (ValueError, TypeError, AssertionError) as error:  # Hydra's internal errors, too
             raise ConfigError(f"{key}: {error}") from None
@@ -78,6 +85,10 @@ def compose_phases(config: DictConfig) -> list[Phase]:
             log.warning("%s.from=%d replaces an earlier phase of round %d", key, first, start)
         phases[start] = composed
     return [Phase(start, phases[start]) for start in sorted(phases)]
+
+
+def _compose(overrides: Sequence[str]) -> DictConfig:
+    return compose("config", [*HydraConfig.get().overrides.task, *overrides])
 
 
 def _changed_frozen_keys(config: DictConfig, other: DictConfig) -> list[str]:

@@ -12,7 +12,7 @@ from flfast.datamodules.federated import FederatedDataModule, transform_batch
 from flfast.datamodules.splits import ClientIndices
 from flfast.randomness import generator
 
-OWN = {"personal", "personal_val", "finetuned", "new_finetuned"}
+OWN = {"personal", "personal_val", "personal_train", "finetuned", "new_finetuned"}
 """Sets that each client predicts with its own model."""
 
 
@@ -64,8 +64,8 @@ class EvaluationDataModule(EvaluationPart):
 
     Args:
         data: the population, set up.
-        names: names of the sets: `global`, `local`, `new` and `val`, which the server's model
-            predicts, or those of `OWN`.
+        names: names of the sets: `global`, `local`, `new`, `val` and `train`, which the server's
+            model predicts, or those of `OWN`.
         limit: batches of the pass, as `trainer.limit_test_batches`: a share or a number.
         share: this rank's share of the pass.
         shard_batches: divide every batch over the ranks, so that all have equally many batches.
@@ -174,6 +174,7 @@ def _members(data: FederatedDataModule, name: str) -> tuple[np.ndarray, np.ndarr
     """Examples of a set and their clients, int64 [m] each."""
     if name == "global":
         return data.central_test, np.zeros_like(data.central_test)
-    split: ClientIndices = data.splits["val" if name.endswith("val") else "test"]
+    part = name.removeprefix("personal_")
+    split: ClientIndices = data.splits[part if part in {"train", "val"} else "test"]
     split = split.only(data.held_out if name.startswith("new") else data.participants)
     return split.indices, split.owner()

@@ -4,12 +4,13 @@
 rank trains its share with a `LocalTraining`, and the ranks reduce the uploads to their mean.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from flfast.algorithms.algorithm import Algorithm
 from flfast.algorithms.downloads import Downloads, Order
+from flfast.datamodules.evaluation_sets import EvaluationDataModule
 from flfast.distributed.assignment import (
     Assignment,
     assign_cohort,
@@ -24,6 +25,7 @@ from flfast.engines.reports import ClientReport, Trained
 from flfast.engines.site import Site
 from flfast.evaluation.metrics import GroupMetrics
 from flfast.evaluation.passes import Evaluation, FineTune, for_evaluation
+from flfast.lit.predictions import Predictions
 from flfast.plan import RoundPlan
 from flfast.server.channel import DIRECT, NOT_SELECTED, Channel
 from flfast.server.reduction import reduction_for
@@ -161,6 +163,13 @@ class Engine:
         """
         plan = for_evaluation(plan)
         return self._evaluation(server, plan, together=self.site.divides_batches(plan))
+
+    def predict(
+        self, server: Tree, plan: RoundPlan, passes: Sequence[tuple[str, ...]]
+    ) -> Iterator[tuple[EvaluationDataModule, Predictions]]:
+        """Predictions of chosen evaluation sets; see `Evaluation.predict`."""
+        plan, together = for_evaluation(plan), self.site.divides_batches(plan)
+        return self._evaluation.predict(server, plan, passes, together=together)
 
     def personal_weights(self, server: Tree, client_id: int) -> Tree:
         """Weights of a client's own model; the client's state must be on this rank."""

@@ -1,6 +1,6 @@
 """Evaluation passes: every example is predicted once, by the server's or by personal models."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 
 from flfast.algorithms.algorithm import Algorithm
@@ -78,9 +78,24 @@ class Evaluation:
             plan: how to predict and fine-tune.
             together: whether every batch is divided over all ranks, as FSDP requires.
         """
+        results: dict[str, GroupMetrics] = {}
+        for data, predictions in self.predict(server, plan, self._passes, together=together):
+            results.update(self._set_metrics(predictions, data))
+        return results
+
+    def predict(
+        self, server: Tree, plan: RoundPlan, passes: Sequence[tuple[str, ...]], *, together: bool
+    ) -> Iterator[tuple[EvaluationDataModule, Predictions]]:
+        """(sets, predictions) of every pass that has examples; collective.
+
+        Args:
+            server: server state.
+            plan: how to predict and fine-tune.
+            passes: names of the sets of each pass; see `EvaluationDataModule`.
+            together: as of a call.
+        """
         trainer, module = self.trainers.trainer(plan), self.trainers.module(plan)
-        results = {}
-        for names in self._passes:
+        for names in passes:
             data = self._data(names, limit=trainer.test_limit, shard_batches=together)
             if not data.sets:
                 continue
@@ -90,9 +105,7 @@ class Evaluation:
             elif len(data.indices):
                 write_weights(module.model, server)
                 trainer.test(module, data)
-            predictions = module.predictions.collect(self.data.num_classes)
-            results.update(self._set_metrics(_off_mps(predictions), data))
-        return results
+            yield data, _off_mps(module.predictions.collect(self.data.num_classes))
 
     def _set_metrics(
         self, predictions: Predictions, data: EvaluationDataModule

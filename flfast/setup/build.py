@@ -140,7 +140,7 @@ def initial_weights(config: DictConfig, model: nn.Module) -> Tree:
     if config.init_from is None:
         return weights
     found = read_state_dict(config.init_from, key="init_from")
-    return load_weights(weights, found, source=config.init_from)
+    return load_weights(weights, found, source=f"init_from={config.init_from}")
 
 
 def build_algorithm(
@@ -242,13 +242,26 @@ def _check_early_stopping(callback: EarlyStopping, config: DictConfig) -> None:
 
 
 def build_trainer(
-    phases: list[Phase], callbacks: list[L.Callback], world: World, plan: RoundPlan
+    phases: list[Phase],
+    callbacks: list[L.Callback],
+    world: World,
+    plan: RoundPlan,
+    *,
+    folder: Path | None = None,
 ) -> L.Trainer:
     """Lightning's Trainer with the phase's `trainer` options, on this rank's devices.
 
     By default each rank has a Trainer of its own. With `shard=batch` or `fsdp`, one Trainer spans
     all ranks.
+
+    Args:
+        phases: of the run.
+        callbacks: of local training.
+        world: the ranks of the run.
+        plan: names the phase and the strategy.
+        folder: for the Trainer's files; None is the run folder.
     """
+    folder = run_dir() if folder is None else folder
     config = phases[plan.phase].config
     options: dict[str, Any] = instantiate(config.trainer, _convert_="all")
     _, chosen = choose_strategy(config)
@@ -271,7 +284,7 @@ def build_trainer(
         options["num_nodes"] = world.size // world.local_size
     if options["profiler"] in PROFILERS:
         profiler = PROFILERS[options["profiler"]]
-        options["profiler"] = profiler(dirpath=run_dir(), filename=f"profile-{plan.strategy}")
+        options["profiler"] = profiler(dirpath=folder, filename=f"profile-{plan.strategy}")
     return L.Trainer(
         **options,
         strategy=strategy,
@@ -279,7 +292,7 @@ def build_trainer(
         callbacks=callbacks,
         enable_checkpointing=False,
         num_sanity_val_steps=0,
-        default_root_dir=run_dir(),
+        default_root_dir=folder,
         max_epochs=1,
     )
 

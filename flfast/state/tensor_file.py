@@ -6,7 +6,9 @@ from pathlib import Path
 from threading import Event
 from typing import IO, Any, cast
 
+import safetensors.torch
 import torch
+from torch import Tensor
 
 from flfast.messages import naming
 
@@ -34,6 +36,31 @@ def write_tensors(path: Path, value: dict[str, Any], *, buffered: Event | None =
             raise recorder.error or error from None
         if buffered is not None:
             buffered.set()
+        sync(file)
+    temporary.rename(path)
+
+
+def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write tensors in the format of safetensors, which other frameworks read.
+
+    The file has its name only after all of its contents are on the disk.
+
+    Args:
+        path: path of the file.
+        tensors: on the CPU. Tensors that share memory are stored once each.
+        metadata: about the tensors.
+
+    Raises:
+        OSError: with the path, if the disk is full or read-only.
+    """
+    whole = {
+        name: leaf.clone(memory_format=torch.contiguous_format) for name, leaf in tensors.items()
+    }
+    content = safetensors.torch.save(whole, metadata)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.tmp")
+    with naming(path), temporary.open("wb") as file:
+        file.write(content)
         sync(file)
     temporary.rename(path)
 

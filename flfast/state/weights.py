@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -70,10 +71,10 @@ def write_weights(module: nn.Module, weights: Tree) -> None:
 
 
 def read_state_dict(path: str, *, key: str) -> dict[str, torch.Tensor]:
-    """Read a flat state dict from a file of `torch.save`, without running code from the file.
+    """Read a flat state dict from a file, without running code from the file.
 
     Args:
-        path: of the file.
+        path: of a file of `torch.save`, or one of safetensors if it ends in `.safetensors`.
         key: config key that names the file, for the message.
 
     Raises:
@@ -84,13 +85,17 @@ def read_state_dict(path: str, *, key: str) -> dict[str, torch.Tensor]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of content that is refused below
-            found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001 - torch raises any error on damaged bytes
+            if path.endswith(".safetensors"):
+                found = load_file(path)
+            else:
+                found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # noqa: BLE001 - damaged bytes raise any error
         reason = f" ({type(error).__name__})"
     if not isinstance(found, dict) or not all(map(_is_weight, found, found.values())):
         raise ValueError(
             f"{key}={path} holds no weights{reason}; allowed: a state dict, as "
-            f"torch.save(model.state_dict(), FILE) or another run's model.pt"
+            f"torch.save(model.state_dict(), FILE), or another run's model.pt or "
+            f"model.safetensors"
         )
     return found
 
@@ -111,7 +116,7 @@ def load_weights(weights: Tree, state_dict: dict[str, torch.Tensor], *, source: 
     Args:
         weights: give the expected names, shapes and dtypes.
         state_dict: flat, as `torch.save(model.state_dict(), ...)` writes it.
-        source: of the state dict, for the message.
+        source: of the state dict, such as `init_from=model.pt`, for the message.
 
     Raises:
         ValueError: if names or shapes differ, or a value is NaN or infinite.
@@ -126,14 +131,14 @@ def load_weights(weights: Tree, state_dict: dict[str, torch.Tensor], *, source: 
     ]
     if missing or unexpected or shapes:
         raise ValueError(
-            f"init_from={source} does not fit the model: "
+            f"{source} does not fit the model: "
             f"missing {missing or 'nothing'}, unexpected {unexpected or 'nothing'}, "
             f"shapes {shapes or 'fit'}"
         )
     broken = sorted(name for name in expected if not state_dict[name].isfinite().all())
     if broken:
         raise ValueError(
-            f"init_from={source} holds NaN or infinity in {', '.join(broken)}: the run that wrote "
+            f"{source} holds NaN or infinity in {', '.join(broken)}: the run that wrote "
             f"it diverged"
         )
     loaded = map_weights(

@@ -32,7 +32,7 @@ def loss(weights, data, client):
 def test_saved_models_are_those_that_were_measured(make_data, make_federation, name):
     options = {"sizes": (12, 9, 8), "split": (0.25, 0.25), "rounds": 2, "eval_every": 1}
     federation = federation_of(make_data, make_federation, name, model(), **options)
-    federation.callbacks = [FinalWeights(max_personal=3)]
+    federation.callbacks = [FinalWeights(max_personal=3, model=None)]
     federation.run()
     found = federation.engine.evaluate(federation.server, federation.plans(2, []))
     folder = federation.run_dir
@@ -67,7 +67,7 @@ def test_what_a_server_has_instead_of_a_model_is_saved(make_data, make_federatio
     def shared(name):
         options = {"sizes": (4, 3, 2), "rounds": 2}
         federation = federation_of(make_data, make_federation, name, model(), **options)
-        federation.callbacks = [FinalWeights(max_personal=0)]
+        federation.callbacks = [FinalWeights(max_personal=0, model=None)]
         federation.run()
         return federation.server, read(federation.run_dir / "shared.pt")
 
@@ -83,7 +83,7 @@ def test_what_a_server_has_instead_of_a_model_is_saved(make_data, make_federatio
 def test_many_personal_models_are_saved_on_request(make_data, make_federation, caplog, limit, num):
     caplog.set_level("INFO")
     federation = federation_of(make_data, make_federation, "ditto", model(), sizes=(4, 3, 2))
-    federation.callbacks = [FinalWeights(max_personal=limit)]
+    federation.callbacks = [FinalWeights(max_personal=limit, model=None)]
     federation.run()
     assert len(list(federation.run_dir.glob("personal/*.pt"))) == num
     assert ("the models of 3 clients are not saved" in caplog.text) == (num == 0)

@@ -3,11 +3,13 @@ import os
 import pickle
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from flfast.state.tensor_file import write_safetensors
 from flfast.state.weights import (
     flatten,
     load_weights,
@@ -49,7 +51,7 @@ def test_foreign_weights_are_refused_by_name_and_shape():
     state["extra"] = torch.zeros(1)
     state["2.weight"] = torch.zeros(3, 4)
     with pytest.raises(ValueError, match=r"(?s)missing \['0.bias'\].*extra.*2.weight \[3, 4\]"):
-        load_weights(weights, state, source="x.pt")
+        load_weights(weights, state, source="init_from=x.pt")
 
 
 def test_tied_parameters_are_read_once():
@@ -82,6 +84,34 @@ def test_any_file_gives_weights_or_a_value_error(path, intact, data):
         assert all(map(torch.is_tensor, read_state_dict(str(path), key="init_from").values()))
     except ValueError as error:
         assert str(error).startswith(f"init_from={path} holds no weights")
+
+
+SAFETENSORS = safetensors.torch.save({"a": torch.ones(3), "b": torch.zeros(2, 2)}, {"by": "us"})
+
+
+@given(st.integers(0, len(SAFETENSORS)), st.lists(st.tuples(st.integers(0), st.integers(0, 255))))
+def test_any_file_of_safetensors_gives_weights_or_a_value_error(path, size, changes):
+    content = bytearray(SAFETENSORS[:size])
+    for place, byte in changes if content else []:
+        content[place % len(content)] = byte
+    path = path.with_suffix(".safetensors")
+    path.write_bytes(content)
+    try:
+        assert all(map(torch.is_tensor, read_state_dict(str(path), key="init_from").values()))
+    except ValueError as error:
+        assert str(error).startswith(f"init_from={path} holds no weights")
+
+
+def test_safetensors_hold_any_layout_and_shared_memory(tmp_path):
+    whole = torch.randn(4, 3, 5, 5).to(memory_format=torch.channels_last)
+    weights = {"whole": whole, "part": whole[1:3], "same": whole, "number": torch.tensor(3)}
+    path = tmp_path / "model.safetensors"
+    write_safetensors(path, weights, {})
+    found = read_state_dict(str(path), key="init_from")
+    assert found.keys() == weights.keys()
+    for name, leaf in weights.items():
+        torch.testing.assert_close(found[name], leaf, rtol=0, atol=0)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 class Attack:
@@ -117,4 +147,4 @@ def test_weights_with_nan_are_refused_by_name():
     state = flatten(weights)
     state["2.weight"] = torch.full((2, 4), float("nan"))
     with pytest.raises(ValueError, match=r"init_from=x.pt holds NaN or infinity in 2.weight"):
-        load_weights(weights, state, source="x.pt")
+        load_weights(weights, state, source="init_from=x.pt")

@@ -1,0 +1,197 @@
+"""Reads the config and the weights' place of a finished run from its folder. Torch-free."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+
+from flfast.checkpoints.folders import (
+    ABOUT,
+    Checkpoint,
+    checkpoint_dir,
+    find_checkpoints,
+    read_checkpoint,
+)
+from flfast.checkpoints.policy import best_round
+from flfast.config.check import check
+from flfast.config.errors import ConfigError
+from flfast.config.phases import AUTO_SIZES, Phase, compose_phases, replace_auto
+from flfast.config.saved_overrides import check_known, overridden
+from flfast.loggers.table import read_rows
+from flfast.messages import first_line
+
+
+class SavedRun(NamedTuple):
+    """A run folder, and the weights in it that shall be used.
+
+    Attributes:
+        folder: of the run.
+        phases: of its config, with the overrides of the command.
+        rows: of its `metrics.csv`, as numbers; text is left out.
+        checkpoint: that has the weights; None: the files written at the end of the run.
+        model: a file of the server's weights instead of those of the run.
+    """
+
+    folder: Path
+    phases: list[Phase]
+    rows: list[dict[str, Any]]
+    checkpoint: Checkpoint | None
+    model: Path | None
+
+    @property
+    def config(self) -> DictConfig:
+        """The config of round 1."""
+        return self.phases[0].config
+
+
+def read_options(
+    words: Sequence[str], known: Mapping[str, Sequence[str] | None]
+) -> tuple[dict[str, str], list[str]]:
+    """Divide the words of a command into its own options and overrides of the run's config.
+
+    Args:
+        words: of the command line, each `key=value`.
+        known: values that are allowed by option; None allows any.
+
+    Raises:
+        ConfigError: one line per word that is wrong.
+    """
+    options: dict[str, str] = {}
+    overrides: list[str] = []
+    problems: list[str] = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key or key.startswith("-"):
+            problems.append(f"{word}: not a setting; allowed: key=value")
+        elif key not in known:
+            overrides.append(word)
+        elif not value:
+            problems.append(f"{word}: has no value")
+        else:
+            options[key] = value
+            allowed = known[key]
+            if allowed is not None and value not in allowed:
+                problems.append(f"{word}: allowed: {', '.join(allowed)}")
+    if "run" not in options:
+        problems.append("run is missing; set it to the folder of a run")
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return options, overrides
+
+
+def find_run(options: Mapping[str, str], overrides: Sequence[str], *, conf: str) -> SavedRun:
+    """The run that a command names, checked as far as that is possible without torch.
+
+    Args:
+        options: the command's; reads `run`, `checkpoint` and `model`.
+        overrides: of the run's config.
+        conf: folder of the config, for overrides that choose an option of a group.
+
+    Raises:
+        ConfigError: if folder, weights or overrides are wrong.
+    """
+    folder = Path(options["run"])
+    given = _read_config(folder)
+    check_known(overrides, given, known=[*options, "run", "checkpoint", "model"])
+    config = overridden(given, overrides, conf=conf)
+    check(config)
+    rows = [_numbers(row) for row in read_rows(folder / "metrics.csv")]
+    if "checkpoint" in options and "model" in options:
+        raise ConfigError("model and checkpoint exclude each other; set one of them")
+    checkpoint, model = None, None
+    if "checkpoint" in options:
+        checkpoint = _find_checkpoint(options["checkpoint"], folder, config, rows)
+    elif "model" in options:
+        model = Path(options["model"])
+        if not model.is_file():
+            raise ConfigError(f"model={model}: there is no such file")
+    elif not any((folder / name).exists() for name in ("model.pt", "shared.pt", "personal")):
+        raise ConfigError(
+            f"run={folder} has no model.pt: the run has not ended, or callbacks=none; allowed: "
+            f"checkpoint=last, which also evaluates a run that has not ended"
+        )
+    phases = compose_phases(config, lambda more: overridden(config, more, conf=conf))
+    return SavedRun(folder, _with_sizes(phases, folder), rows, checkpoint, model)
+
+
+def _read_config(folder: Path) -> DictConfig:
+    path = folder / ".hydra" / "config.yaml"
+    if not path.is_file():
+        raise ConfigError(
+            f"run={folder}: there is no {path.relative_to(folder)}; allowed: the folder of a run"
+        )
+    try:
+        config = OmegaConf.load(path)
+    except Exception as error:  # noqa: BLE001 - YAML and OmegaConf have no common exception
+        raise ConfigError(f"{path}: {first_line(error)}") from None
+    if not isinstance(config, DictConfig):
+        raise ConfigError(f"{path}: is not the config of a run")
+    # They write the files of the run, and some of their values exist in a job of Hydra only.
+    config.logger, config.callbacks, config.resume = None, None, None
+    OmegaConf.update(config, "trainer.profiler", None)
+    return config
+
+
+def _find_checkpoint(
+    name: str, folder: Path, config: DictConfig, rows: Sequence[Mapping[str, Any]]
+) -> Checkpoint:
+    """The checkpoint that `checkpoint=NAME` means."""
+    where = f"checkpoint={name}"
+    try:
+        if name == "last":
+            found = find_checkpoints("auto", folder)
+            if not found:
+                raise ValueError(f"{folder} has none; train with checkpoint.every=auto")
+            return found[0]
+        if name == "best":
+            return _best(folder, config.checkpoint.keep_best, rows)
+        if not (Path(name) / ABOUT).exists():
+            raise ValueError("no checkpoint; allowed: last, best, or its folder")
+        return read_checkpoint(Path(name).absolute())
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _best(folder: Path, column: str | None, rows: Sequence[Mapping[str, Any]]) -> Checkpoint:
+    """The checkpoint of the best round by a column."""
+    if column is None:
+        raise ValueError("the run kept none; train with checkpoint.keep_best=val/loss")
+    best = best_round(rows, column)
+    if best is None:
+        raise ValueError(f"{folder / 'metrics.csv'} has no values of {column}")
+    return read_checkpoint(checkpoint_dir(folder.absolute(), best))
+
+
+def _with_sizes(phases: list[Phase], folder: Path) -> list[Phase]:
+    """Phases without `auto` sizes, which the run's checkpoints have as numbers."""
+    try:
+        found = find_checkpoints("auto", folder)[:1]
+    except ValueError:
+        found = []
+    for checkpoint in found:
+        phases = replace_auto(phases, checkpoint.about["sizes"])
+    unknown = [key for key in AUTO_SIZES for phase in phases if phase.config[key] == "auto"]
+    if unknown and phases[0].config.finetune_epochs:
+        raise ConfigError(
+            f"{unknown[0]}=auto with finetune_epochs={phases[0].config.finetune_epochs}: the run "
+            f"left no checkpoint with the number that it stood for; set {unknown[0]}"
+        )
+    return replace_auto(phases, dict.fromkeys(unknown, 1))  # no local step is taken
+
+
+def _numbers(row: Mapping[str, str]) -> dict[str, Any]:
+    """The cells of a row that are numbers."""
+    found = {name: _number(cell) for name, cell in row.items()}
+    return {
+        name: int(value) if name == "round" else value
+        for name, value in found.items()
+        if value is not None
+    }
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        return None

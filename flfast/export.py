@@ -1,0 +1,84 @@
+"""The command `python -m flfast.export run=FOLDER format=torch|onnx [key=value ...]`.
+
+Exports a model of a saved run, loads the file again, and compares its logits.
+"""
+
+import importlib.util
+import logging
+import os
+import sys
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from flfast.config.errors import ConfigError
+from flfast.config.explain import explain
+from flfast.config.saved_run import find_run, read_options
+from flfast.train import CONF
+
+USAGE = """\
+python -m flfast.export run=FOLDER format=torch|onnx [key=value ...]
+
+  run=FOLDER             folder of a run; the server's model that it wrote at its end is exported
+  format=torch|onnx      a program of torch.export, or ONNX
+  client=NUMBER          export the client's own model instead
+  checkpoint=last|best|FOLDER   use the models of a checkpoint
+  model=FILE             use a model of the server, .pt or .safetensors
+  output=FILE            the file (FOLDER/model.pt2 or .onnx; of a client: personal/NUMBER.pt2)
+
+The program reads batches of any size of examples as they are stored, such as uint8 images, and
+returns logits. Keys of the run's config override it, such as data.root=FOLDER.
+"""
+OPTIONS = {
+    "run": None,
+    "format": ("torch", "onnx"),
+    "client": None,
+    "checkpoint": None,
+    "model": None,
+    "output": None,
+}
+HINT = "All options: python -m flfast.export --help."
+ONNX = ("onnx", "onnxscript", "onnxruntime")
+
+
+def export(words: list[str]) -> None:
+    """Export a model of a saved run, and print what was written.
+
+    Args:
+        words: of the command line.
+
+    Raises:
+        ConfigError: naming key, value and what is allowed.
+    """
+    options, overrides = read_options(words, OPTIONS)
+    if "format" not in options:
+        raise ConfigError("format is missing; allowed: torch, onnx")
+    client = options.get("client")
+    if client is not None and not (client.isascii() and client.isdigit()):
+        raise ConfigError(f"client={client}: allowed: the number of a client")
+    missing = [name for name in ONNX if not importlib.util.find_spec(name)]
+    if options["format"] == "onnx" and missing:
+        raise ConfigError(f"format=onnx needs {', '.join(missing)}: pip install 'flfast[onnx]'")
+    saved = find_run(options, overrides, conf=CONF)
+    from flfast.saved.export_report import report  # imports torch
+
+    report(saved, options)
+
+
+def main() -> None:
+    """Run the command; exit code 2 for a wrong setting."""
+    words = sys.argv[1:]
+    if not words or {"--help", "-h"} & set(words):
+        sys.stdout.write(USAGE)
+        return
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    try:
+        export(words)
+    except (ConfigError, HydraException, OmegaConfBaseException, OSError) as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        sys.exit(explain(error, conf=CONF, hint=HINT))
+
+
+if __name__ == "__main__":
+    main()

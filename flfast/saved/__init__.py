@@ -1,0 +1,1 @@
+"""Opens saved runs: their models predict again, and are exported."""

@@ -1,0 +1,70 @@
+"""Evaluates a saved run: a table on the screen, and files."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from flfast.callbacks.screen import cell, empty_table, screen
+from flfast.config.saved_run import SavedRun
+from flfast.federation.table_rows import evaluation_columns
+from flfast.saved.evaluated_sets import EvaluatedSet, evaluate
+from flfast.saved.evaluation_files import write_all
+from flfast.saved.opened_run import open_run, refused
+
+_METRICS = ("accuracy", "loss", "auc", "accuracy_std", "accuracy_worst10")
+
+
+def report(saved: SavedRun, options: Mapping[str, str]) -> None:
+    """Evaluate a run, print a table and write the files.
+
+    Args:
+        saved: the run.
+        options: reads `split`, `personal`, `predictions` and `output`.
+
+    Raises:
+        ConfigError: if the run cannot be opened or evaluated so.
+        OSError: if the files cannot be written.
+    """
+    chosen = options.get("personal")
+    run = open_run(saved, personal=None if chosen is None else chosen == "true")
+    try:
+        sets = evaluate(run, options.get("split", "test"))
+    finally:
+        refused(run.engine.close)
+    folder = Path(options.get("output", saved.folder / "evaluation"))
+    title = f"{run.components.module.algorithm.name} · {run.who} · {run.origin}"
+    about: dict[str, Any] = {
+        "title": title,
+        "run": str(saved.folder),
+        "model": "personal" if run.personal else "server",
+        "weights": run.origin,
+        "round": None if saved.model else run.plan.round_idx,
+        "split": options.get("split", "test"),
+        "finetune_epochs": saved.config.finetune_epochs,
+    }
+    write_all(folder, sets, about, table="parquet" if _wants_parquet(options) else "csv")
+    console = screen(plain_width=100)
+    console.print(Text(title, style="italic"), soft_wrap=True)
+    console.print(_table(sets))
+    # Soft-wrapped, so that the path can be copied.
+    console.print(Text(str(folder), style="bold"), soft_wrap=True)
+
+
+def _wants_parquet(options: Mapping[str, str]) -> bool:
+    return options.get("predictions") == "parquet"
+
+
+def _table(sets: Sequence[EvaluatedSet]) -> Table:
+    table = empty_table([""], ["examples", *_METRICS])
+    for part in sets:
+        columns = evaluation_columns(part.name, part.metrics)
+        values = [columns.get(f"{part.name}/{name}", float("nan")) for name in _METRICS]
+        cells = [
+            cell("accuracy" if "accuracy" in name else name, value)
+            for name, value in zip(_METRICS, values, strict=True)
+        ]
+        table.add_row(f"{part.name}/", str(len(part.examples)), *cells)
+    return table

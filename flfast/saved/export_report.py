@@ -1,0 +1,41 @@
+"""Exports a model of a saved run, and says what the program reads."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.text import Text
+
+from flfast.callbacks.screen import screen
+from flfast.config.saved_run import SavedRun
+from flfast.saved.exported_model import export
+from flfast.saved.opened_run import open_run, refused
+
+_ENDINGS = {"torch": ".pt2", "onnx": ".onnx"}
+
+
+def report(saved: SavedRun, options: Mapping[str, str]) -> None:
+    """Export a model and print its description.
+
+    Args:
+        saved: the run.
+        options: reads `format`, `client` and `output`.
+
+    Raises:
+        ConfigError: if the run has no such model, or the program does not agree with it.
+        OSError: if the file cannot be written.
+    """
+    client_id = int(options["client"]) if "client" in options else None
+    run = open_run(saved, personal=client_id is not None)
+    name = "model" if client_id is None else f"personal/{client_id}"
+    default = saved.folder / f"{name}{_ENDINGS[options['format']]}"
+    path = Path(options.get("output", default))
+    try:
+        found = export(run, options["format"], path, client_id)
+    finally:
+        refused(run.engine.close)
+    console = screen(plain_width=100)
+    for key, value in found.about.items():
+        console.print(Text(f"{key}: {value}"), soft_wrap=True)
+    difference = f"{found.difference:.1e} on {found.num_compared} examples"
+    console.print(Text(f"largest difference of a logit: {difference}"), soft_wrap=True)
+    console.print(Text(str(path), style="bold"), soft_wrap=True)
