@@ -4,12 +4,11 @@ import logging
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from hydra import compose
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.check import check
 from flfast.config.errors import ConfigError
+from flfast.config.job import HydraJob
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +40,15 @@ class Phase(NamedTuple):
     config: DictConfig
 
 
-def compose_phases(config: DictConfig) -> list[Phase]:
+def compose_phases(config: DictConfig, job: HydraJob) -> list[Phase]:
     """The run's phases, sorted by their first round; the first one starts at round 1.
 
-    Each phase is composed from the overrides of the command line followed by its own. A phase
-    that would start outside of the run is skipped.
+    Each phase is composed from the job's overrides followed by its own. A phase that would start
+    outside of the run is skipped.
+
+    Args:
+        config: of the job; values of Hydra are filled in.
+        job: what the config comes from.
 
     Raises:
         ConfigError: if a phase cannot be composed, or overrides a key that is not `CHANGEABLE`.
@@ -64,7 +67,7 @@ def compose_phases(config: DictConfig) -> list[Phase]:
         if not 1 <= start <= config.rounds:
             continue  # the run is too short for this phase
         try:
-            composed = compose("config", [*HydraConfig.get().overrides.task, *phase.overrides])
+            composed = job.compose(list(phase.overrides))
             check(composed)
         except (ValueError, TypeError, AssertionError) as error:  # Hydra's internal errors, too
             raise ConfigError(f"{key}: {error}") from None

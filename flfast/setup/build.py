@@ -8,7 +8,6 @@ from typing import Any
 
 import lightning as L
 import torch
-from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging
 from lightning.pytorch.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
@@ -242,12 +241,12 @@ def _check_early_stopping(callback: EarlyStopping, config: DictConfig) -> None:
 
 
 def build_trainer(
-    phases: list[Phase], callbacks: list[L.Callback], world: World, plan: RoundPlan
+    phases: list[Phase], callbacks: list[L.Callback], folder: Path, world: World, plan: RoundPlan
 ) -> L.Trainer:
     """Lightning's Trainer with the phase's `trainer` options, on this rank's devices.
 
     By default each rank has a Trainer of its own. With `shard=batch` or `fsdp`, one Trainer spans
-    all ranks.
+    all ranks. Lightning's own files go to `folder`.
     """
     config = phases[plan.phase].config
     options: dict[str, Any] = instantiate(config.trainer, _convert_="all")
@@ -271,7 +270,7 @@ def build_trainer(
         options["num_nodes"] = world.size // world.local_size
     if options["profiler"] in PROFILERS:
         profiler = PROFILERS[options["profiler"]]
-        options["profiler"] = profiler(dirpath=run_dir(), filename=f"profile-{plan.strategy}")
+        options["profiler"] = profiler(dirpath=folder, filename=f"profile-{plan.strategy}")
     return L.Trainer(
         **options,
         strategy=strategy,
@@ -279,7 +278,7 @@ def build_trainer(
         callbacks=callbacks,
         enable_checkpointing=False,
         num_sanity_val_steps=0,
-        default_root_dir=run_dir(),
+        default_root_dir=folder,
         max_epochs=1,
     )
 
@@ -306,8 +305,3 @@ def build_sampler(config: DictConfig) -> Callable[..., Cohort]:
     if config.mode == "centralized":
         return partial(uniform, fraction=1.0, count=None, dropout=0.0)
     return instantiate({k: v for k, v in config.sampler.items() if k != "holdout_clients"})
-
-
-def run_dir() -> Path:
-    """The run folder, as Hydra chose it."""
-    return Path(HydraConfig.get().runtime.output_dir)
