@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.composition import compose, sources_of, without_hydra
+from flfast.config.own import NOTHING, Own
 
 _OF_HYDRA = re.compile(r"\$\{hydra:([^${}]+)\}")
 
@@ -24,15 +25,17 @@ class HydraJob:
         choices: option of each group, such as `{"model": "mlp"}`.
         hydra: a config with Hydra's own node `hydra`: logging, config sources, and what
             `${hydra:...}` stands for.
+        own: objects of a Python program in place of what the config names.
     """
 
     folder: Path
     overrides: tuple[str, ...]
     choices: Mapping[str, str]
     hydra: DictConfig
+    own: Own = NOTHING
 
     @classmethod
-    def of(cls, composed: DictConfig) -> "HydraJob":
+    def of(cls, composed: DictConfig, own: Own = NOTHING) -> "HydraJob":
         """The job of a composed config whose `hydra.runtime.output_dir` is set."""
         hydra = composed.hydra
         return cls(
@@ -40,6 +43,7 @@ class HydraJob:
             tuple(hydra.overrides.task),
             dict(hydra.runtime.choices),
             composed,
+            own,
         )
 
     def compose(self, more: Sequence[str]) -> DictConfig:
@@ -53,11 +57,12 @@ class HydraJob:
         return self.fill(without_hydra(composed))
 
     def fill(self, config: DictConfig) -> DictConfig:
-        """A copy of the config with values in place of `${hydra:...}`.
+        """A copy of the config with values in place of `${hydra:...}`, and with nodes of `own`.
 
         Hydra's resolver would read a global, which ranks and runs from Python do not have.
         """
         config = deepcopy(config)
+        self.own.put_into(config)
         self._fill(config, OmegaConf.to_container(config, resolve=False))
         return config
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from flfast.algorithms.local import local
 from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
 from flfast.callbacks.final_weights import FinalWeights
 from flfast.config.errors import ConfigError
+from flfast.config.own import NOTHING, Own
 from flfast.config.phases import Phase
+from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.splits import Split
@@ -48,14 +51,14 @@ log = logging.getLogger(__name__)
 PROFILERS = {"simple": SimpleProfiler, "advanced": AdvancedProfiler, "pytorch": PyTorchProfiler}
 
 
-def build_data(config: DictConfig) -> FederatedDataModule:
+def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
     """The data of all clients, loaded, partitioned and split."""
     loading = Loading(**config.loader)
     if loading.pin_memory and not torch.cuda.is_available():
         log.warning("loader.pin_memory=True changes nothing: there is no GPU")
         loading = loading._replace(pin_memory=False)
     data = FederatedDataModule(
-        instantiate(config.data),
+        _source(config, own),
         instantiate(config.partition),
         seed=config.seed,
         split=Split(**config.split, clients=config.sampler.get("holdout_clients", 0)),
@@ -66,10 +69,18 @@ def build_data(config: DictConfig) -> FederatedDataModule:
     return data
 
 
-def build_model(config: DictConfig, data: FederatedDataModule) -> nn.Module:
+def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
+    given = own.take(config, "data")
+    if given is None:
+        return instantiate(config.data)
+    return (lambda: given) if isinstance(given, Examples) else given
+
+
+def build_model(config: DictConfig, data: FederatedDataModule, own: Own = NOTHING) -> nn.Module:
     """The model, initialised from the seed.
 
-    A configured function is called with the data's input shape and number of classes.
+    A function is called with the data's input shape and number of classes. A module that a
+    program has made itself is copied, with its weights.
 
     Raises:
         ConfigError: if the model does not turn two of the examples into logits [2, C], or has no
@@ -78,7 +89,8 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> nn.Module:
     seed_torch(config.seed, "initial weights")
     shape, num_classes = data.examples.input_shape, data.num_classes
     with named("model", config.model["_target_"]):
-        made = instantiate(config.model)
+        given = own.take(config, "model")
+        made = instantiate(config.model) if given is None else deepcopy(given)
         if not isinstance(made, nn.Module):
             made = call_with(made, input_shape=shape, num_classes=num_classes)
     where = f"model={config.model['_target_']}"
@@ -143,14 +155,15 @@ def initial_weights(config: DictConfig, model: nn.Module) -> Tree:
 
 
 def build_algorithm(
-    config: DictConfig, initial: Tree, model: nn.Module, num_clients: int
+    config: DictConfig, initial: Tree, model: nn.Module, num_clients: int, own: Own = NOTHING
 ) -> Algorithm:
     """The algorithm, with the wrappers that `mode`, `bn` and `local_optimizer_state` ask for.
 
     Raises:
         ConfigError: if statistics shall be measured again that the server does not send.
     """
-    make = instantiate(config.algorithm)
+    given = own.take(config, "algorithm")
+    make = instantiate(config.algorithm) if given is None else given
     offers = {
         "initial": initial,
         "batchnorm": batchnorm_weights(model, initial),

@@ -18,6 +18,7 @@ from flfast.checkpoints.restore import Restored, write_metrics, write_table
 from flfast.checkpoints.signals import StopRequests
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.job import HydraJob
+from flfast.config.own import NOTHING, Own
 from flfast.config.phases import Phase
 from flfast.datamodules.sources.image_files import UnreadableImageError
 from flfast.distributed.world import World, gather
@@ -112,8 +113,8 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     phases = restore_sizes(phases, newest, changes)
     # Ranks of a node must not download into one folder at the same time.
     waits = world.local_rank > 0 and config.data.get("download", False)
-    early = on_all_ranks(world, lambda: None if waits else build_components(config))
-    components = on_all_ranks(world, lambda: early or build_components(config))
+    early = on_all_ranks(world, lambda: None if waits else build_components(config, job.own))
+    components = on_all_ranks(world, lambda: early or build_components(config, job.own))
     sizes = on_all_ranks(world, partial(find_sizes, phases, job.folder, components, world))
     phases = use_sizes(phases, smallest_sizes(gather(world, sizes)))
     phases = use_metrics(phases, components.module.algorithm)
@@ -145,20 +146,20 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     return federation
 
 
-def build_components(config: DictConfig) -> Components:
+def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     """Data, model, algorithm, optimizer and initial weights; none depends on the plan."""
     quiet_lightning()
     keep_freed_memory()
     torch.set_num_threads(config.threads)
     # Without this variable, Lightning's ddp divides all cores among its ranks.
     os.environ["OMP_NUM_THREADS"] = str(config.threads)
-    data = build_data(config)
+    data = build_data(config, own)
     relabel_attackers(config, data)
     return_freed_memory()
-    model = build_model(config, data)
+    model = build_model(config, data, own)
     use_channels_last(model)
     initial = initial_weights(config, model)
-    algorithm = build_algorithm(config, initial, model, data.num_clients)
+    algorithm = build_algorithm(config, initial, model, data.num_clients, own)
     check_server_data(algorithm, data)
     algorithm = build_selection(config, algorithm, data)
     make_optimizer = build_optimizer(config, model, algorithm)

@@ -19,17 +19,18 @@ from omegaconf import DictConfig
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from flfast.checkpoints.signals import StoppedError, StopRanks, StopRequests
+from flfast.checkpoints.signals import Second, StoppedError, StopRanks, StopRequests
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.job import HydraJob
 from flfast.config.phases import Phase
 from flfast.distributed.devices import num_devices
-from flfast.distributed.elastic import end_with_parent, first_failure, on_ranks
+from flfast.distributed.elastic import can_fork, end_with_parent, first_failure, on_ranks
 from flfast.distributed.world import ALONE, World, gather, launched_world, num_restarts
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.experiment import run_experiment
 from flfast.setup.external_world import fit_to_world
 from flfast.setup.plans import choose_strategy
+from flfast.setup.spawning import check_spawnable
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +38,13 @@ STOP, REFUSAL = "stop", "refusal"
 """Names of note files: a stop was requested; why the run is refused."""
 
 
-def run(phases: list[Phase], job: HydraJob) -> float | None:
+def run(phases: list[Phase], job: HydraJob, *, second: Second = "exit") -> float | None:
     """Run a checked config in as many processes as its strategies need.
 
     Args:
         phases: the phases of the run, composed and checked.
         job: what they were composed from.
+        second: what a second signal does; the first one stops the run after its round.
 
     Returns:
         `optimized_metric` after the last round.
@@ -56,15 +58,15 @@ def run(phases: list[Phase], job: HydraJob) -> float | None:
     if world is None:
         size = num_ranks(phases)
         if size > 1:
-            return _launch(phases, job, size)
-        with StopRequests(exit_on_second=True) as requests:
+            return _launch(phases, job, size, second)
+        with StopRequests(second=second) as requests:
             return run_experiment(phases, job, ALONE, requests)
     try:
         _join_world(phases, world)
         equal_nodes = len(set(gather(world, world.local_size))) == 1
         fit = partial(fit_to_world, phases, world, equal_nodes=equal_nodes)
         phases = on_all_ranks(world, fit)
-        with StopRequests(exit_on_second=world.size == 1) as requests:
+        with StopRequests(second=second if world.size == 1 else "ignore") as requests:
             return run_experiment(phases, job, world, requests)
     except ConfigError as error:
         if world.rank:
@@ -111,10 +113,12 @@ class _Outcome(NamedTuple):
     stopped: bool = False
 
 
-def _launch(phases: list[Phase], job: HydraJob, size: int) -> float | None:
+def _launch(phases: list[Phase], job: HydraJob, size: int, second: Second) -> float | None:
     torch.set_num_threads(phases[0].config.threads)
+    if not can_fork():
+        check_spawnable(job.own)
     notes = TemporaryDirectory(prefix="flfast-")
-    with notes as folder, StopRanks(Path(folder) / STOP) as requests:
+    with notes as folder, StopRanks(Path(folder) / STOP, second=second) as requests:
         args = phases, job, Path(folder), os.getpid()
         restarts = max(phase.config.strategy.get("max_restarts", 0) for phase in phases)
         try:
@@ -149,7 +153,7 @@ def _run_rank(phases: list[Phase], job: HydraJob, notes: Path, launcher: int) ->
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # A forked process inherits the launcher's handler.
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-    with StopRequests(exit_on_second=False, names=["SIGUSR1"]) as requests:
+    with StopRequests(second="ignore", names=["SIGUSR1"]) as requests:
         if (notes / REFUSAL).exists():  # after a restart: the same error would occur again
             return _Outcome(refused=(notes / REFUSAL).read_text(encoding="utf-8"))
         _configure(job)

@@ -104,7 +104,7 @@ def test_stopping_ends_a_sweep(start):
 
 
 def requests(pipe):
-    with StopRequests(exit_on_second=True) as asked:
+    with StopRequests(second="exit") as asked:
         pipe.send("ready")
         while asked.received is None:
             time.sleep(0.01)
@@ -129,7 +129,7 @@ def test_handlers_are_as_they_were_and_a_used_sigusr1_is_left_alone():
     own = signal.signal(signal.SIGUSR1, lambda number, frame: None)
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     used = signal.getsignal(signal.SIGUSR1)
-    with StopRequests(exit_on_second=True) as asked:
+    with StopRequests(second="exit") as asked:
         assert signal.getsignal(signal.SIGTERM) == asked._handle
         assert signal.getsignal(signal.SIGUSR1) is used
         os.kill(os.getpid(), signal.SIGTERM)
