@@ -67,6 +67,8 @@ def first_failure(error: ChildFailedError, size: int) -> str:
     rank, failure = error.get_first_failure()
     message = failure.message
     message = str(message["message"] if isinstance(message, dict) else message)
+    if message.startswith("To enable traceback"):  # it died before it could write a message
+        message = f"exit code {failure.exitcode}; what it said is above"
     return f"rank {rank} of {size} died: {message.splitlines()[-1]}"
 
 

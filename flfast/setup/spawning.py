@@ -3,6 +3,7 @@
 import io
 import pickle
 import sys
+from pathlib import Path
 from typing import Any
 
 from flfast.config.errors import ConfigError
@@ -19,8 +20,13 @@ def check_spawnable(own: Own) -> None:
     """Refuse objects that another process cannot load.
 
     Raises:
-        ConfigError: naming the object and the reason.
+        ConfigError: naming the object and the reason; also if the program itself is no file.
     """
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is not None and not Path(script).is_file():
+        raise ConfigError(
+            f"{script} is no file, and ranks that are spawned import the program; {_ALLOWED}"
+        )
     for group, value in own.given().items():
         where = f"{group}={own.nodes[group]['_target_']}"
         search = _Search(b"__main__")
@@ -31,7 +37,7 @@ def check_spawnable(own: Own) -> None:
             raise ConfigError(
                 f"{where}: cannot be pickled for ranks that are spawned: {reason}; {_ALLOWED}"
             ) from error
-        if search.found and not hasattr(sys.modules["__main__"], "__file__"):
+        if search.found and script is None:
             raise ConfigError(
                 f"{where}: is defined in a notebook or a console, which ranks that are spawned "
                 f"cannot import; {_ALLOWED}"
