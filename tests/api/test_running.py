@@ -152,8 +152,6 @@ def test_a_folder_is_used_once_unless_its_run_is_resumed(quick):
         ("algorithm.mu=1",),
         ("seed=1,2",),
         ("+rounds=2",),
-        ("local_steps=3",),
-        ("data=digits=x",),
         ("schedule.phases=[{from: 2, overrides: ['seed=1']}]",),
         ("schedule.phases=[{from: 2, overrides: ['batchsize=1']}]",),
     ],

@@ -5,7 +5,8 @@ from functools import partial
 
 import flfast
 
-QUICK = ("local_epochs=1", "trainer.devices=1", "engine=eager")
+NO_FIGURES = ("callbacks.curves=null", "callbacks.partition_report=null")
+QUICK = ("local_epochs=1", "trainer.devices=1", "engine=eager", *NO_FIGURES)
 
 
 def test_the_programs_of_the_page_run(root, tmp_path, monkeypatch, capsys):
