@@ -11,10 +11,10 @@ import sys
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from flfast.config.composition import CONF
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.saved_run import find_run, read_options
-from flfast.train import CONF
 
 USAGE = """\
 python -m flfast.evaluate run=FOLDER [key=value ...]

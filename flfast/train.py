@@ -6,7 +6,7 @@ The config is checked before torch and Lightning are imported, which takes secon
 import os
 import sys
 import traceback
-from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -16,24 +16,26 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flfast.config.check import check
 from flfast.config.command_line import check_overrides
+from flfast.config.composition import CONF, VERSION_BASE
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
+from flfast.config.job import HydraJob
 from flfast.config.phases import compose_phases
 from flfast.config.resume_check import check_resume
 from flfast.config.run_folder import locked_folder, release_folders
 
-_INSTALLED = Path(__file__).parent / "conf"
-CONF = str(_INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "conf")
 
-
-@hydra.main(version_base="1.3", config_path=CONF, config_name="config")
+@hydra.main(version_base=VERSION_BASE, config_path=CONF, config_name="config")
 def _run(config: DictConfig) -> float | None:
+    composed: Any = HydraConfig.instance().cfg  # the only use of Hydra's globals
+    job = HydraJob.of(composed)
+    config = job.fill(config)
     check(config)
-    phases = compose_phases(config)
-    check_resume(phases[0].config, Path(HydraConfig.get().runtime.output_dir))
+    phases = compose_phases(config, job.compose)
+    check_resume(phases[0].config, job.folder)
     from flfast.setup.launch import run  # imports torch
 
-    return run(phases)
+    return run(phases, job)
 
 
 def main() -> None:

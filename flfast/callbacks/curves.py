@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from lightning.pytorch.callbacks import Callback
@@ -11,12 +11,13 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.callbacks.durations import unit
 from flfast.callbacks.figures import COLOURS, figure, style_axes
-from flfast.callbacks.history import clock, number, series
+from flfast.callbacks.history import Row, clock, number, series
 from flfast.loggers.columns import VIEWS
 from flfast.options import Count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from flfast.federation.loop import Federation
 
@@ -48,25 +49,38 @@ class Curves(Callback):
     def on_run_end(self, federation: Federation) -> None:
         """Write the figure, if any loss was measured."""
         history = federation.history
-        if not any(series(history, f"{view}/loss")[0] for view in _LABELS):
-            return
-        path = federation.run_dir / "curves.png"
-        seconds = clock(history)
-        size = (11, 8.8 if seconds else 4.8)
-        with figure(path, size=size, dpi=self._dpi, title=federation.title) as picture:
-            rows = picture.subplots(1 + bool(seconds), 2, squeeze=False)
-            _plot(rows[0], history, lambda rounds: rounds)
-            if seconds:
-                length, name = unit(max(seconds.values()))
-                timed = [row for row in history if int(row["round"]) in seconds]
-                _plot(rows[1], timed, lambda rounds: [seconds[r] / length for r in rounds], name)
-            # One legend for all axes, outside of them so that it covers no line.
-            drawn = {
-                label: handle
-                for axes in rows[0]
-                for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-            }
-            picture.legend(drawn.values(), drawn.keys(), loc="outside lower center", ncols=4)
+        if has_losses(history):
+            path, size = federation.run_dir / "curves.png", curves_size(history)
+            with figure(path, size=size, dpi=self._dpi, title=federation.title) as picture:
+                draw_curves(picture, history)
+
+
+def has_losses(history: Sequence[Row]) -> bool:
+    """Whether there is anything to draw."""
+    return any(series(history, f"{view}/loss")[0] for view in _LABELS)
+
+
+def curves_size(history: Sequence[Row]) -> tuple[float, float]:
+    """Width and height of the figure, inches."""
+    return (11, 8.8 if clock(history) else 4.8)
+
+
+def draw_curves(picture: Figure, history: Sequence[Row]) -> None:
+    """Draw accuracy and loss over rounds, and over virtual time if there is a clock."""
+    seconds = clock(history)
+    rows = picture.subplots(1 + bool(seconds), 2, squeeze=False)
+    _plot(rows[0], history, lambda rounds: rounds)
+    if seconds:
+        length, name = unit(max(seconds.values()))
+        timed = [row for row in history if int(row["round"]) in seconds]
+        _plot(rows[1], timed, lambda rounds: [seconds[r] / length for r in rounds], name)
+    # One legend for all axes, outside of them so that it covers no line.
+    drawn = {
+        label: handle
+        for axes in rows[0]
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    picture.legend(drawn.values(), drawn.keys(), loc="outside lower center", ncols=4)
 
 
 Places = Callable[[Sequence[int]], Sequence[float]]
@@ -75,7 +89,7 @@ Places = Callable[[Sequence[int]], Sequence[float]]
 
 def _plot(
     both: Sequence[Axes],
-    history: list[dict[str, Any]],
+    history: Sequence[Row],
     places: Places,
     time: str | None = None,
 ) -> None:
@@ -90,7 +104,7 @@ def _plot(
     style_axes(loss, title="Loss", percent=False, time=time)
 
 
-def _plot_line(axes: Axes, history: list[dict[str, Any]], column: str, places: Places) -> None:
+def _plot_line(axes: Axes, history: Sequence[Row], column: str, places: Places) -> None:
     view = column.partition("/")[0]
     rounds, values = series(history, column)
     if rounds:
@@ -106,7 +120,7 @@ def _plot_line(axes: Axes, history: list[dict[str, Any]], column: str, places: P
         )
 
 
-def _plot_spread(axes: Axes, history: list[dict[str, Any]], places: Places) -> None:
+def _plot_spread(axes: Axes, history: Sequence[Row], places: Places) -> None:
     color = COLOURS["local"]
     columns = ("local/accuracy", "local/accuracy_std")
     known = [row for row in history if all(series([row], column)[0] for column in columns)]

@@ -30,7 +30,7 @@ COLOURS = {
 }
 INK = "#333333"
 
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "font.size": 11,
     "axes.titlesize": 12,
     "axes.titleweight": "bold",
@@ -64,7 +64,7 @@ def figure(path: Path, *, size: tuple[float, float], dpi: int, title: str) -> It
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         # Without pyplot there is no global state, no display, and no figure to close.
         drawn = Figure(figsize=size, dpi=dpi, layout="constrained")
         drawn.suptitle(title, fontsize=12, color=INK)

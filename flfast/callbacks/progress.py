@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
+from importlib.util import find_spec
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 
 class RoundProgress(Callback):
-    """Shows progress, the last loss and accuracy, and clients per second; on a terminal only.
+    """Shows progress, the last loss and accuracy, and clients per second.
+
+    On a terminal, and in a notebook where ipywidgets is installed; otherwise nothing is shown.
 
     Memory and GPU utilisation are those that `Monitor` measures.
     Where clients have virtual time, it also shows the clock, the mean staleness of the last
@@ -48,9 +51,9 @@ class RoundProgress(Callback):
 
     @rank_zero_only
     def on_run_start(self, federation: Federation) -> None:
-        """Open the bars, if the console is a terminal."""
+        """Open the bars, if the console can show them."""
         console = rich.get_console()
-        if not console.is_terminal:
+        if not (console.is_terminal or (console.is_jupyter and find_spec("ipywidgets"))):
             return
         self.close()
         self._bars = progress.Progress(

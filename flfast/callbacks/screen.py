@@ -10,9 +10,10 @@ from rich.text import Text
 
 
 def screen(*, plain_width: int) -> Console:
-    """The terminal; where there is none, plain text of `plain_width` characters."""
+    """The terminal or notebook; where there is none, plain text of `plain_width` characters."""
     console = Console()
-    return console if console.is_terminal else Console(width=plain_width)
+    shows = console.is_terminal or console.is_jupyter
+    return console if shows else Console(width=plain_width)
 
 
 def empty_table(

@@ -10,12 +10,16 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Literal
 
 EXIT_STOPPED = 75
 """Exit code of a run that was stopped and can be resumed: EX_TEMPFAIL of sysexits.h."""
 
 NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
+
+
+Second = Literal["exit", "raise", "ignore"]
+"""What a second signal does: exit at once, raise `KeyboardInterrupt`, or nothing."""
 
 
 class StoppedError(SystemExit):
@@ -35,14 +39,14 @@ class StopRequests:
         received: name of the first signal; None before.
 
     Args:
-        exit_on_second: exit at once on a second signal. Ranks set it to False: their launcher
-            counts the signals and kills them.
+        second: what a second signal does. Ranks ignore it: their launcher counts the signals and
+            kills them.
         names: names of the signals to handle.
     """
 
-    def __init__(self, *, exit_on_second: bool, names: Sequence[str] = NAMES) -> None:
+    def __init__(self, *, second: Second, names: Sequence[str] = NAMES) -> None:
         self.received: str | None = None
-        self._exit_on_second, self._names = exit_on_second, names
+        self._second, self._names = second, names
         self._pid = os.getpid()
         self._previous: dict[int, Any] = {}
 
@@ -73,19 +77,21 @@ class StopRequests:
         if self.received is None:
             self.received = signal.Signals(number).name
             self.on_first()
-        elif self._exit_on_second:
+        elif self._second != "ignore":
             self.on_second()
+            if self._second == "raise":
+                raise KeyboardInterrupt
             os._exit(128 + number)
 
     def on_first(self) -> None:
         """Called at the first signal."""
-        if self._exit_on_second:
+        if self._second != "ignore":
             _write_stderr(
                 f"{self.received}: stopping after this round; a second signal stops at once\n"
             )
 
     def on_second(self) -> None:
-        """Called at the second signal, before the process exits."""
+        """Called at the second signal, before the run ends at once."""
 
 
 class StopRanks(StopRequests):
@@ -93,10 +99,11 @@ class StopRanks(StopRequests):
 
     Args:
         note: file that tells ranks which have not started yet to stop.
+        second: what a second signal does after the ranks were killed.
     """
 
-    def __init__(self, note: Path) -> None:
-        super().__init__(exit_on_second=True)
+    def __init__(self, note: Path, *, second: Second) -> None:
+        super().__init__(second=second)
         self._note = note
 
     def on_first(self) -> None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from flfast.config.errors import ConfigError
+from flfast.config.own import OWN
 from flfast.config.rules import RULES, Config, shown
 from flfast.config.schema import STRICT, OptimizerSettings, Settings
 from flfast.config.signature import Signature, read_signature
@@ -121,7 +122,7 @@ def _check_targets(prefix: str, node: Any) -> Iterator[str]:
     if isinstance(node, list):
         for index, item in enumerate(node):
             yield from _check_targets(f"{prefix}{index}.", item)
-    if not isinstance(node, dict):
+    if not isinstance(node, dict) or OWN in node:  # an object has no options to check
         return
     if "_target_" in node:
         yield from _check_target(prefix, node)

@@ -1,4 +1,4 @@
-"""Errors for wrong settings, shown to the user without a traceback."""
+"""Errors of a run, shown to the user without a traceback."""
 
 
 class ConfigError(ValueError):
@@ -7,3 +7,10 @@ class ConfigError(ValueError):
 
 class OneRankError(ConfigError):
     """A `ConfigError` on one rank only: the other ranks do not know of it and must be stopped."""
+
+
+class RunStopped(KeyboardInterrupt):
+    """A run from Python ended on request (Ctrl-C, SIGTERM or SIGUSR1) and can be resumed.
+
+    The request was the first one. A second one raises `KeyboardInterrupt` at once.
+    """

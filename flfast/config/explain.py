@@ -1,19 +1,18 @@
-"""Prints errors of the config for the user: without a traceback, with what is allowed."""
+"""Messages about errors of the config: without a traceback, with what is allowed. Torch-free."""
 
 import difflib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from flfast.config.composition import compose, without_hydra
 from flfast.config.errors import ConfigError
 
 _ABSENT = object()
@@ -24,7 +23,7 @@ KEYS = "All keys: python -m flfast.train --cfg job."
 
 
 def explain(error: Exception, *, conf: str, hint: str = KEYS) -> int:
-    """Print the error's message to stderr, without a traceback.
+    """Print the message of the command's error to stderr, without a traceback.
 
     Args:
         error: raised by flfast, Hydra or OmegaConf.
@@ -34,31 +33,43 @@ def explain(error: Exception, *, conf: str, hint: str = KEYS) -> int:
     Returns:
         The exit code, 2.
     """
-    message = str(error)
-    unknown = _UNKNOWN.match(message)
-    taken = re.search(r"An item is already at '[^']+'\.", f"{message} {error.__cause__}")
-    if taken:
-        message = f"{taken[0]} Leave the + out, or write ++."
-    elif unknown:
-        message = f"unknown key {unknown[1]}{_did_you_mean(unknown[1], conf)}"
-    elif isinstance(error, OverrideParseException):
-        message = f"{error.override}: {message.splitlines()[0]}"
-    elif error.__cause__ is not None and str(error.__cause__) not in message:
-        message = f"{message}\n{error.__cause__}"
-    elif not isinstance(error, (ConfigError, HydraException, OmegaConfBaseException, OSError)):
-        typed = " ".join(sys.argv[1:])
-        message = f"Hydra cannot compose {typed}: {message or type(error).__name__}"
-    lines = "\n".join(f"  {line}" for line in message.strip().splitlines())
+    lines = "\n".join(f"  {line}" for line in message(error, sys.argv[1:], conf=conf).splitlines())
     sys.stderr.write(f"flfast stops here:\n{lines}\n")
     sys.stderr.write(f"{hint} Full traceback: HYDRA_FULL_ERROR=1.\n")
     return 2
 
 
-def _did_you_mean(key: str, conf: str) -> str:
+def message(error: Exception, arguments: Sequence[str], *, conf: str) -> str:
+    """The error's message for the user, which may have several lines.
+
+    Args:
+        error: raised by flfast, Hydra or OmegaConf.
+        arguments: of the command line, or overrides.
+        conf: folder of the config.
+    """
+    text = str(error)
+    unknown = _UNKNOWN.match(text)
+    taken = re.search(r"An item is already at '[^']+'\.", f"{text} {error.__cause__}")
+    if taken:
+        text = f"{taken[0]} Leave the + out, or write ++."
+    elif unknown:
+        text = f"unknown key {unknown[1]}{_did_you_mean(unknown[1], arguments, conf)}"
+    elif isinstance(error, OverrideParseException):
+        text = f"{error.override}: {text.splitlines()[0]}"
+    elif error.__cause__ is not None and str(error.__cause__) not in text:
+        text = f"{text}\n{error.__cause__}"
+    elif not isinstance(error, (ConfigError, HydraException, OmegaConfBaseException, OSError)):
+        typed = " ".join(arguments)
+        text = f"Hydra cannot compose {typed}: {text or type(error).__name__}"
+    return text.strip()
+
+
+def _did_you_mean(key: str, arguments: Sequence[str], conf: str) -> str:
     options = sorted(path.stem for path in (Path(conf) / key).glob("*.yaml"))
     if options:
         return f" as a value: it is a config group; allowed: {', '.join(options)}"
-    known = [name for name in _known_keys(conf) if not name.rpartition(".")[2].startswith("_")]
+    known = _known_keys(arguments, conf)
+    known = [name for name in known if not name.rpartition(".")[2].startswith("_")]
     group, _, rest = key.partition(".")
     parent, _, last = key.rpartition(".")
     nested = [name for name in known if name.startswith(f"{group}.") and name.endswith(f".{last}")]
@@ -73,7 +84,7 @@ def _did_you_mean(key: str, conf: str) -> str:
         nested = [name for name in inner if name.endswith(f".{last}")]
         if nested:
             return f"; did you mean {group}={path.stem} {nested[0]}?"
-    if f"{group}=custom" in sys.argv[1:]:
+    if f"{group}=custom" in arguments:
         return f"; to pass it to {group}._target_ write +{key}"
     inside = [name for name in known if name.rpartition(".")[0] == parent]
     close = difflib.get_close_matches(key, inside or known, n=1)
@@ -86,19 +97,17 @@ def _has(path: Path, key: str) -> bool:
     return bool(key) and OmegaConf.select(node, key, default=_ABSENT) is not _ABSENT
 
 
-def _known_keys(conf: str) -> list[str]:
+def _known_keys(arguments: Sequence[str], conf: str) -> list[str]:
     """Keys of the config that the command line's groups compose."""
-    arguments = sys.argv[1:]
     groups = {path.name for path in Path(conf).iterdir() if path.is_dir()}
     chosen = [arg for arg in arguments if arg.partition("=")[0] in groups and "," not in arg]
     folders = [value for flag, value in pairwise(arguments) if flag in {"--config-dir", "-cd"}]
     search = [f"hydra.searchpath=[{','.join(f'file://{Path(f).absolute()}' for f in folders)}]"]
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(version_base="1.3", config_dir=conf):
-        try:
-            config = compose("config", overrides=[*chosen, *search])
-        except HydraException:
-            config = compose("config")
+    try:
+        composed = compose([*chosen, *search])
+    except HydraException:
+        composed = compose([])
+    config = without_hydra(composed)
     # Interpolations such as ${hydra:...} resolve in a job only. Names do not need the values.
     return list(_keys(OmegaConf.to_container(config, resolve=False), ""))
 

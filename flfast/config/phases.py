@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from hydra import compose
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.check import check
@@ -43,16 +41,16 @@ class Phase(NamedTuple):
 
 
 def compose_phases(
-    config: DictConfig, with_overrides: Callable[[Sequence[str]], DictConfig] | None = None
+    config: DictConfig, compose: Callable[[Sequence[str]], DictConfig]
 ) -> list[Phase]:
     """The run's phases, sorted by their first round; the first one starts at round 1.
 
-    Each phase is composed from the overrides of the command line followed by its own. A phase
-    that would start outside of the run is skipped.
+    Each phase is composed from the job's overrides followed by its own. A phase that would start
+    outside of the run is skipped.
 
     Args:
-        config: of round 1.
-        with_overrides: (overrides of a phase) -> its config; None composes it in Hydra's job.
+        config: of round 1; values of Hydra are filled in.
+        compose: (overrides) -> the config with them, such as a job's.
 
     Raises:
         ConfigError: if a phase cannot be composed, or overrides a key that is not `CHANGEABLE`.
@@ -71,7 +69,7 @@ def compose_phases(
         if not 1 <= start <= config.rounds:
             continue  # the run is too short for this phase
         try:
-            composed = (with_overrides or _compose)(phase.overrides)
+            composed = compose(list(phase.overrides))
             check(composed)
         except (ValueError, TypeError, AssertionError) as error:  # Hydra's internal errors, too
             raise ConfigError(f"{key}: {error}") from None
@@ -85,10 +83,6 @@ def compose_phases(
             log.warning("%s.from=%d replaces an earlier phase of round %d", key, first, start)
         phases[start] = composed
     return [Phase(start, phases[start]) for start in sorted(phases)]
-
-
-def _compose(overrides: Sequence[str]) -> DictConfig:
-    return compose("config", [*HydraConfig.get().overrides.task, *overrides])
 
 
 def _changed_frozen_keys(config: DictConfig, other: DictConfig) -> list[str]:

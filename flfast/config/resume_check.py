@@ -11,8 +11,13 @@ from flfast.checkpoints.folders import checkpoint_folders, find_checkpoints
 from flfast.config.errors import ConfigError
 
 
-def check_resume(config: DictConfig, run_dir: Path) -> None:
+def check_resume(config: DictConfig, run_dir: Path, *, key: str = "hydra.run.dir") -> None:
     """Refuse to resume another experiment, and to overwrite another run's checkpoints.
+
+    Args:
+        config: of the first phase.
+        run_dir: folder of the run.
+        key: the setting that names the folder, for messages.
 
     Raises:
         ConfigError: with all differences between the configs, if `resume` is set; also if there
@@ -22,7 +27,7 @@ def check_resume(config: DictConfig, run_dir: Path) -> None:
         restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by torchrun
         if checkpoint_folders(run_dir) and not restarted:
             raise ConfigError(
-                f"hydra.run.dir={run_dir} already holds a run's checkpoints; allowed: resume=auto "
+                f"{key}={run_dir} already holds a run's checkpoints; allowed: resume=auto "
                 f"to continue that run, or another folder"
             )
         return

@@ -11,6 +11,8 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -138,12 +140,38 @@ def release_folders() -> None:
         _held.popitem()[1].release()
 
 
+@contextmanager
+def hold_folder(folder: Path, *, key: str) -> Iterator[None]:
+    """Context that locks the folder of a run from Python.
+
+    Args:
+        folder: absolute.
+        key: the setting that names the folder, for messages.
+
+    Raises:
+        ConfigError: if another run holds the lock, or the folder cannot be written.
+    """
+    if folder in _held:
+        raise ConfigError(f"{key}={folder}: this process writes there; allowed: another folder")
+    _lock(folder, key)
+    try:
+        yield
+    finally:
+        if folder in _held:
+            _held.pop(folder).release()
+
+
+def _lock(folder: Path, key: str) -> None:
+    if not _is_later_rank():  # rank 0's folder is that of the run
+        _held[folder] = FolderLock(folder, key=key)
+
+
 def _hold(name: str, key: str) -> None:
     folder = Path(name).absolute()
-    if folder in _held or _is_later_rank():  # rank 0's folder is that of the run
+    if folder in _held:
         return
     try:
-        _held[folder] = FolderLock(folder, key=key)
+        _lock(folder, key)
     except ConfigError as error:
         # Hydra turns exceptions of callbacks into warnings, except this one.
         sys.exit(explain(error, conf=""))

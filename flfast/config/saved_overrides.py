@@ -6,14 +6,13 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.command_line import check_overrides
+from flfast.config.composition import compose
 from flfast.config.errors import ConfigError
 from flfast.messages import first_line
 
@@ -93,21 +92,20 @@ def overridden(config: DictConfig, overrides: Sequence[str], *, conf: str) -> Di
         raise ConfigError(first_line(error)) from None
     groups = [item for item in parsed if (Path(conf) / item.key_or_group).is_dir()]
     for item in groups:
-        changed[item.key_or_group] = _option(item, conf)
+        changed[item.key_or_group] = _option(item)
     for item in parsed:
         if item not in groups:
             _set(changed, item)
     return changed
 
 
-def _option(item: Override, conf: str) -> Any:
+def _option(item: Override) -> Any:
     """An option of a config group, as Hydra composes it."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(version_base="1.3", config_dir=conf):
-        try:
-            return compose("config", [item.input_line or ""])[item.key_or_group]
-        except HydraException as error:
-            raise ConfigError(str(error)) from None
+    try:
+        composed = compose([item.input_line or ""])
+    except HydraException as error:
+        raise ConfigError(str(error)) from None
+    return composed[item.key_or_group]
 
 
 def _set(config: DictConfig, item: Override) -> None:

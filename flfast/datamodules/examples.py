@@ -21,7 +21,8 @@ class Examples:
         input_shape: shape of one input, without the batch dimension.
         transform: normalisation and augmentation of batches, on their device.
         is_test: members of the dataset's test set, bool [N]; None if it has no test set.
-        owner: the dataset's own client of every example, int64 [N]; None if it has no clients.
+        owner: the dataset's own client of every example, int64 [N]; -1 for test examples of no
+            client; None if it has no clients.
     """
 
     inputs: Tensor | Dataset[Tensor]

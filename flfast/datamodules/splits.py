@@ -163,7 +163,8 @@ def split_examples(
     """Divide the examples among the server, the clients and the central test set.
 
     The dataset's own test set is the central one. But if its examples have owners, and the
-    partition is that of the dataset, each belongs to its client's test set.
+    partition is that of the dataset, each belongs to its client's test set. Test examples of no
+    client, -1, are central.
     """
     labels = examples.targets.numpy()
     is_test = np.zeros(len(labels), bool) if examples.is_test is None else examples.is_test
@@ -182,6 +183,7 @@ def split_examples(
     own_test = np.zeros(0, dtype=np.int64)
     if examples.owner is not None and np.array_equal(owner, examples.owner[pool]):
         own_test = examples.owner[held_out]
+        own_test = own_test if (own_test >= 0).all() else own_test[:0]
     has_test = np.bincount(own_test, minlength=num_clients) > 0
     splits = split_clients(
         pool,

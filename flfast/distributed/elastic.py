@@ -33,10 +33,6 @@ def on_ranks(
     # One message says which rank died and why; these loggers add some 50 lines of traceback.
     for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    # A forked rank starts in a fraction of a second; a spawned one imports everything again.
-    # Neither CUDA nor a thread pool survives a fork.
-    safe = sys.platform == "linux" and not torch.cuda.is_initialized()
-    forkable = safe and torch.get_num_threads() == 1
     options: dict[str, Any] = {}
     if "signals_to_handle" in {field.name for field in fields(LaunchConfig)}:
         options["signals_to_handle"] = "SIGHUP,SIGQUIT"  # the launcher handles the others
@@ -47,7 +43,7 @@ def on_ranks(
         run_id="flfast",
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
-        start_method="fork" if forkable else "spawn",
+        start_method="fork" if can_fork() else "spawn",
         max_restarts=max_restarts,
         monitor_interval=0.1,
         **options,
@@ -56,11 +52,23 @@ def on_ranks(
     return results
 
 
+def can_fork() -> bool:
+    """Whether ranks can be forked now; otherwise they are spawned.
+
+    A forked rank starts in a fraction of a second; a spawned one imports everything again.
+    """
+    # Neither CUDA nor a thread pool survives a fork.
+    safe = sys.platform == "linux" and not torch.cuda.is_initialized()
+    return safe and torch.get_num_threads() == 1
+
+
 def first_failure(error: ChildFailedError, size: int) -> str:
     """One line about the rank that died first."""
     rank, failure = error.get_first_failure()
     message = failure.message
     message = str(message["message"] if isinstance(message, dict) else message)
+    if message.startswith("To enable traceback"):  # it died before it could write a message
+        message = f"exit code {failure.exitcode}; what it said is above"
     return f"rank {rank} of {size} died: {message.splitlines()[-1]}"
 
 

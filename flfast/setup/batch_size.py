@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
@@ -48,7 +49,9 @@ class Components(NamedTuple):
     initial: Tree
 
 
-def find_sizes(phases: list[Phase], components: Components, world: World) -> dict[str, Size]:
+def find_sizes(
+    phases: list[Phase], folder: Path, components: Components, world: World
+) -> dict[str, Size]:
     """Sizes that fit on this rank's device in every phase that sets `auto`, by key.
 
     Not collective: ranks measure independently.
@@ -61,7 +64,7 @@ def find_sizes(phases: list[Phase], components: Components, world: World) -> dic
         for key in AUTO_SIZES:
             if phase.config[key] != "auto":
                 continue
-            trial = _build_trial(key, phase, components, world)
+            trial = _build_trial(key, phase, folder, components, world)
             limit = int(components.data.client_sizes.max())
             if key == "micro_batch" and phase.config.batch_size > 0:
                 limit = min(limit, phase.config.batch_size)
@@ -81,7 +84,9 @@ def find_sizes(phases: list[Phase], components: Components, world: World) -> dic
     return sizes
 
 
-def _build_trial(key: str, phase: Phase, components: Components, world: World) -> Trial:
+def _build_trial(
+    key: str, phase: Phase, folder: Path, components: Components, world: World
+) -> Trial:
     # The user's callbacks, profiler and validation must not see these trial steps.
     quiet = {"trainer": {"profiler": None, "limit_val_batches": 0, "fast_dev_run": False}}
     config: Any = OmegaConf.merge(phase.config, quiet)
@@ -101,7 +106,7 @@ def _build_trial(key: str, phase: Phase, components: Components, world: World) -
         components.module,
         components.initial,
         components.data,
-        partial(build_trainer, [Phase(1, config)], [], world),
+        partial(build_trainer, [Phase(1, config)], [], folder, world),
         plan,
         accumulates=key == "micro_batch" or config.trainer.accumulate_grad_batches > 1,
     )

@@ -2,13 +2,13 @@
 
 import logging
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
-from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging
 from lightning.pytorch.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
@@ -23,7 +23,9 @@ from flfast.algorithms.local import local
 from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
 from flfast.callbacks.final_weights import FinalWeights
 from flfast.config.errors import ConfigError
+from flfast.config.own import NOTHING, Own
 from flfast.config.phases import Phase
+from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.splits import Split
@@ -49,14 +51,14 @@ log = logging.getLogger(__name__)
 PROFILERS = {"simple": SimpleProfiler, "advanced": AdvancedProfiler, "pytorch": PyTorchProfiler}
 
 
-def build_data(config: DictConfig) -> FederatedDataModule:
+def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
     """The data of all clients, loaded, partitioned and split."""
     loading = Loading(**config.loader)
     if loading.pin_memory and not torch.cuda.is_available():
         log.warning("loader.pin_memory=True changes nothing: there is no GPU")
         loading = loading._replace(pin_memory=False)
     data = FederatedDataModule(
-        instantiate(config.data),
+        _source(config, own),
         instantiate(config.partition),
         seed=config.seed,
         split=Split(**config.split, clients=config.sampler.get("holdout_clients", 0)),
@@ -67,10 +69,18 @@ def build_data(config: DictConfig) -> FederatedDataModule:
     return data
 
 
-def build_model(config: DictConfig, data: FederatedDataModule) -> nn.Module:
+def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
+    given = own.take(config, "data")
+    if given is None:
+        return instantiate(config.data)
+    return (lambda: given) if isinstance(given, Examples) else given
+
+
+def build_model(config: DictConfig, data: FederatedDataModule, own: Own = NOTHING) -> nn.Module:
     """The model, initialised from the seed.
 
-    A configured function is called with the data's input shape and number of classes.
+    A function is called with the data's input shape and number of classes. A module that a
+    program has made itself is copied, with its weights.
 
     Raises:
         ConfigError: if the model does not turn two of the examples into logits [2, C], or has no
@@ -79,7 +89,8 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> nn.Module:
     seed_torch(config.seed, "initial weights")
     shape, num_classes = data.examples.input_shape, data.num_classes
     with named("model", config.model["_target_"]):
-        made = instantiate(config.model)
+        given = own.take(config, "model")
+        made = instantiate(config.model) if given is None else deepcopy(given)
         if not isinstance(made, nn.Module):
             made = call_with(made, input_shape=shape, num_classes=num_classes)
     where = f"model={config.model['_target_']}"
@@ -144,14 +155,15 @@ def initial_weights(config: DictConfig, model: nn.Module) -> Tree:
 
 
 def build_algorithm(
-    config: DictConfig, initial: Tree, model: nn.Module, num_clients: int
+    config: DictConfig, initial: Tree, model: nn.Module, num_clients: int, own: Own = NOTHING
 ) -> Algorithm:
     """The algorithm, with the wrappers that `mode`, `bn` and `local_optimizer_state` ask for.
 
     Raises:
         ConfigError: if statistics shall be measured again that the server does not send.
     """
-    make = instantiate(config.algorithm)
+    given = own.take(config, "algorithm")
+    make = instantiate(config.algorithm) if given is None else given
     offers = {
         "initial": initial,
         "batchnorm": batchnorm_weights(model, initial),
@@ -242,26 +254,13 @@ def _check_early_stopping(callback: EarlyStopping, config: DictConfig) -> None:
 
 
 def build_trainer(
-    phases: list[Phase],
-    callbacks: list[L.Callback],
-    world: World,
-    plan: RoundPlan,
-    *,
-    folder: Path | None = None,
+    phases: list[Phase], callbacks: list[L.Callback], folder: Path, world: World, plan: RoundPlan
 ) -> L.Trainer:
     """Lightning's Trainer with the phase's `trainer` options, on this rank's devices.
 
     By default each rank has a Trainer of its own. With `shard=batch` or `fsdp`, one Trainer spans
-    all ranks.
-
-    Args:
-        phases: of the run.
-        callbacks: of local training.
-        world: the ranks of the run.
-        plan: names the phase and the strategy.
-        folder: for the Trainer's files; None is the run folder.
+    all ranks. Lightning's own files go to `folder`.
     """
-    folder = run_dir() if folder is None else folder
     config = phases[plan.phase].config
     options: dict[str, Any] = instantiate(config.trainer, _convert_="all")
     _, chosen = choose_strategy(config)
@@ -319,8 +318,3 @@ def build_sampler(config: DictConfig) -> Callable[..., Cohort]:
     if config.mode == "centralized":
         return partial(uniform, fraction=1.0, count=None, dropout=0.0)
     return instantiate({k: v for k, v in config.sampler.items() if k != "holdout_clients"})
-
-
-def run_dir() -> Path:
-    """The run folder, as Hydra chose it."""
-    return Path(HydraConfig.get().runtime.output_dir)

@@ -4,6 +4,7 @@ import logging
 import os
 import warnings
 from functools import partial
+from pathlib import Path
 
 import torch
 from hydra.utils import instantiate
@@ -16,6 +17,8 @@ from flfast.checkpoints.keeper import CheckpointKeeper
 from flfast.checkpoints.restore import Restored, write_metrics, write_table
 from flfast.checkpoints.signals import StopRequests
 from flfast.config.errors import ConfigError, OneRankError
+from flfast.config.job import HydraJob
+from flfast.config.own import NOTHING, Own
 from flfast.config.phases import Phase
 from flfast.datamodules.sources.image_files import UnreadableImageError
 from flfast.distributed.world import World, gather
@@ -35,7 +38,6 @@ from flfast.setup.build import (
     build_selection,
     check_server_data,
     initial_weights,
-    run_dir,
 )
 from flfast.setup.machinery import Machinery, build_machinery
 from flfast.setup.optimized_metric import optimized_metric, use_metrics
@@ -47,7 +49,7 @@ from flfast.setup.resume import (
     resolved_sizes,
     restore_sizes,
     resume,
-    shared_run_dir,
+    shared_folder,
 )
 from flfast.setup.robustness import check_cohorts, relabel_attackers, warn_of_rows
 from flfast.setup.user_code import own_failure
@@ -58,7 +60,9 @@ _CHECKED_ROUNDS = 100
 """A robust aggregation is refused if all cohorts of these first rounds are too small for it."""
 
 
-def run_experiment(phases: list[Phase], world: World, requests: StopRequests) -> float | None:
+def run_experiment(
+    phases: list[Phase], job: HydraJob, world: World, requests: StopRequests
+) -> float | None:
     """Build a federation from a checked config and run it, as one rank of a world.
 
     Returns:
@@ -69,7 +73,7 @@ def run_experiment(phases: list[Phase], world: World, requests: StopRequests) ->
             training diverges.
         StoppedError: if a rank received a stop request.
     """
-    federation = build(phases, world, requests)
+    federation = build(phases, job, world, requests)
     try:
         history = federation.run()
     except (DivergedError, MisconfigurationException, FileNotFoundError) as error:
@@ -93,14 +97,14 @@ def run_experiment(phases: list[Phase], world: World, requests: StopRequests) ->
     return None if value is None else float(value)
 
 
-def build(phases: list[Phase], world: World, requests: StopRequests) -> Federation:
+def build(phases: list[Phase], job: HydraJob, world: World, requests: StopRequests) -> Federation:
     """The federation of a run; a resumed one has the state of its checkpoint; collective.
 
     Raises:
         ConfigError: if data, model or devices refuse the settings on any rank.
     """
     given, config = phases, phases[0].config
-    folder = shared_run_dir(world)
+    folder = shared_folder(job.folder, world)
     first = world.rank == 0
     found = on_all_ranks(world, lambda: first and find_resumable(config, folder))
     checkpoints = gather(world, found)[0]
@@ -109,14 +113,14 @@ def build(phases: list[Phase], world: World, requests: StopRequests) -> Federati
     phases = restore_sizes(phases, newest, changes)
     # Ranks of a node must not download into one folder at the same time.
     waits = world.local_rank > 0 and config.data.get("download", False)
-    early = on_all_ranks(world, lambda: None if waits else build_components(config))
-    components = on_all_ranks(world, lambda: early or build_components(config))
-    sizes = on_all_ranks(world, partial(find_sizes, phases, components, world))
+    early = on_all_ranks(world, lambda: None if waits else build_components(config, job.own))
+    components = on_all_ranks(world, lambda: early or build_components(config, job.own))
+    sizes = on_all_ranks(world, partial(find_sizes, phases, job.folder, components, world))
     phases = use_sizes(phases, smallest_sizes(gather(world, sizes)))
     phases = use_metrics(phases, components.module.algorithm)
     decided = previous_decisions(newest, changes, world)
     machinery = on_all_ranks(
-        world, partial(build_machinery, phases, components, world, newest, decided)
+        world, partial(build_machinery, phases, job, components, world, newest, decided)
     )
     restored: Restored | None = None
     if checkpoints:
@@ -129,31 +133,33 @@ def build(phases: list[Phase], world: World, requests: StopRequests) -> Federati
         world,
         partial(checkpoint_keeper, machinery.engine, config, resolved, folder, requests),
     )
-    make = partial(build_federation, phases[0].config, components, machinery, keeper, restored)
+    make = partial(
+        build_federation, phases[0].config, job.folder, components, machinery, keeper, restored
+    )
     federation = on_all_ranks(world, make)
     if restored is not None and first:  # nothing can refuse the run any more
         if any(isinstance(logger, RoundCSVLogger) for logger in machinery.loggers):
-            write_metrics(restored, run_dir())
+            write_metrics(restored, job.folder)
         for callback in machinery.callbacks:
             if isinstance(callback, (ClientsTable, EventsTable)):
-                write_table(restored, run_dir(), callback.file_name)
+                write_table(restored, job.folder, callback.file_name)
     return federation
 
 
-def build_components(config: DictConfig) -> Components:
+def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     """Data, model, algorithm, optimizer and initial weights; none depends on the plan."""
     quiet_lightning()
     keep_freed_memory()
     torch.set_num_threads(config.threads)
     # Without this variable, Lightning's ddp divides all cores among its ranks.
     os.environ["OMP_NUM_THREADS"] = str(config.threads)
-    data = build_data(config)
+    data = build_data(config, own)
     relabel_attackers(config, data)
     return_freed_memory()
-    model = build_model(config, data)
+    model = build_model(config, data, own)
     use_channels_last(model)
     initial = initial_weights(config, model)
-    algorithm = build_algorithm(config, initial, model, data.num_clients)
+    algorithm = build_algorithm(config, initial, model, data.num_clients, own)
     check_server_data(algorithm, data)
     algorithm = build_selection(config, algorithm, data)
     make_optimizer = build_optimizer(config, model, algorithm)
@@ -163,6 +169,7 @@ def build_components(config: DictConfig) -> Components:
 
 def build_federation(
     config: DictConfig,
+    folder: Path,
     components: Components,
     machinery: Machinery,
     keeper: CheckpointKeeper,
@@ -187,7 +194,7 @@ def build_federation(
         make_pace=instantiate(config.pace),
         callbacks=[*machinery.callbacks, keeper],
         loggers=machinery.loggers,
-        run_dir=run_dir(),
+        run_dir=folder,
         title=machinery.title,
         server=restored.server if restored else {},
         history=restored.history if restored else [],

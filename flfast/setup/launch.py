@@ -9,27 +9,28 @@ import time
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import configure_log, setup_globals
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from flfast.checkpoints.signals import StoppedError, StopRanks, StopRequests
+from flfast.checkpoints.signals import Second, StoppedError, StopRanks, StopRequests
 from flfast.config.errors import ConfigError, OneRankError
+from flfast.config.job import HydraJob
 from flfast.config.phases import Phase
 from flfast.distributed.devices import num_devices
-from flfast.distributed.elastic import end_with_parent, first_failure, on_ranks
+from flfast.distributed.elastic import can_fork, end_with_parent, first_failure, on_ranks
 from flfast.distributed.world import ALONE, World, gather, launched_world, num_restarts
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.experiment import run_experiment
 from flfast.setup.external_world import fit_to_world
 from flfast.setup.plans import choose_strategy
+from flfast.setup.spawning import check_spawnable
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +38,13 @@ STOP, REFUSAL = "stop", "refusal"
 """Names of note files: a stop was requested; why the run is refused."""
 
 
-def run(phases: list[Phase]) -> float | None:
+def run(phases: list[Phase], job: HydraJob, *, second: Second = "exit") -> float | None:
     """Run a checked config in as many processes as its strategies need.
 
     Args:
         phases: the phases of the run, composed and checked.
+        job: what they were composed from.
+        second: what a second signal does; the first one stops the run after its round.
 
     Returns:
         `optimized_metric` after the last round.
@@ -55,16 +58,16 @@ def run(phases: list[Phase]) -> float | None:
     if world is None:
         size = num_ranks(phases)
         if size > 1:
-            return _launch(phases, size)
-        with StopRequests(exit_on_second=True) as requests:
-            return run_experiment(phases, ALONE, requests)
+            return _launch(phases, job, size, second)
+        with StopRequests(second=second) as requests:
+            return run_experiment(phases, job, ALONE, requests)
     try:
         _join_world(phases, world)
         equal_nodes = len(set(gather(world, world.local_size))) == 1
         fit = partial(fit_to_world, phases, world, equal_nodes=equal_nodes)
         phases = on_all_ranks(world, fit)
-        with StopRequests(exit_on_second=world.size == 1) as requests:
-            return run_experiment(phases, world, requests)
+        with StopRequests(second=second if world.size == 1 else "ignore") as requests:
+            return run_experiment(phases, job, world, requests)
     except ConfigError as error:
         if world.rank:
             if isinstance(error, OneRankError):  # rank 0 does not have this message
@@ -110,11 +113,13 @@ class _Outcome(NamedTuple):
     stopped: bool = False
 
 
-def _launch(phases: list[Phase], size: int) -> float | None:
+def _launch(phases: list[Phase], job: HydraJob, size: int, second: Second) -> float | None:
     torch.set_num_threads(phases[0].config.threads)
+    if not can_fork():
+        check_spawnable(job.own)
     notes = TemporaryDirectory(prefix="flfast-")
-    with notes as folder, StopRanks(Path(folder) / STOP) as requests:
-        args = phases, HydraConfig.instance().cfg, Path(folder), os.getpid()
+    with notes as folder, StopRanks(Path(folder) / STOP, second=second) as requests:
+        args = phases, job, Path(folder), os.getpid()
         restarts = max(phase.config.strategy.get("max_restarts", 0) for phase in phases)
         try:
             results = on_ranks(size, _run_rank, *args, max_restarts=restarts)
@@ -132,12 +137,12 @@ def _launch(phases: list[Phase], size: int) -> float | None:
     return outcome.value
 
 
-def _run_rank(phases: list[Phase], hydra_config: Any, notes: Path, launcher: int) -> _Outcome:
+def _run_rank(phases: list[Phase], job: HydraJob, notes: Path, launcher: int) -> _Outcome:
     """Run this process as a rank of the launched world.
 
     Args:
         phases: the phases of the run.
-        hydra_config: the config of Hydra's job.
+        job: what they were composed from.
         notes: folder of the note files `STOP` and `REFUSAL`, shared by launcher and ranks.
         launcher: process id of the launcher.
     """
@@ -148,16 +153,16 @@ def _run_rank(phases: list[Phase], hydra_config: Any, notes: Path, launcher: int
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # A forked process inherits the launcher's handler.
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-    with StopRequests(exit_on_second=False, names=["SIGUSR1"]) as requests:
+    with StopRequests(second="ignore", names=["SIGUSR1"]) as requests:
         if (notes / REFUSAL).exists():  # after a restart: the same error would occur again
             return _Outcome(refused=(notes / REFUSAL).read_text(encoding="utf-8"))
-        _join_hydra_job(hydra_config)
+        _configure(job)
         world = launched_world()
         assert world is not None
         try:
             _join_world(phases, world)
             _stop_if_requested(world, requests, notes)
-            return _Outcome(run_experiment(phases, world, requests))
+            return _Outcome(run_experiment(phases, job, world, requests))
         except StoppedError:
             return _Outcome(stopped=True)
         except OneRankError as error:
@@ -175,12 +180,11 @@ def _run_rank(phases: list[Phase], hydra_config: Any, notes: Path, launcher: int
             raise
 
 
-def _join_hydra_job(hydra_config: Any) -> None:
-    HydraConfig.instance().cfg = hydra_config
+def _configure(job: HydraJob) -> None:
+    """Give a spawned process the resolvers of configs, and the job's logging."""
     setup_globals()
-    if not logging.getLogger().handlers:  # a spawned process lacks Hydra's logging setup
-        job: Any = HydraConfig.get()
-        configure_log(job.job_logging, job.verbose)
+    if not logging.getLogger().handlers:
+        configure_log(job.hydra.hydra.job_logging, job.hydra.hydra.verbose)
 
 
 def _stop_if_requested(world: World, requests: StopRequests, notes: Path) -> None:

@@ -1,17 +1,18 @@
 """Builds what runs the rounds: engine, plans, callbacks and loggers."""
 
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import lightning as L
-from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 
 from flfast.algorithms.algorithm import Algorithm
 from flfast.checkpoints.folders import Checkpoint
+from flfast.config.job import HydraJob
 from flfast.config.phases import Phase
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.client_state_placement import make_states
@@ -24,7 +25,7 @@ from flfast.federation.schedules.adaptive import Plans
 from flfast.injection import call_with
 from flfast.lit.trainers import Trainers
 from flfast.setup.batch_size import Components
-from flfast.setup.build import build_callbacks, build_trainer, check_sharding, run_dir
+from flfast.setup.build import build_callbacks, build_trainer, check_sharding
 from flfast.setup.optimized_metric import check_metrics
 from flfast.setup.plans import build_plans
 from flfast.setup.resume import build_loggers
@@ -53,6 +54,7 @@ class Machinery(NamedTuple):
 
 def build_machinery(
     phases: list[Phase],
+    job: HydraJob,
     components: Components,
     world: World,
     checkpoint: Checkpoint | None,
@@ -63,17 +65,17 @@ def build_machinery(
     data, module = components.data, components.module
     check_sharding(phases, module.model, module.make_optimizer, world)
     callbacks = build_callbacks(config)
-    make_trainer = partial(build_trainer, phases, callbacks, world)
+    make_trainer = partial(build_trainer, phases, callbacks, job.folder, world)
     plans = build_plans(phases, module.model)
     loggers = build_loggers(config, checkpoint)
     states, records = (
-        make_states(config.client_states, run_dir() / folder, world)
-        for folder in ("client_states", "records")
+        make_states(config.client_states, job.folder / name, world)
+        for name in ("client_states", "records")
     )
     site = Site(module, data, Trainers(module, make_trainer), states, world, records)
     engine = build_engine(config, site, decided)
     check_metrics(config, engine)
-    title = describe(config, module.algorithm, data)
+    title = describe(config, job.choices, module.algorithm, data)
     log_phases(phases, plans, engine, title=title)
     return Machinery(engine, plans, callbacks, loggers, title)
 
@@ -112,9 +114,13 @@ def log_phases(phases: list[Phase], plans: Plans, engine: Engine, *, title: str)
         log.info("%s | engine %s, %s", opening, engine.choose(plan), plan.describe())
 
 
-def describe(config: DictConfig, algorithm: Algorithm, data: FederatedDataModule) -> str:
+def describe(
+    config: DictConfig,
+    choices: Mapping[str, str],
+    algorithm: Algorithm,
+    data: FederatedDataModule,
+) -> str:
     """The run's title: algorithm, data, partition, model and number of clients."""
-    choices: Any = HydraConfig.get().runtime.choices
     name = algorithm.name if config.mode == "federated" else config.mode
-    words = [name, choices.data, choices.partition, choices.model, f"{data.num_clients} clients"]
-    return " · ".join(str(word) for word in words)
+    chosen = [choices[group] for group in ("data", "partition", "model")]
+    return " · ".join([name, *chosen, f"{data.num_clients} clients"])

@@ -21,7 +21,6 @@ from flfast.distributed.world import World, gather, num_restarts
 from flfast.engines.engine import Engine
 from flfast.engines.site import Site
 from flfast.federation.schedules.adaptive import Plans
-from flfast.setup.build import run_dir
 from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -32,9 +31,9 @@ _HARDWARE = ("callbacks", "engine", "loader", "strategy", "threads", "trainer")
 _LOGGER_IDS = {"WandbLogger": "id", "MLFlowLogger": "run_id"}
 
 
-def shared_run_dir(world: World) -> Path:
-    """The run folder that Hydra chose on rank 0, as an absolute path; collective."""
-    return Path(gather(world, str(run_dir().absolute()))[0])
+def shared_folder(folder: Path, world: World) -> Path:
+    """The run folder of rank 0; collective."""
+    return gather(world, folder)[0]
 
 
 def find_resumable(config: DictConfig, folder: Path) -> list[Checkpoint]:

@@ -98,6 +98,20 @@ def test_progress_is_silent_without_a_terminal(federation, history, capsys):
     assert captured.out + captured.err == ""
 
 
+@pytest.mark.parametrize("has_widgets", [True, False])
+def test_progress_in_a_notebook_needs_its_widgets(federation, screen, monkeypatch, has_widgets):
+    """Without them, rich would warn at every refresh."""
+    monkeypatch.setattr("flfast.callbacks.progress.find_spec", lambda name: has_widgets or None)
+    rich.reconfigure(file=screen, force_terminal=False)
+    rich.get_console().is_jupyter = True
+    monkeypatch.setattr("rich.progress.Progress.start", lambda bars: None)
+    monkeypatch.setattr("rich.progress.Progress.stop", lambda bars: None)
+    progress = RoundProgress(refresh_per_second=4)
+    progress.on_run_start(federation())
+    assert (progress._bars is not None) is has_widgets
+    progress.close()
+
+
 def test_a_failing_run_gets_its_terminal_and_log_back(federation, history, screen):
     run = federation()
     run.history, run.rounds = [], 4

@@ -22,7 +22,7 @@ def test_a_checkpoint_is_of_its_round_whatever_the_next_one_changes(tmp_path, me
         for states in kept:
             states.put(client, {"w": torch.full((1_000_000,), float(client))})
     policy = Policy(every=1, keep_last=2, keep_best=None)
-    requests = StopRequests(exit_on_second=True)
+    requests = StopRequests(second="exit")
     keeper = CheckpointKeeper(policy, tmp_path, kept, ALONE, dict, requests)
     server = {"params": {"w": torch.zeros(3)}}
     parts = {"engine": SimpleNamespace(decided={}), "pace": SimpleNamespace(state_dict=dict)}

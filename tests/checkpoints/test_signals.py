@@ -104,7 +104,7 @@ def test_stopping_ends_a_sweep(start):
 
 
 def requests(pipe):
-    with StopRequests(exit_on_second=True) as asked:
+    with StopRequests(second="exit") as asked:
         pipe.send("ready")
         while asked.received is None:
             time.sleep(0.01)
@@ -125,11 +125,21 @@ def test_a_second_signal_ends_a_process_at_once():
     assert process.exitcode == 128 + signal.SIGINT
 
 
+def test_a_second_signal_interrupts_a_program():
+    """A run from Python must not end its process."""
+    asked = StopRequests(second="raise")
+    with pytest.raises(KeyboardInterrupt), asked:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked.received == "SIGTERM"
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is not asked._handle
+
+
 def test_handlers_are_as_they_were_and_a_used_sigusr1_is_left_alone():
     own = signal.signal(signal.SIGUSR1, lambda number, frame: None)
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     used = signal.getsignal(signal.SIGUSR1)
-    with StopRequests(exit_on_second=True) as asked:
+    with StopRequests(second="exit") as asked:
         assert signal.getsignal(signal.SIGTERM) == asked._handle
         assert signal.getsignal(signal.SIGUSR1) is used
         os.kill(os.getpid(), signal.SIGTERM)

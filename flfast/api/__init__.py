@@ -1,0 +1,1 @@
+"""Runs from Python: `flfast.run` and what it returns."""

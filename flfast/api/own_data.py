@@ -1,0 +1,247 @@
+"""Reads examples of a Python program: tensors, arrays, Datasets, DataFrames."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Dataset, TensorDataset
+
+from flfast.config.errors import ConfigError
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.transforms import BatchTransform
+
+_ALLOWED = (
+    "allowed: (inputs, targets) or (inputs, targets, clients) of tensors or arrays, a map-style "
+    "Dataset of such pairs or triples, a pandas DataFrame with target=COLUMN, an Examples of "
+    "flfast, or a function that returns one"
+)
+
+
+class _Part(NamedTuple):
+    """Examples for training, or for testing.
+
+    Attributes:
+        inputs: tensor [N, ...], or a `Dataset` of N input tensors.
+        targets: int64 [N].
+        clients: name of each example's client, [N]; None if there are none.
+    """
+
+    inputs: Tensor | Dataset[Tensor]
+    targets: Tensor
+    clients: np.ndarray | None
+
+
+def read_data(
+    data: Any, test_data: Any, *, target: str | None, client: str | None
+) -> Examples | Callable[..., Examples] | None:
+    """The examples of `data`, followed by those of `test_data`; None without data.
+
+    Args:
+        data: in any of the allowed forms.
+        test_data: as `data`; None if there is no test set.
+        target: column of a DataFrame with the labels.
+        client: column of a DataFrame with the clients.
+
+    Raises:
+        ConfigError: naming the argument, the problem, and what is allowed.
+    """
+    if data is None:
+        names = {"test_data": test_data, "target": target, "client": client}
+        unused = next((name for name, value in names.items() if value is not None), None)
+        if unused:
+            raise ConfigError(f"{unused}= needs data=; {_ALLOWED}")
+        return None
+    if isinstance(data, Examples) or (callable(data) and not _is_dataset(data)):
+        if test_data is not None:
+            raise ConfigError("test_data=: an Examples names its own test set, in is_test")
+        return data
+    train = _read("data", data, target, client)
+    test = None if test_data is None else _read("test_data", test_data, target, client)
+    try:
+        return _examples(train, test)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"data=: {error}") from None
+
+
+def _examples(train: _Part, test: _Part | None) -> Examples:
+    shape = _shape(train)
+    if test is not None and _shape(test) != shape:
+        raise ConfigError(
+            f"test_data=: inputs of shape {list(_shape(test))}; allowed: {list(shape)}, as data="
+        )
+    parts = [train] if test is None else [train, test]
+    targets = torch.cat([part.targets for part in parts])
+    return Examples(
+        inputs=_joined([part.inputs for part in parts]),
+        targets=targets,
+        num_classes=int(targets.max()) + 1 if len(targets) else 0,
+        input_shape=shape,
+        transform=BatchTransform(),
+        is_test=None if test is None else np.arange(len(targets)) >= len(train.targets),
+        owner=_owner(train, test),
+    )
+
+
+def _shape(part: _Part) -> tuple[int, ...]:
+    if not len(part.targets):
+        raise ConfigError("data=: there is no example")
+    return tuple(part.inputs[0].shape)
+
+
+def _joined(inputs: Sequence[Tensor | Dataset[Tensor]]) -> Tensor | Dataset[Tensor]:
+    if len(inputs) == 1:
+        return inputs[0]
+    tensors = [part for part in inputs if isinstance(part, Tensor)]
+    if len(tensors) == len(inputs):
+        return torch.cat(tensors)
+    return ConcatDataset(inputs)  # type: ignore[arg-type]
+
+
+def _owner(train: _Part, test: _Part | None) -> np.ndarray | None:
+    """Number of each example's client, in the order of their names; -1 if it has none."""
+    if train.clients is None:
+        if test is not None and test.clients is not None:
+            raise ConfigError("test_data= names clients, and data= does not; allowed: both do")
+        return None
+    names, owner = np.unique(train.clients, return_inverse=True)
+    owner = owner.astype(np.int64)
+    if test is None:
+        return owner
+    if test.clients is None:
+        return np.concatenate([owner, np.full(len(test.targets), -1)])
+    place = np.searchsorted(names, test.clients).clip(max=len(names) - 1)
+    unknown = names[place] != test.clients
+    if unknown.any():
+        raise ConfigError(
+            f"test_data=: client {test.clients[unknown][0]} has no examples in data="
+        )
+    return np.concatenate([owner, place.astype(np.int64)])
+
+
+def _read(key: str, data: Any, target: str | None, client: str | None) -> _Part:
+    if _is_frame(data):
+        return _read_frame(key, data, target, client)
+    if target is not None or client is not None:
+        raise ConfigError(f"target= and client= name columns of a DataFrame, {key}= is none")
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if isinstance(data, (tuple, list)) and len(data) in {2, 3}:
+        return _read_arrays(key, *data)
+    if _is_dataset(data):
+        return _read_dataset(key, data)
+    raise ConfigError(f"{key}= is of type {type(data).__name__}; {_ALLOWED}")
+
+
+def _read_arrays(key: str, inputs: Any, targets: Any, clients: Any = None) -> _Part:
+    tensor = _tensor(f"{key}=: inputs", inputs)
+    labels = _labels(f"{key}=: targets", targets)
+    if tensor.ndim < 2:
+        raise ConfigError(f"{key}=: inputs of shape {list(tensor.shape)}; allowed: [N, ...]")
+    named = None if clients is None else np.asarray(clients)
+    for name, part in {"targets": labels, "clients": named}.items():
+        if part is not None and tuple(part.shape) != (len(tensor),):
+            raise ConfigError(
+                f"{key}=: {name} of shape {list(part.shape)} for {len(tensor)} inputs; "
+                f"allowed: [{len(tensor)}]"
+            )
+    return _Part(tensor, labels, named)
+
+
+def _tensor(where: str, values: Any) -> Tensor:
+    """Numbers in memory; booleans become floats."""
+    try:
+        found = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}; allowed: numbers") from None
+    if found.is_complex():
+        raise ConfigError(f"{where}: complex numbers; allowed: real numbers")
+    found = found.detach().cpu().contiguous()
+    return found.float() if found.dtype == torch.bool else found
+
+
+def _labels(where: str, values: Any) -> Tensor:
+    try:
+        found = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+    except (TypeError, ValueError):
+        kind = type(next(iter(values), None)).__name__
+        raise ConfigError(f"{where}: {kind}; allowed: integers from 0") from None
+    if found.is_floating_point() or found.is_complex():
+        raise ConfigError(f"{where}: {found.dtype} numbers; allowed: integers from 0")
+    return found.detach().cpu().to(torch.int64)
+
+
+def _is_dataset(data: Any) -> bool:
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__")
+
+
+def _read_dataset(key: str, data: Any) -> _Part:
+    """Labels and clients, in one pass; inputs are read again when they are needed."""
+    labels, clients = [], []
+    shape = None
+    for index in range(len(data)):
+        item = data[index]
+        if not isinstance(item, (tuple, list)) or len(item) not in {2, 3}:
+            raise ConfigError(
+                f"{key}=: item {index} is a {type(item).__name__}; allowed: (input, target) or "
+                f"(input, target, client)"
+            )
+        if not isinstance(item[0], (Tensor, np.ndarray)):
+            raise ConfigError(
+                f"{key}=: the input of item {index} is a {type(item[0]).__name__}; allowed: a "
+                f"tensor, such as that of torchvision's ToTensor"
+            )
+        shape = tuple(item[0].shape) if shape is None else shape
+        if tuple(item[0].shape) != shape:
+            raise ConfigError(
+                f"{key}=: item {index} has shape {list(item[0].shape)}, item 0 {list(shape)}; "
+                f"allowed: one shape"
+            )
+        labels.append(np.asarray(item[1]))
+        clients += list(item[2:])
+    if clients and len(clients) != len(labels):
+        raise ConfigError(f"{key}=: {len(clients)} of {len(labels)} items have a client")
+    named = np.array([np.asarray(name)[()] for name in clients]) if clients else None
+    return _Part(_Inputs(data), _labels(f"{key}=: targets", np.stack(labels)), named)
+
+
+class _Inputs(Dataset[Tensor]):
+    """The inputs of a `Dataset` of (input, target, ...)."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.as_tensor(self._data[int(index)][0])
+
+
+def _is_frame(data: Any) -> bool:
+    return type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns")
+
+
+def _read_frame(key: str, frame: Any, target: str | None, client: str | None) -> _Part:
+    columns = list(frame.columns)
+    for name, column in {"target": target, "client": client}.items():
+        if (column is None and name == "target") or (column is not None and column not in columns):
+            shown = ", ".join(map(str, columns))
+            raise ConfigError(f"{name}={column} with {key}= a DataFrame; allowed: one of {shown}")
+    inputs = frame.drop(columns=[column for column in (target, client) if column is not None])
+    for name in inputs.columns:
+        kind = inputs[name].dtype
+        if getattr(kind, "kind", "O") not in "biuf":
+            raise ConfigError(
+                f"{key}=: column {name} has values of type {kind}; allowed: numbers; drop the "
+                f"column or encode it"
+            )
+    clients = None if client is None else frame[client].to_numpy()
+    try:
+        labels = frame[target].to_numpy()
+        return _read_arrays(key, inputs.to_numpy(dtype=np.float32), labels, clients)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("targets", f"column {target}")) from None

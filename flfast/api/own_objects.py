@@ -1,0 +1,127 @@
+"""Objects of a Python program: checked, and described for the config."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
+from types import CodeType, FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flfast.algorithms.algorithm import Algorithm
+from flfast.api.own_data import read_data
+from flfast.config.errors import ConfigError
+from flfast.config.own import GROUPS, OWN, Own
+
+_KINDS: dict[str, tuple[type, ...]] = {"model": (nn.Module,), "algorithm": (Algorithm,)}
+
+
+def own_objects(
+    given: Mapping[str, Any], test_data: Any, *, target: str | None, client: str | None
+) -> Own:
+    """The record of what replaces options of the config.
+
+    Args:
+        given: what `flfast.run` got as `data`, `model` and `algorithm`; None for nothing.
+        test_data: as `data`, for testing.
+        target: column of a DataFrame with the labels.
+        client: column of a DataFrame with the clients.
+
+    Raises:
+        ConfigError: naming the argument, what it is, and what is allowed.
+    """
+    found = {group: given[group] for group in GROUPS if given[group] is not None}
+    for group, kinds in _KINDS.items():
+        value = found.get(group)
+        if value is not None and not (isinstance(value, kinds) or callable(value)):
+            allowed = {"model": "a torch.nn.Module", "algorithm": "an Algorithm"}[group]
+            raise ConfigError(
+                f"{group}= is of type {type(value).__name__}; allowed: {allowed}, or a "
+                f"function that returns one"
+            )
+    nodes = {}
+    read = read_data(found.get("data"), test_data, target=target, client=client)
+    for group, value in found.items():
+        content = read if group == "data" else value
+        nodes[group] = {"_target_": name_of(value), OWN: fingerprint(content)}
+    if read is not None:
+        found["data"] = read
+    return Own(**found, nodes=nodes)
+
+
+def name_of(value: Any) -> str:
+    """Dotted path of a function or class, or of an object's class."""
+    while isinstance(value, partial):
+        value = value.func
+    kind = value if hasattr(value, "__qualname__") else type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def fingerprint(value: Any) -> str:
+    """Hash of an object's content: of its tensors, of its settings, and of its functions' code.
+
+    Functions are compared by their compiled code, which depends on the version of Python. What
+    is neither a tensor, a function, a module, a dataclass nor plain data counts by its class only.
+    """
+    found = hashlib.sha256()
+    for part in _parts(value, {}):
+        found.update(part)
+    return found.hexdigest()[:16]
+
+
+def _parts(value: Any, seen: dict[int, Any]) -> Iterator[bytes | memoryview]:
+    """The content of an object; `seen` holds what was read already, by id."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        yield repr(value).encode()
+        return
+    if id(value) in seen:
+        return
+    seen[id(value)] = value  # kept alive: another object must not get its id
+    yield type(value).__qualname__.encode()
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        yield f"{value.dtype} {list(value.shape)}".encode()
+        yield from _bytes(value.contiguous().flatten().view(torch.uint8).numpy())
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        yield f"{value.dtype} {list(value.shape)}".encode()
+        yield from _bytes(np.ascontiguousarray(value))
+    else:
+        for child in _children(value):
+            yield from _parts(child, seen)
+
+
+def _bytes(array: Any) -> Iterator[bytes | memoryview]:
+    if array.size:
+        yield memoryview(array).cast("B")
+
+
+def _children(value: Any) -> list[Any]:
+    found: list[Any] = [name_of(value)]
+    if isinstance(value, Mapping):
+        found += [part for pair in value.items() for part in pair]
+    elif isinstance(value, (list, tuple)):
+        found += value
+    elif isinstance(value, partial):
+        found += [value.func, value.args, value.keywords]
+    elif isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        found += [*_content(value.__code__), value.__defaults__, value.__kwdefaults__, cells]
+    elif isinstance(value, nn.Module):
+        found += [repr(value), value.state_dict()]
+    elif is_dataclass(value) and not isinstance(value, type):
+        found += [getattr(value, field.name) for field in fields(value)]
+    return found
+
+
+def _content(code: CodeType) -> Iterator[Any]:
+    """What a function does: instructions, names, constants; inner functions included."""
+    yield code.co_code
+    yield code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _content(constant)
+        elif not isinstance(constant, frozenset):  # its order is not that of another process
+            yield constant

@@ -1,0 +1,36 @@
+"""Draws a run's curves into a figure that notebooks show."""
+
+import io
+from collections.abc import Sequence
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from flfast.callbacks.curves import curves_size, draw_curves, has_losses
+from flfast.callbacks.figures import INK, STYLE
+from flfast.callbacks.history import Row
+from flfast.config.errors import ConfigError
+
+
+class Picture(Figure):
+    """A figure without pyplot, which IPython shows by itself."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png")
+        return content.getvalue()
+
+
+def draw(history: Sequence[Row], *, title: str) -> Picture:
+    """Accuracy and loss over rounds, and over virtual time if the run had a clock.
+
+    Raises:
+        ConfigError: if no loss was measured.
+    """
+    if not has_losses(history):
+        raise ConfigError("the run measured no loss, so there is nothing to draw")
+    with mpl.rc_context(STYLE):
+        picture = Picture(figsize=curves_size(history), dpi=100, layout="constrained")
+        picture.suptitle(title, fontsize=12, color=INK)
+        draw_curves(picture, history)
+    return picture

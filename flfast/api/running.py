@@ -1,0 +1,224 @@
+"""`flfast.run` and `flfast.compose`: the command line's names, from Python. Torch-free."""
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from flfast.api.result import Run
+from flfast.checkpoints.signals import StoppedError
+from flfast.config import composition
+from flfast.config.check import check
+from flfast.config.command_line import check_overrides
+from flfast.config.composition import CONF, without_hydra
+from flfast.config.errors import ConfigError, RunStopped
+from flfast.config.explain import message
+from flfast.config.job import HydraJob
+from flfast.config.own import GROUPS, NOTHING, Own
+from flfast.config.phases import Phase, compose_phases
+from flfast.config.resume_check import check_resume
+from flfast.config.run_folder import hold_folder
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from flfast.algorithms.algorithm import Algorithm
+
+_NO_FOLDER = "outputs/DATE/TIME"
+"""What `${hydra:runtime.output_dir}` stands for before there is a run."""
+
+_busy = threading.Lock()
+
+
+def compose(*overrides: str) -> DictConfig:
+    """The config that `run` would run, checked.
+
+    Args:
+        overrides: as on the command line, such as `"algorithm=fedprox"`.
+
+    Raises:
+        ConfigError: with the command line's message, if a setting is wrong.
+    """
+    return _checked(_composed(overrides), NOTHING)
+
+
+def run(  # noqa: PLR0913 - one parameter an option
+    *overrides: str,
+    folder: str | Path | None = None,
+    data: Any = None,
+    test_data: Any = None,
+    target: str | None = None,
+    client: str | None = None,
+    model: "nn.Module | Callable[..., nn.Module] | None" = None,
+    algorithm: "Algorithm | Callable[..., Algorithm] | None" = None,
+) -> Run:
+    """Run a federation, as the command line does with the same words.
+
+    Args:
+        overrides: as on the command line, such as `"algorithm=fedprox"`, `"rounds=5"`.
+        folder: of the run; by default a new one, `outputs/DATE/TIME`. With `"resume=auto"` the
+            run in that folder goes on.
+        data: examples in place of `data=NAME`: a pair (inputs, targets) of tensors or arrays,
+            or a triple with the client of each example; a map-style `Dataset` of such pairs or
+            triples; a pandas DataFrame; an `Examples`, or a function that returns one. If they
+            name clients, these are the clients of the run, unless `partition` is set.
+        test_data: the central test set in the same form, or with clients their own test sets.
+        target: column of a DataFrame with the labels, integers from 0.
+        client: column of a DataFrame with the clients, if there are any.
+        model: in place of `model=NAME`: a module, which is copied and whose weights are the
+            initial ones, or a function of (input_shape, num_classes), or of fewer.
+        algorithm: in place of `algorithm=NAME`: an `Algorithm`, or a function that gets what its
+            signature names of initial, batchnorm, seed, num_clients.
+
+    Raises:
+        ConfigError: with the command line's message, if a setting cannot be run.
+        RunStopped: after the round and a checkpoint, on Ctrl-C, SIGTERM or SIGUSR1.
+    """
+    if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+        raise ConfigError(
+            "flfast.run: this process imports the script that started it; put the call of "
+            'flfast.run under `if __name__ == "__main__":`'
+        )
+    given = {"data": data, "model": model, "algorithm": algorithm}
+    with _alone():
+        own = NOTHING
+        if any(value is not None for value in (*given.values(), test_data, target, client)):
+            from flfast.api.own_objects import own_objects  # imports torch
+
+            own = own_objects(given, test_data, target=target, client=client)
+        words = [*_natural(own, overrides), *overrides]
+        _refuse_options(own, overrides)
+        return _run(_composed(words), own, folder)
+
+
+def _run(composed: DictConfig, own: Own, folder: str | Path | None) -> Run:
+    for group, node in own.nodes.items():  # for titles
+        name = "own data" if group == "data" else node["_target_"].rpartition(".")[2]
+        composed.hydra.runtime.choices[group] = name
+    _checked(composed, own)  # before there is a folder
+    if folder is not None:
+        composed.hydra.run.dir = str(folder).replace("${", r"\${")
+    place = Path(composed.hydra.run.dir).absolute()
+    with hold_folder(place, key="folder"):
+        composed.hydra.runtime.output_dir = str(place)
+        job = HydraJob.of(composed, own)
+        config = job.fill(without_hydra(deepcopy(composed)))
+        try:
+            phases = compose_phases(config, job.compose)
+        except HydraException as error:
+            raise ConfigError(message(error, job.overrides, conf=CONF)) from None
+        check_resume(phases[0].config, place, key="folder")
+        _write(job)
+        _start(phases, job)
+    return Run(place, own)
+
+
+def _start(phases: list[Phase], job: HydraJob) -> None:
+    from flfast.api.session import session  # these import torch
+    from flfast.setup.launch import run as launch
+
+    with session(job):
+        try:
+            launch(phases, job, second="raise")
+        except StoppedError:
+            raise RunStopped(
+                f"the run was stopped and can go on: flfast.run(..., 'resume=auto', "
+                f"folder={str(job.folder)!r})"
+            ) from None
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Keep a second run out of this process: seeds and threads of torch belong to the process."""
+    if not _busy.acquire(blocking=False):
+        raise ConfigError(
+            "flfast.run: another run is going on in this process; allowed: one after the other, "
+            "or processes of their own"
+        )
+    try:
+        yield
+    finally:
+        _busy.release()
+
+
+def _composed(overrides: Sequence[str]) -> DictConfig:
+    """The config with Hydra's own node.
+
+    Raises:
+        ConfigError: if an override names no key or no option, or is a flag.
+    """
+    for word in overrides:
+        _check_word(word)
+
+    try:
+        check_overrides(overrides, conf=CONF)
+        composed = composition.compose(overrides)
+    except Exception as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        raise ConfigError(message(error, overrides, conf=CONF)) from None
+    OmegaConf.set_struct(composed.hydra, value=False)
+    composed.hydra.mode = RunMode.RUN
+    composed.hydra.job.name = "train"  # as on the command line: the log is train.log
+    composed.hydra.runtime.output_dir = _NO_FOLDER
+    return composed
+
+
+def _check_word(word: object) -> None:
+    if not isinstance(word, str):
+        raise ConfigError(f"{word!r}: allowed: a text such as 'rounds=5'")
+    if word.startswith("-"):
+        raise ConfigError(
+            f"{word}: flags belong to the command line; allowed: key=value; more config groups "
+            f"are found with hydra.searchpath=[file://FOLDER]"
+        )
+    if word.lstrip("+~").startswith("hydra") and not word.startswith("hydra.searchpath="):
+        raise ConfigError(
+            f"{word}: belongs to the command line; allowed: hydra.searchpath=[file://FOLDER]; "
+            f"folder= names the folder of the run"
+        )
+
+
+def _checked(composed: DictConfig, own: Own) -> DictConfig:
+    config = HydraJob.of(composed, own).fill(without_hydra(deepcopy(composed)))
+    check(config)
+    return config
+
+
+def _natural(own: Own, overrides: Sequence[str]) -> list[str]:
+    """Clients that the data name are those of the run, unless a partition is chosen."""
+    chosen = any(word.startswith("partition=") for word in overrides)
+    return [] if chosen or getattr(own.data, "owner", None) is None else ["partition=natural"]
+
+
+def _refuse_options(own: Own, overrides: Sequence[str]) -> None:
+    for word in overrides:
+        group = word.lstrip("+~").partition("=")[0].partition(".")[0]
+        if group in GROUPS and group in own.nodes:
+            raise ConfigError(
+                f"{word}: flfast.run has {group}=, too; allowed: one of the two, and options "
+                f"such as {group}.NAME without an object only"
+            )
+
+
+def _write(job: HydraJob) -> None:
+    """Write `.hydra/`, as Hydra does."""
+    place = job.folder / ".hydra"
+    place.mkdir(parents=True, exist_ok=True)
+    config = without_hydra(deepcopy(job.hydra))
+    job.own.put_into(config)
+    nodes = {
+        "config": config,
+        "hydra": OmegaConf.masked_copy(job.hydra, "hydra"),
+        "overrides": OmegaConf.create(list(job.overrides)),
+    }
+    for name, node in nodes.items():
+        (place / f"{name}.yaml").write_text(OmegaConf.to_yaml(node), encoding="utf-8")

@@ -1,0 +1,60 @@
+"""What a run changes in its process, and gives back at its end: log, threads, seeds."""
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from flfast.config.job import HydraJob
+
+
+@contextmanager
+def session(job: HydraJob) -> Iterator[None]:
+    """Context of a run: `train.log` is written; afterwards the process is as it was before.
+
+    Log lines are also shown on the screen, unless the program has set up its own logging.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(_same_threads())
+        stack.enter_context(_logging(job))
+        yield
+
+
+@contextmanager
+def _same_threads() -> Iterator[None]:
+    threads, variable = torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        os.environ.pop("OMP_NUM_THREADS", None)
+        if variable is not None:
+            os.environ["OMP_NUM_THREADS"] = variable
+
+
+@contextmanager
+def _logging(job: HydraJob) -> Iterator[None]:
+    hydra = job.hydra.hydra
+    root = logging.getLogger()
+    level = root.level
+    handlers: list[logging.Handler] = []
+    if not root.handlers:
+        handlers.append(logging.StreamHandler(sys.stdout))
+    handlers.append(logging.FileHandler(job.folder / f"{hydra.job.name}.log", encoding="utf-8"))
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter(hydra.job_logging.formatters.simple.format))
+        root.addHandler(handler)
+    root.setLevel(min(level or logging.INFO, logging.INFO))
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        for handler in handlers:
+            root.removeHandler(handler)
+            handler.close()

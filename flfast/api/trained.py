@@ -1,0 +1,42 @@
+"""Rebuilds a run's model from its folder."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+
+from flfast.config.errors import ConfigError
+from flfast.config.own import Own
+from flfast.setup.build import build_data, build_model
+
+
+def trained_model(folder: Path, own: Own) -> nn.Module:
+    """The model with the weights of `model.pt`, in evaluation mode.
+
+    Args:
+        folder: of the run.
+        own: objects that the run had in place of what the config names.
+
+    Raises:
+        ConfigError: if there is no `model.pt`.
+    """
+    path = folder / "model.pt"
+    if not path.exists():
+        shared = (folder / "shared.pt").exists()
+        reason = (
+            "the server has no complete model; shared.pt is what it has instead"
+            if shared
+            else "the server has no model, or callbacks=none wrote no file of it"
+        )
+        raise ConfigError(f"there is no {path}: {reason}")
+    config: Any = OmegaConf.load(folder / ".hydra" / "config.yaml")
+    with torch.random.fork_rng(devices=[]):
+        data = build_data(config, own)
+        try:
+            model = build_model(config, data, own)
+        finally:
+            data.close()
+    model.load_state_dict(torch.load(path, weights_only=True))
+    return model.eval()

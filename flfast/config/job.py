@@ -1,0 +1,83 @@
+"""What a run knows of its composition, handed down in place of Hydra's globals. Torch-free."""
+
+import re
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from flfast.config.composition import compose, sources_of, without_hydra
+from flfast.config.own import NOTHING, Own
+
+_OF_HYDRA = re.compile(r"\$\{hydra:([^${}]+)\}")
+
+
+@dataclass(frozen=True)
+class HydraJob:
+    """The composition that a run comes from.
+
+    Attributes:
+        folder: of the run, absolute.
+        overrides: of the config, as typed; those of Hydra itself are not among them.
+        choices: option of each group, such as `{"model": "mlp"}`.
+        hydra: a config with Hydra's own node `hydra`: logging, config sources, and what
+            `${hydra:...}` stands for.
+        own: objects of a Python program in place of what the config names.
+    """
+
+    folder: Path
+    overrides: tuple[str, ...]
+    choices: Mapping[str, str]
+    hydra: DictConfig
+    own: Own = NOTHING
+
+    @classmethod
+    def of(cls, composed: DictConfig, own: Own = NOTHING) -> "HydraJob":
+        """The job of a composed config whose `hydra.runtime.output_dir` is set."""
+        hydra = composed.hydra
+        return cls(
+            Path(hydra.runtime.output_dir).absolute(),
+            tuple(hydra.overrides.task),
+            dict(hydra.runtime.choices),
+            composed,
+            own,
+        )
+
+    def compose(self, more: Sequence[str]) -> DictConfig:
+        """The job's config with more overrides; values of Hydra are filled in.
+
+        Raises:
+            HydraException: if an override names no key or no option.
+        """
+        name = self.hydra.hydra.job.config_name
+        composed = compose([*self.overrides, *more], name=name, sources=sources_of(self.hydra))
+        return self.fill(without_hydra(composed))
+
+    def fill(self, config: DictConfig) -> DictConfig:
+        """A copy of the config with values in place of `${hydra:...}`, and with nodes of `own`.
+
+        Hydra's resolver would read a global, which ranks and runs from Python do not have.
+        """
+        config = deepcopy(config)
+        self.own.put_into(config)
+        self._fill(config, OmegaConf.to_container(config, resolve=False))
+        return config
+
+    def _fill(self, node: Any, raw: Any) -> None:
+        for key, value in raw.items() if isinstance(raw, dict) else enumerate(raw):
+            if isinstance(value, (dict, list)):
+                self._fill(node[key], value)
+            elif isinstance(value, str) and _OF_HYDRA.search(value):
+                node[key] = self._filled(value)
+
+    def _filled(self, text: str) -> Any:
+        whole = _OF_HYDRA.fullmatch(text)
+        if whole:
+            return deepcopy(self._value(whole[1]))
+        return _OF_HYDRA.sub(lambda found: str(self._value(found[1])), text)
+
+    def _value(self, key: str) -> Any:
+        return OmegaConf.select(self.hydra.hydra, key.strip())

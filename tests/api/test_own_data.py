@@ -1,0 +1,162 @@
+"""Own examples: each form of the same examples is the same run."""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tables import timeless
+from torch.utils.data import TensorDataset
+
+import flfast
+from flfast.api.own_data import read_data
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.sources.digits import digits
+
+WHERE = {"target": None, "client": None}
+
+
+class Triples:
+    """A map-style dataset of (input, target, client)."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def __len__(self):
+        return len(self.parts[0])
+
+    def __getitem__(self, index):
+        return tuple(part[index] for part in self.parts)
+
+
+def frame(inputs, targets, clients):
+    names = [f"x{i}" for i in range(inputs.shape[1])]
+    table = pd.DataFrame(inputs.numpy(), columns=names)
+    return table.assign(label=targets.numpy(), who=[f"user {k}" for k in clients.tolist()])
+
+
+def forms(inputs, targets, clients):
+    """The same examples in every form, as arguments of `flfast.run`."""
+    arrays = inputs.numpy(), targets.numpy(), clients.numpy()
+    return {
+        "tensors": {"data": (inputs, targets, clients)},
+        "arrays": {"data": arrays},
+        "lists": {"data": [part.tolist() for part in arrays]},
+        "tensor dataset": {"data": TensorDataset(inputs, targets, clients)},
+        "dataset": {"data": Triples(inputs, targets, clients)},
+        "arrays of a dataset": {"data": Triples(*arrays)},
+        "frame": {"data": frame(inputs, targets, clients), "target": "label", "client": "who"},
+    }
+
+
+def contents(examples):
+    inputs = examples.inputs
+    if not isinstance(inputs, torch.Tensor):
+        inputs = torch.stack([inputs[i] for i in range(len(inputs))])
+    return inputs.float(), examples.targets, torch.from_numpy(examples.owner)
+
+
+def test_every_form_of_the_same_examples_is_read_alike(numbers):
+    for name, given in forms(*numbers).items():
+        data = given.pop("data")
+        read = read_data(data, None, **{**WHERE, **given})
+        assert (read.num_classes, read.input_shape, read.is_test) == (3, (5,), None), name
+        for found, expected in zip(contents(read), numbers, strict=True):
+            assert torch.equal(found, expected), name
+
+
+def test_every_form_of_the_same_examples_is_the_same_run(quick, net, numbers):
+    model, given = net(), forms(*numbers)
+    histories = [
+        timeless(quick(folder=name, model=model, **given[name]).folder)
+        for name in ("tensors", "dataset", "frame")
+    ]
+    assert histories[0] == histories[1] == histories[2]
+    assert histories[0][-1]["cohort/clients"] == "4"  # of the data: natural partition
+
+
+def test_the_examples_of_a_source_give_the_run_of_its_option(quick):
+    options = flfast.compose().data
+    given = {name: options[name] for name in ("test_fraction", "mean", "std")}
+    named = timeless(quick(folder="named").folder)
+    made = digits(**given, seed=0)
+    assert timeless(quick(folder="examples", data=made).folder) == named
+    assert timeless(quick(folder="function", data=partial(digits, **given)).folder) == named
+
+
+def test_clients_are_ignored_by_another_partition(quick, net, numbers):
+    words = ("partition=iid", "partition.num_clients=3")
+    run = quick(*words, data=numbers, model=net())
+    assert set(run.history["cohort/clients"].dropna()) == {3}
+
+
+def test_test_examples_are_central_or_belong_to_their_clients(numbers):
+    inputs, targets, clients = numbers
+    test = inputs[:8], targets[:8]
+    central = read_data(numbers, test, **WHERE)
+    assert central.is_test.tolist() == [False] * 60 + [True] * 8
+    assert set(central.owner[60:]) == {-1}
+    own = read_data(numbers, (*test, clients[:8]), **WHERE)
+    assert own.owner[60:].tolist() == clients[:8].tolist()
+    assert read_data((inputs, targets), test, **WHERE).owner is None
+
+
+def test_central_test_examples_beside_clients_are_evaluated(quick, net, numbers):
+    inputs, targets, _ = numbers
+    run = quick(data=numbers, test_data=(inputs[:7], targets[:7]), model=net())
+    assert (run.history["global/accuracy"] * 7 % 1 < 1e-6).all()
+
+
+INPUTS, TARGETS = np.zeros((6, 2), np.float32), np.arange(6) % 2
+TABLE = pd.DataFrame({"x": [0.5, 1.5], "city": ["Bonn", "Ulm"], "label": [0, 1]})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"data": 5}, "data= is of type int; allowed: .inputs, targets. or"),
+        ({"data": (INPUTS, TARGETS[:5])}, "targets of shape .5. for 6 inputs; allowed: .6."),
+        ({"data": (INPUTS, TARGETS / 2)}, "targets: torch.float64 numbers; allowed: integers"),
+        ({"data": (INPUTS, TARGETS - 1)}, "labels must lie in .0, 1., got -1 to 0"),
+        ({"data": (INPUTS, list("ababab"))}, "targets: str; allowed: integers from 0"),
+        ({"data": (INPUTS[:, 0], TARGETS)}, "inputs of shape .6.; allowed: .N"),
+        ({"data": (INPUTS * np.nan, TARGETS)}, "inputs of 6 examples contain NaN or infinity"),
+        ({"data": (INPUTS[:0], TARGETS[:0])}, "there is no example"),
+        ({"data": [1, 2, 3, 4]}, "item 0 is a int; allowed: .input, target."),
+        ({"data": Triples("ab", [0, 1])}, "the input of item 0 is a str; allowed: a tensor"),
+        ({"data": Triples([INPUTS, INPUTS[1:]], [0, 1])}, "item 1 has shape .5, 2., item 0 .6"),
+        ({"data": TABLE}, "target=None with data= a DataFrame; allowed: one of x, city, label"),
+        ({"data": TABLE, "target": "y"}, "target=y with data= a DataFrame"),
+        (
+            {"data": TABLE, "target": "label"},
+            "column city has values of type ",
+        ),
+        ({"data": TABLE[["x", "city"]], "target": "city"}, "column city: .*allowed: integers"),
+        ({"data": (INPUTS, TARGETS), "target": "y"}, "target= and client= name columns of a"),
+        ({"test_data": (INPUTS, TARGETS)}, "test_data= needs data="),
+        (
+            {"data": (INPUTS, TARGETS), "test_data": (INPUTS[:, :1], TARGETS)},
+            "test_data=: inputs of shape .1.; allowed: .2., as data=",
+        ),
+        (
+            {"data": (INPUTS, TARGETS, TARGETS), "test_data": (INPUTS, TARGETS, TARGETS + 1)},
+            "test_data=: client 2 has no examples in data=",
+        ),
+        (
+            {"data": (INPUTS, TARGETS), "test_data": (INPUTS, TARGETS, TARGETS)},
+            "test_data= names clients, and data= does not",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_a_clear_error(given, message):
+    with pytest.raises(flfast.ConfigError, match=message):
+        flfast.run("rounds=1", **given)
+
+
+def test_an_examples_has_its_own_test_set(numbers):
+    inputs, targets, _ = numbers
+    read = read_data(numbers[:2], None, **WHERE)
+    assert isinstance(read, Examples)
+    with pytest.raises(flfast.ConfigError, match="an Examples names its own test set"):
+        flfast.run("rounds=1", data=read, test_data=(inputs, targets))

@@ -1,0 +1,119 @@
+"""`flfast.run` in programs of their own: ranks, Hydra apps, Ctrl-C."""
+
+import os
+import runpy
+import signal
+import time
+from functools import partial
+
+from tables import assert_same_numbers, rows, timeless
+
+import flfast
+
+QUICK = "'rounds=2', 'local_epochs=1', 'batch_size=100', 'engine=eager', 'callbacks=none'"
+
+
+def program(start, folder, text, *arguments):
+    """Start a script as `python script.py` would, in a fork."""
+    path = folder / "script.py"
+    path.write_text(text)
+    return start(partial(runpy.run_path, str(path), run_name="__main__"), *arguments)
+
+
+RANKS = f"""
+import flfast, torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.fc = nn.Linear(64, num_classes)
+
+    def forward(self, x):
+        return self.fc(x.flatten(1))
+
+if __name__ == "__main__":
+    torch.manual_seed(3)
+    net = Net(10)
+    for name, devices in (("one", 1), ("two", 2)):
+        words = ({QUICK}, f"trainer.devices={{devices}}", "callbacks=files")
+        words = (*words, "callbacks.curves=null", "callbacks.partition_report=null")
+        run = flfast.run(*words, folder=name, model=net)
+        assert len(run.history) == 3
+        assert torch.isfinite(run.model(torch.zeros(2, 1, 8, 8))).all()
+        assert not torch.equal(run.model.fc.weight, net.fc.weight)
+    try:
+        flfast.run(*words, "threads=2", folder="spawned", model=lambda num_classes: net)
+    except flfast.ConfigError as error:
+        print(error)
+"""
+
+
+def test_ranks_of_a_script_give_the_numbers_of_one_process(start, tmp_path):
+    command = program(start, tmp_path, RANKS)
+    code, errors = command.end()
+    assert code == 0, errors
+    one, two = (rows(command.folder / name) for name in ("one", "two"))
+    assert two[1]["plan/strategy"] == "ddp/clients"
+    assert_same_numbers(two, one)
+    refusal = (command.folder / "stdout").read_text().strip().splitlines()[-1]
+    assert "model=__main__.<lambda>: cannot be pickled for ranks that are spawned" in refusal
+
+
+APP = f"""
+import hydra, flfast
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+
+@hydra.main(version_base="1.2", config_path=None)
+def app(config):
+    before = HydraConfig.get().runtime.output_dir, GlobalHydra.instance().hydra
+    version = hydra.version.getbase()
+    run = flfast.run({QUICK}, "trainer.devices=1", f"seed={{config.seed}}", folder="nested")
+    assert (HydraConfig.get().runtime.output_dir, GlobalHydra.instance().hydra) == before
+    assert hydra.version.getbase() == version
+    assert len(run.history) == 3
+
+app()
+"""
+
+
+def test_a_run_inside_another_hydra_app(start, tmp_path, flfast_run):
+    command = program(start, tmp_path, APP, "+seed=4", "hydra.run.dir=app")
+    code, errors = command.end()
+    assert code == 0, errors
+    words = ("rounds=2", "local_epochs=1", "batch_size=100", "engine=eager", "callbacks=none")
+    assert timeless(command.folder / "nested") == timeless(flfast_run(*words, "seed=4"))
+
+
+STOPPED = """
+import signal, flfast
+words = ("rounds=9999", "local_epochs=1", "callbacks=none", "eval_every=9999", "trainer.devices=1")
+before = signal.getsignal(signal.SIGINT)
+try:
+    flfast.run(*words, "model=logistic", folder="run")
+except flfast.RunStopped as stopped:
+    assert isinstance(stopped, KeyboardInterrupt)
+    assert signal.getsignal(signal.SIGINT) is before
+    print(stopped)
+"""
+
+
+def test_ctrl_c_ends_a_run_after_its_round_with_a_checkpoint(start, tmp_path):
+    command = program(start, tmp_path, STOPPED)
+    table = command.folder / "run" / "metrics.csv"
+    end = time.monotonic() + 120
+    while not (table.exists() and table.read_text().count("\n") > 3):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    os.kill(command.pid, signal.SIGINT)
+    code, errors = command.end()
+    assert code == 0, errors
+    assert "'resume=auto', folder='" in (command.folder / "stdout").read_text()
+    assert list((command.folder / "run" / "checkpoints").iterdir())
+    done = int(rows(command.folder / "run")[-1]["round"])
+    words = (f"rounds={done + 1}", "local_epochs=1", "callbacks=none", "eval_every=9999")
+    words = (*words, "trainer.devices=1", "model=logistic", "resume=auto")
+    again = flfast.run(*words, folder=command.folder / "run")
+    assert list(again.history["round"]) == list(range(done + 2))
