@@ -80,6 +80,7 @@ def flat_settings(run: Run) -> dict[str, str]:
     return {**kept, **choices}
 
 
+_OPTIONS_THAT_SPEAK = ("algorithm", "data", "model", "partition")
 _HYDRA_KEYS = ("_target_", "_partial_", "_convert_", "_recursive_")
 
 
@@ -108,12 +109,14 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _label(keys: Sequence[str], values: Sequence[str]) -> str:
-    """Last parts of the keys where they are unique; the value alone if there is one short key."""
-    if not keys:
-        return ""
-    if len(keys) == 1:
-        return values[0] if "." not in keys[0] else f"{_short(keys)[0]}={values[0]}"
-    return " · ".join(f"{k}={v}" for k, v in zip(_short(keys), values, strict=True) if v != "-")
+    """`fedprox · mu=0.1`: an option stands for itself, other values have the key's last part."""
+    pairs = zip(keys, _short(keys), values, strict=True)
+    words = (
+        value if key in _OPTIONS_THAT_SPEAK else f"{name}={value}"
+        for key, name, value in pairs
+        if value != "-"
+    )
+    return " · ".join(words)
 
 
 def _short(keys: Sequence[str]) -> list[str]:
