@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.report.page import write_report
+from flfast.results.history import Row
 from flfast.results.runs import read_run
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class ReportPage(Callback):
         try:
             run = read_run(federation.run_dir)
             # Without logger=csv there is no metrics.csv.
-            history = list(federation.history)
+            history: list[Row] = [*federation.history]
             write_report([run._replace(history=history, failed=not history)], path)
         except Exception as error:  # noqa: BLE001 - a page must not cost a trained model
             log.warning("%s was not written: %s: %s", path, type(error).__name__, error)

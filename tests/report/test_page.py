@@ -243,7 +243,7 @@ def test_the_command_writes_the_page(swept, tmp_path, capsys):
         ([], "no folder given"),
         (["nowhere"], "nowhere: no such folder"),
         (["--fast", "nowhere"], "--fast: unknown"),
-        (["outptu=x.html", "nowhere"], "outptu=x.html: unknown; output=FILE"),
+        (["file=x.html", "nowhere"], "file=x.html: unknown; output=FILE"),
         ([".", "output="], "output=: one file name is needed"),
         (["."], "holds no run"),
     ],
