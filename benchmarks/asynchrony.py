@@ -26,8 +26,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.callbacks.figures import COLOURS, figure
-from flfast.callbacks.history import Row, number
-from flfast.loggers.table import read_rounds, read_rows
+from flfast.results.history import Row, number
+from flfast.results.table import read_rounds, read_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -26,7 +26,7 @@ import psutil
 import torch
 
 from flfast import train
-from flfast.loggers.table import read_rows
+from flfast.results.table import read_rows
 
 ALGORITHMS = ("fedavg", "fedadam", "scaffold", "feddyn", "ditto", "fedrep")
 ENGINES = ("eager", "fused")

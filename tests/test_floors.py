@@ -21,6 +21,8 @@ FLOORS = (
     {"evaluation"},
     {"engines"},
     {"federation"},
+    {"results"},
+    {"report"},
     {"callbacks", "loggers"},
     {"checkpoints"},
     {"config"},
@@ -29,8 +31,6 @@ FLOORS = (
     {"train", "api"},
     {"doctor", "watch", "evaluate", "export"},
 )
-# Callbacks may import these modules of their own floor.
-SHARED = {"flfast.loggers.columns", "flfast.loggers.table"}
 HYDRA = {
     "flfast.train",
     "flfast.evaluate",
@@ -39,7 +39,6 @@ HYDRA = {
     "flfast.setup.*",
     "flfast.config.*",
     "flfast.callbacks.comparison",
-    "flfast.callbacks.sweep",
     "flfast.watch.*",
 }
 TORCH_FREE = {
@@ -58,14 +57,12 @@ TORCH_FREE = {
     "flfast.injection",
     "flfast.machine",
     "flfast.messages",
-    "flfast.loggers.columns",
-    "flfast.loggers.table",
+    "flfast.results.*",
+    "flfast.report.*",
     "flfast.callbacks.comparison",
     "flfast.callbacks.comparison_figure",
     "flfast.callbacks.figures",
-    "flfast.callbacks.history",
     "flfast.callbacks.screen",
-    "flfast.callbacks.sweep",
     "flfast.datamodules.partitions.*",
     "flfast.watch.*",
 }
@@ -106,13 +103,13 @@ def matches(module, patterns):
 def test_imports_go_down(path):
     importer = name(path)
     imported = {module for module in imports(path) if module.startswith("flfast.")}
-    for module in imported - (SHARED if folder(importer) == "callbacks" else set()):
+    for module in imported:
         if folder(module) != folder(importer):
             assert floor(module) < floor(importer), f"{importer} imports {module}"
 
 
 def test_a_file_name_has_one_meaning():
-    """But for files that mirror each other: `attack=none` and `faults=none`."""
+    """But for `__main__`, and files that mirror each other: `attack=none` and `faults=none`."""
     names = Counter(path.name for path in FILES if not path.name.startswith("__"))
     assert {name for name, times in names.items() if times > 1} == {"none.py"}
 

@@ -20,7 +20,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.run import main as torchrun
 
 from flfast import train
-from flfast.loggers.table import read_rows
+from flfast.results.table import read_rows
 
 QUICK = ("experiment=quick", "rounds=2", "callbacks=none")
 

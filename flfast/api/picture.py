@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from flfast.callbacks.curves import curves_size, draw_curves, has_losses
 from flfast.callbacks.figures import INK, STYLE
-from flfast.callbacks.history import Row
 from flfast.config.errors import ConfigError
+from flfast.results.history import Row
 
 
 class Picture(Figure):

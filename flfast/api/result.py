@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
-from flfast.loggers.columns import CLIENT_EVALUATION
-from flfast.loggers.table import read_rows
+from flfast.results.columns import CLIENT_EVALUATION
+from flfast.results.table import read_rows
 
 if TYPE_CHECKING:
     from torch import nn

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
-from flfast.loggers.columns import CLIENT_COLUMNS, CLIENT_EVALUATION
-from flfast.loggers.table import RoundTable
+from flfast.results.columns import CLIENT_COLUMNS, CLIENT_EVALUATION
+from flfast.results.table import RoundTable
 
 if TYPE_CHECKING:
     from flfast.federation.loop import Federation

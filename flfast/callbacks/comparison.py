@@ -1,4 +1,7 @@
-"""Compares the jobs of a sweep: printed tables and `comparison.{csv,png}`. Torch-free."""
+"""Compares the jobs of a sweep: printed tables, `comparison.{csv,png}`, `report.html`.
+
+Torch-free.
+"""
 
 import atexit
 import csv
@@ -15,11 +18,13 @@ from omegaconf import DictConfig
 from rich.table import Table
 from rich.text import Text
 
-from flfast.callbacks.comparison_figure import draw_comparison, shown_columns
-from flfast.callbacks.durations import readable
+from flfast.callbacks.comparison_figure import draw_comparison
 from flfast.callbacks.screen import cell, empty_table, screen
-from flfast.callbacks.sweep import (
-    FAILED_MARK,
+from flfast.report.page import report_or_warn
+from flfast.results.criterion import shown_columns
+from flfast.results.durations import readable
+from flfast.results.runs import FAILED_MARK
+from flfast.results.sweep import (
     METRICS,
     Job,
     group_by_settings,
@@ -28,7 +33,7 @@ from flfast.callbacks.sweep import (
     spread,
     varying_keys,
 )
-from flfast.callbacks.targets import Target, common_target
+from flfast.results.targets import Target, common_target
 
 _PLAIN_WIDTH = 140
 
@@ -74,6 +79,7 @@ def write_comparison(sweep_dir: Path) -> None:
     console.print(Text(str(sweep_dir), style="bold"), soft_wrap=True)
     _write_csv(jobs, target, sweep_dir / "comparison.csv")
     draw_comparison(jobs, sweep_dir / "comparison.png")
+    report_or_warn([sweep_dir], sweep_dir / "report.html")
 
 
 def _measured_metrics(jobs: Sequence[Job]) -> list[str]:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flfast.callbacks.durations import unit
 from flfast.callbacks.figures import figure, style_axes
-from flfast.callbacks.history import clock, series
-from flfast.callbacks.sweep import (
+from flfast.results.criterion import is_measured, shown_columns
+from flfast.results.durations import unit
+from flfast.results.history import clock
+from flfast.results.sweep import (
     Job,
     Spread,
     group_by_settings,
@@ -21,7 +22,6 @@ from flfast.callbacks.sweep import (
     mean_series,
     varying_keys,
 )
-from flfast.loggers.columns import VIEWS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ def draw_comparison(jobs: Sequence[Job], path: Path) -> None:
         colors = _colors(len(groups))
         for (values, members), color in zip(groups.items(), colors, strict=True):
             done = [job for job in members if not job.failed]
-            measured = (c for c in columns if all(_measured(job, c) for job in done))
+            measured = (c for c in columns if all(is_measured(job, c) for job in done))
             column = next(measured, columns[0])
             label = _label(keys, values) + f"\n{column}" * (len(columns) > 1)
             _plot_line(axes, *mean_series(done, column), color=color, label=label)
@@ -66,29 +66,6 @@ def draw_comparison(jobs: Sequence[Job], path: Path) -> None:
             style_axes(timed, title=title, percent=True, time=unit(latest).name)
         if keys:
             picture.legend(loc="outside right upper")
-
-
-def shown_columns(jobs: Sequence[Job]) -> list[str]:
-    """Accuracy columns to draw; each job is drawn with the first of them that it has measured.
-
-    Usually the first view that all jobs have measured, or else that any job has. If any job has
-    personal models and all jobs were evaluated on clients' own test sets: personal accuracy, and
-    local accuracy for jobs without personal models.
-    """
-    done = [job for job in jobs if not job.failed]
-    on_clients = ["personal/accuracy", "local/accuracy"]
-    all_on_clients = done and all(any(_measured(job, c) for c in on_clients) for job in done)
-    personal = [_measured(job, on_clients[0]) for job in done]
-    if all_on_clients and any(personal):
-        return on_clients[:1] if all(personal) else on_clients
-    columns = [f"{view}/accuracy" for view in VIEWS]
-    column = next((c for c in columns if done and all(_measured(job, c) for job in done)), None)
-    column = column or next((c for c in columns if any(_measured(job, c) for job in jobs)), None)
-    return [column] if column else []
-
-
-def _measured(job: Job, column: str) -> bool:
-    return bool(series(job.history, column)[0])
 
 
 def _plot_line(

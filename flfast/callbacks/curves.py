@@ -9,11 +9,11 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
-from flfast.callbacks.durations import unit
 from flfast.callbacks.figures import COLOURS, figure, style_axes
-from flfast.callbacks.history import Row, clock, number, series
-from flfast.loggers.columns import VIEWS
 from flfast.options import Count
+from flfast.results.columns import VIEWS
+from flfast.results.durations import unit
+from flfast.results.history import Row, clock, number, series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

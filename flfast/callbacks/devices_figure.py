@@ -9,10 +9,10 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
-from flfast.callbacks.durations import readable
 from flfast.callbacks.figures import COLOURS, figure
 from flfast.devices.device import DAY, Devices
 from flfast.options import Count
+from flfast.results.durations import readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,13 +12,13 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
-from flfast.callbacks.durations import unit
 from flfast.callbacks.events_table import EventsTable
 from flfast.callbacks.figures import COLOURS, INK, figure
-from flfast.callbacks.history import series
-from flfast.loggers.table import iterate_rows
 from flfast.messages import first_line
 from flfast.options import Count
+from flfast.results.durations import unit
+from flfast.results.history import series
+from flfast.results.table import iterate_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

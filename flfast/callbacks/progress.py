@@ -15,9 +15,9 @@ from lightning.pytorch.utilities import rank_zero_only
 from rich import progress
 from rich.filesize import decimal
 
-from flfast.callbacks.durations import readable
-from flfast.callbacks.history import number
 from flfast.options import Positive
+from flfast.results.durations import readable
+from flfast.results.history import number
 
 if TYPE_CHECKING:
     from flfast.engines.reports import ClientReport

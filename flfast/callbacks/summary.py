@@ -10,10 +10,10 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from flfast.callbacks.durations import readable
-from flfast.callbacks.history import clock, number, series, total, validation_column
 from flfast.callbacks.screen import cell, empty_table, screen
-from flfast.loggers.columns import VIEWS
+from flfast.results.columns import VIEWS
+from flfast.results.durations import readable
+from flfast.results.history import clock, number, series, total, validation_column
 
 if TYPE_CHECKING:
     from flfast.federation.loop import Federation

@@ -36,7 +36,7 @@ from flfast.checkpoints.folders import (
 from flfast.checkpoints.policy import COST_SHARE, Policy, best_round
 from flfast.checkpoints.signals import StoppedError, StopRequests
 from flfast.distributed.world import World, gather, sum_over_ranks
-from flfast.loggers.columns import CALLBACK_TABLES
+from flfast.results.columns import CALLBACK_TABLES
 from flfast.state.store import Kept
 from flfast.state.tensor_file import write_tensors
 from flfast.state.tree import Tree, tree_map

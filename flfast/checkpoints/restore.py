@@ -35,8 +35,8 @@ from flfast.distributed.client_state_placement import owner
 from flfast.distributed.world import World, gather
 from flfast.engines.site import Site
 from flfast.federation.loop import Row
-from flfast.loggers.columns import CALLBACK_TABLES, COLUMNS
-from flfast.loggers.table import RoundTable, read_rounds
+from flfast.results.columns import CALLBACK_TABLES, COLUMNS
+from flfast.results.table import RoundTable, read_rounds
 from flfast.state.tree import Tree, leaves, tree_map
 
 log = logging.getLogger(__name__)

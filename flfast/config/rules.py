@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from flfast.loggers.columns import METRICS, VIEWS
+from flfast.results.columns import METRICS, VIEWS
 
 _EXTRAS = {
     "tensorboard": ("tensorboard", "tensorboardX"),

@@ -18,8 +18,8 @@ from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.config.phases import AUTO_SIZES, Phase, compose_phases, replace_auto
 from flfast.config.saved_overrides import check_known, overridden
-from flfast.loggers.table import read_rows
 from flfast.messages import first_line
+from flfast.results.table import read_rows
 
 
 class SavedRun(NamedTuple):

@@ -29,8 +29,8 @@ from flfast.doctor.checks import (
     writable,
 )
 from flfast.doctor.flops import flops_per_example, peak_flops
-from flfast.loggers.table import read_rows
 from flfast.models.mlp import mlp
+from flfast.results.table import read_rows
 
 _ROUNDS = 10
 _SHAPE = (1, 8, 8)  # of the default data

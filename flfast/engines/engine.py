@@ -157,7 +157,7 @@ class Engine:
         return sorted(gathered, key=lambda report: place[report.client_id])
 
     def evaluate(self, server: Tree, plan: RoundPlan) -> dict[str, GroupMetrics]:
-        """Metrics by evaluation set: see `loggers/columns.py` for their names.
+        """Metrics by evaluation set: see `results/columns.py` for their names.
 
         Every example is predicted once; each rank predicts a part of them. Collective.
         """

@@ -8,8 +8,8 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from flfast.loggers.columns import COLUMNS
-from flfast.loggers.table import RoundTable
+from flfast.results.columns import COLUMNS
+from flfast.results.table import RoundTable
 
 
 class RoundCSVLogger(Logger):

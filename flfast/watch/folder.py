@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from omegaconf import OmegaConf
 
-from flfast.callbacks.history import Row, number
 from flfast.config.run_folder import is_locked
-from flfast.loggers.table import read_rows
+from flfast.results.history import Row, number
+from flfast.results.table import read_rows
 
 _RECENT = 10
 """Rounds whose median duration predicts the rest."""

@@ -9,10 +9,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from flfast.callbacks.durations import readable
-from flfast.callbacks.history import Row, clock, last_value, number, series
 from flfast.callbacks.screen import cell, empty_table
-from flfast.loggers.columns import VIEWS
+from flfast.results.columns import VIEWS
+from flfast.results.durations import readable
+from flfast.results.history import Row, clock, last_value, number, series
 from flfast.watch.folder import Progress
 
 _ROWS = 8

@@ -16,7 +16,7 @@ from benchmarks.asynchrony import (
     slow_updates,
     table,
 )
-from flfast.loggers.table import RoundTable
+from flfast.results.table import RoundTable
 
 CONFIG = """
 seed: 0

@@ -7,17 +7,18 @@ import pytest
 
 import flfast
 from flfast.callbacks.comparison import write_comparison
-from flfast.callbacks.comparison_figure import draw_comparison, shown_columns
-from flfast.callbacks.sweep import (
+from flfast.callbacks.comparison_figure import draw_comparison
+from flfast.results.columns import COLUMNS
+from flfast.results.criterion import shown_columns
+from flfast.results.sweep import (
     group_by_settings,
     mean_over_time,
     mean_series,
     read_jobs,
     varying_keys,
 )
-from flfast.callbacks.targets import common_target
-from flfast.loggers.columns import COLUMNS
-from flfast.loggers.table import RoundTable, read_rows
+from flfast.results.table import RoundTable, read_rows
+from flfast.results.targets import common_target
 
 REPOSITORY = Path(flfast.__file__).parents[1]
 
@@ -25,8 +26,8 @@ APP = """
 import sys
 from pathlib import Path
 import hydra
-from flfast.loggers.columns import COLUMNS
-from flfast.loggers.table import RoundTable
+from flfast.results.columns import COLUMNS
+from flfast.results.table import RoundTable
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(cfg):

@@ -179,14 +179,16 @@ def test_a_run_without_any_row_ends_quietly(federation, capsys):
     [
         ("none", set()),
         ("quiet", FILES),
-        ("default", {"progress", "final_table"} | FILES),
+        ("files", {"report_page"} | FILES),
+        ("default", {"progress", "final_table", "report_page"} | FILES),
     ],
 )
 def test_every_choice_of_callbacks_can_be_built(option, names):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         node = compose(overrides=[f"+callbacks={option}"]).get("callbacks", {})
-    assert set(node) == names
-    assert all(isinstance(instantiate(callback), Callback) for callback in node.values())
+    chosen = {name: callback for name, callback in node.items() if callback is not None}
+    assert set(chosen) == names
+    assert all(isinstance(instantiate(callback), Callback) for callback in chosen.values())
 
 
 def test_bars_close_before_the_table_is_printed():

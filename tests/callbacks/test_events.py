@@ -7,8 +7,8 @@ from flfast.callbacks.events_figure import Bar, EventsFigure, draw_events, read_
 from flfast.callbacks.events_table import EventsTable
 from flfast.federation.paces.pace import Event, Turn
 from flfast.federation.samplers.cohort import Cohort
-from flfast.loggers.columns import EVENT_COLUMNS
-from flfast.loggers.table import iterate_rows, read_rows
+from flfast.results.columns import EVENT_COLUMNS
+from flfast.results.table import iterate_rows, read_rows
 
 PNG = b"\x89PNG"
 NOBODY = Cohort(np.arange(0), np.arange(0))

@@ -7,8 +7,8 @@ import pytest
 from flfast.callbacks.clients_table import ClientsTable
 from flfast.callbacks.curves import Curves
 from flfast.callbacks.partition_report import PartitionReport, label_counts
-from flfast.loggers.columns import CLIENT_COLUMNS
-from flfast.loggers.table import read_rows
+from flfast.results.columns import CLIENT_COLUMNS
+from flfast.results.table import read_rows
 
 VIEWS = ("global", "local", "personal", "val", "personal_val")
 PNG = b"\x89PNG"

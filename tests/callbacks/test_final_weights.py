@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from flfast.callbacks.final_weights import FinalWeights
-from flfast.loggers.table import read_rows
+from flfast.results.table import read_rows
 
 
 def model():

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flfast.loggers.columns import COLUMNS
 from flfast.loggers.csv import RoundCSVLogger
-from flfast.loggers.table import RoundTable, read_rows
+from flfast.results.columns import COLUMNS
+from flfast.results.table import RoundTable, read_rows
 
 
 def read(path):

@@ -15,7 +15,7 @@ import flfast.export as export_command
 from flfast.config.errors import ConfigError
 from flfast.config.saved_run import find_run, read_options
 from flfast.evaluate import OPTIONS, evaluate
-from flfast.loggers.table import read_rows
+from flfast.results.table import read_rows
 from flfast.saved.evaluated_sets import evaluate as evaluated_sets
 from flfast.saved.evaluation_files import metrics_of
 from flfast.saved.opened_run import open_run

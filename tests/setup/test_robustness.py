@@ -24,8 +24,8 @@ from flfast.datamodules.partitions.iid import iid
 from flfast.datamodules.sources.digits import digits
 from flfast.engines.fused.training import FusedTraining
 from flfast.federation.samplers.cohort import Cohort
-from flfast.loggers.table import read_rows
 from flfast.plan import Batching
+from flfast.results.table import read_rows
 from flfast.server.channel import Channel
 from flfast.setup.robustness import build_channel, check_cohorts, relabel_attackers, warn_of_rows
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from flfast.callbacks.history import clock, series
-from flfast.callbacks.sweep import Job
+from flfast.results.history import Row, clock, series, total
+from flfast.results.sweep import Job
 
 
 class Reached(NamedTuple):
@@ -58,3 +58,37 @@ def common_target(jobs: Sequence[Job], columns: Sequence[str]) -> Target | None:
 def _curve(job: Job, columns: Sequence[str]) -> tuple[list[int], list[float]]:
     curves = (series(job.history, column) for column in columns)
     return next((curve for curve in curves if curve[0]), ([], []))
+
+
+class Spent(NamedTuple):
+    """What a run has spent when it reaches a value; NaN if it does not, or did not measure it.
+
+    Attributes:
+        rounds: of training.
+        seconds: of training and evaluation.
+        bytes: that all clients sent and received.
+        virtual: seconds of virtual time.
+    """
+
+    rounds: float
+    seconds: float
+    bytes: float
+    virtual: float
+
+
+def spent_until(history: Sequence[Row], column: str, target: float) -> Spent:
+    """What a run spends until the first evaluation in which `column` is at least `target`.
+
+    Rounds that were not evaluated count.
+    """
+    points = zip(*series(history, column), strict=True)
+    first = next((round_idx for round_idx, value in points if value >= target), None)
+    if first is None:
+        return Spent(math.nan, math.nan, math.nan, math.nan)
+    rows = [row for row in history if int(row["round"]) <= first]
+    return Spent(
+        rounds=first,
+        seconds=total(rows, "time/train_s", "time/eval_s"),
+        bytes=total(rows, "comm/up_bytes", "comm/down_bytes"),
+        virtual=clock(history).get(first, math.nan),
+    )

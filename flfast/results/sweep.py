@@ -1,30 +1,16 @@
 """Reads the jobs of a sweep from the disk. Torch-free."""
 
-import logging
 import math
 import statistics
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from omegaconf import OmegaConf
 
-from flfast.callbacks.history import (
-    Row,
-    clock,
-    last_value,
-    number,
-    series,
-    total,
-    validation_column,
-)
-from flfast.loggers.table import read_rounds
+from flfast.results.history import Row, clock, last_value, number, series, total
+from flfast.results.runs import read_run
 
-log = logging.getLogger(__name__)
-
-FAILED_MARK = "failed"
 METRICS = (
     "global/accuracy",
     "local/accuracy",
@@ -62,33 +48,16 @@ class Spread(NamedTuple):
 
 def read_jobs(sweep_dir: Path) -> list[Job]:
     """All jobs below a sweep folder, sorted by job number."""
-    jobs = (_read_job(path.parent) for path in sweep_dir.rglob(".hydra/overrides.yaml"))
+    jobs = (_read_job(path.parents[1]) for path in sweep_dir.rglob(".hydra/overrides.yaml"))
     return sorted((job for job in jobs if job is not None), key=lambda job: job.num)
 
 
-def _read_job(hydra_dir: Path) -> Job | None:
-    num = OmegaConf.select(OmegaConf.load(hydra_dir / "hydra.yaml"), "hydra.job.num")
-    if num is None:
+def _read_job(folder: Path) -> Job | None:
+    run = read_run(folder)
+    if run.num is None:
         # A single run that happens to lie in the sweep folder.
         return None
-    words = (str(word) for word in OmegaConf.load(hydra_dir / "overrides.yaml"))
-    history: list[Row] = []
-    try:
-        history.extend(read_rounds(hydra_dir.parent / "metrics.csv", sys.maxsize))
-        for metric in METRICS:
-            series(history, metric)
-    except (OSError, ValueError) as error:
-        history.clear()
-        log.warning("job %s is not compared: %s", num, error)
-    config = OmegaConf.load(hydra_dir / "config.yaml")
-    optimized = OmegaConf.select(config, "optimized_metric", default="auto")
-    return Job(
-        num=int(num),
-        overrides={key.lstrip("+"): value for key, _, value in (w.partition("=") for w in words)},
-        history=history,
-        failed=not history or (hydra_dir / FAILED_MARK).exists(),
-        optimized=validation_column(history) if optimized == "auto" else optimized,
-    )
+    return Job(run.num, run.overrides, run.history, run.failed, run.optimized)
 
 
 def varying_keys(jobs: Sequence[Job]) -> list[str]:

@@ -1,0 +1,1 @@
+"""`report.html`: results of runs as one page that needs no network. Torch-free."""

@@ -1,0 +1,130 @@
+"""Elements of SVG, scales and ticks. All text is escaped."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from markupsafe import Markup, escape
+
+WIDTH = 480
+_NUM_COLOURS = 8
+
+
+class Scale(NamedTuple):
+    """A linear map from values to places.
+
+    Attributes:
+        low: value at `start`.
+        high: value at `end`.
+        start: place, in units of the picture.
+        end: place.
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The place of a value; values beyond the ends are moved to them."""
+        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        return round(self.start + min(1.0, max(0.0, share)) * (self.end - self.start), 2)
+
+
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round values from `low` to `high`, at most `most`, in equal steps of 1, 2 or 5 times 10^k.
+
+    >>> ticks(0, 30), ticks(0.93, 0.97, 4)
+    ([0.0, 10.0, 20.0, 30.0], [0.94, 0.96])
+    """
+    if not high > low:
+        return [low]
+    size = 10.0 ** math.floor(math.log10((high - low) / most))
+    for step in (size * factor for factor in (1, 2, 5, 10, 20)):
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        if last - first < most:
+            return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
+    return [low, high]
+
+
+def element(tag: str, *children: Markup | str, **attributes: object) -> Markup:
+    """An element; `class_` is the attribute `class`, and `_` in a name stands for `-`."""
+    words = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{escape(value)}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+    # The tag and the names are this package's own; children and values are escaped.
+    return Markup(f"<{tag}{words}>{''.join(escape(child) for child in children)}</{tag}>")
+
+
+def picture(height: float, label: str, *children: Markup) -> Markup:
+    """The chart: one stop of the Tab key, inside of which arrow keys move from mark to mark."""
+    return element(
+        "svg",
+        *children,
+        viewBox=f"0 0 {WIDTH} {height:g}",
+        class_="chart",
+        role="group",
+        tabindex=0,
+        aria_roledescription="chart",
+        aria_label=f"{label}. Arrow keys read its values; a table follows.",
+    )
+
+
+def mark(x: float, y: float, tip: str, *, series: int, radius: float = 3) -> Markup:
+    """A point with a text that is shown when it is pointed at or reached by arrow keys."""
+    kind = f"mark {colour(series)}"
+    return element("circle", cx=x, cy=y, r=radius, class_=kind, data_tip=tip, data_s=series)
+
+
+def colour(series: int) -> str:
+    """The class that colours a series."""
+    return f"c{series % _NUM_COLOURS}"
+
+
+def dash(series: int) -> str:
+    """The class of a line's dashes, so that lines differ in more than their colour."""
+    return f"d{series % 4}"
+
+
+def text(x: float, y: float, words: str, anchor: str = "start", **attributes: object) -> Markup:
+    """Text at a place."""
+    return element("text", words, x=x, y=y, text_anchor=anchor, **attributes)
+
+
+def grid(
+    scale: Scale, across: tuple[float, float], *, vertical: bool, form: Callable[[float], str]
+) -> list[Markup]:
+    """Lines at the ticks of an axis, and their values.
+
+    Args:
+        scale: of the axis.
+        across: ends of the lines on the other axis; values stand beside the first one.
+        vertical: whether the lines are vertical, for the x axis.
+        form: a value as text.
+    """
+    found = []
+    for value in ticks(scale.low, scale.high):
+        place = scale(value)
+        if vertical:
+            line = {"x1": place, "x2": place, "y1": across[0], "y2": across[1]}
+            # A label in the middle of its line would be cut off at the edges of the picture.
+            anchor = "end" if place > WIDTH - 18 else "start" if place < 14 else "middle"
+            label = text(place, across[0] + 17, form(value), anchor)
+        else:
+            line = {"x1": across[0], "x2": across[1], "y1": place, "y2": place}
+            label = text(across[0] - 6, place + 4, form(value), "end")
+        found += [element("line", class_="grid", **line), label]
+    return found
+
+
+def thinned(values: Sequence[int], most: int) -> list[int]:
+    """At most `most` of the values, evenly, with the first and the last.
+
+    >>> thinned(range(10), 4)
+    [0, 3, 6, 9]
+    """
+    if len(values) <= most:
+        return list(values)
+    return [values[round(n * (len(values) - 1) / (most - 1))] for n in range(most)]

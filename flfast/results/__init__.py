@@ -1,0 +1,1 @@
+"""Results: what runs and sweeps left on the disk, read and computed with. Torch-free."""

@@ -1,0 +1,255 @@
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from html_pages import parse
+from run_folders import accuracies, write_run
+from scipy import stats
+
+from flfast.report.__main__ import main
+from flfast.report.content import Content
+from flfast.report.page import render
+from flfast.report.verdict import verdict
+from flfast.results.runs import find_runs, read_run
+from flfast.results.table import read_rows
+
+PAGES = ("sweep", "run", "few")
+EVERYWHERE = {"Curves", "Costs to a target", "Clients", "Partition", "Time and bytes", "Runs"}
+
+
+@pytest.fixture
+def page(pages):
+    def page(name):
+        return parse((pages / f"{name}.html").read_text(encoding="utf-8"))
+
+    return page
+
+
+@pytest.fixture
+def compare(tmp_path):
+    """Content of runs with given last accuracies, by algorithm and in the order of seeds."""
+
+    def compare(results, **options):
+        for name, values in results.items():
+            for seed, value in enumerate(values):
+                write_run(
+                    tmp_path / name / str(seed),
+                    config={"seed": seed},
+                    choices={"algorithm": name},
+                    rows=accuracies(0.1, value, **options),
+                )
+        return Content(find_runs([tmp_path]))
+
+    return compare
+
+
+def last_values(swept):
+    """The accuracy of the models that clients would use, by algorithm, in the order of seeds."""
+    jobs = [read_rows(swept / str(job) / "metrics.csv")[-1] for job in range(9)]
+    values = [float(row["personal/accuracy"] or row["local/accuracy"]) for row in jobs]
+    return dict(zip(("fedavg", "fedprox", "ditto"), np.reshape(values, (3, 3)), strict=True))
+
+
+def percent(*values):
+    return [f"{100 * value:.2f}" for value in values]
+
+
+def test_intervals_are_those_of_scipy(swept, page):
+    (chart,) = (f for f in page("sweep").all("figure") if f.text.startswith("Last personal"))
+    rows = {row.text.split()[0]: row.text for row in chart.all("tr")}
+    for name, values in last_values(swept).items():
+        scale = stats.sem(values)
+        low, high = np.clip(stats.t.interval(0.95, 2, loc=values.mean(), scale=scale), 0, 1)
+        mean, low, high = percent(values.mean(), low, high)
+        assert f"{name} {mean} % [{low}, {high}] 3" in rows[name]
+        assert " %, ".join(percent(*values)) in rows[name]
+
+
+def test_the_first_screen_says_who_is_best_and_whether_that_is_certain(swept, page):
+    values = last_values(swept)
+    best, second, _ = sorted(values, key=lambda name: -values[name].mean())
+    pairs = [("fedavg", "fedprox"), ("fedavg", "ditto"), ("fedprox", "ditto")]
+    # Equal accuracies of all seeds are no test, and do not count for the correction.
+    tested = [pair for pair in pairs if np.ptp(values[pair[0]] - values[pair[1]]) > 1e-12]
+    raw = {p: stats.ttest_rel(values[p[0]], values[p[1]]).pvalue for p in tested}
+    order = sorted(tested, key=raw.__getitem__)
+    (said,) = page("sweep").having("verdict")
+    assert f"{best} " in said.text.split(":")[0]
+    assert f"{percent(values[best].mean())[0]} %" in said.text
+    nearest = next((p for p in tested if set(p) == {best, second}), None)
+    if nearest:
+        before = order[: order.index(nearest) + 1]
+        adjusted = max(min(1, raw[p] * (len(order) - n)) for n, p in enumerate(before))
+        assert f"p = {adjusted:.3f} against {second}" in said.text or adjusted < 0.001
+    assert (" uncertain " if nearest is None or adjusted >= 0.05 else " certain ") in said.text
+
+
+def test_a_clear_difference_is_certain(compare):
+    found = verdict(compare({"good": [0.9, 0.91, 0.92], "bad": [0.5, 0.511, 0.519]}))
+    assert found.mark == "certain"
+    assert found.result.startswith("good is best: global/accuracy 91.00 % [88.52, 93.48]")
+    assert "That is 40.00 points [39.75, 40.25] above bad" in found.result
+    assert "certain at the 5 % level: p < 0.001 against bad" in found.certainty
+
+
+def test_an_unclear_difference_is_not_certain(compare):
+    found = verdict(compare({"one": [0.9, 0.8, 0.91], "other": [0.85, 0.86, 0.8]}))
+    assert found.mark == "uncertain"
+    assert found.result.startswith("one has the highest mean:")
+    assert "not certain: p = 0.572 against other" in found.certainty
+
+
+def test_certain_against_the_next_best_is_not_certain_against_all(compare):
+    results = {"a": [0.9, 0.91, 0.92], "b": [0.8, 0.811, 0.819], "c": [0.3, 0.9, 0.6]}
+    found = verdict(compare(results))
+    assert found.mark == "uncertain"
+    assert "certainly better than b (p < 0.001), but not certainly than c" in found.certainty
+
+
+def test_two_seeds_are_too_few(compare):
+    found = verdict(compare({"good": [0.9, 0.91], "bad": [0.1, 0.11]}))
+    assert found.mark == "too few seeds"
+    assert "2 common seeds, and a test needs 3" in found.certainty
+
+
+def test_equal_differences_are_not_certain(compare):
+    found = verdict(compare({"a": [0.5, 0.6, 0.7], "b": [0.4, 0.5, 0.6]}))
+    assert found.mark == "uncertain"
+    assert "in all seeds the difference to b is the same" in found.certainty
+
+
+def test_runs_without_accuracy_are_compared_by_their_loss(compare):
+    options = {"column": "global/loss"}
+    found = verdict(compare({"high": [0.9, 0.91, 0.92], "low": [0.5, 0.511, 0.519]}, **options))
+    assert found.mark == "certain"
+    assert found.result.startswith("low is best: global/loss 0.51 [")
+    assert "0.4 [0.3975, 0.4025] below high" in found.result
+
+
+def test_failed_runs_are_counted_and_compared_with_nothing(compare, tmp_path):
+    content = compare({"only": [0.5, 0.6, 0.7]})
+    write_run(tmp_path / "broken", choices={"algorithm": "broken"})
+    found = Content([*content.runs, read_run(tmp_path / "broken")])
+    assert (
+        verdict(found).certainty
+        == "There is nothing to compare: other settings without a result: 1."
+    )
+    assert "1 of 4 runs" in render(found)
+    assert verdict(Content(found.runs[-1:])).result == "No run has a result."
+    parse(render(Content(found.runs[-1:])))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_all_sections_and_every_chart_has_marks(page, name):
+    found = page(name)
+    sections = {heading.text for heading in found.all("h2")}
+    assert sections >= EVERYWHERE | {"Summary", "Configuration"}
+    assert ("Tests" in sections) == (name != "run")
+    assert not sections & {"Virtual time", "Lost clients", "Plan by round"}
+    charts = found.having("chart")
+    assert len(charts) >= (5 if name == "run" else 8)
+    for chart in charts:
+        marks = chart.having("mark")
+        assert marks, chart.attributes["aria-label"]
+        assert all(mark.attributes["data-tip"] for mark in marks)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_needs_no_network(pages, page, name):
+    text = (pages / f"{name}.html").read_text(encoding="utf-8")
+    body = text[: text.index('<h2 id="configuration"')]
+    assert not re.search(r"https?:|url\(|@import|//[a-z]", body)
+    for element in page(name).all():
+        assert not {"src", "srcset", "action"} & element.attributes.keys()
+        assert element.attributes.get("href", "#").startswith("#")
+    policies = [e for e in page(name).all("meta") if "http-equiv" in e.attributes]
+    assert [p.attributes["content"].split(";")[0] for p in policies] == ["default-src 'none'"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_can_be_read_aloud(page, name):
+    found = page(name)
+    levels = [int(h.tag[1]) for h in found.all("h1", "h2", "h3")]
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    ids = [e.attributes["id"] for e in found.all() if "id" in e.attributes]
+    assert len(ids) == len(set(ids))
+    assert {e.attributes["href"][1:] for e in found.all("a")} <= set(ids)
+    for table in found.all("table"):
+        assert next(table.all("caption")).text
+        assert all(cell.attributes.get("scope") in {"col", "row"} for cell in table.all("th"))
+    for figure in found.all("figure"):
+        assert next(figure.all("figcaption")).text
+        assert next(figure.all("svg")).tag
+        # The same values as a table.
+        assert len(list(next(figure.all("table")).all("tr"))) > 1
+
+
+def test_text_from_files_is_escaped(tmp_path):
+    evil = "<script>alert(1)</script>"
+    for seed, value in enumerate((0.5, 0.6)):
+        clients = [{"round": 1, "client_id": 0, "local/accuracy": 0.5, "reason": evil}]
+        config = {"seed": seed, "note": f'{evil}"&{value}', "trainer": {evil: evil}}
+        choices = {"algorithm": f'{evil}"{seed}', "data": evil}
+        rows = accuracies(0.1, value)
+        rows[1]["plan/strategy"] = evil
+        folder = tmp_path / f"<b>{seed}"
+        write_run(folder, config=config, choices=choices, rows=rows, clients=clients)
+    text = render(Content(find_runs([tmp_path])))
+    page = parse(text)
+    assert len(list(page.all("script"))) == 1
+    assert not list(page.all("b"))
+    assert evil not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_sections_that_need_data_are_there_with_them(tmp_path):
+    rows = accuracies(0.1, 0.5, 0.6, 0.7)
+    for n, row in enumerate(rows[1:], start=1):
+        row |= {"cohort/clients": 8, "cohort/rejected": n, "cohort/dropped": 0}
+        row |= {"clock/seconds": 60.0 * n, "clock/staleness": 0.5 * n, "clock/in_flight": 3}
+        row |= {"plan/batch_size": 10 * n, "plan/strategy": "ddp" if n > 1 else "single"}
+    page = parse(render(Content([read_run(write_run(tmp_path / "run", rows=rows))])))
+    sections = {s.attributes["aria-labelledby"]: s for s in page.all("section")}
+    assert not {"clients", "partition", "tests"} & sections.keys()
+    lost = sections["lost-clients"]
+    assert next(lost.all("h3")).text == "Clients rejected in each round"
+    assert lost.text.endswith("this run 24 6 0 0 25 %")
+    assert "from 1: single, from 2: ddp" in sections["plan-by-round"].text
+    assert "over virtual time" in sections["curves"].text
+    assert "this run 3 min" in sections["virtual-time"].text
+    # 60 % after two rounds of 2 s, 2 MB and a virtual minute each.
+    assert "60 % 2 4 s 4 MB 2 min 1" in sections["costs-to-a-target"].text
+
+
+def test_a_sweep_and_every_run_of_it_leave_a_report(swept):
+    assert "9 runs, 3 settings" in (swept / "report.html").read_text(encoding="utf-8")
+    for job in range(9):
+        page = parse((swept / str(job) / "report.html").read_text(encoding="utf-8"))
+        assert {heading.text for heading in page.all("h2")} >= EVERYWHERE
+
+
+def test_the_command_writes_the_page(swept, tmp_path, capsys):
+    path = tmp_path / "page.html"
+    assert main([str(swept / "0"), str(swept / "1"), f"output={path}"]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    assert "2 runs, 1 settings" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no folder given"),
+        (["nowhere"], "nowhere: no such folder"),
+        (["--fast", "nowhere"], "--fast: unknown"),
+        (["file=x.html", "nowhere"], "file=x.html: unknown; output=FILE"),
+        ([".", "output="], "output=: one file name is needed"),
+        (["."], "holds no run"),
+    ],
+)
+def test_a_wrong_command_is_one_message(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
