@@ -3,6 +3,7 @@
 The config is checked before torch and Lightning are imported, which takes seconds.
 """
 
+import logging
 import os
 import sys
 import traceback
@@ -11,16 +12,21 @@ from pathlib import Path
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from flfast.checkpoints.signals import StoppedError
 from flfast.config.check import check
 from flfast.config.command_line import check_overrides
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
-from flfast.config.phases import compose_phases
+from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_resume
 from flfast.config.run_folder import locked_folder, release_folders
+from flfast.sweeps.finished import finished_result, remove_result, write_result
+
+log = logging.getLogger("flfast.train")  # as `python -m`, too
 
 _INSTALLED = Path(__file__).parent / "conf"
 CONF = str(_INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "conf")
@@ -30,10 +36,46 @@ CONF = str(_INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "c
 def _run(config: DictConfig) -> float | None:
     check(config)
     phases = compose_phases(config)
-    check_resume(phases[0].config, Path(HydraConfig.get().runtime.output_dir))
+    hydra_config = HydraConfig.get()
+    folder = Path(hydra_config.runtime.output_dir)
+    if hydra_config.mode == RunMode.MULTIRUN:
+        return _run_job(phases, folder, hydra_config.sweep.dir)
+    check_resume(phases[0].config, folder)
+    return _train(phases)
+
+
+def _run_job(phases: list[Phase], folder: Path, sweep_dir: str) -> float | None:
+    """Run a job of a sweep, unless a sweep that is resumed has finished it."""
+    config = phases[0].config
+    if config.resume == "auto" and not _shares_world():
+        result = finished_result(folder, config)
+        if result is not None:
+            log.info("%s: finished before", folder)
+            return result.value
+    check_resume(config, folder, setting=f"hydra.sweep.dir={sweep_dir}")
+    remove_result(folder)
+    try:
+        value = _train(phases)
+    except StoppedError:
+        log.warning(
+            "to go on with the sweep, repeat the command with: resume=auto hydra.sweep.dir=%s",
+            sweep_dir,
+        )
+        raise
+    write_result(folder, config, value)
+    return value
+
+
+def _train(phases: list[Phase]) -> float | None:
     from flfast.setup.launch import run  # imports torch
 
     return run(phases)
+
+
+def _shares_world() -> bool:
+    """Whether torchrun or srun started other ranks, which do not see that a job has finished."""
+    sizes = (os.environ.get(name, "1") for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
+    return any(int(size) > 1 for size in sizes)
 
 
 def main() -> None:
@@ -64,7 +106,9 @@ def main() -> None:
 def _while_composing(error: Exception) -> bool:
     """Whether Hydra failed while composing: its assertions can fail on the user's overrides."""
     frames = traceback.extract_tb(error.__traceback__)
-    return not any(frame.filename == __file__ and frame.name == "_run" for frame in frames)
+    of_a_run = any(frame.filename == __file__ and frame.name == "_run" for frame in frames)
+    # Hydra raises the error of a sweep's job here; the job may have been in another process.
+    return not of_a_run and not any(frame.name == "return_value" for frame in frames)
 
 
 if __name__ == "__main__":

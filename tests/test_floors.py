@@ -25,6 +25,7 @@ FLOORS = (
     {"checkpoints"},
     {"config"},
     {"setup"},
+    {"sweeps"},
     {"train"},
     {"doctor"},
 )
@@ -34,12 +35,14 @@ HYDRA = {
     "flfast.train",
     "flfast.setup.*",
     "flfast.config.*",
+    "flfast.sweeps.*",
     "flfast.callbacks.comparison",
     "flfast.callbacks.sweep",
 }
 TORCH_FREE = {
     "flfast.train",
     "flfast.config.*",
+    "flfast.sweeps.*",
     "flfast.options",
     "flfast.plan",
     "flfast.checkpoints.folders",

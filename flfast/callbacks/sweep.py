@@ -44,6 +44,7 @@ class Job(NamedTuple):
         history: rows of `metrics.csv`, values as text.
         failed: whether the job raised, or wrote no row that can be read.
         optimized: the column whose last value Hydra's sweeper got.
+        error: message of the error that the job raised, in one line.
     """
 
     num: int
@@ -51,6 +52,7 @@ class Job(NamedTuple):
     history: list[Row]
     failed: bool
     optimized: str
+    error: str = ""
 
 
 class Spread(NamedTuple):
@@ -81,13 +83,15 @@ def _read_job(hydra_dir: Path) -> Job | None:
         history.clear()
         log.warning("job %s is not compared: %s", num, error)
     config = OmegaConf.load(hydra_dir / "config.yaml")
+    mark = hydra_dir / FAILED_MARK
     optimized = OmegaConf.select(config, "optimized_metric", default="auto")
     return Job(
         num=int(num),
         overrides={key.lstrip("+"): value for key, _, value in (w.partition("=") for w in words)},
         history=history,
-        failed=not history or (hydra_dir / FAILED_MARK).exists(),
+        failed=not history or mark.exists(),
         optimized=validation_column(history) if optimized == "auto" else optimized,
+        error=mark.read_text(encoding="utf-8") if mark.exists() else "",
     )
 
 

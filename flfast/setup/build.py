@@ -39,6 +39,7 @@ from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.plan import RoundPlan
 from flfast.randomness import seed_torch
 from flfast.setup.plans import choose_strategy
+from flfast.setup.preload import data_source
 from flfast.setup.user_code import named, place
 from flfast.state.optimizer_state import LOCAL_MESSAGE, state_tensors, trial_step
 from flfast.state.tree import Tree
@@ -56,7 +57,7 @@ def build_data(config: DictConfig) -> FederatedDataModule:
         log.warning("loader.pin_memory=True changes nothing: there is no GPU")
         loading = loading._replace(pin_memory=False)
     data = FederatedDataModule(
-        instantiate(config.data),
+        data_source(config),
         instantiate(config.partition),
         seed=config.seed,
         split=Split(**config.split, clients=config.sampler.get("holdout_clients", 0)),
