@@ -1,7 +1,8 @@
 """The table of a packed sweep on a terminal, while it runs. Torch-free."""
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,7 +31,15 @@ class JobTable:
     def __init__(self, jobs: Sequence[tuple[int, Path, DictConfig]]) -> None:
         self._jobs = jobs
         console = Console()
-        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._live: Live | None = None
+        if console.is_terminal:
+            self._live = Live(
+                console=console,
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
 
     def __enter__(self) -> "JobTable":
         if self._live is not None:
@@ -46,6 +55,15 @@ class JobTable:
         if self._live is not None:
             self._live.stop()
 
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Context in which other lines can be written."""
+        if self._live is not None:
+            self._live.stop()
+        yield
+        if self._live is not None:
+            self._live.start()
+
     def update(self, running: Collection[int], results: Mapping[int, JobReturn]) -> None:
         """Show which jobs run, wait, or have ended."""
         if self._live is not None:
@@ -57,13 +75,14 @@ def job_table(
     running: Collection[int],
     results: Mapping[int, JobReturn],
 ) -> Table:
-    """A row per job: its overrides, its state, its rounds and its validation."""
+    """A row per job: the overrides that not all have, state, rounds and validation."""
+    shared = set.intersection(*(set(config.hydra.overrides.task) for *_, config in jobs))
     table = empty_table(["job", "overrides", "state"], ["round", "validation"])
     for num, folder, config in jobs:
         state = "runs" if num in running else "waits"
         if num in results:
             state = "done" if results[num].status == JobStatus.COMPLETED else "failed"
-        words = " ".join(config.hydra.overrides.task)
+        words = " ".join(word for word in config.hydra.overrides.task if word not in shared)
         rounds, value = ("", "") if state == "waits" else _reached(folder, config)
         style = "bold red" if state == "failed" else ""
         table.add_row(f"{num}", Text(words), Text(state, style=style), rounds, value)

@@ -16,8 +16,8 @@ from omegaconf import DictConfig, open_dict
 
 from flfast.checkpoints.signals import EXIT_STOPPED, StoppedError, StopRequests
 from flfast.sweeps.forked_job import mark_failed, run_forked
+from flfast.sweeps.job_lines import SweepProgress
 from flfast.sweeps.live import JobTable
-from flfast.sweeps.progress import SweepProgress
 from flfast.sweeps.workers import Slot, one_rank_each, slots
 
 log = logging.getLogger(__name__)
@@ -177,9 +177,10 @@ class _Pack:
             result.return_value = error
             mark_failed(job.folder, error)
         self._results[job.num] = result
-        for callback in self._context.callbacks.callbacks:
-            if isinstance(callback, SweepProgress):
-                callback.show(job.config, result)
+        with self._table.hidden():
+            for callback in self._context.callbacks.callbacks:
+                if isinstance(callback, SweepProgress):
+                    callback.show(job.config, result)
 
 
 class _StopJobs(StopRequests):

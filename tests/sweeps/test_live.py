@@ -10,7 +10,7 @@ from flfast.sweeps.live import job_table
 def test_a_row_per_job(tmp_path):
     jobs = []
     for num in range(4):
-        config = {"rounds": 9, "hydra": {"overrides": {"task": [f"seed={num}"]}}}
+        config = {"rounds": 9, "hydra": {"overrides": {"task": [f"seed={num}", "rounds=9"]}}}
         jobs.append((num, tmp_path / str(num), OmegaConf.create(config)))
     (tmp_path / "1").mkdir()
     table = RoundTable(tmp_path / "1" / "metrics.csv", COLUMNS)

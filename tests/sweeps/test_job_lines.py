@@ -8,7 +8,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from flfast.sweeps.finished import RESULT
-from flfast.sweeps.progress import SweepProgress, read_space
+from flfast.sweeps.job_lines import SweepProgress, read_space
 
 BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
