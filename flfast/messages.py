@@ -10,6 +10,16 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
+def one_line(error: BaseException) -> str:
+    """The whole message of an error in one line; with its type, unless a value was wrong.
+
+    >>> one_line(ValueError("rounds=0:  must be >= 1")), one_line(ZeroDivisionError("by zero"))
+    ('rounds=0: must be >= 1', 'ZeroDivisionError: by zero')
+    """
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: {text}"
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Add the path to an `OSError` that names none, such as that of a full disk."""

@@ -28,6 +28,7 @@ FLOORS = (
     {"config"},
     {"setup"},
     {"saved"},
+    {"sweeps"},
     {"train", "api"},
     {"doctor", "watch", "evaluate", "export"},
 )
@@ -38,6 +39,7 @@ HYDRA = {
     "flfast.api.*",
     "flfast.setup.*",
     "flfast.config.*",
+    "flfast.sweeps.*",
     "flfast.callbacks.comparison",
     "flfast.watch.*",
 }
@@ -48,6 +50,7 @@ TORCH_FREE = {
     "flfast.api.running",
     "flfast.api.result",
     "flfast.config.*",
+    "flfast.sweeps.*",
     "flfast.options",
     "flfast.plan",
     "flfast.checkpoints.folders",

@@ -115,7 +115,7 @@ def _run(composed: DictConfig, own: Own, folder: str | Path | None) -> Run:
             phases = compose_phases(config, job.compose)
         except HydraException as error:
             raise ConfigError(message(error, job.overrides, conf=CONF)) from None
-        check_resume(phases[0].config, place, key="folder")
+        check_resume(phases[0].config, place, setting=f"folder={place}")
         _write(job)
         _start(phases, job)
     return Run(place, own)

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from flfast.callbacks.comparison_figure import draw_comparison
 from flfast.callbacks.screen import cell, empty_table, screen
+from flfast.messages import one_line
 from flfast.report.page import report_or_warn
 from flfast.results.criterion import shown_columns
 from flfast.results.durations import readable
@@ -55,7 +56,8 @@ class SweepComparison(Callback):
         if config.hydra.mode == RunMode.MULTIRUN:
             mark = Path(config.hydra.runtime.output_dir) / config.hydra.output_subdir / FAILED_MARK
             if job_return.status == JobStatus.FAILED:
-                mark.touch()
+                error = job_return._return_value  # noqa: SLF001 - return_value raises it
+                mark.write_text(one_line(error), encoding="utf-8")
             else:
                 mark.unlink(missing_ok=True)
 
@@ -75,6 +77,10 @@ def write_comparison(sweep_dir: Path) -> None:
     console.print(_job_table(jobs, target))
     if any(len(seeds) > 1 for seeds in group_by_settings(jobs).values()):
         console.print(_seed_table(jobs, target))
+    for job in jobs:
+        if job.failed:  # soft-wrapped, so that the message stays a line
+            line = f"job {job.num} failed: {job.error or 'it wrote no numbers'}"
+            console.print(Text(line, style="red"), soft_wrap=True)
     # Soft-wrapped, so that the path can be copied.
     console.print(Text(str(sweep_dir), style="bold"), soft_wrap=True)
     _write_csv(jobs, target, sweep_dir / "comparison.csv")

@@ -11,13 +11,14 @@ from flfast.checkpoints.folders import checkpoint_folders, find_checkpoints
 from flfast.config.errors import ConfigError
 
 
-def check_resume(config: DictConfig, run_dir: Path, *, key: str = "hydra.run.dir") -> None:
+def check_resume(config: DictConfig, run_dir: Path, *, setting: str | None = None) -> None:
     """Refuse to resume another experiment, and to overwrite another run's checkpoints.
 
     Args:
-        config: of the first phase.
-        run_dir: folder of the run.
-        key: the setting that names the folder, for messages.
+        config: of the run.
+        run_dir: its folder.
+        setting: what the user would change to get another folder, for messages; by default
+            `hydra.run.dir=` and the folder.
 
     Raises:
         ConfigError: with all differences between the configs, if `resume` is set; also if there
@@ -27,8 +28,8 @@ def check_resume(config: DictConfig, run_dir: Path, *, key: str = "hydra.run.dir
         restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by torchrun
         if checkpoint_folders(run_dir) and not restarted:
             raise ConfigError(
-                f"{key}={run_dir} already holds a run's checkpoints; allowed: resume=auto "
-                f"to continue that run, or another folder"
+                f"{setting or f'hydra.run.dir={run_dir}'} already holds a run's checkpoints; "
+                f"allowed: resume=auto to continue that run, or another folder"
             )
         return
     try:

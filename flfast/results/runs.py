@@ -35,6 +35,7 @@ class RunRecord(NamedTuple):
         config: nested, interpolations unresolved.
         history: rows of `metrics.csv`, values as text.
         failed: whether the run raised, or wrote no row that can be read.
+        error: message of the error that a job of a sweep raised, in one line.
         optimized: the column whose last value Hydra's sweeper got.
     """
 
@@ -45,6 +46,7 @@ class RunRecord(NamedTuple):
     config: dict[str, Any]
     history: list[Row]
     failed: bool
+    error: str
     optimized: str
 
     @property
@@ -74,6 +76,7 @@ def read_run(folder: Path) -> RunRecord:
         history.clear()
         log.warning("%s is not compared: %s", folder, error)
     optimized = str(config.get("optimized_metric", "auto"))
+    mark = hydra_dir / FAILED_MARK
     return RunRecord(
         folder=folder,
         num=num if isinstance(num, int) else None,
@@ -85,7 +88,8 @@ def read_run(folder: Path) -> RunRecord:
         },
         config=config,
         history=history,
-        failed=not history or (hydra_dir / FAILED_MARK).exists(),
+        failed=not history or mark.exists(),
+        error=mark.read_text(encoding="utf-8") if mark.exists() else "",
         optimized=validation_column(history) if optimized == "auto" else optimized,
     )
 

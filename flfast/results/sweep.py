@@ -30,6 +30,7 @@ class Job(NamedTuple):
         history: rows of `metrics.csv`, values as text.
         failed: whether the job raised, or wrote no row that can be read.
         optimized: the column whose last value Hydra's sweeper got.
+        error: message of the error that the job raised, in one line.
     """
 
     num: int
@@ -37,6 +38,7 @@ class Job(NamedTuple):
     history: list[Row]
     failed: bool
     optimized: str
+    error: str = ""
 
 
 class Spread(NamedTuple):
@@ -57,7 +59,7 @@ def _read_job(folder: Path) -> Job | None:
     if run.num is None:
         # A single run that happens to lie in the sweep folder.
         return None
-    return Job(run.num, run.overrides, run.history, run.failed, run.optimized)
+    return Job(run.num, run.overrides, run.history, run.failed, run.optimized, run.error)
 
 
 def varying_keys(jobs: Sequence[Job]) -> list[str]:

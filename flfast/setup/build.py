@@ -41,6 +41,7 @@ from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.plan import RoundPlan
 from flfast.randomness import seed_torch
 from flfast.setup.plans import choose_strategy
+from flfast.setup.preload import data_source
 from flfast.setup.user_code import named, place
 from flfast.state.optimizer_state import LOCAL_MESSAGE, state_tensors, trial_step
 from flfast.state.tree import Tree
@@ -72,7 +73,7 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
 def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
     given = own.take(config, "data")
     if given is None:
-        return instantiate(config.data)
+        return data_source(config)
     return (lambda: given) if isinstance(given, Examples) else given
 
 

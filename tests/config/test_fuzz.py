@@ -35,7 +35,7 @@ TINY = (
 ).split()
 SHAPES = {"cnn": "[1,16,16]", "lenet": "[1,28,28]", "resnet18": "[3,8,8]"}
 # Not installed with flfast, or nothing without an option that must be given.
-LEFT_OUT = {"wandb", "mlflow", "custom", "experiment", "hydra"}
+LEFT_OUT = {"wandb", "mlflow", "custom", "experiment", "hparams_search", "hydra"}
 # A large value of these is a long run, which is what was asked for.
 LONG = {"rounds", "local_epochs", "local_steps", "finetune_epochs", "head_epochs", "inner_steps"}
 # Of stop=target, sampler=from_file and devices=from_trace.

@@ -1,0 +1,72 @@
+"""Does once, before jobs are forked, what is the same for all of them: imports and data."""
+
+import importlib
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from flfast.config.check import check
+from flfast.config.errors import ConfigError
+from flfast.datamodules.examples import Examples
+from flfast.injection import asks_for
+
+log = logging.getLogger(__name__)
+
+_LATER = ("flfast.setup.launch", "flfast.engines.auto", "torch.fx.experimental.proxy_tensor")
+"""Modules that a run imports when it needs them, and that take long."""
+
+_loaded: dict[str, Examples] = {}
+"""Examples by the config of their source."""
+
+
+def preload(configs: Sequence[DictConfig]) -> None:
+    """Import what the runs will need, and load the data that several of them share.
+
+    Data that depend on the seed are left to the runs. Torch has one thread here: a forked
+    process has no copy of a pool of threads.
+
+    Args:
+        configs: of all runs.
+    """
+    from flfast.engines.fused.graph.executor import choice, wanted
+
+    for name in _LATER:
+        importlib.import_module(name)
+    torch.set_num_threads(1)
+    for config in configs[:1]:
+        with suppress(ConfigError):  # the jobs say so; the signatures that it read stay in memory
+            check(OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]))
+    # The trial compiles the kernels, if that has not been done on this machine. It calls autograd,
+    # which would start a thread for each GPU here.
+    fused = any("Eager" not in config.engine["_target_"] for config in configs)
+    if fused and not torch.cuda.device_count():
+        choice(wanted())
+    keys = [_key(config) for config in configs]
+    for config, key in zip(configs, keys, strict=True):
+        if key in _loaded or keys.count(key) == 1:
+            continue
+        try:
+            source = instantiate(config.data)
+            if not asks_for(source, "seed"):
+                _loaded[key] = source()
+        except Exception as error:  # noqa: BLE001 - the jobs say so, with a better message
+            log.debug("the jobs load their data themselves: %s", error)
+
+
+def data_source(config: DictConfig) -> Callable[..., Examples]:
+    """The function that returns the run's examples, which `preload` may have loaded."""
+    examples = _loaded.get(_key(config))
+    if examples is not None:
+        return lambda: examples
+    source: Callable[..., Examples] = instantiate(config.data)
+    return source
+
+
+def _key(config: DictConfig) -> str:
+    node: Any = OmegaConf.to_yaml(config.data, resolve=True)
+    return str(node)

@@ -1,0 +1,1 @@
+"""Sweeps: finished jobs are not run again, a line for each job, jobs side by side."""

@@ -1,0 +1,1 @@
+"""flfast's plugin of Hydra. Hydra finds launchers in the namespace `hydra_plugins` only."""
