@@ -39,6 +39,7 @@ from flfast.setup.build import (
     check_server_data,
     initial_weights,
 )
+from flfast.setup.loggers import end_records
 from flfast.setup.machinery import Machinery, build_machinery
 from flfast.setup.optimized_metric import optimized_metric, use_metrics
 from flfast.setup.resume import (
@@ -93,6 +94,8 @@ def run_experiment(
         if message is None:
             raise
         raise OneRankError(message) from error
+    finally:
+        end_records(federation.loggers)
     value = history[-1].get(optimized_metric(phases[0].config, federation.algorithm))
     return None if value is None else float(value)
 

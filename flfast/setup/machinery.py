@@ -26,9 +26,9 @@ from flfast.injection import call_with
 from flfast.lit.trainers import Trainers
 from flfast.setup.batch_size import Components
 from flfast.setup.build import build_callbacks, build_trainer, check_sharding
+from flfast.setup.loggers import build_loggers
 from flfast.setup.optimized_metric import check_metrics
 from flfast.setup.plans import build_plans
-from flfast.setup.resume import build_loggers
 from flfast.setup.robustness import build_channel
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Machinery(NamedTuple):
         engine: of this rank.
         plans: (round, rows so far) -> plan.
         callbacks: of rounds and of local training.
-        loggers: Lightning's.
+        loggers: Lightning's, on rank 0.
         title: one line for figures and tables.
     """
 
@@ -67,7 +67,8 @@ def build_machinery(
     callbacks = build_callbacks(config)
     make_trainer = partial(build_trainer, phases, callbacks, job.folder, world)
     plans = build_plans(phases, module.model)
-    loggers = build_loggers(config, checkpoint)
+    # Loggers of other ranks would write nothing, but make the same database at the same time.
+    loggers = build_loggers(config, checkpoint) if world.rank == 0 else []
     states, records = (
         make_states(config.client_states, job.folder / name, world)
         for name in ("client_states", "records")

@@ -5,8 +5,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import instantiate
-from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.checkpoints.compatibility import digest
@@ -27,8 +25,6 @@ log = logging.getLogger(__name__)
 
 _HARDWARE = ("callbacks", "engine", "loader", "strategy", "threads", "trainer")
 """Keys that `engine=auto` and `micro_batch=auto` depend on, besides `schedule.phases`."""
-
-_LOGGER_IDS = {"WandbLogger": "id", "MLFlowLogger": "run_id"}
 
 
 def shared_folder(folder: Path, world: World) -> Path:
@@ -133,30 +129,6 @@ def changed_hardware(
 def _plain_values(config: DictConfig) -> dict[str, Any]:
     plain: Any = OmegaConf.to_container(config, resolve=True)
     return plain
-
-
-def build_loggers(config: DictConfig, checkpoint: Checkpoint | None) -> list[Logger]:
-    """The configured loggers; those of a resumed run continue its records."""
-    nodes = instantiate(_logger_nodes(config, checkpoint))
-    loggers = [logger for logger in nodes.values() if logger]
-    for logger in loggers:
-        logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
-    return loggers
-
-
-def _logger_nodes(config: DictConfig, checkpoint: Checkpoint | None) -> Any:
-    nodes: Any = OmegaConf.to_container(config.logger, resolve=True) if config.logger else {}
-    if checkpoint is None:
-        return nodes
-    for node in filter(None, nodes.values()):
-        name = node["_target_"].rpartition(".")[2]
-        run_id = checkpoint.about["loggers"].get(name)
-        if name in _LOGGER_IDS and run_id and node.get(_LOGGER_IDS[name]) is None:
-            node[_LOGGER_IDS[name]] = run_id
-            node |= {"resume": "allow"} if name == "WandbLogger" else {}
-        if name == "TensorBoardLogger":  # hides records of rounds after the checkpoint
-            node["purge_step"] = checkpoint.round_idx + 1
-    return nodes
 
 
 def resolved_sizes(before: list[Phase], after: list[Phase]) -> dict[str, int]:

@@ -45,4 +45,4 @@ def test_loggers_write_below_the_run_folder(composed, tmp_path, option):
 
 
 def test_mlflow_keeps_its_store_below_the_run_folder(composed, tmp_path):
-    assert composed("mlflow").mlflow.tracking_uri == f"file:{tmp_path}/mlruns"
+    assert composed("mlflow").mlflow.tracking_uri == f"sqlite:///{tmp_path}/mlflow.db"

@@ -1,0 +1,50 @@
+"""Builds a run's loggers; those of a resumed run continue its records."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from hydra.utils import instantiate
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers.wandb import WandbLogger
+from omegaconf import DictConfig, OmegaConf
+
+from flfast.checkpoints.folders import Checkpoint
+
+_LOGGER_IDS = {"WandbLogger": "id", "MLFlowLogger": "run_id"}
+
+
+def build_loggers(config: DictConfig, checkpoint: Checkpoint | None) -> list[Logger]:
+    """The configured loggers; those of a resumed run continue its records."""
+    nodes, continued = _logger_nodes(config, checkpoint)
+    loggers = {name: logger for name, logger in instantiate(nodes).items() if logger}
+    for name, logger in loggers.items():
+        if name not in continued:  # MLflow refuses settings that differ, such as more rounds
+            logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
+    return list(loggers.values())
+
+
+def _logger_nodes(config: DictConfig, checkpoint: Checkpoint | None) -> tuple[Any, set[str]]:
+    """Nodes of the loggers by name, and the names of those that continue a record by its id."""
+    nodes: Any = OmegaConf.to_container(config.logger, resolve=True) if config.logger else {}
+    continued: set[str] = set()
+    if checkpoint is None:
+        return nodes, continued
+    for key, node in nodes.items():
+        if not node:
+            continue
+        name = node["_target_"].rpartition(".")[2]
+        run_id = checkpoint.about["loggers"].get(name)
+        if name in _LOGGER_IDS and run_id and node.get(_LOGGER_IDS[name]) is None:
+            node[_LOGGER_IDS[name]] = run_id
+            continued.add(key)
+            node |= {"resume": "allow"} if name == "WandbLogger" else {}
+        if name == "TensorBoardLogger":  # hides records of rounds after the checkpoint
+            node["purge_step"] = checkpoint.round_idx + 1
+    return nodes, continued
+
+
+def end_records(loggers: Iterable[Logger]) -> None:
+    """Write what W&B has not written: it waits for Python's exit, which ranks do not reach."""
+    for logger in loggers:
+        if isinstance(logger, WandbLogger):
+            logger.experiment.finish()
