@@ -130,7 +130,8 @@ def typed(value):
 def run(overrides, folder):
     """(exit code, what the user read) of the command, in this process."""
     said = io.StringIO()
-    handlers = list(logging.getLogger().handlers)
+    # A file's handler that Hydra closes would open the file again, and nobody would close it.
+    handlers = [h for h in logging.getLogger().handlers if not isinstance(h, logging.FileHandler)]
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of huge numbers
         patch.setattr(sys, "argv", ["flfast", *overrides, f"hydra.run.dir={folder}"])
