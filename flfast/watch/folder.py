@@ -15,6 +15,7 @@ _RECENT = 10
 """Rounds whose median duration predicts the rest."""
 
 _WARNINGS = 3
+_END = 20  # lines of the log
 
 
 class Progress(NamedTuple):
@@ -26,6 +27,7 @@ class Progress(NamedTuple):
         rounds: that it shall have.
         history: rows of `metrics.csv`, values as text; empty before round 0.
         runs: whether a process works in the folder.
+        ended: whether it has ended on purpose before its last round.
         warnings: its last warnings.
     """
 
@@ -34,6 +36,7 @@ class Progress(NamedTuple):
     rounds: int
     history: list[Row]
     runs: bool
+    ended: bool
     warnings: list[str]
 
     @property
@@ -57,7 +60,7 @@ class Progress(NamedTuple):
         """One word: `starts`, `runs`, `done` or `stopped`."""
         if self.runs:
             return "runs" if self.history else "starts"
-        return "done" if self.last >= self.rounds else "stopped"
+        return "done" if self.ended or self.last >= self.rounds else "stopped"
 
 
 def _seconds(row: Row) -> float:
@@ -76,22 +79,25 @@ def read_progress(folder: Path) -> Progress:
     rounds = OmegaConf.select(config, "rounds")
     if OmegaConf.select(config, "trainer.fast_dev_run", default=False):
         rounds = 1
+    lines = _log(folder)
     return Progress(
         folder=folder,
         overrides=[str(word) for word in OmegaConf.load(hydra / "overrides.yaml")],
         rounds=int(rounds),
         history=list(read_rows(folder / "metrics.csv")),
         runs=is_locked(folder),
-        warnings=_warnings(folder),
+        ended=any("[INFO] - ends after round " in line for line in lines[-_END:]),
+        warnings=[text for _, mark, text in map(_warning, lines) if mark][-_WARNINGS:],
     )
 
 
-def _warnings(folder: Path) -> list[str]:
-    """The last lines of the log that warn, without the time."""
-    logs = sorted(folder.glob("*.log"))
-    lines = logs[-1].read_text(encoding="utf-8", errors="replace").splitlines() if logs else []
-    found = (line.partition("[WARNING] - ") for line in lines)
-    return [text for _, mark, text in found if mark][-_WARNINGS:]
+def _log(folder: Path) -> list[str]:
+    path = folder / "train.log"
+    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+
+
+def _warning(line: str) -> tuple[str, str, str]:
+    return line.partition("[WARNING] - ")
 
 
 def jobs_of(folder: Path) -> list[Path]:

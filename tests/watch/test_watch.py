@@ -78,6 +78,14 @@ def test_it_says_what_a_run_does_now(folder, log):
     assert read_progress(folder).status == "done"
 
 
+def test_a_run_that_ends_early_is_done(folder, log):
+    log(0)
+    assert read_progress(folder).status == "stopped"
+    line = "[2026-11-22 10:00:00,000][flfast.federation.loop][INFO] - ends after round 0 of 4: .."
+    (folder / "train.log").write_text(f"{line}\n")
+    assert read_progress(folder).status == "done"
+
+
 def test_warnings_are_shown(folder, log):
     log(0)
     line = "[2026-11-22 10:00:00,000][flfast.federation.loop][WARNING] - round 1: clients [3] ..."
