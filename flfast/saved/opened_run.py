@@ -20,11 +20,11 @@ from flfast.lit.trainers import Trainers
 from flfast.plan import RoundPlan
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.batch_size import Components
-from flfast.setup.build import build_trainer
 from flfast.setup.experiment import build_components
 from flfast.setup.machinery import build_engine
 from flfast.setup.optimized_metric import use_metrics
 from flfast.setup.plans import build_plans
+from flfast.setup.trainer import build_trainer
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 from flfast.state.weights import by_name, load_weights, model_weights, read_state_dict

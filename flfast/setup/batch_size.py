@@ -14,10 +14,10 @@ from flfast.distributed.devices import num_devices
 from flfast.distributed.world import World
 from flfast.lit.local_module import LocalModule
 from flfast.plan import Batching, RoundPlan
-from flfast.setup.build import build_trainer
 from flfast.setup.memory_search import num_fitting
 from flfast.setup.memory_trial import Trial
 from flfast.setup.plans import choose_precision, choose_strategy
+from flfast.setup.trainer import build_trainer
 from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)

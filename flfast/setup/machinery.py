@@ -25,11 +25,12 @@ from flfast.federation.schedules.adaptive import Plans
 from flfast.injection import call_with
 from flfast.lit.trainers import Trainers
 from flfast.setup.batch_size import Components
-from flfast.setup.build import build_callbacks, build_trainer, check_sharding
+from flfast.setup.build import build_callbacks
 from flfast.setup.loggers import build_loggers
 from flfast.setup.optimized_metric import check_metrics
 from flfast.setup.plans import build_plans
 from flfast.setup.robustness import build_channel
+from flfast.setup.trainer import build_trainer, check_sharding
 
 log = logging.getLogger(__name__)
 
