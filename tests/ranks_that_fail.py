@@ -2,6 +2,7 @@
 
 import os
 import resource
+import sys
 import time
 
 from lightning.pytorch.callbacks import Callback
@@ -30,6 +31,7 @@ class FullDisk(Callback):
         if federation.engine.site.world.rank in self.ranks and plan.round_idx == 3:
             while not (federation.run_dir / "checkpoints" / "round-000002").exists():
                 time.sleep(0.001)
+            sys.dont_write_bytecode = True  # half a file would break the imports of later runs
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 
 

@@ -6,6 +6,7 @@ from benchmarks.kills import Case, tried
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ran_once")
 @pytest.mark.parametrize(
     ("algorithm", "engine", "strategy", "states", "pace"),
     [

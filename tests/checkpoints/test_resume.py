@@ -63,19 +63,22 @@ def events(folder):
     return path.read_text() if path.exists() else None
 
 
+SCAFFOLD, EAGER = "algorithm=scaffold", "engine=eager"  # which starts sooner
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
         ("engine=fused", "schedule=adaptive", "schedule.adapt.patience=1"),
         ("algorithm=scaffold", "engine=fused", "sampler=cyclic", "sampler.dropout=0.3"),
-        ("selection=oort", "selection.count=2", "sampler.fraction=0.7", "algorithm=scaffold"),
-        ("selection=power_of_choice", "selection.count=2", "algorithm=mime"),
-        ("algorithm=ditto", "engine=eager", "eval_every=2", FROM_THE_BEGINNING),
-        ("algorithm=fedadam", "engine=eager", "lr_schedule=exponential", "sampler=poisson"),
-        ("algorithm=feddf", "split.server_examples=50", "algorithm.server_steps=5"),
+        ("selection=oort", "selection.count=2", "sampler.fraction=0.7", SCAFFOLD, EAGER),
+        ("selection=power_of_choice", "selection.count=2", "algorithm=mime", EAGER),
+        ("algorithm=ditto", EAGER, "eval_every=2", FROM_THE_BEGINNING),
+        ("algorithm=fedadam", EAGER, "lr_schedule=exponential", "sampler=poisson"),
+        ("algorithm=feddf", "split.server_examples=50", "algorithm.server_steps=5", EAGER),
         ("local_optimizer_state=keep", "optimizer.momentum=0.9", "client_states=disk"),
         ("pace=buffered", "pace.buffer=2", "devices=lognormal", "devices.hazard=0.01"),
-        ("pace.keep_first=3", "devices=tiers"),
+        ("pace.keep_first=3", "devices=tiers", EAGER),
     ],
     ids=" ".join,
 )

@@ -333,7 +333,8 @@ def test_phases_may_switch_between_sharded_and_unsharded_models(flfast_run):
         "{from: 3, overrides: ['strategy=ddp']}]"
     )
     mixed = rows(flfast_run(*QUICK, "strategy=single", phases, run_dir="mixed"))
-    alone = rows(flfast_run(*QUICK, "strategy=single", run_dir="alone"))
+    own = ("strategy=single", "trainer.devices=1")
+    alone = rows(flfast_run(*QUICK, *own, run_dir="alone"))
     assert [row["plan/strategy"] for row in mixed[1:]] == ["single", "fsdp", "ddp/clients"]
     assert_same_numbers(mixed, alone)
 

@@ -12,6 +12,7 @@ The files of `run/` call this one, and it calls the rest of `graph/` in this ord
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import nullcontext
+from copy import deepcopy
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -46,9 +47,11 @@ class StepPrograms:
     def __init__(self, step: LocalStep) -> None:
         self.step = step
         device = next(step.model.parameters()).device
+        self._device_type = device.type
         self.recorder: Recorder | None = CudaGraphs(device) if device.type == "cuda" else None
         self._programs: OrderedDict[Hashable, Executor] = OrderedDict()
         self.splits: OrderedDict[Hashable, SplitStep | None] = OrderedDict()
+        self._traced: tuple[Hashable, GraphModule] | None = None
 
     def bind(
         self, kind: str, trees: list[Tree], *, single: list[Tree] | None = None
@@ -64,7 +67,7 @@ class StepPrograms:
         return BoundStep(self, kind, trees, single)
 
     def operators(self, kind: str, trees: list[Tree], rows: Tree) -> GraphModule:
-        """The traced step of one client.
+        """The traced step of one client, for the caller to change.
 
         Args:
             kind: see `bind`.
@@ -72,8 +75,15 @@ class StepPrograms:
             rows: of one step, each [B, ...].
         """
         *rest, batch = trees
-        with torch.inference_mode(mode=False):
-            return operators(getattr(self.step, kind), [*rest, {**batch, **rows}])
+        given = [*rest, {**batch, **rows}]
+        autocast = torch.is_autocast_enabled(self._device_type)
+        key = (kind, autocast, *map(_layout, given))
+        # The start of training asks for the same trace several times in a row.
+        if self._traced is None or self._traced[0] != key:
+            with torch.inference_mode(mode=False):
+                self._traced = key, operators(getattr(self.step, kind), given)
+        module = self._traced[1]
+        return GraphModule(module, deepcopy(module.graph))
 
     def program(self, key: Hashable, make: Callable[[], Executor], *, num_state: int) -> Executor:
         """The program of a key, compiled when it is first needed.
@@ -244,6 +254,12 @@ def _executor(module: GraphModule, trees: list[Tree], shared: tuple[bool, ...] |
     # Two widths show how the operators depend on the number of clients.
     pair = (rewritten(vmap_graph(module, singles, shared, width)) for width in (2, 3))
     return executor(*pair, sliced=sliced)
+
+
+def _layout(tree: Tree) -> tuple[Hashable, ...]:
+    """Everything of a tree that a trace depends on."""
+    pairs = zip(_names(tree), leaves(tree), strict=True)
+    return tuple((name, leaf.shape, leaf.stride(), leaf.dtype) for name, leaf in pairs)
 
 
 def _names(tree: Tree, prefix: str = "") -> Iterator[Any]:
