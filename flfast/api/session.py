@@ -44,7 +44,20 @@ def _logging(job: HydraJob) -> Iterator[None]:
     root = logging.getLogger()
     level = root.level
     handlers: list[logging.Handler] = []
-    if not root.handlers:
+    others = root.handlers[:]
+
+    def wanted(record: logging.LogRecord) -> bool:
+        """Whether the program's own level lets the record pass; ours is lower, for train.log."""
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None and logger is not root:
+            if logger.level:
+                return True
+            logger = logger.parent
+        return record.levelno >= level
+
+    for handler in others:
+        handler.addFilter(wanted)
+    if not others:
         handlers.append(logging.StreamHandler(sys.stdout))
     handlers.append(logging.FileHandler(job.folder / f"{hydra.job.name}.log", encoding="utf-8"))
     for handler in handlers:
@@ -55,6 +68,8 @@ def _logging(job: HydraJob) -> Iterator[None]:
         yield
     finally:
         root.setLevel(level)
+        for handler in others:
+            handler.removeFilter(wanted)
         for handler in handlers:
             root.removeHandler(handler)
             handler.close()
