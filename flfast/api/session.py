@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import torch
 
@@ -45,16 +46,7 @@ def _logging(job: HydraJob) -> Iterator[None]:
     level = root.level
     handlers: list[logging.Handler] = []
     others = root.handlers[:]
-
-    def wanted(record: logging.LogRecord) -> bool:
-        """Whether the program's own level lets the record pass; ours is lower, for train.log."""
-        logger: logging.Logger | None = logging.getLogger(record.name)
-        while logger is not None and logger is not root:
-            if logger.level:
-                return True
-            logger = logger.parent
-        return record.levelno >= level
-
+    wanted = partial(_is_wanted, level=level)
     for handler in others:
         handler.addFilter(wanted)
     if not others:
@@ -73,3 +65,13 @@ def _logging(job: HydraJob) -> Iterator[None]:
         for handler in handlers:
             root.removeHandler(handler)
             handler.close()
+
+
+def _is_wanted(record: logging.LogRecord, *, level: int) -> bool:
+    """Whether the program's own root level lets a record pass: ours is lower, for `train.log`."""
+    logger = logging.getLogger(record.name)
+    while logger.parent is not None:
+        if logger.level:
+            return True  # a level of its own was passed already
+        logger = logger.parent
+    return record.levelno >= level

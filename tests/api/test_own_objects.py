@@ -65,6 +65,8 @@ def test_a_resume_with_another_object_is_refused(quick, net, numbers):
     for name, value in others.items():
         with pytest.raises(flfast.ConfigError, match=f"of another experiment:\n  {name}._own_: "):
             quick(*words, folder="run", **{**given, name: value})
+    with pytest.raises(flfast.ConfigError, match="weights of a module count, too"):
+        quick(*words, folder="run", **{**given, "model": net()})
     before = timeless(first.folder)
     longer = quick(*words, "rounds=3", folder="run", **given)
     assert timeless(longer.folder)[:3] == before
