@@ -168,7 +168,9 @@ def _labels(where: str, values: Any) -> Tensor:
         found = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
     except (TypeError, ValueError):
         kind = type(next(iter(values), None)).__name__
-        raise ConfigError(f"{where}: {kind}; allowed: integers from 0") from None
+        raise ConfigError(
+            f"{where}: {kind}; allowed: integers from 0, such as those of pandas.factorize"
+        ) from None
     if found.is_floating_point() or found.is_complex():
         raise ConfigError(f"{where}: {found.dtype} numbers; allowed: integers from 0")
     return found.detach().cpu().to(torch.int64)
@@ -238,6 +240,10 @@ def _read_frame(key: str, frame: Any, target: str | None, client: str | None) ->
             raise ConfigError(
                 f"{key}=: column {name} has values of type {kind}; allowed: numbers; drop the "
                 f"column or encode it"
+            )
+        if missing := int(inputs[name].isna().sum()):
+            raise ConfigError(
+                f"{key}=: column {name} has {missing} missing values; fill them first"
             )
     clients = None if client is None else frame[client].to_numpy()
     try:

@@ -102,6 +102,8 @@ def run(  # noqa: PLR0913 - one parameter an option
 def _run(composed: DictConfig, own: Own, folder: str | Path | None) -> Run:
     for group, node in own.nodes.items():  # for titles
         name = "own data" if group == "data" else node["_target_"].rpartition(".")[2]
+        if group == "algorithm":
+            name = getattr(own.algorithm, "name", name)
         composed.hydra.runtime.choices[group] = name
     _checked(composed, own)  # before there is a folder
     if folder is not None:

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import torch
 
@@ -44,7 +45,11 @@ def _logging(job: HydraJob) -> Iterator[None]:
     root = logging.getLogger()
     level = root.level
     handlers: list[logging.Handler] = []
-    if not root.handlers:
+    others = root.handlers[:]
+    wanted = partial(_is_wanted, level=level)
+    for handler in others:
+        handler.addFilter(wanted)
+    if not others:
         handlers.append(logging.StreamHandler(sys.stdout))
     handlers.append(logging.FileHandler(job.folder / f"{hydra.job.name}.log", encoding="utf-8"))
     for handler in handlers:
@@ -55,6 +60,18 @@ def _logging(job: HydraJob) -> Iterator[None]:
         yield
     finally:
         root.setLevel(level)
+        for handler in others:
+            handler.removeFilter(wanted)
         for handler in handlers:
             root.removeHandler(handler)
             handler.close()
+
+
+def _is_wanted(record: logging.LogRecord, *, level: int) -> bool:
+    """Whether the program's own root level lets a record pass: ours is lower, for `train.log`."""
+    logger = logging.getLogger(record.name)
+    while logger.parent is not None:
+        if logger.level:
+            return True  # a level of its own was passed already
+        logger = logger.parent
+    return record.levelno >= level

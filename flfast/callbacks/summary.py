@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.callbacks import Callback
@@ -35,8 +36,10 @@ class FinalTable(Callback):
         if rounds:
             console.print(_table(history, rounds))
         console.print(Text(_costs(history)), soft_wrap=True)
+        folder, here = Path(federation.run_dir), Path.cwd()
+        shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
         # Soft-wrapped, so that the path can be copied.
-        console.print(Text(str(federation.run_dir), style="bold"), soft_wrap=True)
+        console.print(Text(str(shown), style="bold"), soft_wrap=True)
 
 
 def _rounds(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

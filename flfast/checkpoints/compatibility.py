@@ -132,6 +132,8 @@ def check_same_experiment(before: Config, now: Config, *, done: int) -> None:
     changed = differences(before, now)
     if changed:
         lines = "\n".join(f"  {line}" for line in changed)
+        if any(line.startswith("model._own_: ") for line in changed):  # of `flfast.run`
+            lines += "\n  the weights of a module count, too; those of a function come from seed"
         hint = ""
         if before["rounds"] != now["rounds"]:
             hint = f"; set options that depend on rounds={now['rounds']} to their previous values"

@@ -87,8 +87,13 @@ def _did_you_mean(key: str, arguments: Sequence[str], conf: str) -> str:
     if f"{group}=custom" in arguments:
         return f"; to pass it to {group}._target_ write +{key}"
     inside = [name for name in known if name.rpartition(".")[0] == parent]
-    close = difflib.get_close_matches(key, inside or known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; allowed: {', '.join(inside or known)}"
+    elsewhere = [name for name in known if not parent and name.endswith(f".{key}")]
+    close = elsewhere or difflib.get_close_matches(key, inside or known, n=1)
+    return (
+        f"; did you mean {' or '.join(close)}?"
+        if close
+        else f"; allowed: {', '.join(inside or known)}"
+    )
 
 
 def _has(path: Path, key: str) -> bool:

@@ -50,7 +50,8 @@ class Own:
         if found is None and OWN in config[group]:
             raise ConfigError(
                 f"{group}={config[group]['_target_']} is an object of a Python program, not an "
-                f"option; pass it again as {group}= of flfast.run"
+                f"option, so commands cannot read it; allowed: flfast.run with the same words, "
+                f"resume=auto, folder= and {group}=, which returns the run and its model"
             )
         return found
 

@@ -1,5 +1,7 @@
 """`python -m flfast.report FOLDER... [output=report.html]` writes one page about runs and sweeps.
 
+It prints the page's first two sentences, and in the last line the path of the page.
+
 Exit code 0 if the page was written, 2 if a folder holds no run or the page cannot be written.
 """
 
@@ -8,7 +10,9 @@ import sys
 from pathlib import Path
 
 from flfast.messages import first_line
-from flfast.report.page import write_report
+from flfast.report.content import Content
+from flfast.report.page import write_page
+from flfast.report.verdict import verdict
 from flfast.results.runs import find_runs
 
 USAGE = "usage: python -m flfast.report FOLDER... [output=FILE.html]"
@@ -34,11 +38,13 @@ def main(words: list[str]) -> int:
     default = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
     path = Path(outputs[0]) if outputs else default
     try:
-        write_report(find_runs(folders), path)
+        content = Content(find_runs(folders))
+        write_page(content, path)
     except (OSError, ValueError) as error:
         print(f"flfast.report: {first_line(error)}", file=sys.stderr)  # noqa: T201
         return 2
-    print(path)  # noqa: T201
+    found = verdict(content)
+    print(found.result, found.certainty, path, sep="\n")  # noqa: T201
     return 0
 
 

@@ -31,7 +31,12 @@ def write_report(runs: Sequence[RunRecord], path: Path) -> None:
     Raises:
         OSError: if it cannot be written.
     """
-    page = render(Content(runs))
+    write_page(Content(runs), path)
+
+
+def write_page(content: Content, path: Path) -> None:
+    """Write a report of which the content is known already, as `write_report`."""
+    page = render(content)
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.write_text(page, encoding="utf-8")
     temporary.replace(path)

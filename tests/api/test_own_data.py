@@ -119,7 +119,7 @@ TABLE = pd.DataFrame({"x": [0.5, 1.5], "city": ["Bonn", "Ulm"], "label": [0, 1]}
         ({"data": (INPUTS, TARGETS[:5])}, "targets of shape .5. for 6 inputs; allowed: .6."),
         ({"data": (INPUTS, TARGETS / 2)}, "targets: torch.float64 numbers; allowed: integers"),
         ({"data": (INPUTS, TARGETS - 1)}, "labels must lie in .0, 1., got -1 to 0"),
-        ({"data": (INPUTS, list("ababab"))}, "targets: str; allowed: integers from 0"),
+        ({"data": (INPUTS, list("ababab"))}, "targets: str; .* pandas.factorize"),
         ({"data": (INPUTS[:, 0], TARGETS)}, "inputs of shape .6.; allowed: .N"),
         ({"data": (INPUTS * np.nan, TARGETS)}, "inputs of 6 examples contain NaN or infinity"),
         ({"data": (INPUTS[:0], TARGETS[:0])}, "there is no example"),
@@ -131,6 +131,10 @@ TABLE = pd.DataFrame({"x": [0.5, 1.5], "city": ["Bonn", "Ulm"], "label": [0, 1]}
         (
             {"data": TABLE, "target": "label"},
             "column city has values of type ",
+        ),
+        (
+            {"data": TABLE[["x", "label"]].mask(TABLE["label"] == 1, np.nan), "target": "label"},
+            "column x has 1 missing values; fill them first",
         ),
         ({"data": TABLE[["x", "city"]], "target": "city"}, "column city: .*allowed: integers"),
         ({"data": (INPUTS, TARGETS), "target": "y"}, "target= and client= name columns of a"),

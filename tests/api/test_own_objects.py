@@ -13,6 +13,8 @@ from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
 from flfast.api.own_objects import fingerprint, name_of
 from flfast.models.mlp import mlp
+from flfast.report.content import Content
+from flfast.results.runs import find_runs
 
 
 def small(num_classes):
@@ -43,7 +45,10 @@ def test_a_module_starts_with_its_weights_and_keeps_them(quick):
 
 def test_an_algorithm_may_be_made_before(quick):
     own = replace(fedavg(weighting="samples"), name="mine")
-    assert timeless(quick(folder="a", algorithm=own).folder) == timeless(quick(folder="b").folder)
+    mine, theirs = quick(folder="a", algorithm=own), quick(folder="b")
+    assert timeless(mine.folder) == timeless(theirs.folder)
+    names = Content(find_runs([mine.folder, theirs.folder])).names
+    assert names == ["mine", "fedavg"]  # and not a fingerprint
 
 
 def test_a_resume_with_another_object_is_refused(quick, net, numbers):
@@ -60,6 +65,8 @@ def test_a_resume_with_another_object_is_refused(quick, net, numbers):
     for name, value in others.items():
         with pytest.raises(flfast.ConfigError, match=f"of another experiment:\n  {name}._own_: "):
             quick(*words, folder="run", **{**given, name: value})
+    with pytest.raises(flfast.ConfigError, match="weights of a module count, too"):
+        quick(*words, folder="run", **{**given, "model": net()})
     before = timeless(first.folder)
     longer = quick(*words, "rounds=3", folder="run", **given)
     assert timeless(longer.folder)[:3] == before

@@ -84,6 +84,25 @@ def test_what_a_run_did_not_write_is_an_error_that_says_why(quick):
             getattr(run, name)
 
 
+def test_a_program_that_logs_warnings_only_sees_no_other_lines(quick):
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append((record.name, record.levelno))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    try:
+        run = quick()
+        assert not [line for line in lines if line[1] < logging.WARNING]
+        root.setLevel(logging.INFO)
+        quick(folder="informed")
+        assert ("flfast.setup.machinery", logging.INFO) in lines
+    finally:
+        root.removeHandler(handler)
+    assert not handler.filters
+    assert "INFO" in (run.folder / "train.log").read_text()
+
+
 def test_a_run_leaves_no_trace_in_its_process(quick):
     """Also after an error. And it needs no state: it runs in a thread, and in an event loop."""
     handler = logging.NullHandler()

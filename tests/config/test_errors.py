@@ -14,6 +14,8 @@ BEFORE_TORCH = {
     ("partition.alpha=-1",): "partition.alpha=-1: must be greater than 0",
     ("rounds=-3",): "rounds=-3: must be greater than or equal to 1",
     ("rounds=2.5",): "rounds=2.5: must be an integer",
+    ("lr=0.1",): "unknown key lr; did you mean optimizer.lr?",
+    ("alpha=0.1",): "unknown key alpha; did you mean partition.alpha?",
     ("ruonds=3",): "unknown key ruonds; did you mean rounds?",
     ("+ruonds=3",): "unknown key ruonds=3; did you mean rounds?",
     ("partition.alhpa=3",): "unknown key partition.alhpa; did you mean partition.alpha?",
