@@ -10,13 +10,13 @@ import flfast
 
 TEXT = page("pfllib")
 GENERAL = """
-go dev did data ncl m lbs lr ld ldg gr tc ls algo jr rjr nc pv t eg sfn ab dlg dlgg bnpc nnc ften
-fd vs ml fs cdr tsr ssr ts tth
+-go -dev -did -data -ncl -m -lbs -lr -ld -ldg -gr -tc -ls -algo -jr -rjr -nc -pv -t -eg -sfn -ab
+-dlg -dlgg -bnpc -nnc -ften -fd -vs -ml -fs -cdr -tsr -ssr -ts -tth
 """
 SPECIAL = """
-bt lam mu K lrp M itk alk sg al pls tau fte dlr L nd glr hd se lf slr et s p mlr Ts Te mo klw fsb
-ca cmss
-"""
+-bt -lam -mu -K -lrp -M -itk -alk -sg -al -pls -tau -fte -dlr -L -nd -glr -hd -se -lf -slr -et -s -p
+-mlr -Ts -Te -mo -klw -fsb -ca -cmss
+"""  # codespell:ignore nd,te
 
 
 def table(heading):
@@ -39,7 +39,7 @@ CHOICES = {"lr_schedule", "sampler", "stop", "devices", "model"}
 )
 def test_each_option_is_listed(heading, flags):
     listed = [code for cells in table(heading) for code in codes(cells[0])]
-    assert sorted(listed) == sorted(f"-{flag}" for flag in flags.split())
+    assert sorted(listed) == sorted(flags.split())
 
 
 def test_the_settings_of_general_options_and_models_exist():
