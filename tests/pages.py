@@ -8,6 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"^```(\w*)(?: ([\w./]+))?\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"(python3?|srun|torchrun) ")
 
 
 def page(name):
@@ -25,10 +26,11 @@ def named_files(text):
 
 
 def commands(text):
-    """Words of each line of `bash` blocks; lines that end with a backslash are joined."""
-    blocks = [code for kind, _, code in _BLOCK.findall(text) if kind == "bash"]
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return list(filter(None, (shlex.split(line, comments=True) for line in lines)))
+    """Words of each command in blocks of `bash`, or of no language."""
+    blocks = [code for kind, _, code in _BLOCK.findall(text) if kind in {"bash", ""}]
+    lines = re.sub(r"\\\n(?:\s+|(?=\S))", lambda end: " " * (len(end[0]) > 2), "\n".join(blocks))
+    found = (line for line in lines.splitlines() if _COMMAND.match(line))
+    return [shlex.split(line, comments=True) for line in found]
 
 
 def trainings(text):
@@ -41,14 +43,23 @@ def trainings(text):
     return found
 
 
-def jobs(words):
-    """Overrides of jobs of a training, in which each value of a sweep occurs."""
-    parsed = OverridesParser.create().parse_overrides([w for w in words if w[0] not in "-"])
-    values = [
-        [f"{each.get_key_element()}={value}" for value in each.sweep_string_iterator()]
-        if each.is_sweep_override()
-        else [each.input_line]
-        for each in parsed
-    ]
-    longest = max((len(each) for each in values), default=0)
-    return [[each[min(i, len(each) - 1)] for each in values] for i in range(longest)]
+def first_job(words):
+    """Overrides of the first job of a training; words of Hydra are left out.
+
+    Raises:
+        AssertionError: if a sweep names an option that its group of conf/ does not have.
+    """
+    overrides = []
+    for word in words:
+        if word.startswith(("-", "hydra")):
+            continue
+        (parsed,) = OverridesParser.create().parse_overrides([word])
+        if not parsed.is_sweep_override():
+            overrides.append(word)
+            continue
+        key, values = parsed.get_key_element(), list(parsed.sweep_string_iterator())
+        group = ROOT / "conf" / key
+        for value in values if group.is_dir() else ():
+            assert (group / f"{value}.yaml").exists(), f"{key}={value}"
+        overrides.append(f"{key}={values[0]}")
+    return overrides

@@ -14,9 +14,9 @@ GENERAL = """
 -dlg -dlgg -bnpc -nnc -ften -fd -vs -ml -fs -cdr -tsr -ssr -ts -tth
 """
 SPECIAL = """
--bt -lam -mu -K -lrp -M -itk -alk -sg -al -pls -tau -fte -dlr -L -nd -glr -hd -se -lf -slr -et -s -p
--mlr -Ts -Te -mo -klw -fsb -ca -cmss
-"""  # codespell:ignore nd,te
+-bt -lam -mu -K -lrp -M -itk -alk -sg -al -pls -tau -fte -dlr -L -nd -glr -hd -se -lf -slr -et -s
+-p -mlr -Ts -Te -mo -klw -fsb -ca -cmss
+"""
 
 
 def table(heading):
