@@ -57,14 +57,25 @@ def read_data(
         if test_data is not None:
             raise ConfigError("test_data=: an Examples names its own test set, in is_test")
         return data
+    if _is_frame(data) and _is_frame(test_data):
+        test_data = _with_columns_of(data, test_data, client)
     train = _read("data", data, target, client)
     test = None if test_data is None else _read("test_data", test_data, target, client)
     try:
         return _examples(train, test)
     except ConfigError:
         raise
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise ConfigError(f"data=: {error}") from None
+
+
+def _with_columns_of(data: Any, test_data: Any, client: str | None) -> Any:
+    """A test set with the columns in the order of `data`; it may lack those of clients."""
+    names = [name for name in data.columns if name in test_data.columns or name != client]
+    if set(names) != set(test_data.columns):
+        odd = sorted(map(str, set(names) ^ set(test_data.columns)))
+        raise ConfigError(f"test_data=: column {odd[0]} is in one DataFrame only; allowed: both")
+    return test_data[names]
 
 
 def _examples(train: _Part, test: _Part | None) -> Examples:
@@ -72,6 +83,12 @@ def _examples(train: _Part, test: _Part | None) -> Examples:
     if test is not None and _shape(test) != shape:
         raise ConfigError(
             f"test_data=: inputs of shape {list(_shape(test))}; allowed: {list(shape)}, as data="
+        )
+    kinds = [part.inputs[0].dtype for part in (train, test) if part is not None]
+    if len(set(kinds)) > 1:
+        raise ConfigError(
+            f"test_data=: inputs of type {kinds[1]}; allowed: {kinds[0]}, as data=, since uint8 "
+            f"is scaled to [0, 1]"
         )
     parts = [train] if test is None else [train, test]
     targets = torch.cat([part.targets for part in parts])
@@ -202,8 +219,16 @@ def _read_dataset(key: str, data: Any) -> _Part:
                 f"{key}=: item {index} has shape {list(item[0].shape)}, item 0 {list(shape)}; "
                 f"allowed: one shape"
             )
-        labels.append(np.asarray(item[1]))
+        label = np.asarray(item[1])
+        if label.size != 1:
+            raise ConfigError(
+                f"{key}=: the target of item {index} has shape {list(label.shape)}; allowed: one "
+                f"integer"
+            )
+        labels.append(label.reshape(()))
         clients += list(item[2:])
+    if not labels:
+        raise ConfigError(f"{key}=: there is no example")
     if clients and len(clients) != len(labels):
         raise ConfigError(f"{key}=: {len(clients)} of {len(labels)} items have a client")
     named = np.array([np.asarray(name)[()] for name in clients]) if clients else None
@@ -246,6 +271,8 @@ def _read_frame(key: str, frame: Any, target: str | None, client: str | None) ->
                 f"{key}=: column {name} has {missing} missing values; fill them first"
             )
     clients = None if client is None else frame[client].to_numpy()
+    if client is not None and (missing := int(frame[client].isna().sum())):
+        raise ConfigError(f"{key}=: column {client} has {missing} missing values; fill them first")
     try:
         labels = frame[target].to_numpy()
         return _read_arrays(key, inputs.to_numpy(dtype=np.float32), labels, clients)

@@ -87,7 +87,7 @@ def _parts(value: Any, seen: dict[int, Any]) -> Iterator[bytes | memoryview]:
         yield from _bytes(value.contiguous().flatten().view(torch.uint8).numpy())
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
         yield f"{value.dtype} {list(value.shape)}".encode()
-        yield from _bytes(np.ascontiguousarray(value))
+        yield np.ascontiguousarray(value).tobytes()  # dates have no buffer
     else:
         for child in _children(value):
             yield from _parts(child, seen)

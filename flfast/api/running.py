@@ -168,6 +168,11 @@ def _composed(overrides: Sequence[str]) -> DictConfig:
             raise
         raise ConfigError(message(error, overrides, conf=CONF)) from None
     OmegaConf.set_struct(composed.hydra, value=False)
+    if composed.hydra.mode == RunMode.MULTIRUN:
+        raise ConfigError(
+            "flfast.run trains once, and these settings are a search; allowed: "
+            "python -m flfast.train with the same settings"
+        )
     composed.hydra.mode = RunMode.RUN
     composed.hydra.job.name = "train"  # as on the command line: the log is train.log
     composed.hydra.runtime.output_dir = _NO_FOLDER

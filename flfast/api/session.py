@@ -21,7 +21,8 @@ def session(job: HydraJob) -> Iterator[None]:
     """
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
-        stack.enter_context(torch.random.fork_rng(devices=[]))
+        gpus = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+        stack.enter_context(torch.random.fork_rng(devices=gpus))
         stack.enter_context(_same_threads())
         stack.enter_context(_logging(job))
         yield

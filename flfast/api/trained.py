@@ -10,6 +10,7 @@ from torch import nn
 from flfast.config.errors import ConfigError
 from flfast.config.own import Own
 from flfast.setup.build import build_data, build_model
+from flfast.state.weights import load_weights, read_state_dict, read_weights, write_weights
 
 
 def trained_model(folder: Path, own: Own) -> nn.Module:
@@ -38,5 +39,6 @@ def trained_model(folder: Path, own: Own) -> nn.Module:
             model = build_model(config, data, own)
         finally:
             data.close()
-    model.load_state_dict(torch.load(path, weights_only=True))
+    found = read_state_dict(str(path), key="run")  # weights that modules share are in it once
+    write_weights(model, load_weights(read_weights(model), found, source=str(path)))
     return model.eval()

@@ -96,7 +96,10 @@ def find_run(options: Mapping[str, str], overrides: Sequence[str], *, conf: str)
     check_known(overrides, given, known=[*options, "run", "checkpoint", "model"])
     config = overridden(given, overrides, conf=conf)
     check(config)
-    rows = [_numbers(row) for row in read_rows(folder / "metrics.csv")]
+    try:
+        rows = [_numbers(row) for row in read_rows(folder / "metrics.csv")]
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     if "checkpoint" in options and "model" in options:
         raise ConfigError("model and checkpoint exclude each other; set one of them")
     checkpoint, model = None, None

@@ -113,5 +113,5 @@ def _facts(content: Content) -> dict[str, Any]:
     if content.criterion:
         facts["Criterion"] = f"last {content.criterion.name} of each run"
     if failed:
-        facts["Failed"] = f"{failed} of {len(content.runs)} runs"
+        facts["Failed or not finished"] = f"{failed} of {len(content.runs)} runs"
     return facts

@@ -108,7 +108,7 @@ def runs(content: Content) -> Section:
         column = content.criterion.column(run.history) if content.criterion else ""
         values = series(run.history, column)[1]
         spent = total(run.history, "time/train_s", "time/eval_s")
-        state = "failed" if run.failed else ""
+        state = ("not finished" if run.unfinished and not run.error else "failed") * run.failed
         rows.append(
             [
                 str(run.folder),

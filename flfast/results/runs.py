@@ -50,6 +50,16 @@ class RunRecord(NamedTuple):
     optimized: str
 
     @property
+    def unfinished(self) -> bool:
+        """Whether rounds are missing, of a run that could not end before its last one."""
+        rounds = self.config.get("rounds")
+        if not isinstance(rounds, int) or self.choices.get("stop", "never") != "never":
+            return False
+        if not self.history or self.config.get("trainer", {}).get("fast_dev_run"):
+            return False
+        return int(self.history[-1]["round"]) < rounds
+
+    @property
     def seed(self) -> str:
         """The run's seed as text; empty if the config has none."""
         return str(self.config.get("seed", ""))

@@ -81,7 +81,7 @@ def flat_settings(run: RunRecord) -> dict[str, str]:
 
 
 _OPTIONS_THAT_SPEAK = ("algorithm", "data", "model", "partition")
-_HYDRA_KEYS = ("_target_", "_partial_", "_convert_", "_recursive_")
+_HYDRA_KEYS = ("_partial_", "_convert_", "_recursive_")
 
 
 def _differs(key: str, runs: Sequence[RunRecord], flat: Sequence[Mapping[str, str]]) -> bool:

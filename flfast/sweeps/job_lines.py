@@ -61,12 +61,13 @@ class SweepProgress(Callback):
         total = self._space.num_jobs
         if total is None:
             return ""
-        done = [path.stat().st_mtime for path in sweep_dir.rglob(RESULT)]
-        failed = [path.stat().st_mtime for path in sweep_dir.rglob(f".hydra/{FAILED_MARK}")]
+        done = {path.parent: path.stat().st_mtime for path in sweep_dir.rglob(RESULT)}
+        marks = sweep_dir.rglob(f".hydra/{FAILED_MARK}")
+        failed = {path.parents[1]: path.stat().st_mtime for path in marks}
         # A mark of an earlier start is of a job that will run again.
-        failed = [when for when in failed if when >= self._started]
-        ended = sum(when >= self._started for when in [*done, *failed])
-        left = max(total - len(done) - len(failed), 0)
+        failed = {folder: when for folder, when in failed.items() if when >= self._started}
+        ended = sum(when >= self._started for when in (done | failed).values())
+        left = max(total - len(done | failed), 0)
         seconds = left * (time.time() - self._started) / max(ended, 1)
         text = f", {left} of {total} jobs left"
         return f"{text}, about {readable(seconds)}" if left and ended else text

@@ -5,6 +5,7 @@ Torch-free at import.
 
 import logging
 import multiprocessing
+import signal
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _FORK = multiprocessing.get_context("fork")
 _POLL_S = 0.5
+_BY_SIGTERM = (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 class PackedJob(NamedTuple):
@@ -125,7 +127,7 @@ class _Pack:
         self._running: dict[Connection, _Running] = {}
         self._results: dict[int, JobReturn] = {}
         self._table = JobTable([(job.num, job.folder, job.config) for job in jobs])
-        self._stopped = False
+        self._stopped, self._sweep_dir = False, jobs[0].config.hydra.sweep.dir if jobs else ""
 
     def run(self) -> dict[int, JobReturn]:
         """Run all jobs; returns the results by job number.
@@ -141,9 +143,13 @@ class _Pack:
                 while self._waiting and self._free and not stopping:
                     self._start(self._waiting.pop(0), self._free.pop(0))
                 for ready in wait(list(self._running), timeout=_POLL_S):
-                    self._end(ready)  # type: ignore[arg-type]
+                    self._end(ready, stopping=requests.received is not None)  # type: ignore[arg-type]
                 self._table.update({job.num for job, *_ in self._running.values()}, self._results)
         if self._stopped or requests.received is not None:
+            log.warning(
+                "to go on with the sweep, repeat the command with: resume=auto hydra.sweep.dir=%s",
+                self._sweep_dir,
+            )
             raise StoppedError
         return self._results
 
@@ -155,7 +161,7 @@ class _Pack:
         theirs.close()  # the next job must not inherit it: its end would not be noticed
         self._running[ours] = _Running(job, process, slot)
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: Connection, *, stopping: bool) -> None:
         job, process, slot = self._running[connection]
         try:
             result = connection.recv()
@@ -165,7 +171,9 @@ class _Pack:
         del self._running[connection]
         connection.close()
         self._free.append(slot)
-        if result is None and process.exitcode == EXIT_STOPPED:
+        # A job that has just begun dies of the signal.
+        died = (stopping or self._stopped) and process.exitcode in _BY_SIGTERM
+        if result is None and (died or process.exitcode == EXIT_STOPPED):
             self._stopped = True
             for other in self._running.values():
                 other.process.terminate()

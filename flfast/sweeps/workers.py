@@ -55,12 +55,11 @@ def slots(workers: int | str, configs: Sequence[DictConfig]) -> list[Slot]:
 
 def visible_gpus() -> list[str]:
     """Names of the GPUs that this process may use, for `CUDA_VISIBLE_DEVICES`."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [name for name in named.split(",") if name.strip()]
     import torch
 
-    return [str(index) for index in range(torch.cuda.device_count())]
+    num = torch.cuda.device_count()  # CUDA ignores all names from the first wrong one on
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",")[:num] if named else [str(index) for index in range(num)]
 
 
 def _cores(config: DictConfig) -> int:

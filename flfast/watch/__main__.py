@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
+from flfast.config.run_folder import is_locked
 from flfast.watch.folder import Progress, jobs_of, newest, read_progress
 from flfast.watch.view import line, view
 
@@ -50,7 +51,7 @@ def _watch(folder: Path, *, every: float, once: bool) -> None:
         while True:
             jobs = _read(folder)
             live.update(view(jobs), refresh=True)
-            if not any(job.runs for job in jobs):
+            if not _goes_on(folder, jobs):
                 return
             time.sleep(every)
 
@@ -64,10 +65,15 @@ def follow_in_lines(folder: Path, *, every: float, once: bool) -> None:
             if not once and job.last > shown.get(job.folder, -1):
                 shown[job.folder] = job.last
                 sys.stdout.write(f"{job.folder.name}  {line(job)}\n")
-        if once or not any(job.runs for job in jobs):
+        if once or not _goes_on(folder, jobs):
             Console(width=160).print(view(jobs))
             return
         time.sleep(every)
+
+
+def _goes_on(folder: Path, jobs: list[Progress]) -> bool:
+    """Whether a run goes on, or a sweep, which is between two jobs at times."""
+    return is_locked(folder) or any(job.runs for job in jobs)
 
 
 def _read(folder: Path) -> list[Progress]:

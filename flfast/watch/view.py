@@ -57,7 +57,9 @@ def _run(job: Progress) -> RenderableType:
 def _advice(job: Progress) -> list[Text]:
     if job.status != "stopped":
         return []
-    return [Text(f"go on with: resume=auto hydra.run.dir={job.folder}", style="bold")]
+    sweep = job.folder.parent if (job.folder.parent / "multirun.yaml").exists() else None
+    place = f"hydra.sweep.dir={sweep}" if sweep else f"hydra.run.dir={job.folder}"
+    return [Text(f"go on with: resume=auto {place}", style="bold")]
 
 
 def _sweep(jobs: Sequence[Progress]) -> RenderableType:

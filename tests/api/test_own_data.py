@@ -91,6 +91,14 @@ def test_clients_are_ignored_by_another_partition(quick, net, numbers):
     assert set(run.history["cohort/clients"].dropna()) == {3}
 
 
+def test_columns_of_a_test_set_are_found_by_name(numbers):
+    table, names = frame(*numbers), {"target": "label", "client": "who"}
+    mixed = table[list(reversed(table.columns))]
+    same, other = (read_data(table, test, **names) for test in (table, mixed))
+    assert torch.equal(same.inputs, other.inputs)
+    assert (same.owner == other.owner).all()
+
+
 def test_test_examples_are_central_or_belong_to_their_clients(numbers):
     inputs, targets, clients = numbers
     test = inputs[:8], targets[:8]
@@ -146,6 +154,27 @@ TABLE = pd.DataFrame({"x": [0.5, 1.5], "city": ["Bonn", "Ulm"], "label": [0, 1]}
         (
             {"data": (INPUTS, TARGETS, TARGETS), "test_data": (INPUTS, TARGETS, TARGETS + 1)},
             "test_data=: client 2 has no examples in data=",
+        ),
+        (
+            {"data": (INPUTS, TARGETS), "test_data": (INPUTS.astype(np.uint8), TARGETS)},
+            "test_data=: inputs of type torch.uint8; allowed: torch.float32",
+        ),
+        (
+            {"data": Triples(INPUTS, np.eye(6))},
+            "the target of item 0 has shape .6.; allowed: one integer",
+        ),
+        ({"data": Triples([], [])}, "data=: there is no example"),
+        (
+            {
+                "data": TABLE[["x", "label"]].assign(who=[1.0, np.nan]),
+                "target": "label",
+                "client": "who",
+            },
+            "column who has 1 missing values; fill them first",
+        ),
+        (
+            {"data": TABLE[["x", "label"]], "test_data": TABLE[["label"]], "target": "label"},
+            "test_data=: column x is in one DataFrame only",
         ),
         (
             {"data": (INPUTS, TARGETS), "test_data": (INPUTS, TARGETS, TARGETS)},

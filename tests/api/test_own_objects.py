@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from tables import timeless
@@ -108,10 +109,27 @@ def test_fingerprints_are_equal_for_equal_contents_only():
         (partial(small, 3), partial(small, 3), partial(small, 4)),
         tuple(fedprox(weighting="samples", mu=mu) for mu in (1, 1, 2)),
         ({"a": [1, 2]}, {"a": [1, 2]}, {"a": [2, 1]}),
+        tuple(np.array([f"2026-11-{day}"], dtype="M8[D]") for day in (21, 21, 22)),
     ]
     for first, same, other in pairs:
         assert fingerprint(first) == fingerprint(same)
         assert fingerprint(first) != fingerprint(other)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(self.first(x.flatten(1)[:, :3]))
+
+
+def test_a_model_whose_layers_share_weights_comes_back(quick, numbers):
+    run = quick("callbacks=files", "callbacks.report_page=null", data=numbers, model=Tied())
+    assert run.model.second.weight is run.model.first.weight
+    assert torch.load(run.folder / "model.pt")["first.weight"].equal(run.model.first.weight)
 
 
 def test_names_are_those_of_the_innermost_function():

@@ -1,6 +1,7 @@
 import pytest
 from run_folders import accuracies, write_run
 
+from flfast.report.content import Content
 from flfast.results import runs as runs_module
 from flfast.results.runs import find_runs, last_clients, read_run
 from flfast.results.settings import differing_keys, group_runs
@@ -68,6 +69,27 @@ def test_options_of_different_algorithms_are_not_compared_with_each_other(tmp_pa
     assert differing_keys([avg, weak, strong]) == ["algorithm", "algorithm.mu"]
     groups, _ = group_runs([avg, weak, strong])
     assert [g.label for g in groups] == ["fedavg", "fedprox · mu=0.1", "fedprox · mu=1"]
+
+
+def test_models_of_one_option_are_told_apart_by_their_target(tmp_path):
+    def run(name, target):
+        config = {"model": {"_target_": target}}
+        return read_run(write_run(tmp_path / name, config=config, choices={"model": "custom"}))
+
+    assert differing_keys([run("a", "my.net"), run("b", "my.other")]) == ["model._target_"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "unfinished"),
+    [({"rounds": 3}, True), ({"rounds": 1}, False)],
+)
+def test_a_run_that_lacks_rounds_is_not_finished(make, settings, unfinished):
+    run = make("a", **settings)
+    assert run.unfinished == unfinished
+    assert not run._replace(choices={"stop": "plateau"}).unfinished
+    other = make("b", seed=1, rounds=1)
+    assert [found.failed for found in Content([run, other]).runs] == [unfinished, False]
+    assert not Content([run]).runs[0].failed
 
 
 def test_a_seed_counts_once(make):

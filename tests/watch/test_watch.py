@@ -108,6 +108,18 @@ def test_a_sweep_is_a_line_for_each_job(folder, log, tmp_path):
     assert "90.00 %" in rows[1]
 
 
+def test_a_sweep_goes_on_between_two_jobs(folder, log, tmp_path):
+    log(4)
+    jobs = [read_progress(job) for job in jobs_of(tmp_path)]
+    assert not watch._goes_on(tmp_path, jobs)
+    lock = FolderLock(tmp_path, key="hydra.sweep.dir")
+    assert watch._goes_on(tmp_path, jobs)
+    lock.release()
+    (tmp_path / "multirun.yaml").touch()
+    (folder / "metrics.csv").unlink()
+    assert f"resume=auto hydra.sweep.dir={tmp_path}" in text(folder, width=400)
+
+
 def test_the_newest_folder_is_the_default(tmp_path, monkeypatch, capsys):
     assert newest(tmp_path) is None
     for name in ("outputs/d/1", "multirun/d/2/0"):
