@@ -4,16 +4,10 @@ Exports a model of a saved run, loads the file again, and compares its logits.
 """
 
 import importlib.util
-import logging
-import os
-import sys
-
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
 
 from flfast.config.composition import CONF
 from flfast.config.errors import ConfigError
-from flfast.config.explain import explain
+from flfast.config.saved_command import run_command
 from flfast.config.saved_run import find_run, read_options
 
 USAGE = """\
@@ -37,7 +31,6 @@ OPTIONS = {
     "model": None,
     "output": None,
 }
-HINT = "All options: python -m flfast.export --help."
 ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -66,18 +59,8 @@ def export(words: list[str]) -> None:
 
 
 def main() -> None:
-    """Run the command; exit code 2 for a wrong setting."""
-    words = sys.argv[1:]
-    if not words or {"--help", "-h"} & set(words):
-        sys.stdout.write(USAGE)
-        return
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    try:
-        export(words)
-    except (ConfigError, HydraException, OmegaConfBaseException, OSError) as error:
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
-            raise
-        sys.exit(explain(error, conf=CONF, hint=HINT))
+    """Run the command."""
+    run_command("flfast.export", USAGE, export)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from flfast.config.job import HydraJob
 from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_resume
 from flfast.config.run_folder import locked_folder, release_folders
-from flfast.sweeps.finished import finished_result, remove_result, write_result
+from flfast.sweeps.finished import GO_ON, finished_result, remove_result, write_result
 
 log = logging.getLogger("flfast.train")  # as `python -m`, too
 
@@ -57,10 +57,7 @@ def _run_job(phases: list[Phase], job: HydraJob, sweep_dir: str) -> float | None
     try:
         value = _train(phases, job)
     except StoppedError:
-        log.warning(
-            "to go on with the sweep, repeat the command with: resume=auto hydra.sweep.dir=%s",
-            sweep_dir,
-        )
+        log.warning(GO_ON, sweep_dir)
         raise
     write_result(folder, config, value)
     return value

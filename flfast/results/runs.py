@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 FAILED_MARK = "failed"
 _NUMERIC = [column for column in COLUMNS if not column.startswith("plan/")]
+_END = 20  # lines of a log
 _TAIL_BYTES = 16 * 2**20
 # C's parser reads a config in 2 ms; OmegaConf.load takes 50 ms.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -53,11 +54,11 @@ class RunRecord(NamedTuple):
     def unfinished(self) -> bool:
         """Whether rounds are missing, of a run that could not end before its last one."""
         rounds = self.config.get("rounds")
-        if not isinstance(rounds, int) or self.choices.get("stop", "never") != "never":
+        if not isinstance(rounds, int) or not self.history:
             return False
-        if not self.history or self.config.get("trainer", {}).get("fast_dev_run"):
+        if self.config.get("trainer", {}).get("fast_dev_run"):
             return False
-        return int(self.history[-1]["round"]) < rounds
+        return int(self.history[-1]["round"]) < rounds and not ended_early(log_lines(self.folder))
 
     @property
     def seed(self) -> str:
@@ -124,6 +125,17 @@ def find_runs(folders: Iterable[Path]) -> list[RunRecord]:
         for run in runs:
             found.setdefault(run.folder.resolve(), run)
     return list(found.values())
+
+
+def log_lines(folder: Path) -> list[str]:
+    """Lines of a run's log; empty if there is none."""
+    path = folder / "train.log"
+    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+
+
+def ended_early(lines: list[str]) -> bool:
+    """Whether a run's log says that `stop` ended it before its last round."""
+    return any("[INFO] - ends after round " in line for line in lines[-_END:])
 
 
 def last_clients(run: RunRecord) -> list[Row]:

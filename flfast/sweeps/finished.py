@@ -12,6 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 RESULT = "result.json"
 """File in a job's folder. It exists once the job has finished."""
 
+GO_ON = "to go on with the sweep, repeat the command with: resume=auto hydra.sweep.dir=%s"
+"""What a sweep that is stopped says, for its folder."""
+
 
 class Result(NamedTuple):
     """What a job returned to Hydra's sweeper.

@@ -16,6 +16,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 from flfast.checkpoints.signals import EXIT_STOPPED, StoppedError, StopRequests
+from flfast.sweeps.finished import GO_ON
 from flfast.sweeps.forked_job import mark_failed, run_forked
 from flfast.sweeps.job_lines import SweepProgress
 from flfast.sweeps.live import JobTable
@@ -146,10 +147,7 @@ class _Pack:
                     self._end(ready, stopping=requests.received is not None)  # type: ignore[arg-type]
                 self._table.update({job.num for job, *_ in self._running.values()}, self._results)
         if self._stopped or requests.received is not None:
-            log.warning(
-                "to go on with the sweep, repeat the command with: resume=auto hydra.sweep.dir=%s",
-                self._sweep_dir,
-            )
+            log.warning(GO_ON, self._sweep_dir)
             raise StoppedError
         return self._results
 

@@ -9,13 +9,13 @@ from omegaconf import OmegaConf
 
 from flfast.config.run_folder import is_locked
 from flfast.results.history import Row, number
+from flfast.results.runs import ended_early, log_lines
 from flfast.results.table import read_rows
 
 _RECENT = 10
 """Rounds whose median duration predicts the rest."""
 
 _WARNINGS = 3
-_END = 20  # lines of the log
 
 
 class Progress(NamedTuple):
@@ -79,21 +79,16 @@ def read_progress(folder: Path) -> Progress:
     rounds = OmegaConf.select(config, "rounds")
     if OmegaConf.select(config, "trainer.fast_dev_run", default=False):
         rounds = 1
-    lines = _log(folder)
+    lines = log_lines(folder)
     return Progress(
         folder=folder,
         overrides=[str(word) for word in OmegaConf.load(hydra / "overrides.yaml")],
         rounds=int(rounds),
         history=list(read_rows(folder / "metrics.csv")),
         runs=is_locked(folder),
-        ended=any("[INFO] - ends after round " in line for line in lines[-_END:]),
+        ended=ended_early(lines),
         warnings=[text for _, mark, text in map(_warning, lines) if mark][-_WARNINGS:],
     )
-
-
-def _log(folder: Path) -> list[str]:
-    path = folder / "train.log"
-    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
 
 
 def _warning(line: str) -> tuple[str, str, str]:

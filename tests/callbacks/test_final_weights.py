@@ -111,3 +111,16 @@ def test_a_sweep_says_which_models_its_results_are_of(flfast_run, capsys):
     assert table[0]["personal_val/accuracy"] == table[2]["val/accuracy"] == ""
     assert table[1]["val/accuracy"] != ""
     assert "optimized" in capsys.readouterr().out
+
+
+def test_a_run_that_begins_again_leaves_no_models_of_an_earlier_end(make_data, make_federation):
+    federation = federation_of(make_data, make_federation, "ditto", model(), rounds=1)
+    federation.callbacks = [FinalWeights(max_personal=3, model=None)]
+    folder = federation.run_dir
+    earlier = [folder / name for name in ("model.pt", "model.safetensors", "personal/7.pt")]
+    (folder / "personal").mkdir()
+    for path in (*earlier, folder / "metrics.csv"):
+        path.touch()
+    federation.callbacks[0].on_run_start(federation)
+    assert [path.exists() for path in earlier] == [False] * 3
+    assert (folder / "metrics.csv").exists()

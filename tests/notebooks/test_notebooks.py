@@ -12,7 +12,7 @@ QUICK = {
     r"range\(3\)": "range(1)",
 }
 PICTURES = {"1-first-run": 4, "2-own-data-and-model": 3, "3-own-algorithm": 2}
-PLACES = re.compile(r"/home/|/root/|/tmp/|/work/|/usr/|site-packages|\.venv")
+PLACES = re.compile(r"/(home|root|tmp|work|usr)/|site-packages|\.venv")
 MOST_BYTES = 400_000
 
 

@@ -86,10 +86,11 @@ def test_models_of_one_option_are_told_apart_by_their_target(tmp_path):
 def test_a_run_that_lacks_rounds_is_not_finished(make, settings, unfinished):
     run = make("a", **settings)
     assert run.unfinished == unfinished
-    assert not run._replace(choices={"stop": "plateau"}).unfinished
     other = make("b", seed=1, rounds=1)
     assert [found.failed for found in Content([run, other]).runs] == [unfinished, False]
     assert not Content([run]).runs[0].failed
+    (run.folder / "train.log").write_text("[..][INFO] - ends after round 1 of 3: a plateau\n")
+    assert not run.unfinished
 
 
 def test_a_seed_counts_once(make):
