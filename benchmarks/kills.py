@@ -204,7 +204,7 @@ def _victim(
     while len(ranks) < 2:  # the next world has to start
         _check_alive(process, end)
         ranks = [child for child in command.children() if child not in seen]
-        time.sleep(0.01)
+        time.sleep(0.05)
     seen.update(ranks)
     if rng.random() < 0.5:
         return command, "launcher"

@@ -1,7 +1,7 @@
 """Calls a configured function with the arguments that its signature names. Torch-free."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,7 +17,8 @@ def call_with(fn: Callable[..., T], *args: Any, **offers: Any) -> T:
     >>> call_with(lambda x, *, b: (x, b), 1, a=2, b=3)
     (1, 3)
     """
-    return fn(*args, **{name: value for name, value in offers.items() if asks_for(fn, name)})
+    asked: Container[str] = inspect.signature(fn).parameters if offers else {}
+    return fn(*args, **{name: value for name, value in offers.items() if name in asked})
 
 
 def asks_for(fn: Callable[..., Any], name: str) -> bool:

@@ -1,16 +1,28 @@
-"""Attacks, faults and defences by name, so that any process can build them."""
+"""Attacks, faults, defences and compressions by name, so that any process can build them."""
 
+from flfast.aggregations.bulyan import bulyan
+from flfast.aggregations.centered_clipping import centered_clipping
+from flfast.aggregations.fltrust import fltrust
+from flfast.aggregations.foolsgold import foolsgold
 from flfast.aggregations.geometric_median import geometric_median
 from flfast.aggregations.krum import krum
 from flfast.aggregations.median import median
 from flfast.aggregations.multi_krum import multi_krum
+from flfast.aggregations.sign_majority import sign_majority
 from flfast.aggregations.trimmed_mean import trimmed_mean
+from flfast.attacks.alie import alie
 from flfast.attacks.attack import choose_attackers
 from flfast.attacks.gaussian import gaussian
+from flfast.attacks.ipm import ipm
 from flfast.attacks.label_flip import label_flip
+from flfast.attacks.min_max import min_max
 from flfast.attacks.scaled import scaled
 from flfast.attacks.sign_flip import sign_flip
+from flfast.compression.quantize import quantize
+from flfast.compression.sign import sign
+from flfast.compression.topk import topk
 from flfast.faults.simulated import simulated
+from flfast.secure.masks import masks
 from flfast.server.channel import Channel
 
 ROBUST = {
@@ -19,6 +31,21 @@ ROBUST = {
     "krum": krum(num_byzantine=1),
     "multi_krum": multi_krum(num_byzantine=1, num_selected=None),
     "geometric_median": geometric_median(iterations=50, eps=1e-9),
+    "bulyan": bulyan(num_byzantine=1),
+}
+
+ON_CHANGES = {
+    "centered_clipping": centered_clipping(radius=2.0, iterations=2),
+    "fltrust": fltrust(),
+    "foolsgold": foolsgold(confidence=1.0),
+    "sign_majority": sign_majority(step=0.1),
+}
+"""Rules for which zero has a meaning, so that they are not tested with shifted uploads."""
+
+COMPRESSIONS = {
+    "quantize": quantize(bits=4, bucket=16, downloads=True),
+    "topk": topk(share=0.3, feedback=True),
+    "sign": sign(feedback=True),
 }
 
 FAULTS = {"lost": 0.2, "broken": 0.3, "corruption": "any"}
@@ -49,6 +76,29 @@ ADVERSARIES = {
         "clip_norm": 0.05,
         "attack": scaled(fraction=0.3, scale=3.0),
         "faults": simulated(**{**FAULTS, "corruption": "not_finite"}),
+    },
+    "secure": {
+        "faults": simulated(lost=0.3, broken=0.0, corruption="any"),
+        "secure": masks(
+            bits=32,
+            max_change=4.0,
+            precision=1e-6,
+            max_weight=12.0,
+            threshold=0.4,
+            neighbors=None,
+        ),
+    },
+    "centered_clipping": {
+        "aggregation": centered_clipping(radius=0.05, iterations=2),
+        "attack": min_max(fraction=0.5, direction="std"),
+    },
+    "foolsgold": {
+        "aggregation": foolsgold(confidence=0.1),
+        "attack": alie(fraction=0.5, z=1.5),
+    },
+    "fltrust": {
+        "aggregation": fltrust(),
+        "attack": ipm(fraction=0.3, epsilon=2.0),
     },
 }
 

@@ -13,6 +13,7 @@ from flfast.engines.engine import Engine
 from flfast.engines.fine_tuning import FineTuning
 from flfast.engines.fused.graph.cuda_graphs import Direct
 from flfast.engines.fused.training import FusedTraining
+from flfast.engines.reference import reference_name, reference_site
 from flfast.lit.trainers import Trainers
 
 
@@ -77,6 +78,9 @@ def engine_of(federation, training=AutoTraining, *, stack="auto", finetune_epoch
     all_calls = (*site.algorithm.calls, *site.algorithm.server_calls)
     sites = {local.name: site.of(local, states=site.states) for local in all_calls}
     calls = {name: (own, make(own)) for name, own in sites.items()}
+    if before.channel.aggregation.trusted:
+        own = reference_site(site, site.algorithm)
+        calls[reference_name(site.algorithm.name)] = own, make(own)
     return Engine(site, make(site), channel=before.channel, calls=calls, finetune=finetune)
 
 

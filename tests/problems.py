@@ -11,11 +11,13 @@ from torch import nn
 
 from flfast.adapters.lora import lora
 from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.ditto import ditto
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
 from flfast.algorithms.keep_local import keep_local
 from flfast.algorithms.local import local
 from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
+from flfast.algorithms.scaffold import scaffold
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
@@ -51,7 +53,7 @@ class Problem:
         num_features: features of an input, or channels of an image.
         num_classes: C.
         batchnorm: the policy `bn`; None for a model without BatchNorm.
-        algorithm: key of `ALGORITHMS`.
+        algorithm: key of `ALGORITHMS` or `OTHERS`.
         weighting: of uploads.
         optimizer: key of `OPTIMIZERS`.
         optimizer_state: `local_optimizer_state`.
@@ -68,8 +70,10 @@ class Problem:
         precision: `trainer.precision`.
         seed: of data, weights and run.
         adversary: key of `ADVERSARIES`, or None.
+        compression: key of `COMPRESSIONS`, or None.
         pace: key of `PACES` in `solving.py`.
         task: of the data; the model gets random inputs for any task.
+        server_examples: examples of the server's own.
     """
 
     sizes: tuple[int, ...]
@@ -96,8 +100,10 @@ class Problem:
     precision: str
     seed: int
     adversary: str | None = None
+    compression: str | None = None
     pace: str = "rounds"
     task: str = "classification"
+    server_examples: int = 0
 
     def with_batching(self, **changes: object) -> "Problem":
         """A copy with other batching options."""
@@ -261,11 +267,19 @@ ALGORITHMS: dict[str, Callable[[Problem, nn.Sequential, Tree], Algorithm]] = {
     "averaged_steps": lambda p, model, initial: _averaged_steps(p.weighting),
 }
 
+OTHERS: dict[str, Callable[[Problem, nn.Sequential, Tree], Algorithm]] = {
+    "scaffold": lambda p, model, initial: scaffold(
+        server_lr=1.0, momentum=0.0, nesterov=False, local_optimizer_state="reset"
+    ),
+    "ditto": lambda p, model, initial: ditto(lam=0.5, weighting=p.weighting),
+}
+"""Algorithms that `problem_of` does not draw."""
+
 
 def make_algorithm(problem: Problem, model: nn.Sequential) -> Algorithm:
     """The problem's algorithm in the wrappers of `setup.build.build_algorithm`."""
     initial = read_weights(model)
-    algorithm = ALGORITHMS[problem.algorithm](problem, model, initial)
+    algorithm = {**ALGORITHMS, **OTHERS}[problem.algorithm](problem, model, initial)
     if problem.batchnorm == "local":
         algorithm = keep_local(algorithm, batchnorm_weights(model, initial))
     wrap = {"reset": lambda a: a, "keep": keep_optimizer, "average": average_optimizer}
@@ -275,7 +289,8 @@ def make_algorithm(problem: Problem, model: nn.Sequential) -> Algorithm:
 def make_data(problem: Problem) -> FederatedDataModule:
     """The problem's data, set up. The first feature identifies an example."""
     rng = torch.Generator().manual_seed(problem.seed)
-    num = sum(problem.sizes) + problem.num_test
+    num_train = sum(problem.sizes) + problem.server_examples
+    num = num_train + problem.num_test
     shape = (problem.num_features, *((4, 4) if problem.model == "conv" else ()))
     targets = torch.randint(problem.num_classes, (num,), generator=rng)
     centres = torch.randn(problem.num_classes, *shape, generator=rng)
@@ -286,7 +301,7 @@ def make_data(problem: Problem) -> FederatedDataModule:
         num_classes=problem.num_classes,
         input_shape=shape,
         transform=BatchTransform(),
-        is_test=np.arange(num) >= sum(problem.sizes) if problem.num_test else None,
+        is_test=np.arange(num) >= num_train if problem.num_test else None,
         task=problem.task,
     )
     owner = np.repeat(np.arange(len(problem.sizes)), problem.sizes)
@@ -294,7 +309,7 @@ def make_data(problem: Problem) -> FederatedDataModule:
         lambda: examples,
         lambda num_examples: owner,
         seed=problem.seed,
-        split=Split(*problem.split),
+        split=Split(*problem.split, server_examples=problem.server_examples),
         loading=Loading(eval_batch_size=7),
     )
     data.setup()

@@ -1,5 +1,6 @@
 """Fixtures: small federations, worlds of real ranks, and the command in this process."""
 
+import atexit
 import gc
 import logging
 import sys
@@ -12,14 +13,18 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+import yaml
 from hydra._internal.hydra import Hydra
 from hypothesis import settings
 from lightning.fabric.utilities import registry
 from lightning.pytorch.utilities import rank_zero_only
+from omegaconf import omegaconf
+from omegaconf._utils import get_yaml_loader
 from processes import Command
 from ranks import Ranks
 from solving import solve
 from torch import nn
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
 from flfast import train
 from flfast.algorithms.fedavg import fedavg
@@ -64,6 +69,20 @@ def _mode(hydra, config_name, overrides):
 
 Hydra.get_mode = _mode
 
+# TorchElastic reads the source of every frame of pytest's stack, dozens of times for each world,
+# only to name its events in a log. That takes longer than everything else about a world's start.
+dynamic_rendezvous.get_method_name = lambda depth=2: "unnamed"
+
+if yaml.__with_libyaml__:
+    # OmegaConf parses YAML in Python, which takes a quarter of the time to compose a config.
+    class _Loader(yaml.cyaml.CParser, get_yaml_loader()):
+        def __init__(self, stream):
+            yaml.cyaml.CParser.__init__(self, stream)
+            yaml.constructor.SafeConstructor.__init__(self)
+            yaml.resolver.Resolver.__init__(self)
+
+    omegaconf.get_yaml_loader = lambda: _Loader
+
 settings.register_profile("flfast", deadline=None, derandomize=True)
 settings.load_profile("flfast")
 
@@ -81,10 +100,8 @@ def pytest_collection_finish():
     """
     gc.freeze()
     gc.set_threshold(100_000)
-
-
-def pytest_sessionfinish():
-    gc.unfreeze()
+    # Not before pytest has ended: it collects garbage five times, of all modules that is slow.
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import pytest
-from adversaries import adversarial_channel
+from adversaries import COMPRESSIONS, adversarial_channel
 from problems import OPTIMIZERS, Problem, make_algorithm, make_data, make_model
 from uneven import partial_work, uneven
 
@@ -18,6 +18,7 @@ from flfast.distributed.world import ALONE, World
 from flfast.engines.eager import EagerTraining
 from flfast.engines.engine import Engine
 from flfast.engines.fused.training import FusedTraining
+from flfast.engines.reference import reference_name, reference_site
 from flfast.engines.site import Site
 from flfast.federation.loop import Federation
 from flfast.federation.paces.asynchronous import asynchronous
@@ -167,6 +168,10 @@ def _federation(
         freeze_batchnorm=problem.batchnorm == "frozen",
     )
     channel = adversarial_channel(problem.adversary, data) if problem.adversary else Channel()
+    if problem.compression:
+        channel = replace(
+            channel, seed=problem.seed, compression=COMPRESSIONS[problem.compression]
+        )
     value, kind = problem.clip or (None, None)
 
     def make_trainer(plan):
@@ -195,8 +200,13 @@ def _federation(
             default_root_dir=folder,
         )
 
-    site = Site(module, data, Trainers(module, make_trainer), ClientStates(), world)
-    engine = Engine(site, ENGINES[way.engine](site), channel=channel)
+    trainers, keeps = Trainers(module, make_trainer), channel.compression.feedback
+    site = Site(module, data, trainers, ClientStates(), world, keeps_residuals=keeps)
+    make, calls = ENGINES[way.engine], {}
+    if channel.aggregation.trusted:
+        own = reference_site(site, algorithm)
+        calls[reference_name(algorithm.name)] = own, make(own)
+    engine = Engine(site, make(site), channel=channel, calls=calls)
     cohort = cohort_size(len(data.candidates), fraction=problem.fraction, count=problem.count)
     return Federation(
         **PACES[problem.pace](cohort),

@@ -203,21 +203,24 @@ def small_files(tmp_path):
 
 
 def test_every_recipe_runs_a_round(flfast_run, small_files, root, monkeypatch):
+    """A few batches with the eager engine; `engines/fused/test_fused.py` trains all models."""
     monkeypatch.setenv("FLFAST_DATA", str(small_files))
+    few = ("engine=eager", "trainer.limit_train_batches=2", "trainer.limit_test_batches=1")
     pfllib = root.parent / "shared" / "data" / "pfllib-mnist"
     for recipe in sorted(path.stem for path in (root / "conf" / "experiment").glob("*.yaml")):
-        overrides = [f"experiment={recipe}", "rounds=1", "callbacks=none", "local_epochs=1"]
+        overrides = [f"experiment={recipe}", "rounds=1", "callbacks=none", "local_epochs=1", *few]
         if recipe.startswith("mcmahan"):
             overrides += ["sampler.fraction=0.02"]
         if recipe.startswith("shakespeare"):
             overrides += ["model.layers=1"]
         if recipe.startswith("ifca"):
             overrides += ["local_epochs=null", "data.num_clients=40"]
+        if recipe.startswith("pfl_research"):
+            overrides += ["data=mnist", "partition.num_clients=100", "sampler.count=2"]
         if recipe.startswith("pfllib"):
             if not pfllib.exists():
                 continue
             overrides += [f"data.root={pfllib}", "sampler.fraction=0.05"]
-            overrides += ["trainer.limit_train_batches=2", "trainer.limit_test_batches=1"]
         folder = flfast_run(*overrides, run_dir=recipe)
         assert rows(folder)[-1]["round"] == "1" or recipe == "quick"
 

@@ -4,7 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+from flfast.state.tree import Tree
 
 
 class Combined(NamedTuple):
@@ -12,11 +15,48 @@ class Combined(NamedTuple):
 
     Attributes:
         vector: [D], in the dtype of the rows.
-        used: bool [K], uploads that entered the result; Krum, for one, discards the others.
+        used: bool [K], uploads that entered the result; Krum, for one, discards the others. If
+            there are none, the round leaves the model as it is.
+        memory: for the next round; of rules that have a memory.
     """
 
     vector: Tensor
     used: Tensor
+    memory: Tree = {}  # noqa: RUF012 - never changed
+
+
+class Layout(NamedTuple):
+    """What is the same in all rounds of a run.
+
+    Attributes:
+        num_clients: N, of the population.
+        num_values: D, of an upload.
+        last_layer: columns of a row that hold the parameters of the model's last layer.
+        dtype: of the rows.
+    """
+
+    num_clients: int
+    num_values: int
+    last_layer: slice
+    dtype: torch.dtype
+
+
+class Known(NamedTuple):
+    """What a rule with a memory, or with a trusted change, gets beside the rows.
+
+    Attributes:
+        layout: of the rows.
+        clients: ids of the rows, int64 [K].
+        memory: of the last round in which it combined uploads; at first that of
+            `Aggregation.memory`.
+        trusted: change that training on the server's own examples gave, [D]; empty for rules that
+            do not ask for it.
+    """
+
+    layout: Layout
+    clients: Tensor
+    memory: Tree = {}  # noqa: RUF012 - never changed
+    trusted: Tensor = torch.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -25,17 +65,31 @@ class Aggregation:
 
     Attributes:
         name: for messages.
-        combine: (uploads [K, D], weights float64 [K]) -> `Combined`. All values are finite, K is
-            at least `min_uploads`, and rows are in the order of the cohort. None is the weighted
-            mean, which needs a running sum only.
+        combine: (rows [K, D], weights float64 [K]) -> `Combined`. Rows are uploads. All values
+            are finite, K is at least `min_uploads`, and rows are in the order of the cohort. With
+            `memory` or `trusted`, it gets a third argument, `Known`. None is the weighted mean,
+            which needs a running sum only.
         min_uploads: fewest uploads that it can combine, >= 1.
         reason: which options require them, for messages.
+        on_changes: rows are changes, uploads minus their origin, and so is the vector.
+        memory: layout -> memory before round 1. It must be small beside the rows, is the same on
+            every rank, and is part of checkpoints. None: the rule remembers nothing.
+        trusted: whether it compares uploads with a change of the server's own, which needs
+            `split.server_examples`.
     """
 
     name: str
-    combine: Callable[[Tensor, Tensor], Combined] | None = None
+    combine: Callable[..., Combined] | None = None
     min_uploads: int = 1
     reason: str = ""
+    on_changes: bool = False
+    memory: Callable[[Layout], Tree] | None = None
+    trusted: bool = False
+
+    @property
+    def asks(self) -> bool:
+        """Whether `combine` gets `Known`."""
+        return self.memory is not None or self.trusted
 
 
 MEAN = Aggregation("mean")

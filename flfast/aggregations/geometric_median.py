@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from flfast.aggregations.aggregation import Aggregation, Combined
-from flfast.aggregations.row_statistics import distances, trimmed_mean_of_rows, weighted_sum
 from flfast.options import Count, Positive
+from flfast.state.row_statistics import distances, trimmed_mean_of_rows, weighted_sum
 
 
 def geometric_median(*, iterations: Count, eps: Positive) -> Aggregation:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flfast.aggregations.aggregation import Aggregation, Combined
-from flfast.aggregations.row_statistics import trimmed_mean_of_rows
+from flfast.state.row_statistics import trimmed_mean_of_rows
 
 
 def median() -> Aggregation:

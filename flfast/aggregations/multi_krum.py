@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from flfast.aggregations.aggregation import Aggregation, Combined
-from flfast.aggregations.row_statistics import squared_distances, weighted_sum
 from flfast.options import Count, NonNegativeInt
+from flfast.state.row_statistics import squared_distances, weighted_sum
 
 log = logging.getLogger(__name__)
 

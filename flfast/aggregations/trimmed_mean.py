@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from flfast.aggregations.aggregation import Aggregation, Combined
-from flfast.aggregations.row_statistics import trimmed_mean_of_rows
 from flfast.options import BelowHalf
+from flfast.state.row_statistics import trimmed_mean_of_rows
 
 log = logging.getLogger(__name__)
 

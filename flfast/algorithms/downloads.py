@@ -1,6 +1,6 @@
 """What clients download in a round: the broadcast, and what the server sends to each of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, Protocol
@@ -67,10 +67,14 @@ class Downloads:
         clients: of the call.
         orders: by client, for those that do something else than the others.
 
+        encode: broadcast -> (what clients decode, bytes); None sends it as it is.
+
     Attributes:
         orders: the same.
+        exact: the broadcast before it was encoded.
         broadcast: what clients without a version of their own download.
         num_bytes: for one client.
+        num_clients: of the call.
     """
 
     def __init__(
@@ -80,14 +84,19 @@ class Downloads:
         records: ClientStates,
         clients: Sequence[int],
         orders: Mapping[int, Order] | None = None,
+        *,
+        encode: Callable[[Tree], tuple[Tree, int]] | None = None,
     ) -> None:
-        self.broadcast, self._rows = algorithm.broadcast(server), Tree()
-        self.orders = orders or {}
+        self.exact, self._rows = algorithm.broadcast(server), Tree()
+        self.orders, self.num_clients = orders or {}, len(clients)
         self._places = {client_id: place for place, client_id in enumerate(clients)}
         if algorithm.send is not None and clients:
             known = Records(partial(algorithm.first_record, server), records)
             self._rows = algorithm.send(server, known, clients)
-        self.num_bytes = num_bytes(self.broadcast)
+        if encode is None:
+            self.broadcast, self.num_bytes = self.exact, num_bytes(self.exact)
+        else:
+            self.broadcast, self.num_bytes = encode(self.exact)
         self.num_bytes += num_bytes(self._rows) // max(len(clients), 1)
 
     def __call__(self, client_id: int) -> Tree:

@@ -34,7 +34,7 @@ class Uploads(NamedTuple):
     Attributes:
         mean: combined parts: weighted means or the results of another aggregation rule, and sums.
         num_clients: K, clients whose uploads were aggregated, >= 1; dropped and diverged clients
-            are excluded.
+            are excluded. With noise of the server, it is the mean over rounds, >= 0.
         population: clients in the federation.
         rows: parts with the rule `rows`, each leaf [K, ...].
         clients: ids of the rows, int64 [K].
@@ -43,7 +43,7 @@ class Uploads(NamedTuple):
     """
 
     mean: Tree
-    num_clients: int
+    num_clients: float
     population: int
     rows: Tree = {}  # noqa: RUF012 - never changed
     clients: Tensor = torch.zeros(0, dtype=torch.int64)

@@ -106,8 +106,9 @@ def _plot(
     else:
         _plot_spread(first, history, "accuracy", places)
     title = "Mean absolute error" if is_regression else "Accuracy"
-    style_axes(first, title=title, percent=not is_regression, time=time)
-    style_axes(loss, title="Loss", percent=False, time=time)
+    over = None if time is None else f"virtual time [{time}]"
+    style_axes(first, title=title, percent=not is_regression, over=over)
+    style_axes(loss, title="Loss", percent=False, over=over)
 
 
 def _plot_line(axes: Axes, history: Sequence[Row], column: str, places: Places) -> None:

@@ -73,21 +73,21 @@ def figure(path: Path, *, size: tuple[float, float], dpi: int, title: str) -> It
             drawn.savefig(path)
 
 
-def style_axes(axes: Axes, *, title: str, percent: bool, time: str | None = None) -> None:
-    """Style axes whose x is the round, or virtual time.
+def style_axes(axes: Axes, *, title: str, percent: bool, over: str | None = None) -> None:
+    """Style axes whose x is the round, or something else.
 
     Args:
         axes: changed in place.
         title: name of the y values.
         percent: whether y values are fractions, to be labelled in percent.
-        time: unit of virtual time; None if x is the round.
+        over: name and unit of x, such as `virtual time [s]`; None if x is the round.
     """
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     axes.set_title(title)
-    axes.set_xlabel("round" if time is None else f"virtual time [{time}]")
+    axes.set_xlabel(over or "round")
     axes.grid(visible=True)
-    if time is None:
+    if over is None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))

@@ -13,6 +13,7 @@ Config = dict[str, Any]
 
 OPERATIONAL = frozenset(
     {
+        "audit",
         "callbacks",
         "checkpoint",
         "client_states",

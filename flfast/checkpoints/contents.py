@@ -91,6 +91,16 @@ def check_pace(saved: Any, algorithm: Algorithm, initial: Tree, *, last: int) ->
         _require(fits, f"pace.flights.{number}: not a client at work")
 
 
+def check_memory(saved: Any) -> None:
+    """Check that the memory of the channel is a tree of finite tensors.
+
+    Raises:
+        BrokenCheckpointError: with the name of what is not.
+    """
+    _require(isinstance(saved, dict), "channel: not a dict")
+    _check_tree(saved, {}, "channel")
+
+
 def _check_tree(saved: Any, expected: Any, name: str, rows: list[int] | None = None) -> None:
     """Compare a tree with the expected one; `rows` is [K], the leading axis of stacked leaves."""
     if isinstance(expected, dict) and expected:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 ABOUT = "about.json"
 SERVER = "server.pt"
 RECORDS = "records.pt"
-FORMAT = 4
+FORMAT = 5
 
 
 class BrokenCheckpointError(ValueError):

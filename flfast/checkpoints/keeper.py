@@ -203,7 +203,12 @@ class CheckpointKeeper:
             rows = [_plain_values(row) for row in federation.history]
             pace = federation.pace.state_dict()
             pace["versions"] = {n: _copy(part) for n, part in pace.get("versions", {}).items()}
-            contents[SERVER] = {"server": _copy(federation.server), "history": rows, "pace": pace}
+            contents[SERVER] = {
+                "server": _copy(federation.server),
+                "history": rows,
+                "pace": pace,
+                "channel": _copy(federation.engine.channel.memory),
+            }
         tables = [self._run_dir / name for name in CALLBACK_TABLES]
         decided = gather(self._world, deepcopy(federation.engine.decided))
         facts = {"round": round_idx, "world_size": size, "loggers": ids, "decided": decided}

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from flfast.algorithms.algorithm import Algorithm
 from flfast.checkpoints.contents import (
     check_history,
+    check_memory,
     check_pace,
     check_server,
     check_states,
@@ -80,12 +81,14 @@ class Restored(NamedTuple):
         server: server state.
         history: rows up to the checkpoint's round.
         pace: state of the pace.
+        channel: what the server remembers of the channel.
     """
 
     checkpoint: Checkpoint
     server: Tree
     history: list[Row]
     pace: dict[str, Any]
+    channel: Tree
 
 
 def restore(
@@ -165,7 +168,9 @@ def load_server(checkpoint: Checkpoint, algorithm: Algorithm, initial: Tree) -> 
         check_server(saved.get("server"), algorithm, initial)
         check_history(saved.get("history"), last=checkpoint.round_idx)
         check_pace(saved.get("pace"), algorithm, initial, last=checkpoint.round_idx)
-    return Restored(checkpoint, saved["server"], saved["history"], saved["pace"])
+        check_memory(saved.get("channel"))
+    kept = (saved[name] for name in ("server", "history", "pace", "channel"))
+    return Restored(checkpoint, *kept)
 
 
 def _written(checkpoint: Checkpoint, name: str) -> str:

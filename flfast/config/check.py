@@ -11,7 +11,8 @@ from pydantic_core import ErrorDetails
 
 from flfast.config.errors import ConfigError
 from flfast.config.own import OWN
-from flfast.config.rules import RULES, Config, shown
+from flfast.config.rule import Config, shown
+from flfast.config.rules import RULES
 from flfast.config.schema import STRICT, OptimizerSettings, Settings
 from flfast.config.signature import Signature, read_signature
 from flfast.messages import first_line

@@ -1,12 +1,11 @@
 """Rules about combinations of settings: each returns a problem, or None. Torch-free."""
 
-import os
-import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
+from flfast.config.channel_rules import CHANNEL_RULES
+from flfast.config.hardware_rules import HARDWARE_RULES
+from flfast.config.rule import Config, Rule, choice, shown
 from flfast.results.columns import ALL_METRICS, VIEWS
 
 _EXTRAS = {
@@ -22,6 +21,9 @@ _FEDERATED_ONLY = (
     ("aggregation", "mean"),
     ("attack", "none"),
     ("faults", "none"),
+    ("privacy", "none"),
+    ("compression", "none"),
+    ("secure", "none"),
 )
 """Groups that the baselines do not have, and the options without effect."""
 
@@ -32,9 +34,6 @@ _FILES = {
 }
 """Options that read the file `path`, by group."""
 
-Config = dict[str, Any]
-Rule = Callable[[Config], str | None]
-
 OPTIMIZED = (*(f"{view}/{metric}" for view in VIEWS for metric in ALL_METRICS), "train/loss")
 """Columns that a run can be judged by."""
 
@@ -42,14 +41,6 @@ SELECTING = tuple(
     name for name in OPTIMIZED if name.startswith(("val/", "personal_val/", "train/"))
 )
 """Columns that may change a run: none is measured on test data."""
-
-_MAX_PER_CORE = 64
-"""Most threads or processes per core: far more than can be useful, but harmless to start."""
-
-
-def shown(value: Any) -> str:
-    """The value as it is typed on the command line."""
-    return "null" if value is None else str(value)
 
 
 def _epochs_or_steps(config: Config) -> str | None:
@@ -102,13 +93,6 @@ def _split(config: Config) -> str | None:
     return None
 
 
-def _workers(config: Config) -> str | None:
-    loader = config["loader"]
-    if loader["persistent_workers"] and not loader["num_workers"]:
-        return "loader.persistent_workers=True needs loader.num_workers >= 1, got 0"
-    return None
-
-
 def _validation_metrics(config: Config) -> str | None:
     adapt = config["schedule"]["adapt"]
     wanted = {
@@ -143,7 +127,7 @@ def _baselines(config: Config) -> str | None:
 
 def _pace(config: Config) -> str | None:
     groups = ("pace", "selection", "aggregation")
-    pace, selection, aggregation = (_choice(config[key]) for key in groups)
+    pace, selection, aggregation = (choice(config[key]) for key in groups)
     if pace != "sync" and selection != "none":
         return (
             f"selection={selection} with pace={pace}: it selects from whole cohorts; use "
@@ -157,17 +141,11 @@ def _pace(config: Config) -> str | None:
     return None
 
 
-def _choice(node: Config) -> str:
-    """The name of what a config group chose."""
-    name = str(node["_target_"]).rpartition(".")[2]
-    return "async" if name == "asynchronous" else name  # a keyword of Python
-
-
 def _robustness(config: Config) -> str | None:
     if config["mode"] == "federated":
         return None
     for key, plain in _FEDERATED_ONLY:
-        name = _choice(config[key])
+        name = choice(config[key])
         if name != plain:
             return f"{key}={name} with mode={config['mode']}: nothing is sent; use {key}={plain}"
     return None
@@ -199,7 +177,7 @@ def _init_from(config: Config) -> str | None:
 def _files(config: Config) -> str | None:
     for key, choices in _FILES.items():
         path = config[key].get("path")
-        if _choice(config[key]) in choices and not Path(str(path)).is_file():
+        if choice(config[key]) in choices and not Path(str(path)).is_file():
             return f"{key}.path={shown(path)}: there is no such file"
     return None
 
@@ -222,72 +200,8 @@ def _cohort_size(config: Config) -> str | None:
     return None
 
 
-def _devices(config: Config) -> str | None:
-    devices = config["trainer"]["devices"]
-    accelerator = config["trainer"]["accelerator"]
-    if not devices or (isinstance(devices, int) and devices < -1):
-        return f"trainer.devices={devices}: must be a count >= 1, -1, auto, or a list of indices"
-    wants_gpu = accelerator in {"gpu", "cuda"} or isinstance(devices, list)
-    if accelerator == "cpu" and isinstance(devices, list):
-        return f"trainer.devices={devices} with trainer.accelerator=cpu: must be a count"
-    if wants_gpu and not _may_have_gpu():
-        return (
-            f"trainer.accelerator={accelerator} trainer.devices={devices}: there is no GPU here; "
-            f"allowed: trainer.accelerator=cpu with a count of devices"
-        )
-    return None
-
-
-def _num_processes(config: Config) -> str | None:
-    most = _MAX_PER_CORE * (os.cpu_count() or 1)
-    requested = {
-        "threads": config["threads"],
-        "loader.num_workers": config["loader"]["num_workers"],
-        "trainer.devices": config["trainer"]["devices"],
-    }
-    for key, value in requested.items():
-        if isinstance(value, int) and value > most:
-            return f"{key}={value}: allowed: up to {most}, {_MAX_PER_CORE} per core"
-    return None
-
-
-def _sync_batchnorm(config: Config) -> str | None:
-    if not config["trainer"].get("sync_batchnorm"):
-        return None
-    strategy = config["strategy"]
-    shards_batches = strategy["name"] in {"auto", "ddp"} and strategy.get("shard") == "batch"
-    if not shards_batches or config["trainer"]["accelerator"] == "cpu" or not _may_have_gpu():
-        return "trainer.sync_batchnorm=True needs strategy=ddp strategy.shard=batch on GPUs"
-    return None
-
-
-def _fsdp(config: Config) -> str | None:
-    strategy, trainer = config["strategy"], config["trainer"]
-    has_group_params = strategy.get("group_params") is not None
-    if (strategy["name"] == "fsdp") != has_group_params:
-        return (
-            f"strategy.name={strategy['name']} strategy.group_params="
-            f"{shown(strategy.get('group_params'))}: fsdp needs this option and no other strategy "
-            f"has it; set strategy=fsdp, which sets both"
-        )
-    if not has_group_params:
-        return None
-    if "shard" in strategy:
-        return f"strategy.shard={strategy['shard']} with strategy=fsdp: only ddp has this option"
-    if trainer.get("inference_mode"):
-        return (
-            "trainer.inference_mode=True with strategy=fsdp: parameters gathered in inference "
-            "mode cannot be trained; use false"
-        )
-    if trainer["accelerator"] in {"mps", "tpu"}:
-        return (
-            f"trainer.accelerator={trainer['accelerator']} with strategy=fsdp: must be cpu or gpu"
-        )
-    return None
-
-
 def _adapter(config: Config) -> str | None:
-    name = _choice(config["adapter"])
+    name = choice(config["adapter"])
     if name in {"lora", "ia3"} and not find_spec("peft"):
         return f"adapter={name}: peft is not installed; install flfast[lora]"
     if name != "none" and config["strategy"]["name"] == "fsdp":
@@ -298,21 +212,12 @@ def _adapter(config: Config) -> str | None:
     return None
 
 
-def _may_have_gpu() -> bool:
-    """False only if it is certain, without importing torch, that torch will find no GPU."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}:
-        return False
-    nodes = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg", "/proc/driver/nvidia/version")
-    return sys.platform != "linux" or any(Path(node).exists() for node in nodes)
-
-
 RULES: tuple[Rule, ...] = (
     _batch_size,
     _epochs_or_steps,
     _full_batch,
     _auto_batch,
     _split,
-    _workers,
     _validation_metrics,
     _stop,
     _baselines,
@@ -324,9 +229,7 @@ RULES: tuple[Rule, ...] = (
     _files,
     _loggers,
     _cohort_size,
-    _devices,
-    _num_processes,
-    _sync_batchnorm,
-    _fsdp,
     _adapter,
+    *CHANNEL_RULES,
+    *HARDWARE_RULES,
 )

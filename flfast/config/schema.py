@@ -184,6 +184,10 @@ class Settings(_Strict):
     aggregation: TargetSettings
     attack: TargetSettings
     faults: TargetSettings
+    privacy: TargetSettings
+    compression: TargetSettings
+    secure: TargetSettings
+    audit: TargetSettings
     engine: TargetSettings
     strategy: StrategySettings
     trainer: TrainerSettings

@@ -166,9 +166,14 @@ def _evaluate_annotation(module: str, annotation: ast.expr | None) -> Any:
         return None
     try:
         code = compile(ast.Expression(annotation), module, "eval")
-        return eval(code, {}, _Namespace(module))  # only annotations of installed code
+        return eval(code, {}, _namespace(module))  # only annotations of installed code
     except Exception:  # noqa: BLE001 - annotations may raise anything; then the type is unknown
         return None
+
+
+@cache
+def _namespace(module: str) -> "_Namespace":
+    return _Namespace(module)
 
 
 class _Namespace(dict[str, Any]):
@@ -179,6 +184,10 @@ class _Namespace(dict[str, Any]):
         self._module = module
 
     def __missing__(self, name: str) -> Any:
+        self[name] = self._find(name)
+        return self[name]
+
+    def _find(self, name: str) -> Any:
         if hasattr(builtins, name):
             return getattr(builtins, name)
         for node in _syntax_tree(self._module).body:
@@ -189,7 +198,7 @@ class _Namespace(dict[str, Any]):
                 original = next(a.name for a in node.names if (a.asname or a.name) == name)
                 if source in _IMPORTABLE:
                     return getattr(importlib.import_module(source), original)
-                return _Namespace(source)[original]
+                return _namespace(source)[original]
             if isinstance(node, ast.Assign) and any(
                 isinstance(t, ast.Name) and t.id == name for t in node.targets
             ):

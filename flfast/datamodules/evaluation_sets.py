@@ -7,13 +7,17 @@ from typing import NamedTuple
 import lightning as L
 import numpy as np
 
+from flfast.datamodules.backdoor import Backdoor
 from flfast.datamodules.batches import WHOLE, Batch, EvalLoader, RankShare, num_limited
-from flfast.datamodules.federated import FederatedDataModule, transform_batch
+from flfast.datamodules.client_data import transform_batch
+from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.splits import ClientIndices
 from flfast.randomness import generator
 
 OWN = {"personal", "personal_val", "personal_train", "finetuned", "new_finetuned"}
 """Sets that each client predicts with its own model."""
+ATTACK = "attack"
+"""The set of central test examples with the attackers' trigger; alone in its pass."""
 
 
 class EvaluationSet(NamedTuple):
@@ -35,6 +39,7 @@ class EvaluationPart(L.LightningDataModule):
 
     Attributes:
         clients: clients whose own models predict, in order; empty if the server's model does.
+        backdoor: whose trigger the inputs get; None is none.
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class EvaluationPart(L.LightningDataModule):
     ) -> None:
         super().__init__()
         self.data, self.indices, self.owner, self._share = data, indices, owner, share
+        self.backdoor: Backdoor | None = None
         self.clients: list[int] = []
         if owner is not None:
             self.clients = owner[np.flatnonzero(np.diff(owner, prepend=-1))].tolist()
@@ -55,7 +61,9 @@ class EvaluationPart(L.LightningDataModule):
         return self.data.eval_loader(self.indices, self.owner, self._share)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Normalise the batch on its device."""
+        """Normalise the batch on its device, with the trigger if there is one."""
+        if self.backdoor is not None:
+            batch = self.backdoor.triggered(batch)
         return transform_batch(self, self.data.examples, batch)
 
 
@@ -65,7 +73,7 @@ class EvaluationDataModule(EvaluationPart):
     Args:
         data: the population, set up.
         names: names of the sets: `global`, `local`, `new`, `val` and `train`, which the server's
-            model predicts, or those of `OWN`.
+            model predicts, `ATTACK` alone, or those of `OWN`.
         limit: batches of the pass, as `trainer.limit_test_batches`: a share or a number.
         share: this rank's share of the pass.
         shard_batches: divide every batch over the ranks, so that all have equally many batches.
@@ -110,6 +118,8 @@ class EvaluationDataModule(EvaluationPart):
             owner[order[own]] if self.personal else None,
             share if shard_batches else WHOLE,
         )
+        if ATTACK in names:
+            self.backdoor = data.backdoor
         positions = np.full(len(indices), num)
         positions[order] = self._positions() if shard_batches else np.arange(num)
         self.sets = dict(_split_sets(positions[place], members, num, data.num_clients))
@@ -166,7 +176,7 @@ def _split_sets(
     for name, (_, groups) in members.items():
         own, positions = np.split(positions, [len(groups)])
         kept = own < num
-        num_groups = 1 if name == "global" else num_clients
+        num_groups = 1 if name in {"global", ATTACK} else num_clients
         yield name, EvaluationSet(own[kept], groups[kept], num_groups)
 
 
@@ -174,6 +184,10 @@ def _members(data: FederatedDataModule, name: str) -> tuple[np.ndarray, np.ndarr
     """Examples of a set and their clients, int64 [m] each."""
     if name == "global":
         return data.central_test, np.zeros_like(data.central_test)
+    if name == ATTACK:
+        assert data.backdoor is not None
+        concerned = data.backdoor.concerns(data.examples.targets[data.central_test])
+        return data.central_test[concerned], np.zeros(concerned.sum(), np.int64)
     part = name.removeprefix("personal_")
     split: ClientIndices = data.splits[part if part in {"train", "val"} else "test"]
     split = split.only(data.held_out if name.startswith("new") else data.participants)

@@ -87,6 +87,21 @@ class Examples:
         found: np.ndarray = count(self.targets).numpy()
         return None if (found == found[0]).all() else found
 
+    def num_counted(self, indices: np.ndarray) -> int:
+        """Targets of some examples that count.
+
+        Args:
+            indices: int64 [M].
+        """
+        if self.counts is not None:
+            return int(self.counts[indices].sum())
+        return len(indices) * self._of_each
+
+    @cached_property
+    def _of_each(self) -> int:
+        count = self.task_type.counts
+        return 1 if count is None else int(count(self.targets[:1]))
+
 
 def _check_finite(inputs: Tensor) -> None:
     num, first = 0, -1

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterable
 
 import lightning as L
 import numpy as np
-import torch
-from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor
 
+from flfast.datamodules.backdoor import Backdoor, poisoned
 from flfast.datamodules.batches import (
     WHOLE,
     Batch,
@@ -17,6 +16,7 @@ from flfast.datamodules.batches import (
     TrainLoader,
     local_epoch,
 )
+from flfast.datamodules.client_data import ClientDataModule, transform_batch
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.fetching import Loading, make_fetch
 from flfast.datamodules.shifts.applying import shift_examples
@@ -59,6 +59,7 @@ class FederatedDataModule(L.LightningDataModule):
         held_out: clients that never take part, int64, ascending; a function of the seed.
         participants: all other clients, int64, ascending.
         drawn: what each of K clients got from the shift, [K, ...] by name.
+        backdoor: what attackers teach the server's model, which is then evaluated with it.
         batching: batching of training outside of a federation, which has no plan.
     """
 
@@ -89,6 +90,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.seed, self.split, self.loading, self.pooled = seed, split, loading, pooled
         self.shift = shift
         self.batching = Batching(batch_size=32)
+        self.backdoor: Backdoor | None = None
         self._fetch: Fetch | None = None
 
     def setup(self, stage: str | None = None) -> None:
@@ -143,6 +145,21 @@ class FederatedDataModule(L.LightningDataModule):
         self.close()
         self._set_examples(relabelled)
 
+    def poison(self, clients: Iterable[int], backdoor: Backdoor) -> None:
+        """Give some training examples of some clients a trigger, before any training.
+
+        Args:
+            clients: that attack.
+            backdoor: of all of them.
+
+        Raises:
+            ValueError: if the examples cannot have the trigger.
+        """
+        changed = poisoned(self.examples, backdoor, clients, self.train_clients, seed=self.seed)
+        self.backdoor = backdoor
+        self.close()
+        self._set_examples(changed)
+
     def close(self) -> None:
         """End the worker processes, if any; examples cannot be read afterwards."""
         for fetch in (self._fetch, self._fetch_eval):
@@ -175,7 +192,7 @@ class FederatedDataModule(L.LightningDataModule):
         batching: Batching | None = None,
         round_idx: int = 1,
         share: RankShare = WHOLE,
-    ) -> "ClientDataModule":
+    ) -> ClientDataModule:
         """Data module of one client; shuffling is a function of (seed, round, client)."""
         return ClientDataModule(
             self, client_id, batching=batching or self.batching, round_idx=round_idx, share=share
@@ -222,126 +239,3 @@ class FederatedDataModule(L.LightningDataModule):
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Normalise the batch on its device."""
         return transform_batch(self, self.examples, batch)
-
-
-class ClientDataModule(L.LightningDataModule):
-    """The data of one client of a `FederatedDataModule`.
-
-    Args:
-        data: of all clients.
-        client_id: of the client.
-        batching: of its training examples.
-        round_idx: from 1.
-        share: this rank's part of every batch.
-        indices: of training examples; None is all of the client's.
-    """
-
-    def __init__(
-        self,
-        data: FederatedDataModule,
-        client_id: int,
-        *,
-        batching: Batching,
-        round_idx: int,
-        share: RankShare = WHOLE,
-        indices: np.ndarray | None = None,
-    ) -> None:
-        super().__init__()
-        self.data, self.client_id = data, client_id
-        self.indices = data.train_clients.indices_of(client_id) if indices is None else indices
-        self.batching = batching
-        self.epoch = local_epoch(len(self.indices), batching)
-        self._round_idx, self._share = round_idx, share
-        path = (round_idx, client_id)
-        self._augment_rng = generator(data.seed, "augment", *path)
-        # Always the same loader, since it counts the epochs.
-        self._loader = TrainLoader(
-            data.fetch,
-            self.indices,
-            self.epoch,
-            lambda e, n: generator(data.seed, "shuffle", *path, e).permutation(n),
-            share,
-            counts=data.examples.counts,
-        )
-
-    def part(self, share: float, stage: int) -> "ClientDataModule":
-        """The same data with a random part of the training examples, at least one.
-
-        Args:
-            share: of the examples, in (0, 1]; 1 is this object.
-            stage: number of the stage that the part is drawn for.
-        """
-        if share == 1:
-            return self
-        rng = generator(self.data.seed, "part", self._round_idx, self.client_id, stage)
-        num = max(1, round(share * len(self.indices)))
-        chosen = np.sort(rng.choice(self.indices, num, replace=False))
-        return ClientDataModule(
-            self.data,
-            self.client_id,
-            batching=self.batching,
-            round_idx=self._round_idx,
-            share=self._share,
-            indices=chosen,
-        )
-
-    def train_dataloader(self) -> TrainLoader:
-        """The client's training batches."""
-        return self._loader
-
-    def num_counted(self, order: np.ndarray) -> int:
-        """Targets that count of the examples in `order`, int64 [M]."""
-        counts = self.data.examples.counts
-        return len(order) * self._of_each if counts is None else int(counts[order].sum())
-
-    @property
-    def _of_each(self) -> int:
-        count = self.data.examples.task_type.counts
-        return 1 if count is None else int(count(self.data.examples.targets[:1]))
-
-    def next_order(self) -> np.ndarray:
-        """Examples of the next local epoch, int64 [M], for engines that cut batches themselves."""
-        return self._loader.next_order()
-
-    def augmented(self, inputs: Tensor, *, dtype: torch.dtype) -> Tensor:
-        """Training inputs [M, ...], normalised and augmented; draws M augmentations."""
-        return self.data.examples.transform(inputs, dtype=dtype, rng=self._augment_rng)
-
-    def val_dataloader(self) -> EvalLoader:
-        """The client's validation examples; the server validates on those of all clients."""
-        if self.data.pooled or self.client_id == self.data.server:
-            return self.data.val_dataloader()
-        return self.data.eval_loader(self.data.splits["val"].indices_of(self.client_id))
-
-    def test_dataloader(self) -> EvalLoader:
-        """The client's own test examples."""
-        return self.data.eval_loader(self.data.splits["test"].indices_of(self.client_id))
-
-    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Normalise the batch on its device; augment training batches."""
-        return transform_batch(self, self.data.examples, batch, rng=self._augment_rng)
-
-
-def transform_batch(
-    module: L.LightningDataModule,
-    examples: Examples,
-    batch: Batch,
-    *,
-    rng: np.random.Generator | None = None,
-) -> Batch:
-    """Normalise a batch to the model's precision; `rng` augments it, during training only."""
-    trainer = module.trainer
-    assert trainer is not None
-    training = trainer.state.stage == RunningStage.TRAINING
-    inputs = examples.transform(
-        batch.inputs,
-        dtype=torch.get_default_dtype() if trainer.model is None else _dtype(trainer),
-        rng=rng if training else None,
-    )
-    return batch._replace(inputs=inputs)
-
-
-def _dtype(trainer: L.Trainer) -> torch.dtype:
-    dtype = trainer.lightning_module.dtype
-    assert isinstance(dtype, torch.dtype)
-    return dtype

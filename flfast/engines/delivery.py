@@ -2,26 +2,40 @@
 
 Every engine calls a `Delivery` after each client's local training. The algorithm's `finish` makes
 the upload and the new client state, `server/channel.py` transmits the upload, and
-`server/reduction.py` adds it to the aggregate.
+`server/reduction.py` adds it to the aggregate. Attackers who collude wait for each other.
 """
 
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
-from flfast.algorithms.downloads import Downloads
+import torch
+
+from flfast.algorithms.downloads import Downloads, Order
+from flfast.distributed.world import World, gather
 from flfast.engines.local_training import LocalResult
 from flfast.engines.reports import ClientReport
 from flfast.engines.site import Site
 from flfast.plan import RoundPlan
-from flfast.server.channel import DIVERGED, Arrival, Channel
+from flfast.randomness import generator
+from flfast.server.channel import DIVERGED, Arrival, Channel, Sender
 from flfast.server.reduction import Reduction
 from flfast.state.tree import Tree, all_finite, num_bytes
-from flfast.state.vector import moved
+from flfast.state.vector import change_of, from_vectors, moved, to_vectors, with_learned
+
+
+class _Finished(NamedTuple):
+    """A client's upload and its new state."""
+
+    result: LocalResult
+    upload: Tree
+    state: Tree
+    sender: Sender
 
 
 class Delivery:
-    """Delivers the results of one round.
+    """Delivers the results of one call.
 
     Args:
         site: of this rank.
@@ -44,17 +58,82 @@ class Delivery:
         plan: RoundPlan,
         on_client: Callable[[ClientReport], None],
     ) -> None:
-        self._site, self._channel, self._reduction = site, channel, reduction
-        self._downloads, self._plan, self._on_client = downloads, plan, on_client
+        self._site, self._channel = site, channel
+        self._reduction, self._downloads = reduction, downloads
+        self._plan, self._on_client = plan, on_client
+        self._colluding: list[_Finished] = []
         self.reports: list[ClientReport] = []
 
     def __call__(self, result: LocalResult) -> None:
         """Keep the client's new state, add its upload to the reduction, and report."""
-        done, arrival = result.done, self._arrival(result)
+        algorithm, context = self._site.algorithm, result.context
+        upload, state = algorithm.finish(result.done, context)
+        if state and not algorithm.stateful:
+            raise ValueError(
+                f"algorithm={algorithm.name}: finish returns a client state, which would be lost; "
+                f"define client_state, which gives a client's state before its first round"
+            )
+        finite = math.isfinite(result.loss_sum) and all_finite(upload) and all_finite(state)
+        if not finite:  # it keeps its old state
+            self._report(result, Arrival("rejected", DIVERGED, num_bytes(upload), None))
+            return
+        sender = Sender(
+            result.client_id,
+            self._downloads.plan(result.client_id, self._plan).round_idx,
+            partial(algorithm.origin, context.server),
+            algorithm.counted,
+        )
+        finished = _Finished(result, upload, state, sender)
+        if self._channel.colludes(result.client_id):
+            self._colluding.append(finished)
+        else:
+            self._deliver(finished)
+
+    def close(self, world: World) -> None:
+        """Deliver the uploads of attackers who collude, after all others; collective."""
+        collude = self._channel.attack.collude
+        if collude is None:
+            return
+        changes = {
+            one.sender.client_id: to_vectors(_change(one), ())[0] for one in self._colluding
+        }
+        everybody = {k: vector for part in gather(world, changes) for k, vector in part.items()}
+        if not everybody:
+            return
+        attackers = sorted(everybody)
+        rows = torch.stack([everybody[client_id] for client_id in attackers])
+        rng = generator(self._channel.seed, "collusion", self._plan.round_idx)
+        poisoned = dict(
+            zip(attackers, collude(rows, self._downloads.num_clients, rng), strict=True)
+        )
+        for one in self._colluding:
+            vector = poisoned[one.sender.client_id]
+            change = from_vectors(vector, vector[:0], _change(one), ())
+            sent = with_learned(one.upload, one.sender.origin, change)
+            self._deliver(one, agreed=sent)
+
+    def _deliver(self, finished: _Finished, agreed: Tree | None = None) -> None:
+        """Transmit an upload, store the client's state, and aggregate what arrived."""
+        result, upload, state, sender = finished
+        arrival = self._channel.deliver(
+            upload,
+            sender,
+            kept=self._site.residual(sender.client_id),
+            agreed=agreed,
+        )
+        self._site.keep_state(sender.client_id, state, arrival.kept)
         if arrival.upload is not None:
-            weight = self._site.algorithm.weight_of(done, result.context)
-            upload = self._up_to_date(result, arrival.upload)
-            self._reduction.add(result.client_id, upload, weight)
+            up_to_date = self._up_to_date(result, arrival.upload)
+            self._reduction.add(sender.client_id, up_to_date, self._weight(result))
+        self._report(result, arrival)
+
+    def _weight(self, result: LocalResult) -> float:
+        if self._channel.privacy.central_noise is not None:
+            return 1.0  # no client may count more than the noise hides
+        return self._site.algorithm.weight_of(result.done, result.context)
+
+    def _report(self, result: LocalResult, arrival: Arrival) -> None:
+        done = result.done
         report = ClientReport(
             client_id=result.client_id,
             num_examples=done.num_examples,
@@ -70,13 +149,13 @@ class Delivery:
 
     def _up_to_date(self, result: LocalResult, upload: Tree) -> Tree:
         """The upload as if it had been trained from the server's current model."""
-        order = self._downloads.orders.get(result.client_id)
-        if order is None or order.version is None:
-            return upload
-        if order.scale == 1 and order.version.plan.round_idx == self._plan.round_idx:
+        order = self._downloads.orders.get(result.client_id, Order())
+        version_round = order.version.plan.round_idx if order.version else self._plan.round_idx
+        is_current = order.scale == 1 and version_round == self._plan.round_idx
+        if is_current and self._downloads.exact is self._downloads.broadcast:
             return upload
         algorithm = self._site.algorithm
-        now = algorithm.origin(self._downloads.broadcast)
+        now = algorithm.origin(self._downloads.exact)
         start = now if order.mixes else algorithm.origin(result.context.server)
         scales = {
             name: 1.0 if name in algorithm.undiscounted else order.scale
@@ -84,27 +163,7 @@ class Delivery:
         }
         return moved(upload, start, now, scales)
 
-    def _arrival(self, result: LocalResult) -> Arrival:
-        """Store the client's new state and transmit its upload.
 
-        A client whose training diverged keeps its old state, and its upload is rejected.
-        """
-        algorithm, context = self._site.algorithm, result.context
-        upload, state = algorithm.finish(result.done, context)
-        if state and not algorithm.stateful:
-            raise ValueError(
-                f"algorithm={algorithm.name}: finish returns a client state, which would be lost; "
-                f"define client_state, which gives a client's state before its first round"
-            )
-        finite = math.isfinite(result.loss_sum) and all_finite(upload) and all_finite(state)
-        if not finite:
-            return Arrival("rejected", DIVERGED, num_bytes(upload), None)
-        if algorithm.stateful:
-            self._site.states.put(result.client_id, state)
-        return self._channel.deliver(
-            upload,
-            partial(algorithm.origin, context.server),
-            round_idx=self._downloads.plan(result.client_id, self._plan).round_idx,
-            client_id=result.client_id,
-            counted=algorithm.counted,
-        )
+def _change(finished: _Finished) -> Tree:
+    sender = finished.sender
+    return change_of(finished.upload, sender.origin, sender.counted)

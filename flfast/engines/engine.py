@@ -6,8 +6,9 @@ rank trains its share with a `LocalTraining`, and the ranks reduce the uploads t
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from flfast.aggregations.aggregation import Aggregation
 from flfast.algorithms.algorithm import Algorithm
 from flfast.algorithms.downloads import Downloads, Order
 from flfast.datamodules.evaluation_sets import EvaluationDataModule
@@ -21,16 +22,29 @@ from flfast.distributed.client_state_placement import fetch_states, return_state
 from flfast.distributed.world import ALONE, gather
 from flfast.engines.delivery import Delivery
 from flfast.engines.local_training import LocalTraining
+from flfast.engines.reference import reference_name
 from flfast.engines.reports import ClientReport, Trained
 from flfast.engines.site import Site
 from flfast.evaluation.metrics import GroupMetrics
 from flfast.evaluation.passes import Evaluation, FineTune, for_evaluation
 from flfast.plan import RoundPlan
-from flfast.server.channel import DIRECT, NOT_SELECTED, Channel
-from flfast.server.reduction import reduction_for
+from flfast.server.channel import CLIPPED, DIRECT, NOT_SELECTED, Channel
+from flfast.server.reduction import Reduced, Reduction, reduction_for
+from flfast.server.release import Aggregated, released, with_next_norm
+from flfast.server.row_reduction import NO_BASIS, Basis
+from flfast.server.secure_reduction import secure_reduction
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 from flfast.tasks.task_type import Statistics
+
+
+class _Call(NamedTuple):
+    """What a cohort does, and what its uploads are compared with."""
+
+    site: Site
+    training: LocalTraining
+    channel: Channel
+    own: Tree = {}  # noqa: RUF012 - never changed
 
 
 class Engine:
@@ -43,11 +57,13 @@ class Engine:
         site: model, data, Trainers and client states of this rank.
         training: trains clients.
         channel: transmits uploads; by default they arrive unchanged.
-        calls: (site, training) of the algorithm's `calls` and `server_calls`, by name.
+        calls: (site, training) of the algorithm's `calls` and `server_calls`, by name; and of
+            references, if the aggregation needs them (`reference.py`).
         finetune: trains weights further for the `finetuned` metrics; None is off.
         decided: decisions of `auto` on this rank, as plain values for checkpoints.
 
     Attributes:
+        channel: with what the server remembers of it after the last round.
         evaluation_sets: names of the sets that `evaluate` measures.
     """
 
@@ -64,6 +80,7 @@ class Engine:
         self.site, self.training, self._calls = site, training, calls or {}
         self.channel = channel or Channel()
         self.decided = {} if decided is None else decided
+        self._last_call = 0, 0
         self._evaluation = Evaluation(
             site.algorithm,
             site.data,
@@ -103,42 +120,110 @@ class Engine:
         on_server = local is not None and local in self.site.algorithm.server_calls
         channel = DIRECT if on_server else self.channel
         site, training = self._calls[local.name] if local else (self.site, self.training)
+        own = self._reference(site.algorithm.name, server, plan, channel.aggregation)
+        call = _Call(site, training, channel, own)
+        return self._train(call, server, cohort, plan, on_client, orders or {})
+
+    def _train(
+        self,
+        call: "_Call",
+        server: Tree,
+        cohort: Sequence[int],
+        plan: RoundPlan,
+        on_client: Callable[[ClientReport], None],
+        orders: Mapping[int, Order],
+    ) -> Trained:
+        """See `train`."""
+        site, training, channel = call[:3]
         assignment = self._assign(cohort, plan)
-        if site.algorithm.stateful:
+        if site.keeps_states:
             fetch_states(site.world, site.states, assignment.moved, wanted=assignment.here)
-        downloads = Downloads(site.algorithm, server, site.records, cohort, orders)
-        reduction = reduction_for(channel.aggregation, cohort, site.algorithm.parts)
+        downloads = Downloads(
+            site.algorithm,
+            server,
+            site.records,
+            cohort,
+            orders,
+            encode=channel.encode_broadcast(plan.round_idx),
+        )
+        reduction = self._reduction(call, downloads, cohort, plan.round_idx)
         delivery = Delivery(site, channel, reduction, downloads, plan, on_client)
         training.train(assignment.here, downloads, plan, delivery)
         divided = site.divides_batches(plan)
-        reduced = reduction.combine(ALONE if divided else site.world)
+        world = ALONE if divided else site.world
+        delivery.close(world)
+        reduced = reduction.combine(world)
         reports = delivery.reports if divided else self._gather(delivery.reports, cohort)
-        if site.algorithm.stateful:
+        if reduced.memory:
+            self.channel = channel.remembering(site.algorithm.name, reduced.memory)
+        num_clients: float = sum(report.accepted for report in reports)
+        mean = reduced.mean
+        if channel.privacy.central_noise is not None and mean is not None:
+            within = sum(report.accepted and report.reason != CLIPPED for report in reports)
+            uploads = Aggregated(plan.round_idx, round(num_clients), within)
+            origin, parts = site.algorithm.origin(downloads.exact), site.algorithm.parts
+            mean = released(channel, mean, origin, parts, uploads)
+            self.channel = with_next_norm(self.channel, uploads)
+            num_clients = channel.privacy.expected_clients or num_clients
+        if site.keeps_states:
             return_states(site.world, site.states, assignment.moved, trained=assignment.here)
-        for place, report in enumerate(reports):
-            if report.client_id in reduced.left_out:
-                reports[place] = report._replace(status="rejected", reason=NOT_SELECTED)
         return Trained(
-            reduced.mean,
-            reports,
+            mean,
+            [_after(reduced, report) for report in reports],
+            num_clients,
             reduced.shortage,
             reduced.rows,
             reduced.clients,
             reduced.weights,
-            downloads.num_bytes,
+            downloads.num_bytes + (reduced.traffic.down if reduced.traffic else 0),
         )
+
+    def _reduction(
+        self, call: "_Call", downloads: Downloads, cohort: Sequence[int], round_idx: int
+    ) -> Reduction:
+        """What collects the uploads of a call."""
+        site, channel = call.site, call.channel
+        algorithm, rule = site.algorithm, channel.aggregation
+        if channel.secure.make_round is not None:
+            last_round, number = self._last_call
+            # Two calls of a round must not have the same masks.
+            self._last_call = round_idx, number + 1 if round_idx == last_round else 0
+            origin = algorithm.origin(downloads.exact)
+            return secure_reduction(channel, algorithm, origin, cohort, self._last_call)
+        basis = NO_BASIS
+        if rule.on_changes or rule.asks:
+            origin, memory = algorithm.origin(downloads.exact), channel.remembered(algorithm.name)
+            basis = Basis(origin, site.data.num_clients, memory, call.own)
+        return reduction_for(rule, cohort, algorithm.parts, basis)
+
+    def _reference(
+        self, name: str, server: Tree, plan: RoundPlan, aggregation: Aggregation
+    ) -> Tree:
+        """The server's own upload in a call; collective.
+
+        Returns:
+            Empty if the aggregation does not ask for it, or if the training diverged.
+        """
+        place = self.site.data.server
+        if not aggregation.trusted or place is None:
+            return {}
+        site, training = self._calls[reference_name(name)]
+        found = self._train(_Call(site, training, DIRECT), server, [place], plan, _ignored, {})
+        site.states.drop(place)
+        return found.mean or {}
 
     def forgetful(self) -> "Engine":
         """An engine that keeps nothing of clients: each rank trains whole cohorts for itself.
 
-        Uploads arrive unchanged.
+        Uploads arrive as they were encoded.
         """
 
         def forgetful(site: Site) -> Site:
             return replace(site, states=ClientStates(), records=ClientStates(), world=ALONE)
 
         calls = {name: (forgetful(site), own) for name, (site, own) in self._calls.items()}
-        return Engine(forgetful(self.site), self.training, calls=calls)
+        channel = self.channel.encodes_only
+        return Engine(forgetful(self.site), self.training, channel=channel, calls=calls)
 
     def _assign(self, cohort: Sequence[int], plan: RoundPlan) -> Assignment:
         """Which clients this rank trains."""
@@ -148,7 +233,7 @@ class Engine:
         if plan.strategy != "ddp":
             return assign_to_first(cohort, site.world)
         sizes = [len(site.data.train_clients.indices_of(k)) for k in cohort]
-        return assign_cohort(cohort, sizes, site.world, stateful=site.algorithm.stateful)
+        return assign_cohort(cohort, sizes, site.world, stateful=site.keeps_states)
 
     def _gather(self, reports: list[ClientReport], cohort: Sequence[int]) -> list[ClientReport]:
         """All ranks' reports in the order of the cohort; collective."""
@@ -181,3 +266,16 @@ class Engine:
         self.site.data.close()
         self.site.states.close()
         self.site.records.close()
+
+
+def _after(reduced: Reduced, report: ClientReport) -> ClientReport:
+    """A client's report with what the reduction decided or cost."""
+    if report.client_id in reduced.left_out:
+        return report._replace(status="rejected", reason=NOT_SELECTED)
+    if reduced.traffic is not None and report.accepted:
+        return report._replace(up_bytes=reduced.traffic.up)
+    return report
+
+
+def _ignored(report: ClientReport) -> None:
+    pass

@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 from flfast.algorithms.client import Context, Finished, LocalStage
 from flfast.algorithms.downloads import Download
-from flfast.datamodules.federated import ClientDataModule
+from flfast.datamodules.client_data import ClientDataModule
 from flfast.plan import RoundPlan
 from flfast.state.tree import Tree
 

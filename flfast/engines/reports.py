@@ -48,6 +48,7 @@ class Trained(NamedTuple):
     Attributes:
         mean: the uploads combined by the aggregation rule; None if too few arrived.
         reports: one per client, in the order of the cohort.
+        num_clients: whose uploads were aggregated; with noise of the server, the mean number.
         shortage: the reason if too few arrived; otherwise empty.
         rows: parts of the uploads that are not combined, each leaf [K, ...].
         clients: ids of the rows, int64 [K].
@@ -57,6 +58,7 @@ class Trained(NamedTuple):
 
     mean: Tree | None
     reports: list[ClientReport]
+    num_clients: float
     shortage: str
     rows: Tree
     clients: Tensor

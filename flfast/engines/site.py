@@ -20,7 +20,7 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import Trainers
 from flfast.plan import RoundPlan
 from flfast.randomness import seed_torch, torch_generator
-from flfast.state.store import ClientStates, Kept
+from flfast.state.store import RESIDUALS, ClientStates, Kept, own_state
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import read_weights
 
@@ -36,6 +36,7 @@ class Site:
         states: states of this rank's clients between rounds.
         world: all ranks of the run.
         records: what the server keeps of clients; the same on every rank.
+        keeps_residuals: whether clients keep what compression lost of their uploads.
     """
 
     module: LocalModule
@@ -44,6 +45,7 @@ class Site:
     states: ClientStates
     world: World = ALONE
     records: ClientStates = field(default_factory=ClientStates)
+    keeps_residuals: bool = False
 
     def of(self, algorithm: Algorithm, *, states: ClientStates | None = None) -> "Site":
         """A site with the same model, optimizer and data.
@@ -86,11 +88,33 @@ class Site:
         batches = plan.strategy == "ddp" and plan.shard == "batch"
         return self.world.size > 1 and (batches or plan.strategy == "fsdp")
 
+    @property
+    def keeps_states(self) -> bool:
+        """Whether clients keep anything between rounds."""
+        return self.algorithm.stateful or self.keeps_residuals
+
     def client_state(self, client_id: int, download: Tree) -> Tree:
         """A client's state; in its first round the algorithm's initial one."""
         # A further call of a round shares the states of the algorithm, and may be stateless.
-        state = self.states.get(client_id) if self.algorithm.stateful else None
+        state = own_state(self.states.get(client_id)) if self.algorithm.stateful else None
         return self.algorithm.client_state(download) if state is None else state
+
+    def residual(self, client_id: int) -> Tree:
+        """What compression lost of a client's earlier uploads."""
+        state = self.states.get(client_id) if self.keeps_residuals else None
+        residuals: Tree = (state or {}).get(RESIDUALS, {})
+        return residuals.get(self.algorithm.name, {})
+
+    def keep_state(self, client_id: int, state: Tree, residual: Tree) -> None:
+        """Keep a client's new state, and what compression lost of its upload."""
+        if self.keeps_residuals:
+            before = self.states.get(client_id) or {}
+            if not self.algorithm.stateful:  # of a further call
+                state = own_state(before) or {}
+            residuals = {**before.get(RESIDUALS, {}), self.algorithm.name: residual}
+            state = {**state, RESIDUALS: residuals}
+        if self.keeps_states:
+            self.states.put(client_id, state)
 
     def keep_records(self, clients: Tensor, rows: Tree) -> None:
         """Replace what the server keeps of K clients; every rank does the same.

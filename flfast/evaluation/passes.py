@@ -6,7 +6,7 @@ from functools import lru_cache, partial
 from flfast.algorithms.algorithm import Algorithm
 from flfast.algorithms.downloads import Downloads
 from flfast.datamodules.batches import RankShare
-from flfast.datamodules.evaluation_sets import EvaluationDataModule
+from flfast.datamodules.evaluation_sets import ATTACK, EvaluationDataModule
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.client_state_placement import fetch_states, owner
 from flfast.distributed.world import World, gather
@@ -14,7 +14,7 @@ from flfast.evaluation.metrics import GroupMetrics, set_metrics
 from flfast.evaluation.personal_models import PersonalModels, faster_vmapped
 from flfast.lit.trainers import Trainers
 from flfast.plan import RoundPlan
-from flfast.state.store import Kept
+from flfast.state.store import Kept, own_state
 from flfast.state.tree import Tree, num_bytes
 from flfast.state.weights import model_weights, write_weights
 from flfast.tasks.task_type import Statistics
@@ -56,6 +56,8 @@ class Evaluation:
         passes: list[tuple[str, ...]] = []
         if algorithm.evaluate_server:
             passes.append(("global", "local", "new", "val"))
+            if data.backdoor is not None:
+                passes.append((ATTACK,))
         if algorithm.personal is not None:
             passes.append(("personal", "personal_val"))
         if finetune is not None:
@@ -161,7 +163,7 @@ class Evaluation:
         if together:  # a client's state is on one rank, but all ranks predict for the client
             fetch_states(self.world, self.states, clients, wanted=clients)
         for client_id in taught:
-            download, state = downloads(client_id), self.states.get(client_id)
+            download, state = downloads(client_id), own_state(self.states.get(client_id))
             state = self.algorithm.client_state(download) if state is None else state
             weights[client_id] = personal(download, state)
             if together and owner(self.world, client_id) != self.world.rank:

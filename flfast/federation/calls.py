@@ -97,7 +97,7 @@ class Calls:
             raise NoUploadsError(trained.shortage)
         uploads = Uploads(
             trained.mean,
-            sum(report.accepted for report in trained.reports),
+            trained.num_clients,
             self._population,
             trained.rows,
             trained.clients,

@@ -32,6 +32,7 @@ from flfast.federation.selections import memory
 from flfast.federation.stops.never import never
 from flfast.federation.stops.stop import Stop
 from flfast.federation.table_rows import (
+    channel_columns,
     client_columns,
     client_rows,
     evaluation_columns,
@@ -158,6 +159,8 @@ class Federation:
             try:
                 if self.history:
                     Hooks(self.callbacks).end(self, status)
+                if status == "success":
+                    self._call_hooks("on_run_complete")
             finally:
                 self._close(status)
         return self.history
@@ -233,6 +236,7 @@ class Federation:
             "comm/up_bytes": up + calls.up_bytes,
             "comm/down_bytes": down + calls.down_bytes,
             **plan_columns(plan),
+            **channel_columns(self.engine.channel, round_idx),
         }
         if self.data.pooled:  # the centralised baseline communicates nothing
             row |= {"comm/up_bytes": 0, "comm/down_bytes": 0}

@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from flfast.datamodules.evaluation_sets import ATTACK
 from flfast.engines.reports import ClientReport, Trained
 from flfast.evaluation.metrics import GroupMetrics, summary
 from flfast.federation.samplers.cohort import Cohort
 from flfast.plan import RoundPlan
+from flfast.server.channel import Channel
 
 Row = dict[str, Any]
 
@@ -83,15 +85,30 @@ def plan_columns(plan: RoundPlan) -> Row:
     }
 
 
+def channel_columns(channel: Channel, round_idx: int) -> Row:
+    """Columns of what privacy has cost so far, and of its clipping norm if that adapts."""
+    row: Row = {}
+    if channel.privacy.epsilon is not None:
+        row["privacy/epsilon"] = channel.privacy.epsilon(round_idx)
+    if channel.privacy.adaptive is not None:
+        row["privacy/clip_norm"] = channel.clip_limit
+    return row
+
+
 def evaluation_columns(name: str, metrics: GroupMetrics) -> Row:
-    """Columns of an evaluation set; those of the central test set have no spread over clients."""
+    """Columns of an evaluation set; those of the central test set have no spread over clients.
+
+    Of the central test set with an attack's trigger, the share that gets the attackers' class.
+    """
+    if name == ATTACK:
+        return {f"{name}/success": summary(metrics)["accuracy"]}
     keys = metrics.values if name == "global" else None
     return {f"{name}/{k}": v for k, v in summary(metrics).items() if keys is None or k in keys}
 
 
 def client_columns(name: str, metrics: GroupMetrics) -> Iterator[tuple[int, Row]]:
     """(client, columns) for every client with examples in the evaluation set."""
-    if name == "global":
+    if name in {"global", ATTACK}:
         return
     values = {f"{name}/{key}": value.tolist() for key, value in metrics.values.items()}
     for client_id in metrics.num_examples.nonzero().flatten().tolist():

@@ -315,7 +315,7 @@ class LocalModule(L.LightningModule):
             self.predictions.update(outputs, batch.targets)
 
     def _outputs(self, inputs: Tensor) -> Any:
-        if self.task_type.name != "language" or self.mesh is not None:
+        if not self.task_type.reads_factors or self.mesh is not None:
             return self.model(inputs)
         return large_factored(self.model, self.model, inputs)
 

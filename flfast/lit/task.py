@@ -89,7 +89,7 @@ class LocalTask:
 
     def _outputs(self, params: Tree, batch: Batch) -> Tensor | FactoredLogits:
         """What the loss reads: the outputs of the model, large logits as `FactoredLogits`."""
-        if self._task_type.name != "language":
+        if not self._task_type.reads_factors:
             return self._logits(params, batch)
         return large_factored(self._model, partial(self._call, params), batch.inputs)
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 import lightning as L
 import torch
 
+from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.evaluation_sets import EvaluationPart
-from flfast.datamodules.federated import ClientDataModule
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.plan import RoundPlan

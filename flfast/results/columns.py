@@ -11,7 +11,10 @@ A metric's column is `view/name`. A view is a model and the data that it is eval
     val             server model, clients' validation sets
     personal_val    clients' own models, clients' validation sets
 
-Columns of other tasks than classification are appended where they are measured.
+`attack/success` is the share of test examples with an attack's trigger that the server's model
+puts into the attackers' class.
+
+Columns of other tasks than classification, `privacy/` and `attack/` are appended where measured.
 """
 
 from flfast.tasks.names import METRICS as TASK_METRICS

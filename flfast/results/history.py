@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -32,6 +33,16 @@ def clock(history: Sequence[Row]) -> dict[int, float]:
     """
     found = dict(zip(*series(history, "clock/seconds"), strict=True))
     return {0: 0.0, **found} if found else {}
+
+
+def uploaded(history: Sequence[Row]) -> dict[int, float]:
+    """Bytes that all clients have uploaded until the end of each round, from the first upload on.
+
+    >>> uploaded([{"round": r, "comm/up_bytes": 5 * r} for r in range(3)])
+    {1: 5.0, 2: 15.0}
+    """
+    rounds, sizes = series(history, "comm/up_bytes")
+    return {place: at for place, at in zip(rounds, accumulate(sizes), strict=True) if at}
 
 
 def last_value(history: Sequence[Row], column: str) -> float:

@@ -2,13 +2,13 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from flfast.results.history import Row, clock, last_value, number, series, total
+from flfast.results.history import Row, clock, last_value, number, series, total, uploaded
 from flfast.results.runs import read_run
 
 METRICS = (
@@ -115,15 +115,28 @@ def mean_series(jobs: Sequence[Job], column: str) -> tuple[list[int], list[Sprea
 
 def mean_over_time(jobs: Sequence[Job], column: str) -> tuple[list[float], list[Spread]]:
     """Virtual seconds, and the spread over the jobs then; interpolated, while all of them run."""
+    return _mean_over(jobs, column, clock)
+
+
+def mean_over_bytes(jobs: Sequence[Job], column: str) -> tuple[list[float], list[Spread]]:
+    """Bytes uploaded so far, and the spread over the jobs then; as `mean_over_time`."""
+    return _mean_over(jobs, column, uploaded)
+
+
+def _mean_over(
+    jobs: Sequence[Job], column: str, place: Callable[[Sequence[Row]], dict[int, float]]
+) -> tuple[list[float], list[Spread]]:
     curves: list[tuple[list[float], list[float]]] = []
     for job in jobs:
-        times = clock(job.history)
+        places = place(job.history)
         rounds, values = series(job.history, column)
-        known = [(times[r], value) for r, value in zip(rounds, values, strict=True) if r in times]
+        known = [
+            (places[r], value) for r, value in zip(rounds, values, strict=True) if r in places
+        ]
         if known:
-            curves.append(([time for time, _ in known], [value for _, value in known]))
-    first = max((times[0] for times, _ in curves), default=math.nan)
-    last = min((times[-1] for times, _ in curves), default=math.nan)
-    shown = sorted({time for times, _ in curves for time in times if first <= time <= last})
+            curves.append(([at for at, _ in known], [value for _, value in known]))
+    first = max((places[0] for places, _ in curves), default=math.nan)
+    last = min((places[-1] for places, _ in curves), default=math.nan)
+    shown = sorted({at for places, _ in curves for at in places if first <= at <= last})
     rows = zip(*(np.interp(shown, *curve) for curve in curves), strict=True)
     return shown, [spread(map(float, row)) for row in rows]

@@ -19,6 +19,7 @@ from flfast.engines.engine import Engine
 from flfast.engines.site import Site
 from flfast.lit.trainers import Trainers
 from flfast.plan import RoundPlan
+from flfast.server.channel import DIRECT
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.batch_size import Components
 from flfast.setup.experiment import build_components
@@ -115,7 +116,7 @@ def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
     files = partial(_load_files, adapted=components.adapted)
     load: Callable[..., _Loaded] = files if saved.checkpoint is None else _load_checkpoint
     site, server, rows, origin = load(saved, site, components.initial, personal=own)
-    engine = build_engine(phases[0].config, site, {})
+    engine = build_engine(phases[0].config, site, {}, DIRECT)
     last = int(rows[-1]["round"]) if rows else int(saved.config.rounds)
     plan = build_plans(phases, module.model)(max(last, 1), rows[:last])
     plan = plan._replace(strategy="single", shard="clients")

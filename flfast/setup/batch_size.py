@@ -15,6 +15,7 @@ from flfast.distributed.devices import num_devices
 from flfast.distributed.world import World
 from flfast.lit.local_module import LocalModule
 from flfast.plan import Batching, RoundPlan
+from flfast.privacy.privacy import NO_PRIVACY, Privacy
 from flfast.setup.memory_search import num_fitting
 from flfast.setup.memory_trial import Trial
 from flfast.setup.plans import choose_precision, choose_strategy
@@ -44,12 +45,14 @@ class Components(NamedTuple):
         module: model, algorithm and optimizer.
         initial: weights before round 1; with an adapter, the adapter's.
         adapted: the model with its adapter, if it has one.
+        privacy: of the run.
     """
 
     data: FederatedDataModule
     module: LocalModule
     initial: Tree
     adapted: Adapted | None = None
+    privacy: Privacy = NO_PRIVACY
 
 
 def find_sizes(

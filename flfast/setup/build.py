@@ -95,7 +95,7 @@ def build_model(config: DictConfig, data: FederatedDataModule, own: Own = NOTHIN
         given = own.take(config, "model")
         made = instantiate(config.model, _convert_="all") if given is None else deepcopy(given)
         if not isinstance(made, nn.Module):
-            made = call_with(made, **model_offers(data.examples))
+            made = call_with(made, **model_offers(made, data.examples))
     where = f"model={config.model['_target_']}"
     if not isinstance(made, nn.Module):
         kind = type(made).__name__

@@ -3,6 +3,7 @@
 import logging
 import os
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
 
+from flfast.audits.at_end import AuditAtEnd
+from flfast.audits.audit import Audit
 from flfast.callbacks.clients_table import ClientsTable
 from flfast.callbacks.events_table import EventsTable
 from flfast.checkpoints.keeper import CheckpointKeeper
@@ -26,6 +29,7 @@ from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
 from flfast.loggers.csv import RoundCSVLogger
+from flfast.privacy.privacy import Privacy
 from flfast.setup.adapters import build_adapter
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.allocator import keep_freed_memory, return_freed_memory
@@ -42,7 +46,8 @@ from flfast.setup.build import (
 )
 from flfast.setup.loggers import end_records
 from flfast.setup.machinery import Machinery, build_machinery
-from flfast.setup.optimized_metric import optimized_metric, use_metrics
+from flfast.setup.optimized_metric import check_direction, optimized_metric, use_metrics
+from flfast.setup.protection import build_privacy, protect
 from flfast.setup.resume import (
     changed_hardware,
     checkpoint_keeper,
@@ -53,7 +58,13 @@ from flfast.setup.resume import (
     resume,
     shared_folder,
 )
-from flfast.setup.robustness import check_cohorts, relabel_attackers, warn_of_rows
+from flfast.setup.robustness import (
+    check_cohorts,
+    plant_backdoor,
+    relabel_attackers,
+    warn_of_rows,
+)
+from flfast.setup.secure_aggregation import check_precision, check_sums
 from flfast.setup.user_code import own_failure
 from flfast.state.weights import read_weights
 
@@ -123,6 +134,7 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     sizes = on_all_ranks(world, partial(find_sizes, phases, job.folder, components, world))
     phases = use_sizes(phases, smallest_sizes(gather(world, sizes)))
     phases = use_metrics(phases, components.module)
+    check_direction(phases[0].config, job.hydra)
     decided = previous_decisions(newest, changes, world)
     machinery = on_all_ranks(
         world, partial(build_machinery, phases, job, components, world, newest, decided)
@@ -167,6 +179,7 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     os.environ["OMP_NUM_THREADS"] = str(config.threads)
     data = build_data(config, own)
     relabel_attackers(config, data)
+    plant_backdoor(config, data)
     return_freed_memory()
     model = build_model(config, data, own)
     use_channels_last(model)
@@ -177,6 +190,9 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     algorithm = build_algorithm(config, initial, model, data.num_clients, own)
     check_data(algorithm, data)
     algorithm = build_selection(config, algorithm, data)
+    privacy = build_privacy(config, data)
+    algorithm = protect(privacy, algorithm, initial, rounds=config.rounds)
+    check_sums(instantiate(config.secure), algorithm)
     make_optimizer = build_optimizer(config, model, algorithm)
     module = LocalModule(
         model,
@@ -185,7 +201,9 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
         data.examples.task_type,
         freeze_batchnorm=config.bn == "frozen",
     )
-    return Components(data, module, initial, adapted)
+    if privacy.check_model is not None:  # after bn=frozen has frozen BatchNorm
+        privacy.check_model(model)
+    return Components(data, module, initial, adapted, privacy)
 
 
 def build_federation(
@@ -198,6 +216,7 @@ def build_federation(
 ) -> Federation:
     """The federation, at round 0 or where the restored run was."""
     engine = machinery.engine
+    audit: Audit = instantiate(config.audit)
     federation = Federation(
         algorithm=components.module.algorithm,
         engine=engine,
@@ -205,7 +224,7 @@ def build_federation(
         sampler=build_sampler(config),
         plans=machinery.plans,
         initial=components.initial,
-        rounds=1 if config.trainer.fast_dev_run else config.rounds,
+        rounds=_num_rounds(config, components.privacy),
         eval_every=config.eval_every,
         seed=config.seed,
         recalibrate=config.bn == "recalibrate",
@@ -213,7 +232,7 @@ def build_federation(
         devices=instantiate(config.devices),
         work=instantiate(config.work),
         make_pace=instantiate(config.pace),
-        callbacks=[*machinery.callbacks, keeper],
+        callbacks=[*machinery.callbacks, keeper, AuditAtEnd(audit)],
         loggers=machinery.loggers,
         run_dir=folder,
         title=machinery.title,
@@ -224,9 +243,11 @@ def build_federation(
     federation.timing.check(machinery.plans(1, []))
     if restored is not None:
         history = restored.history
+        engine.channel = replace(engine.channel, memory=restored.channel)
         federation.pace.load_state_dict(
             restored.pace, lambda number: machinery.plans(number, history[:number])
         )
+    audit.check(federation)
     # Drawing the first cohort also refuses a sampler that wants more clients than there are.
     checked = range(1, min(federation.rounds, _CHECKED_ROUNDS) + 1)
     warn_of_rows(engine.channel.aggregation, federation.algorithm)
@@ -236,7 +257,20 @@ def build_federation(
         num_selected=config.selection.get("count"),
         most_uploads=federation.pace.most_uploads,
     )
+    check_precision(engine.channel.secure, map(federation.cohort, checked))
     return federation
+
+
+def _num_rounds(config: DictConfig, privacy: Privacy) -> int:
+    """Rounds of the run; the privacy budget may allow fewer than were asked for."""
+    rounds: int = 1 if config.trainer.fast_dev_run else config.rounds
+    if privacy.rounds is None or privacy.rounds >= rounds:
+        return rounds
+    log.warning(
+        "privacy.max_epsilon=%g ends the run after round %d of %d",
+        *(config.privacy.max_epsilon, privacy.rounds, rounds),
+    )
+    return privacy.rounds
 
 
 def quiet_lightning() -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,10 +21,12 @@ from flfast.distributed.world import World
 from flfast.engines.engine import Engine
 from flfast.engines.fine_tuning import FineTuning
 from flfast.engines.local_training import LocalTraining
+from flfast.engines.reference import check_reference, reference_name, reference_site
 from flfast.engines.site import Site
 from flfast.federation.schedules.adaptive import Plans
 from flfast.injection import call_with
 from flfast.lit.trainers import Trainers
+from flfast.server.channel import Channel
 from flfast.setup.batch_size import Components
 from flfast.setup.build import build_callbacks
 from flfast.setup.loggers import build_loggers
@@ -74,21 +77,27 @@ def build_machinery(
         make_states(config.client_states, job.folder / name, world)
         for name in ("client_states", "records")
     )
-    site = Site(module, data, Trainers(module, make_trainer), states, world, records)
-    engine = build_engine(config, site, decided)
+    channel = build_channel(config, data, components.privacy, world)
+    trainers = Trainers(module, make_trainer)
+    keeps = channel.compression.feedback
+    site = Site(module, data, trainers, states, world, records, keeps)
+    engine = build_engine(config, site, decided, channel)
     check_metrics(config, engine)
     title = describe(config, job.choices, module.algorithm, data)
     log_phases(phases, plans, engine, title=title)
     return Machinery(engine, plans, callbacks, loggers, title)
 
 
-def build_engine(config: DictConfig, site: Site, decided: dict[str, Any]) -> Engine:
+def build_engine(
+    config: DictConfig, site: Site, decided: dict[str, Any], channel: Channel
+) -> Engine:
     """The engine of this rank.
 
     Args:
         config: of the run.
         site: what the engine works with.
         decided: what `auto` stands for on this rank so far; new decisions are added.
+        channel: transmits uploads.
     """
     make_training = instantiate(config.engine)
     training: LocalTraining = call_with(make_training, site=site, decided=decided)
@@ -100,11 +109,17 @@ def build_engine(config: DictConfig, site: Site, decided: dict[str, Any]) -> Eng
     if config.finetune_epochs:
         plain = site.of(Algorithm(name="fine-tuning"))
         finetune = FineTuning(*further("finetuning", plain), config.finetune_epochs)
+    own = replace(site, keeps_residuals=False)  # the server's uploads are not encoded
     calls = {
-        local.name: further(f"call {local.name}", site.of(local, states=site.states))
-        for local in (*site.algorithm.calls, *site.algorithm.server_calls)
+        local.name: further(f"call {local.name}", base.of(local, states=site.states))
+        for base, locals_ in ((site, site.algorithm.calls), (own, site.algorithm.server_calls))
+        for local in locals_
     }
-    channel = build_channel(config, site.data)
+    if channel.aggregation.trusted:
+        check_reference(channel.aggregation.name, site.algorithm, site.data.server)
+        for one in (site.algorithm, *site.algorithm.calls):
+            name = reference_name(one.name)
+            calls[name] = further(f"call {name}", reference_site(site, one))
     return Engine(site, training, channel=channel, calls=calls, finetune=finetune, decided=decided)
 
 

@@ -1,33 +1,40 @@
 """What the data tell a model that asks for it."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from flfast.datamodules.examples import Examples
+from flfast.injection import asks_for
 
 
-def model_offers(examples: Examples) -> dict[str, Any]:
+def model_offers(model: Callable[..., Any], examples: Examples) -> dict[str, Any]:
     """Arguments by name; a model gets those that are parameters of it.
 
     - `input_shape`: of one input, and `num_classes`: C.
     - `task`: what the data are for.
     - `num_tokens`: size of the vocabulary of the inputs; 0 if they are no tokens.
     - `categories`: number of categories of each of the last columns of a table.
+
+    Args:
+        model: its signature is read: only what it asks for is computed.
+        examples: all of them.
     """
-    return {
+    offers = {
         "input_shape": examples.input_shape,
         "num_classes": examples.num_classes,
         "task": examples.task,
-        "num_tokens": _num_tokens(examples),
-        "categories": getattr(examples, "categories", ()),
+        "categories": examples.categories,
     }
+    if not asks_for(model, "num_tokens"):
+        return offers
+    return {**offers, "num_tokens": _num_tokens(examples)}
 
 
 def _num_tokens(examples: Examples) -> int:
-    vocabulary = getattr(examples, "vocabulary", None)
-    if vocabulary is not None:
-        return len(vocabulary)
+    if examples.vocabulary is not None:
+        return len(examples.vocabulary)
     if examples.task == "language":
         return examples.num_classes
     inputs = examples.inputs

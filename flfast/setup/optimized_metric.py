@@ -2,12 +2,14 @@
 
 from copy import deepcopy
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from flfast.algorithms.algorithm import Algorithm
+from flfast.config.errors import ConfigError
 from flfast.config.phases import Phase
 from flfast.engines.engine import Engine
 from flfast.lit.local_module import LocalModule
+from flfast.tasks.names import falls
 
 
 def optimized_metric(config: DictConfig, module: LocalModule) -> str:
@@ -28,6 +30,29 @@ def use_metrics(phases: list[Phase], module: LocalModule) -> list[Phase]:
             adapt.metric = _column(adapt.metric, "loss", module.algorithm)
         replaced.append(Phase(phase.start, config))
     return replaced
+
+
+def check_direction(config: DictConfig, hydra: DictConfig) -> None:
+    """Refuse a search that would take the worst job for the best one.
+
+    Args:
+        config: of the job, with its column in place of `auto`.
+        hydra: a config with Hydra's own node `hydra`.
+
+    Raises:
+        ConfigError: if Optuna maximises a loss, or minimises an accuracy.
+    """
+    given = OmegaConf.select(hydra, "hydra.sweeper.direction")
+    is_sweep = "MULTIRUN" in str(OmegaConf.select(hydra, "hydra.mode"))
+    if given is None or not is_sweep or OmegaConf.is_list(given):
+        return
+    chosen = str(getattr(given, "name", given))
+    better = "minimize" if falls(config.optimized_metric) else "maximize"
+    if chosen != better:
+        raise ConfigError(
+            f"hydra.sweeper.direction={chosen} with optimized_metric={config.optimized_metric}: "
+            f"allowed: hydra.sweeper.direction={better}"
+        )
 
 
 def _column(column: str, name: str, algorithm: Algorithm) -> str:

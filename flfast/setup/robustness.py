@@ -11,8 +11,12 @@ from flfast.algorithms.algorithm import Algorithm
 from flfast.attacks.attack import Attack, choose_attackers
 from flfast.config.errors import ConfigError
 from flfast.datamodules.federated import FederatedDataModule
+from flfast.distributed.world import ALONE, World
 from flfast.federation.samplers.cohort import Cohort
+from flfast.privacy.privacy import NO_PRIVACY, Privacy
 from flfast.server.channel import Channel
+from flfast.setup.protection import noise_source
+from flfast.setup.secure_aggregation import build_secure
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +38,29 @@ def relabel_attackers(config: DictConfig, data: FederatedDataModule) -> None:
         data.relabel(sorted(_attackers(attack, config, data)), attack.labels)
 
 
-def build_channel(config: DictConfig, data: FederatedDataModule) -> Channel:
-    """The channel that uploads pass through; logs which clients attack."""
+def plant_backdoor(config: DictConfig, data: FederatedDataModule) -> None:
+    """Poison training examples of attackers, if `attack` is a backdoor.
+
+    Raises:
+        ConfigError: if the examples cannot have the attack's trigger.
+    """
+    attack: Attack = instantiate(config.attack)
+    if attack.backdoor is not None:
+        try:
+            data.poison(sorted(_attackers(attack, config, data)), attack.backdoor)
+        except ValueError as error:
+            raise ConfigError(
+                f"attack={config.attack['_target_'].rpartition('.')[2]}: {error}"
+            ) from error
+
+
+def build_channel(
+    config: DictConfig,
+    data: FederatedDataModule,
+    privacy: Privacy = NO_PRIVACY,
+    world: World = ALONE,
+) -> Channel:
+    """The channel that uploads pass through; logs which clients attack; collective."""
     attack: Attack = instantiate(config.attack)
     attackers = _attackers(attack, config, data)
     if attackers:
@@ -46,7 +71,7 @@ def build_channel(config: DictConfig, data: FederatedDataModule) -> Channel:
             len(data.candidates),
             sorted(attackers),
         )
-    elif attack.upload or attack.labels:
+    elif attack.upload or attack.labels or attack.collude or attack.backdoor:
         num = len(data.candidates)
         log.warning("attack.fraction=%g of %d clients is none", attack.fraction, num)
     return Channel(
@@ -56,6 +81,10 @@ def build_channel(config: DictConfig, data: FederatedDataModule) -> Channel:
         attack=attack,
         attackers=attackers,
         faults=instantiate(config.faults),
+        privacy=privacy,
+        compression=instantiate(config.compression),
+        secure=build_secure(config, data),
+        noise=noise_source(privacy, config.seed, world),
     )
 
 

@@ -17,6 +17,17 @@ from flfast.state.tree import Tree, leaves, tree_map
 log = logging.getLogger(__name__)
 
 
+RESIDUALS = "residuals"
+"""Key of a client's state for what compression lost of its uploads, by call."""
+
+
+def own_state(state: Tree | None) -> Tree | None:
+    """The part of a client's state that is the algorithm's; None if there is none yet."""
+    if state is None or RESIDUALS not in state:
+        return state
+    return {name: part for name, part in state.items() if name != RESIDUALS} or None
+
+
 class ClientStates:
     """States by client, copied in and out.
 

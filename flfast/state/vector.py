@@ -3,6 +3,7 @@
 Counts are leaves of integers, and the parts of an upload that `counted` names.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -109,6 +110,50 @@ def with_change(
     return {**upload, **_map_learned(changed, learned, origin)}
 
 
+def with_scaled_change(upload: Tree, origin: Tree, counted: Collection[str], share: float) -> Tree:
+    """`origin + share * (upload - origin)` for learned leaves, in one pass; see `with_change`."""
+    learned = {name: leaf for name, leaf in upload.items() if name not in counted}
+
+    def scaled(leaf: Tensor, start: Tensor | None) -> Tensor:
+        if start is None:
+            return share * leaf
+        return torch.lerp(start.to(leaf.dtype), leaf, share)
+
+    return {**upload, **_map_learned(scaled, learned, origin)}
+
+
+def change_of(upload: Tree, origin: Tree, counted: Collection[str]) -> Tree:
+    """`upload - origin`, learned leaves only; see `with_change`."""
+    return _differences({k: part for k, part in upload.items() if k not in counted}, origin)
+
+
+def _differences(tree: Tree, origin: Tree) -> Tree:
+    result: Tree = {}
+    for name, leaf in tree.items():
+        start = origin.get(name)
+        if isinstance(leaf, dict):
+            part = _differences(leaf, start if isinstance(start, dict) else {})
+            result |= {name: part} if part else {}
+        elif leaf.is_floating_point():
+            fits = isinstance(start, Tensor) and start.shape == leaf.shape
+            result[name] = leaf - start if fits else leaf
+    return result
+
+
+def with_learned(upload: Tree, origin: Tree, change: Tree) -> Tree:
+    """`origin + change` for the leaves of a change; the upload's other leaves stay."""
+    result = dict(upload)
+    for name, leaf in change.items():
+        start = origin.get(name)
+        if isinstance(leaf, dict):
+            part = start if isinstance(start, dict) else {}
+            result[name] = with_learned(upload[name], part, leaf)
+        else:
+            fits = isinstance(start, Tensor) and start.shape == leaf.shape
+            result[name] = (start + leaf if fits else leaf).to(upload[name].dtype)
+    return result
+
+
 def moved(upload: Tree, origin: Tree, target: Tree, scales: Mapping[str, float]) -> Tree:
     """`target + scale (upload - origin)` for learned leaves of the parts with a scale.
 
@@ -152,11 +197,7 @@ def _map_learned(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
 
 def change_norm(upload: Tree, origin: Tree, counted: Collection[str]) -> float:
     """Euclidean norm of `upload - origin` over the learned leaves; see `with_change`."""
-    squares: list[Tensor] = []
-
-    def measure(change: Tensor) -> Tensor:
-        squares.append(change.double().square().sum())
-        return change
-
-    with_change(upload, origin, counted, measure)
-    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
+    # One pass that sums in double; squares of a copy in double take fifteen times as long.
+    changes = leaves(change_of(upload, origin, counted))
+    norms = [torch.linalg.vector_norm(change, dtype=torch.float64) for change in changes]
+    return math.hypot(*map(float, norms))

@@ -108,11 +108,20 @@ def factored_logits(features: Tensor, layer: nn.Module) -> Tensor | FactoredLogi
     return logits
 
 
-def _losses(rows: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    logits = F.linear(rows, weight, bias)
+def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy at every position [M], 0 where nothing is to predict.
+
+    Args:
+        logits: [M, C].
+        targets: int64 [M]; `IGNORED` where nothing is to predict.
+    """
     # A token in place of IGNORED: neither vmap's rule nor our kernels know an ignored class.
     losses = F.cross_entropy(logits, targets.clamp(min=0), reduction="none")
     return losses * (targets != IGNORED)
+
+
+def _losses(rows: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    return token_losses(F.linear(rows, weight, bias), targets)
 
 
 def _hits(rows: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:

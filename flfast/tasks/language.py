@@ -6,9 +6,8 @@ count, so an example with more of them weighs more.
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from flfast.tasks.factored_logits import FactoredLogits
+from flfast.tasks.factored_logits import FactoredLogits, token_losses
 from flfast.tasks.task_type import IGNORED, Statistics, TaskType, group_means
 
 Logits = Tensor | FactoredLogits
@@ -47,10 +46,7 @@ def _token_losses(logits: Logits, targets: Tensor) -> Tensor:
     """Cross-entropy at every position [B, T], 0 where nothing is to predict."""
     if isinstance(logits, FactoredLogits):
         return logits.losses(targets)
-    # A token in place of IGNORED: neither vmap's rule nor our kernels know an ignored class.
-    tokens, counted = targets.clamp(min=0), targets != IGNORED
-    losses = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none")
-    return losses.view_as(targets) * counted
+    return token_losses(logits.flatten(0, 1), targets.flatten()).view_as(targets)
 
 
 def _statistics(logits: Logits, targets: Tensor) -> Statistics:
@@ -86,5 +82,6 @@ LANGUAGE = TaskType(
     statistics=_statistics,
     by_group=_by_group,
     pooled=("perplexity",),
+    reads_factors=True,
 )
 """Inputs are tokens, int64 [N, T]; targets int64 [N, T]; outputs logits [B, T, C]."""

@@ -37,6 +37,7 @@ class TaskType:
             is not defined.
         pooled: metrics that are not a mean over examples. Their summary is computed from all
             examples at once, not from groups.
+        reads_factors: whether outputs may also be `FactoredLogits`.
     """
 
     name: TaskName
@@ -49,6 +50,7 @@ class TaskType:
     statistics: Callable[[Any, Tensor], Statistics]
     by_group: Callable[[Statistics, Tensor, int], dict[str, Tensor]]
     pooled: tuple[str, ...] = ()
+    reads_factors: bool = False
 
     @property
     def metrics(self) -> tuple[str, ...]:

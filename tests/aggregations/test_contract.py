@@ -5,17 +5,18 @@ import logging
 import numpy as np
 import pytest
 import torch
-from adversaries import ROBUST
+from adversaries import ON_CHANGES, ROBUST
 from hydra.utils import instantiate
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from flfast.aggregations.bulyan import bulyan
 from flfast.aggregations.geometric_median import geometric_median
 from flfast.aggregations.krum import krum
 from flfast.aggregations.multi_krum import multi_krum
-from flfast.aggregations.row_statistics import distances, squared_distances, trimmed_mean_of_rows
 from flfast.aggregations.trimmed_mean import trimmed_mean
+from flfast.state.row_statistics import distances, squared_distances, trimmed_mean_of_rows
 
 AVERAGING = ("median", "trimmed_mean", "geometric_median")
 every = pytest.mark.parametrize("name", ROBUST)
@@ -28,7 +29,7 @@ def combined(name, rows, weights=None):
 
 
 @st.composite
-def cohorts(draw, min_clients=5, max_clients=12):
+def cohorts(draw, min_clients=7, max_clients=12):
     """Uploads [K, D] around a common mean, and weights [K]."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     num, width = draw(st.integers(min_clients, max_clients)), draw(st.integers(1, 20))
@@ -38,7 +39,7 @@ def cohorts(draw, min_clients=5, max_clients=12):
 
 def test_every_yaml_of_the_group_is_tested(root):
     options = {path.stem for path in (root / "conf" / "aggregation").glob("*.yaml")}
-    assert options == {"mean", *ROBUST}
+    assert options == {"mean", *ROBUST, *ON_CHANGES}
     for option in options:
         config = OmegaConf.load(root / "conf" / "aggregation" / f"{option}.yaml")
         assert instantiate(config).name == option
@@ -68,7 +69,7 @@ def test_shifting_and_scaling_all_uploads_shifts_and_scales_the_result(name, coh
 
 @every
 @few
-@given(cohorts(min_clients=1, max_clients=1).map(lambda cohort: cohort[0]), st.integers(5, 9))
+@given(cohorts(min_clients=1, max_clients=1).map(lambda cohort: cohort[0]), st.integers(7, 9))
 def test_equal_uploads_give_the_same_upload(name, row, num):
     torch.testing.assert_close(combined(name, row.repeat(num, 1)).vector, row[0])
 
@@ -87,8 +88,8 @@ def test_a_single_upload_is_the_result(name):
 @given(cohorts(), st.floats(1e3, 1e30), st.data())
 def test_a_distant_minority_does_not_move_the_result_away_from_the_others(name, cohort, far, data):
     honest, _ = cohort
-    # Krum tolerates num_byzantine=1; the others tolerate any minority.
-    most = 1 if "krum" in name else len(honest) - 1
+    # Krum and Bulyan tolerate num_byzantine=1; the others tolerate any minority.
+    most = 1 if "krum" in name or name == "bulyan" else len(honest) - 1
     num = data.draw(st.integers(1, most))
     bad = torch.full((num, honest.shape[1]), far, dtype=torch.float64)
     if data.draw(st.booleans()):
@@ -162,6 +163,50 @@ def test_krum_selects_the_lowest_scores(cohort, num_byzantine, num_selected):
     torch.testing.assert_close(found.vector, rows[found.used].mean(dim=0))
 
 
+def by_bulyan(rows, num_byzantine):
+    """Bulyan by its definition: (result, selected)."""
+    rows, left = rows.numpy(), list(range(len(rows)))
+    selected = []
+    while len(selected) < len(rows) - 2 * num_byzantine:
+        num_near = max(len(left) - num_byzantine - 2, 2)
+        score = {
+            k: sum(sorted(((rows[k] - rows[j]) ** 2).sum() for j in left if j != k)[:num_near])
+            for k in left
+        }
+        selected.append(min(left, key=score.get))
+        left.remove(selected[-1])
+    chosen = rows[sorted(selected)]
+    result = [
+        np.mean(sorted(column, key=lambda v: abs(v - np.median(column)))[:num_kept])
+        for column in chosen.T
+        for num_kept in [len(chosen) - 2 * num_byzantine]
+    ]
+    return result, sorted(selected)
+
+
+@few
+@given(cohorts(min_clients=11, max_clients=13), st.integers(0, 2))
+def test_bulyan_averages_around_the_median_of_what_krum_selects_again_and_again(cohort, number):
+    rows, weights = cohort
+    found = bulyan(num_byzantine=number).combine(rows, weights)
+    expected, selected = by_bulyan(rows, number)
+    assert found.used.nonzero().flatten().tolist() == selected
+    np.testing.assert_allclose(found.vector, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_bulyan_says_how_many_uploads_it_needs():
+    assert bulyan(num_byzantine=2).min_uploads == 11
+    assert bulyan(num_byzantine=2).reason == "aggregation.num_byzantine=2 needs 11"
+    assert bulyan(num_byzantine=None).reason == "aggregation.num_byzantine=null needs 7"
+
+
+@pytest.mark.parametrize(("num", "most"), [(7, 1), (10, 1), (11, 2), (14, 2), (15, 3)])
+def test_bulyan_tolerates_as_many_as_it_can(num, most):
+    rows, weights = torch.randn(num, 4), torch.ones(num, dtype=torch.float64)
+    found, expected = (bulyan(num_byzantine=f).combine(rows, weights) for f in (None, most))
+    assert torch.equal(found.vector, expected.vector)
+
+
 @few
 @given(cohorts(min_clients=3))
 def test_the_geometric_median_has_the_smallest_sum_of_distances(cohort):
@@ -183,12 +228,13 @@ def test_rows_of_several_column_blocks_are_combined():
 
 @every
 def test_empty_uploads_are_allowed(name):
-    assert combined(name, torch.zeros(5, 0)).vector.shape == (0,)
+    assert combined(name, torch.zeros(7, 0)).vector.shape == (0,)
 
 
 def test_settings_without_robustness_are_logged(caplog):
     with caplog.at_level(logging.WARNING):
         trimmed_mean(trim=0)
         krum(num_byzantine=0)
+        bulyan(num_byzantine=0)
+    assert caplog.text.count("aggregation.num_byzantine=0 tolerates no attacker") == 2
     assert "aggregation.trim=0 trims nothing" in caplog.text
-    assert "aggregation.num_byzantine=0 tolerates no attacker" in caplog.text

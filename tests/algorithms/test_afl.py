@@ -75,3 +75,7 @@ def test_with_a_step_of_zero_it_is_fedavg_and_warns(make_data, make_federation, 
 def test_the_projection_is_the_nearest_point(seed):
     values = np.random.default_rng(seed).normal(size=6)
     np.testing.assert_allclose(project(torch.tensor(values)), nearest(values), atol=1e-12)
+
+
+def test_the_projection_of_values_that_swamp_1():
+    assert project(torch.tensor([1e17, 3e17, 1e17])).tolist() == [0, 1, 0]

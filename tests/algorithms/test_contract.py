@@ -187,9 +187,9 @@ def test_diverged_clients_are_rejected_counted_and_named_and_keep_their_states(
 class RecordingChannel(Channel):
     """Records uploads and their origins."""
 
-    def deliver(self, upload, origin, **path):
-        DELIVERED.append((upload["params"], origin().get("params", {})))
-        return super().deliver(upload, origin, **path)
+    def deliver(self, upload, sender, **kept):
+        DELIVERED.append((upload["params"], sender.origin.get("params", {})))
+        return super().deliver(upload, sender, **kept)
 
 
 DELIVERED = []

@@ -72,10 +72,10 @@ def test_the_norm_of_an_update_is_a_count(make_data, make_federation):
 class InflatingChannel(Channel):
     """The last client claims a norm that is too large by a factor of a million."""
 
-    def deliver(self, upload, origin, *, client_id, **options):
-        factor = 1e6 if client_id == 6 else 1
+    def deliver(self, upload, sender, **options):
+        factor = 1e6 if sender.client_id == 6 else 1
         sent = {**upload, "length": factor * upload["length"]}
-        return super().deliver(sent, origin, client_id=client_id, **options)
+        return super().deliver(sent, sender, **options)
 
 
 @pytest.mark.parametrize("name", sorted(ROBUST.keys() - {"krum"}))

@@ -13,7 +13,7 @@ from flfast.algorithms.local_sgd import gradient_weight
 from flfast.attacks.gaussian import gaussian
 from flfast.attacks.scaled import scaled
 from flfast.attacks.sign_flip import sign_flip
-from flfast.server.channel import Channel
+from flfast.server.channel import Channel, Sender
 
 SGD = {"momentum": 0.0, "nesterov": False}
 HEAVY_BALL = {"momentum": 0.6, "nesterov": False}
@@ -128,7 +128,7 @@ def test_with_equal_steps_it_is_fedavg_under_attacks_and_robust_aggregation(
 def test_steps_are_neither_clipped_nor_attacked(attack):
     upload = {"params": {"w": torch.ones(4)}, "steps": torch.tensor(500.0)}
     channel = Channel(clip_norm=0.1, attack=attack, attackers=frozenset({0}))
-    sent = channel.deliver(upload, dict, round_idx=1, client_id=0, counted={"steps"}).upload
+    sent = channel.deliver(upload, Sender(0, 1, dict, {"steps"})).upload
     assert sent["steps"] == 500
     assert float(sent["params"]["w"].norm()) == pytest.approx(0.1)
 
@@ -153,6 +153,6 @@ class RecordingChannel(Channel):
         super().__init__()
         object.__setattr__(self, "uploaded", uploaded)
 
-    def deliver(self, upload, origin, **path):
+    def deliver(self, upload, sender, **kept):
         self.uploaded.append(upload["params"]["weight"])
-        return super().deliver(upload, origin, **path)
+        return super().deliver(upload, sender, **kept)

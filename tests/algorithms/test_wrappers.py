@@ -200,7 +200,7 @@ def test_adaptive_optimizers_can_be_kept_and_averaged(run, wrapper, optimizer):
 @pytest.mark.parametrize("name", [None, *ROBUST])
 def test_steps_of_averaged_optimizers_are_counted_not_learned(make_data, make_federation, name):
     federation = make_federation(
-        make_data([6, 8, 7, 5, 9, 6]),
+        make_data([6, 8, 7, 5, 9, 6, 7]),
         algorithm=average_optimizer(fedavg(weighting="uniform")),
         optimizer=torch.optim.Adam,
         local_epochs=None,

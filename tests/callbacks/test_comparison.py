@@ -12,6 +12,7 @@ from flfast.results.columns import COLUMNS
 from flfast.results.criterion import shown_columns
 from flfast.results.sweep import (
     group_by_settings,
+    mean_over_bytes,
     mean_over_time,
     mean_series,
     read_jobs,
@@ -53,7 +54,9 @@ alpha: 0.5
 """
 
 
-def make_job(sweep, num, overrides, values, view="local", seconds=None, *, metric="accuracy"):
+def make_job(
+    sweep, num, overrides, values, view="local", seconds=None, *, metric="accuracy", size=None
+):
     folder = sweep / str(num)
     (folder / ".hydra").mkdir(parents=True)
     words = "".join(f"- {word}\n" for word in overrides) or "[]\n"
@@ -65,6 +68,8 @@ def make_job(sweep, num, overrides, values, view="local", seconds=None, *, metri
         row = {"round": round_idx, f"{view}/{metric}": value, "time/train_s": 1.5}
         if seconds and round_idx:
             row["clock/seconds"] = seconds * round_idx
+        if size is not None:
+            row["comm/up_bytes"] = size if round_idx else 0
         table.append([row], round_idx=round_idx)
 
 
@@ -185,6 +190,20 @@ def test_over_virtual_time_seeds_are_averaged_while_all_of_them_run(timed):
     assert seconds == [0, 600, 1200]
     assert [value.mean for value in values] == pytest.approx([0.11, 0.41, 0.66])
     assert mean_over_time(jobs[4:], "global/accuracy") == ([], [])
+
+
+def test_a_sweep_over_compressions_is_drawn_over_uploaded_bytes(tmp_path):
+    for num, size in enumerate((4e6, 4e6, 1e6)):
+        words = [f"compression={'quantize' if num == 2 else 'none'}", f"seed={num % 2}"]
+        make_job(tmp_path, num, words, [0.1, 0.5 + num / 10, 0.7], size=size)
+    jobs = read_jobs(tmp_path)
+    sizes, values = mean_over_bytes(jobs[:2], "local/accuracy")
+    assert sizes == [4e6, 8e6]
+    assert [value.mean for value in values] == pytest.approx([0.55, 0.7])
+    assert mean_over_bytes(jobs[2:], "local/accuracy")[0] == [1e6, 2e6]
+    write_comparison(tmp_path)
+    width = int.from_bytes((tmp_path / "comparison.png").read_bytes()[16:20], "big")
+    assert width == 14 * 150
 
 
 def test_sweeps_without_a_clock_have_no_target(sweep, capsys):

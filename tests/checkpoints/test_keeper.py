@@ -11,6 +11,7 @@ from flfast.checkpoints.keeper import CheckpointKeeper
 from flfast.checkpoints.policy import Policy
 from flfast.checkpoints.signals import StopRequests
 from flfast.distributed.world import ALONE
+from flfast.server.channel import Channel
 from flfast.state.store import ClientStates, Kept
 
 
@@ -25,9 +26,13 @@ def test_a_checkpoint_is_of_its_round_whatever_the_next_one_changes(tmp_path, me
     requests = StopRequests(second="exit")
     keeper = CheckpointKeeper(policy, tmp_path, kept, ALONE, dict, requests)
     server = {"params": {"w": torch.zeros(3)}}
-    parts = {"engine": SimpleNamespace(decided={}), "pace": SimpleNamespace(state_dict=dict)}
     federation = SimpleNamespace(
-        history=[{"round": 1}], last_round=9, server=server, loggers=(), **parts
+        history=[{"round": 1}],
+        last_round=9,
+        server=server,
+        loggers=(),
+        engine=SimpleNamespace(decided={}, channel=Channel()),
+        pace=SimpleNamespace(state_dict=dict),
     )
     keeper.on_round_end(federation, {"round": 1}, {})
     for client in range(8):

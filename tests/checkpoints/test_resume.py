@@ -70,15 +70,24 @@ SCAFFOLD, EAGER = "algorithm=scaffold", "engine=eager"  # which starts sooner
     "overrides",
     [
         ("engine=fused", "schedule=adaptive", "schedule.adapt.patience=1"),
-        ("algorithm=scaffold", "engine=fused", "sampler=cyclic", "sampler.dropout=0.3"),
+        (
+            "algorithm=scaffold",
+            "engine=fused",
+            "sampler=cyclic",
+            "sampler.dropout=0.3",
+            "compression=topk",
+        ),
         ("selection=oort", "selection.count=2", "sampler.fraction=0.7", SCAFFOLD, EAGER),
         ("selection=power_of_choice", "selection.count=2", "algorithm=mime", EAGER),
-        ("algorithm=ditto", EAGER, "eval_every=2", FROM_THE_BEGINNING),
+        ("algorithm=ditto", EAGER, "eval_every=2", FROM_THE_BEGINNING, "compression=sign"),
         ("algorithm=fedadam", EAGER, "lr_schedule=exponential", "sampler=poisson"),
+        ("privacy=central", "privacy.adaptive_quantile=0.5", "sampler=cyclic", EAGER),
         ("algorithm=feddf", "split.server_examples=50", "algorithm.server_steps=5", EAGER),
         ("local_optimizer_state=keep", "optimizer.momentum=0.9", "client_states=disk"),
         ("pace=buffered", "pace.buffer=2", "devices=lognormal", "devices.hazard=0.01"),
         ("pace.keep_first=3", "devices=tiers", "adapter=lora", EAGER),
+        ("aggregation=centered_clipping", "attack=alie", EAGER),
+        ("aggregation=fltrust", "split.server_examples=50", SCAFFOLD, EAGER),
     ],
     ids=" ".join,
 )
@@ -102,7 +111,7 @@ def stopped(flfast_run, kept, tmp_path):
     if kept.exists():
         shutil.copytree(kept, tmp_path / "stopped")
     else:
-        flfast_run(*SMALL, "algorithm=scaffold", "rounds=2", run_dir="stopped")
+        flfast_run(*SMALL, SCAFFOLD, EAGER, "rounds=2", run_dir="stopped")
         shutil.copytree(tmp_path / "stopped", kept)
     return tmp_path / "stopped"
 
@@ -118,7 +127,8 @@ def assert_same_weights(found, expected):
 
 
 def go_on(flfast_run, *overrides, run_dir="stopped"):
-    words = ("algorithm=scaffold", "rounds=3", "resume=auto", *overrides)
+    engine = () if any(word.startswith("engine=") for word in overrides) else (EAGER,)
+    words = (SCAFFOLD, *engine, "rounds=3", "resume=auto", *overrides)
     return flfast_run(*SMALL, *words, run_dir=run_dir)
 
 
@@ -135,9 +145,8 @@ def test_an_earlier_round_is_gone_back_to(flfast_run, stopped):
     whole = go_on(flfast_run, run_dir="stopped")
     earlier = checkpoint_folders(stopped)[1]
     assert read_checkpoint(earlier).round_idx == 2
-    again = flfast_run(
-        *(*SMALL, "algorithm=scaffold", "rounds=2", f"resume={earlier}"), run_dir="again"
-    )
+    words = (*SMALL, SCAFFOLD, EAGER, "rounds=2", f"resume={earlier}")
+    again = flfast_run(*words, run_dir="again")
     assert [row["round"] for row in rows(again)] == ["0", "1", "2"]
     assert timeless(again) == timeless(whole)[:3]
 
@@ -153,7 +162,7 @@ def test_what_was_written_of_a_round_without_checkpoint_is_written_anew(flfast_r
 
 def test_events_after_the_checkpoint_are_written_anew(flfast_run):
     """Another folder gets the events up to the checkpoint; lost ones are a warning."""
-    words = (*SMALL, "pace=async", "devices=tiers")
+    words = (*SMALL, EAGER, "pace=async", "devices=tiers")
     whole = flfast_run(*words, "rounds=6", run_dir="whole")
     assert events(whole).count("step") == 6
     third = checkpoint_folders(flfast_run(*words, "rounds=3", run_dir="parts"))[0]
@@ -333,7 +342,7 @@ def test_auto_begins_where_there_is_nothing_and_ends_where_all_is_done(flfast_ru
 
 
 def test_a_size_that_was_found_stays(flfast_run):
-    words = (*SMALL, "batch_size=auto")
+    words = (*SMALL, EAGER, "batch_size=auto")
     folder = flfast_run(*words, "rounds=1")
     about = read_checkpoint(checkpoint_folders(folder)[0])
     assert about.about["sizes"]["batch_size"] > 10
@@ -381,7 +390,7 @@ def test_what_auto_decided_stays_where_the_hardware_does(flfast_run):
 
 
 def test_the_best_round_stays(flfast_run):
-    words = ("checkpoint.keep_best=val/loss", "checkpoint.keep_last=1", "optimizer.lr=1.5")
+    words = ("checkpoint.keep_best=val/loss", "checkpoint.keep_last=1", "optimizer.lr=1.5", EAGER)
     folder = flfast_run(*SMALL, *words, "rounds=6")
     losses = [float(row["val/loss"]) for row in rows(folder)][1:]
     best = losses.index(min(losses)) + 1
@@ -389,13 +398,13 @@ def test_the_best_round_stays(flfast_run):
 
 
 def test_none_are_left_where_none_are_wanted(flfast_run):
-    folder = flfast_run(*SMALL, "checkpoint.every=0", "rounds=2")
+    folder = flfast_run(*SMALL, EAGER, "checkpoint.every=0", "rounds=2")
     assert not (folder / "checkpoints").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_one_warning_and_training_goes_on(flfast_run):
-    folder = flfast_run(*SMALL, "checkpoint.every=0", "rounds=1")
+    folder = flfast_run(*SMALL, EAGER, "checkpoint.every=0", "rounds=1")
     (folder / "checkpoints").write_text("in the way")
-    flfast_run(*SMALL, "checkpoint.every=1", "rounds=4")
+    flfast_run(*SMALL, EAGER, "checkpoint.every=1", "rounds=4")
     assert [row["round"] for row in rows(folder)] == ["0", "1", "2", "3", "4"]
     assert log_of(folder).count("training continues") == 1

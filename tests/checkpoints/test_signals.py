@@ -17,7 +17,8 @@ from flfast.checkpoints.signals import EXIT_STOPPED, StopRequests
 from flfast.config.phases import Phase
 from flfast.setup import launch
 
-QUICK = ("experiment=quick", "callbacks=none", "model.hidden=[16]", "checkpoint.every=1")
+QUICK = ("experiment=quick", "callbacks=none", "model=logistic", "checkpoint.every=1")
+QUICK = (*QUICK, "engine=eager", "batch_size=50")
 LONG = (*QUICK, "rounds=9999", "hydra.run.dir=run")
 RANKS = ("strategy=ddp", "trainer.devices=2")
 

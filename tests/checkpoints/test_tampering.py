@@ -15,8 +15,10 @@ from tables import timeless
 
 from flfast import train
 
+# Large batches: these tests are about files, and local steps would take most of the time.
 RUN = (
-    *("experiment=quick", "model.hidden=[16]", "callbacks=files", "checkpoint.every=1"),
+    *("experiment=quick", "model.hidden=[16]", "batch_size=100", "callbacks=files"),
+    *("checkpoint.every=1", "eval_every=3"),
     *("algorithm=ditto", "client_states=disk", "callbacks.curves=null"),
     *("callbacks.partition_report=null", "hydra.run.dir=run"),
 )
@@ -37,14 +39,21 @@ def ended(place, *words):
         command.kill()
 
 
-@pytest.fixture(scope="module", params=RANKS, ids=lambda ranks: f"{ranks}-ranks")
-def runs(request, tmp_path_factory):
-    """Folders with a run of 3 rounds, another such run, and the first one after 5 rounds."""
+@pytest.fixture(scope="module")
+def other(request, tmp_path_factory):
+    """Folder with a run of 3 rounds with another seed."""
     request.getfixturevalue("ran_once")
+    folder = tmp_path_factory.mktemp("other")
+    assert ended(folder, *RANKS[1], "rounds=3", "seed=1")[0] == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module", params=RANKS, ids=lambda ranks: f"{ranks}-ranks")
+def runs(request, other, tmp_path_factory):
+    """Folders with a run of 3 rounds, another run, and the first one after 5 rounds."""
     words = RANKS[request.param]
-    run, other, whole = (tmp_path_factory.mktemp(n) / "run" for n in ("run", "other", "whole"))
+    run, whole = (tmp_path_factory.mktemp(name) / "run" for name in ("run", "whole"))
     assert ended(run.parent, *words, "rounds=3")[0] == 0
-    assert ended(other.parent, *words, "rounds=3", "seed=1")[0] == 0
     shutil.copytree(run, whole)
     assert ended(whole.parent, *words, "rounds=5", "resume=auto")[0] == 0
     return words, (run, other, whole)

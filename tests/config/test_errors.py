@@ -130,6 +130,10 @@ BEFORE_TORCH = {
     ("model=custom",): "model._target_ is missing; set it",
     ("aggregation=trimmed_mean", "aggregation.trim=0.5"): "trim=0.5: must be less than 0.5",
     ("aggregation=krumm",): "Could not find 'aggregation/krumm'",
+    ("secure=masks", "aggregation=median"): "with secure=masks: it needs every upload",
+    ("secure=masks", "faults=simulated"): "use faults.broken=0",
+    ("secure=masks", "upload_clip_norm=1"): "use privacy.clip_norm, or secure=none",
+    ("secure=masks", "secure.bits=63"): "secure.bits=63: must be less than or equal to 62",
     ("attack=sign_flip", "attack.fraction=1.5"): "attack.fraction=1.5: must be less than or equal",
     ("attack=sign_flip", "mode=centralized"): "attack=sign_flip with mode=centralized: nothing",
     ("faults=simulated", "faults.corruption=worse"): "corruption=worse: must be 'not_finite'",
@@ -253,6 +257,18 @@ def test_one_clear_error_before_torch_is_imported(answer, overrides):
         (("sampler.holdout_clients=2", "split.test=0"), "held-out clients have no test data"),
         (("finetune_epochs=2", "split.test=0"), "no client has test data of its own"),
         (("aggregation=krum", "aggregation.num_byzantine=4"), "needs 11 uploads for aggre"),
+        (
+            ("secure=masks", "secure.bits=16"),
+            "more than secure.precision=1e-06; allowed: ",
+        ),
+        (
+            ("secure=masks", "algorithm=fedfomo"),
+            "of each client, and gets nothing but sums",
+        ),
+        (
+            ("secure=masks", "algorithm=fedas"),
+            "secure.max_weight=null with algorithm=fedas",
+        ),
         (
             (
                 "selection=power_of_choice",

@@ -11,6 +11,7 @@ from flfast.train import CONF
 
 SURFACE = """
 adapter aggregation algorithm attack batch_size bn callbacks checkpoint.every checkpoint.keep_best
+audit compression privacy secure
 checkpoint.keep_last client_states data devices engine eval_every faults finetune_epochs
 init_from loader.eval_batch_size loader.num_workers loader.persistent_workers loader.pin_memory
 local_epochs local_optimizer_state local_steps logger lr_schedule.scheduler
@@ -19,7 +20,7 @@ pace.deadline pace.keep_first partition resume rounds selection sampler.count sa
 sampler.fraction sampler.holdout_clients schedule seed shift split.few_shot split.server_examples
 split.test split.val stop strategy threads upload_clip_norm trainer.accelerator
 trainer.accumulate_grad_batches trainer.devices trainer.precision trainer.gradient_clip_val
-work task
+work task audit
 """
 
 
@@ -75,6 +76,7 @@ def test_every_file_of_a_mirrored_package_has_its_config(root):
         "aggregation": "aggregations",
         "algorithm": "algorithms",
         "attack": "attacks",
+        "audit": "audits",
         "devices": "devices",
         "faults": "faults",
         "model": "models",

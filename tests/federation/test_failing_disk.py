@@ -11,7 +11,8 @@ import pytest
 from flfast import train
 from flfast.checkpoints.folders import checkpoint_folders
 
-LONG = ("rounds=2000", "local_epochs=1", "callbacks=none", "eval_every=2000", "model=logistic")
+SMALL = ("local_epochs=1", "batch_size=100", "engine=eager")
+LONG = (*SMALL, "rounds=2000", "callbacks=none", "eval_every=2000", "model=logistic")
 
 
 def on_a_small_disk():
@@ -25,7 +26,7 @@ def on_a_small_disk():
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_model_that_cannot_be_written_is_named_and_all_else_is_there(start, ranks):
     """The figures have more than 30 kB, too; the tables have less."""
-    words = ("rounds=2", "local_epochs=1", "callbacks=files", f"trainer.devices={ranks}")
+    words = (*SMALL, "rounds=2", "callbacks=files", f"trainer.devices={ranks}")
     run = start(on_a_small_disk, *words, "model.hidden=[200]", "hydra.run.dir=run")
     code, stderr = run.end(timeout=120)
     folder = run.folder / "run"

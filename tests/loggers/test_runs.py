@@ -1,6 +1,7 @@
 """Real runs that log to TensorBoard, W&B and MLflow; a resumed run continues the same record."""
 
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -69,14 +70,25 @@ def test_wandb_offline(record):
     assert sum("val/accuracy" in row for row in rows) == len(ROUNDS)
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    """An empty MLflow database; this process has imported what opens it.
+
+    MLflow takes seconds for either, which forked runs and the server then need not.
+    """
+    mlflow = pytest.importorskip("mlflow")
+    path = tmp_path_factory.mktemp("mlflow") / "empty.db"
+    mlflow.MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
 @pytest.fixture
-def server(tmp_path):
+def server(tmp_path, database):
     """Address of an MLflow server on SQLite."""
-    pytest.importorskip("mlflow")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    store = f"sqlite:///{tmp_path}/mlflow.db"
+    store = f"sqlite:///{shutil.copy(database, tmp_path / 'mlflow.db')}"
     words = ("server", "--backend-store-uri", store, "--port", str(port), "--workers", "1")
     with (tmp_path / "server.log").open("w") as log:
         process = subprocess.Popen(
@@ -108,10 +120,8 @@ def tracked(uri):
     return [sorted(metric.step for metric in history) for history in histories]
 
 
-def test_mlflow_in_the_run_folder(record, tmp_path):
-    mlflow = pytest.importorskip("mlflow")
-    # It imports databases for seconds when it opens one: here, rather than in each forked run.
-    mlflow.MlflowClient(f"sqlite:///{tmp_path}/other.db").search_experiments()
+@pytest.mark.usefixtures("database")
+def test_mlflow_in_the_run_folder(record):
     folder = record("mlflow", *RANKS)
     assert tracked(f"sqlite:///{folder}/mlflow.db") == [ROUNDS]
 

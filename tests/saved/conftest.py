@@ -1,5 +1,6 @@
 """Small finished runs, which the tests of this folder share."""
 
+import logging
 import sys
 import warnings
 
@@ -37,7 +38,11 @@ def run_of(tmp_path_factory):
             given = {word.partition("=")[0]: word for word in (*TINY, *RUNS[name])}
             with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
                 patch.setattr(sys, "argv", ["flfast", *given.values(), f"hydra.run.dir={path}"])
+                handlers = list(logging.getLogger().handlers)
                 train.main()
+                for handler in {*logging.getLogger().handlers} - {*handlers}:
+                    handler.close()
+                logging.getLogger().handlers = handlers  # caplog's, which Hydra took away
         return path
 
     return run_of

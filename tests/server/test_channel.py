@@ -5,9 +5,11 @@ import torch
 from flfast.attacks.gaussian import gaussian
 from flfast.attacks.scaled import scaled
 from flfast.attacks.sign_flip import sign_flip
+from flfast.compression.compression import NO_COMPRESSION
+from flfast.compression.quantize import quantize
 from flfast.faults.fault import Faults
 from flfast.faults.simulated import simulated
-from flfast.server.channel import Channel
+from flfast.server.channel import Channel, Sender
 from flfast.state.vector import change_norm
 
 ORIGIN = {"params": {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(0.5)}}
@@ -15,7 +17,7 @@ UPLOAD = {"params": {"w": torch.tensor([4.0, 6.0]), "b": torch.tensor(0.5)}, "c"
 
 
 def deliver(channel, client_id=3, round_idx=1):
-    return channel.deliver(UPLOAD, lambda: ORIGIN, round_idx=round_idx, client_id=client_id)
+    return channel.deliver(UPLOAD, Sender(client_id, round_idx, lambda: ORIGIN))
 
 
 def faulty(**options):
@@ -94,7 +96,7 @@ def test_every_kind_of_corruption_comes_up_and_lost_uploads_weigh_nothing():
     channel = Channel(faults=faulty(broken=0.5))
     reasons = {deliver(channel, k, r)[:2] for k in range(20) for r in (1, 2)}
     assert reasons == set(REASONS.values())
-    assert deliver(Channel(faults=faulty(lost=1.0))) == ("lost", "", 0, None)
+    assert deliver(Channel(faults=faulty(lost=1.0)))[:4] == ("lost", "", 0, None)
 
 
 @pytest.mark.parametrize(
@@ -112,13 +114,12 @@ def test_counts_that_cannot_be_reject_the_upload(value, reason):
 
     counted = {**UPLOAD, "counts": {"steps": torch.tensor(3.0)}}
     channel = Channel(faults=Faults(transit=miscount))
-    arrival = channel.deliver(
-        counted, lambda: ORIGIN, round_idx=1, client_id=0, counted={"counts"}
-    )
+    arrival = channel.deliver(counted, Sender(0, 1, lambda: ORIGIN, {"counts"}))
     assert (arrival.status, arrival.reason, arrival.upload) == ("rejected", reason, None)
 
 
 def test_an_overflowing_attack_is_rejected_too():
     attack = scaled(fraction=1.0, scale=1e39)
-    arrival = deliver(Channel(attack=attack, attackers=frozenset({3})))
-    assert arrival[:2] == ("rejected", "NaN or infinity on arrival")
+    for compression in (NO_COMPRESSION, quantize(bits=4, bucket=None, downloads=False)):
+        channel = Channel(attack=attack, attackers=frozenset({3}), compression=compression)
+        assert deliver(channel)[:2] == ("rejected", "NaN or infinity on arrival")

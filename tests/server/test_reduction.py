@@ -9,11 +9,15 @@ from problems import problem_of
 from solving import BATCH, CLIENTS, PLAIN, SINGLE, Way, assert_same, solve
 
 from flfast.aggregations.aggregation import MEAN
+from flfast.aggregations.centered_clipping import centered_clipping
+from flfast.aggregations.fltrust import fltrust
 from flfast.aggregations.krum import krum
 from flfast.aggregations.median import median
+from flfast.aggregations.sign_majority import sign_majority
 from flfast.algorithms.uploads import Part
 from flfast.distributed.world import ALONE
-from flfast.server.reduction import RowReduction, reduction_for
+from flfast.server.reduction import reduction_for
+from flfast.server.row_reduction import Basis, RowReduction, last_layer
 
 # Another engine and another world at once; what is special about others, once each.
 WAYS = {
@@ -26,6 +30,9 @@ ALGORITHMS = ("averaged_steps", "keep_local", "fedavg")
 
 PARTS = {"counts": Part(learned=False)}
 
+
+QUIET = {"median", "krum", "centered_clipping"}
+"""Adversaries with which every upload may be used as it is."""
 
 PACES = {"trimmed_mean": "buffered", "geometric_median": "deadline", "mean": "deadline"}
 
@@ -51,6 +58,7 @@ def with_adversary(name, number):
         rounds=2,
         precision="64-true",
         adversary=name,
+        server_examples=7 if name == "fltrust" else 0,
     )
 
 
@@ -61,7 +69,7 @@ def test_threats_and_defences_do_not_depend_on_engine_and_world(number, name, so
     expected = solve(problem, PLAIN)
     told = [row for rows in expected.clients[1:] for row in rows.values() if "status" in row]
     kinds = {(row["status"], row.get("reason", "")) for row in told}
-    assert kinds != {("trained", "")} or name in {"median", "krum"}, "something happens"
+    assert kinds != {("trained", "")} or name in QUIET, "something happens"
     for way in {WAYS[None], WAYS.get(name, WAYS[None])}:
         assert_same(solve_in(problem, way), expected, problem)
 
@@ -106,6 +114,64 @@ def test_too_few_uploads_are_no_mean_and_say_so():
     uploads.add(2, upload(1.0, 1), weight=1.0)
     shortage = "aggregation.num_byzantine=1 needs 5 uploads for krum, 1 arrived"
     assert uploads.combine(ALONE)[:3] == (None, frozenset(), shortage)
+
+
+ORIGIN = {"params": {"w": torch.tensor([1.0, -1.0])}, "buffers": {"num": torch.tensor(7)}}
+
+
+def reduced(aggregation, values, basis, clients=(7, 3, 9)):
+    uploads = reduction_for(aggregation, clients, PARTS, basis)
+    for client_id, value in zip(clients, values, strict=True):
+        uploads.add(client_id, upload(value, 1), weight=1.0)
+    return uploads.combine(ALONE)
+
+
+def test_a_rule_on_changes_is_added_to_the_origin():
+    found = reduced(sign_majority(step=0.5), [2.0, 3.0, -4.0], Basis(ORIGIN, 10))
+    assert found.mean["params"]["w"].tolist() == [1.5, -0.5]
+    found = reduced(sign_majority(step=0.5), [2.0, 3.0, -4.0], Basis({}, 10))
+    assert found.mean["params"]["w"].tolist() == [0.5, 0.5]
+    assert found.memory == {}
+
+
+def test_memory_goes_from_round_to_round_and_stays_if_too_few_uploads_arrive():
+    rule = centered_clipping(radius=1.0, iterations=1)
+    first = reduced(rule, [1.0, 1.0, 1.0], Basis(ORIGIN, 10))
+    # Changes are [0, 2], clipped to [0, 1].
+    assert first.mean["params"]["w"].tolist() == [1, 0]
+    second = reduced(rule, [1.0, 1.0, 1.0], Basis(ORIGIN, 10, first.memory))
+    assert second.mean["params"]["w"].tolist() == [1, 1]
+    lost = reduction_for(rule, [1], PARTS, Basis(ORIGIN, 10, first.memory)).combine(ALONE)
+    assert lost.mean is None
+    assert lost.memory is first.memory
+
+
+def test_a_trusted_change_is_measured_from_the_same_origin():
+    own = {"params": {"w": torch.tensor([1.0, 1.0])}, "buffers": {"num": torch.tensor(3)}}
+    found = reduced(fltrust(), [1.0, 3.0, -2.0], Basis(ORIGIN, 10, trusted=own))
+    # Changes [0, 2], [2, 4], [-3, -1] and the server's [0, 2]: cosines 1, 0.894 and below 0.
+    cosine = 4 / 20**0.5
+    expected = [cosine * 2 * 2 / 20**0.5, 2 + cosine * 2 * 4 / 20**0.5]
+    total = torch.tensor(expected) / (1 + cosine)
+    torch.testing.assert_close(found.mean["params"]["w"], torch.tensor([1.0, -1.0]) + total)
+    assert found.left_out == {9}
+
+
+def test_a_rule_that_uses_no_upload_leaves_the_model_as_it_is():
+    own = {"params": {"w": torch.tensor([1.0, 1.0])}, "buffers": {"num": torch.tensor(3)}}
+    found = reduced(fltrust(), [-2.0, -3.0, -4.0], Basis(ORIGIN, 10, trusted=own))
+    assert found.mean is None
+    assert found.shortage == "fltrust uses none of 3 uploads"
+    assert found.left_out == {7, 3, 9}
+
+
+def test_the_last_layer_is_found_among_all_leaves():
+    one = torch.zeros(2, 3)
+    params = {"a.weight": one, "a.bias": torch.zeros(2), "fc.weight": one, "fc.bias": one[0]}
+    tree = {"counts": {"n": one}, "params": params, "buffers": {"mean": one, "num": one.long()}}
+    assert last_layer(tree, {"counts"}) == slice(8, 17)
+    assert last_layer({"control": one, "params": params}, ()) == slice(14, 23)
+    assert last_layer({"prototypes": one}, ()) == slice(0, 6)
 
 
 def test_the_mean_collects_nothing():

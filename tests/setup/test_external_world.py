@@ -14,7 +14,7 @@ from flfast.config.phases import Phase
 from flfast.distributed.world import World, launched_world
 from flfast.setup.external_world import fit_to_world
 
-QUICK = ("experiment=quick", "rounds=2", "callbacks=none")
+QUICK = ("experiment=quick", "rounds=2", "callbacks=none", "engine=eager")
 STEP = {
     "SLURM_JOB_ID": "71",
     "SLURM_JOB_NAME": "train",

@@ -8,13 +8,13 @@ from flfast.injection import call_with
 from flfast.setup.model_offers import model_offers
 
 
-def offers(inputs, *, task="classification", num_classes=4):
+def offered(model, inputs, *, task="classification", num_classes=4):
     language = task == "language"
     targets = torch.zeros(inputs.shape if language else len(inputs), dtype=torch.int64)
     examples = Examples(
         inputs, targets, num_classes, tuple(inputs.shape[1:]), BatchTransform(), task=task
     )
-    return model_offers(examples)
+    return call_with(model, **model_offers(model, examples))
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,9 @@ def offers(inputs, *, task="classification", num_classes=4):
     ],
 )
 def test_the_vocabulary_of_the_inputs(inputs, task, num_tokens):
-    assert offers(inputs, task=task)["num_tokens"] == num_tokens
+    assert offered(lambda num_tokens: num_tokens, inputs, task=task) == num_tokens
 
 
 def test_a_model_gets_what_it_asks_for():
-    found = call_with(lambda input_shape, task: (input_shape, task), **offers(torch.rand(2, 3)))
+    found = offered(lambda input_shape, task: (input_shape, task), torch.rand(2, 3))
     assert found == ((3,), "classification")

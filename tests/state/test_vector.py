@@ -8,6 +8,7 @@ from flfast.state.vector import (
     to_vectors,
     vector_sizes,
     with_change,
+    with_scaled_change,
 )
 
 COUNTS = "counts"
@@ -58,7 +59,9 @@ def test_a_change_is_relative_to_the_origin_or_to_zero_where_it_has_no_such_leaf
     assert found["control"]["w"].tolist() == [-6, -6]
     assert found["num"] == 4
     assert found[COUNTS]["steps"] == 9
-    assert change_norm(upload, origin, [COUNTS]) == (1 + 1 + 4 + 4 + 4 + 9 + 9) ** 0.5
+    assert change_norm(upload, origin, [COUNTS]) == pytest.approx(
+        (1 + 1 + 4 + 4 + 4 + 9 + 9) ** 0.5
+    )
 
 
 @pytest.mark.parametrize("value", [-1.0, 2.0**31, torch.nan, torch.inf])
@@ -69,3 +72,14 @@ def test_counts_must_be_finite_and_in_range(value):
     assert not fits({COUNTS: {"optimizer": {"w": {"step": torch.tensor(value)}}}})
     assert fits({COUNTS: {"steps": torch.tensor(2.0**30)}, "w": torch.tensor(value)})
     assert fits({"w": torch.tensor(value)})
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 1.0])
+def test_a_change_is_scaled_as_by_a_function_of_it(share):
+    rng = torch.Generator().manual_seed(0)
+    upload = {"w": torch.randn(5, generator=rng), "new": torch.randn(2, generator=rng)}
+    upload |= {"num": torch.tensor(3), COUNTS: {"steps": torch.tensor(9.0)}}
+    origin = {"w": torch.randn(5, generator=rng)}
+    expected = with_change(upload, origin, [COUNTS], lambda change: share * change)
+    found = with_scaled_change(upload, origin, [COUNTS], share)
+    torch.testing.assert_close(found, expected)

@@ -56,7 +56,8 @@ def table(folder):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
+def uninterrupted(request, tmp_path_factory):
+    request.getfixturevalue("ran_once")
     folder = tmp_path_factory.mktemp("uninterrupted")
     code, errors = start(folder).end()
     assert code == 2

@@ -323,7 +323,7 @@ def test_an_objective_that_calls_the_model_with_other_parameters_is_refused(
     assert "algorithm=distant computes its loss with parameters" in in_world(2, message)[0]
 
 
-QUICK = ("experiment=quick", "rounds=3", "callbacks=none", "trainer.devices=2")
+QUICK = ("experiment=quick", "rounds=3", "callbacks=none", "engine=eager", "trainer.devices=2")
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.client import Context
-from flfast.datamodules.federated import ClientDataModule
+from flfast.datamodules.client_data import ClientDataModule
 from flfast.engines.fused.agreement import TrialSteps, agree, perturbations
 from flfast.engines.fused.graph.trace import like
 from flfast.engines.fused.run.example_rows import ROWS
@@ -248,7 +248,7 @@ class _StackOrder:
         pairs = zip(data, steps, strict=True)
         self._orders = [_order(client, client_steps) for client, client_steps in pairs]
         own = zip(data, self._orders, strict=True)
-        self.seen = np.array([client.num_counted(order) for client, order in own])
+        self.seen = np.array([client.data.examples.num_counted(order) for client, order in own])
         self._ends = [np.cumsum(client.sizes) for client in steps]
 
     def indices(self, call: StackCall) -> tuple[np.ndarray, np.ndarray]:

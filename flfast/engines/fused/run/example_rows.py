@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.datamodules.federated import ClientDataModule, FederatedDataModule
+from flfast.datamodules.client_data import ClientDataModule
+from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.fused.graph.programs import BoundStep
 from flfast.state.transfer import to_device
 from flfast.state.tree import Tree

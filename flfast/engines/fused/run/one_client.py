@@ -16,7 +16,7 @@ import torch
 
 from flfast.algorithms.client import Context, LocalStage, Measure
 from flfast.datamodules.batches import local_epoch
-from flfast.datamodules.federated import ClientDataModule
+from flfast.datamodules.client_data import ClientDataModule
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.programs import BoundStep, StepPrograms
 from flfast.engines.fused.run.example_rows import (
@@ -175,7 +175,7 @@ class ClientProgram:
                     else:
                         bind(call)({}, num=call.num)
             num_read += stop
-            num_seen += data.num_counted(order[:stop])
+            num_seen += data.data.examples.num_counted(order[:stop])
             num_steps += sum(chunk.num_steps for chunk in chunks)
             num_passes += 1
         return _StageTotals(num_seen, min(num_read, epoch, size), num_steps)

@@ -1,4 +1,4 @@
-"""Statistics of uploads [K, D] for robust aggregation rules, computed in blocks of columns.
+"""Statistics of uploads [K, D] for attacks and robust rules, computed in blocks of columns.
 
 Sums are in double precision, because an attacker's values may be as large as their dtype allows.
 """
@@ -27,6 +27,29 @@ def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
     """
     sums = [weights @ block.double() for block in column_blocks(rows)]
     return torch.cat([weights.new_empty(0), *sums])
+
+
+def row_moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column, float64 [D] each; of K >= 1 rows."""
+    means, stds = [rows.new_empty(0).double()], [rows.new_empty(0).double()]
+    for block in column_blocks(rows):
+        values = block.double()
+        means.append(values.mean(dim=0))
+        stds.append(values.std(dim=0, correction=0))
+    return torch.cat(means), torch.cat(stds)
+
+
+def row_products(rows: Tensor, vector: Tensor) -> Tensor:
+    """Inner products of the rows with a vector, float64 [K].
+
+    Args:
+        rows: [K, D].
+        vector: float64 [D].
+    """
+    products = torch.zeros(len(rows), dtype=torch.float64)
+    for block, part in zip(column_blocks(rows), column_blocks(vector[None]), strict=True):
+        products += block.double() @ part[0]
+    return products
 
 
 def distances(rows: Tensor, center: Tensor) -> Tensor:

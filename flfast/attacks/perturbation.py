@@ -1,0 +1,54 @@
+"""A shift of the mean of the attackers' changes, for min-max and min-sum.
+
+Shejwalkar and Houmansadr, NDSS 2021, section IV: see `min_max.py`.
+"""
+
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from flfast.state.row_statistics import distances, row_moments, row_products
+
+Direction = Literal["std", "unit", "sign"]
+
+
+class Perturbation(NamedTuple):
+    """The mean of A changes, and a direction to shift it in. All are float64.
+
+    Attributes:
+        mean: [D].
+        direction: p [D].
+        length: |p|^2.
+        squares: |mean - u_i|^2 of the changes u_i, [A].
+        products: p . (mean - u_i), [A].
+    """
+
+    mean: Tensor
+    direction: Tensor
+    length: float
+    squares: Tensor
+    products: Tensor
+
+    def poisoned(self, changes: Tensor, step: Tensor) -> Tensor:
+        """`mean + step * p` for every attacker, [A, D], in the dtype of the changes."""
+        shifted = self.mean + step * self.direction
+        return shifted.to(changes.dtype).repeat(len(changes), 1)
+
+
+def perturbation(changes: Tensor, direction: Direction) -> Perturbation:
+    """The perturbation of changes [A, D], A >= 1.
+
+    Args:
+        changes: of the attackers.
+        direction: p: `std` is minus the standard deviation of each coordinate, `unit` minus the
+            mean's unit vector, `sign` minus the mean's signs.
+    """
+    mean, std = row_moments(changes)
+    if direction == "std":
+        p = -std
+    elif direction == "unit":
+        p = -mean / mean.norm().clamp(min=1e-300)
+    else:
+        p = -mean.sign()
+    products = p @ mean - row_products(changes, p)
+    return Perturbation(mean, p, float(p @ p), distances(changes, mean).square(), products)

@@ -1,0 +1,45 @@
+"""The contract: an audit attacks the server's final model, and says how well that worked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from flfast.federation.loop import Federation
+
+
+class Leak(NamedTuple):
+    """What an audit found out about the data.
+
+    Attributes:
+        rows: of `audit.csv`.
+        sentence: for the log.
+        draw: path -> None; writes `audit.png`.
+    """
+
+    rows: list[dict[str, Any]]
+    sentence: str
+    draw: Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """An attack on a finished run.
+
+    Attributes:
+        name: of the option.
+        check: before round 1; raises a ValueError, with the reason, for runs that the audit
+            cannot attack.
+        measure: after the last round, on every rank; collective. It changes nothing of the run.
+            Other ranks than 0 return None. None is no audit.
+    """
+
+    name: str
+    check: Callable[[Federation], None] = lambda federation: None
+    measure: Callable[[Federation], Leak | None] | None = None
+
+
+NO_AUDIT = Audit("none")

@@ -1,0 +1,158 @@
+"""Membership inference: can the final model's losses tell who was in the training data?
+
+Yeom, Giacomelli, Fredrikson, Jha: Privacy Risk in Machine Learning: Analyzing the Connection to
+Overfitting. CSF 2018, adversary 2: an example whose loss is below a threshold is said to be a
+member. We report all thresholds.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from flfast.audits.audit import Audit, Leak
+from flfast.audits.membership_figure import draw_membership
+from flfast.audits.threshold_attack import Separation, separation
+from flfast.lit.task import LocalTask, evaluation_mode
+from flfast.options import Count
+from flfast.randomness import generator
+
+if TYPE_CHECKING:
+    from flfast.datamodules.federated import FederatedDataModule
+    from flfast.federation.loop import Federation
+
+log = logging.getLogger(__name__)
+
+
+def membership(*, max_examples: Count, per_client: bool) -> Audit:
+    """Losses of members against losses of others, equally many.
+
+    Members are training examples of the clients that some cohort has drawn. Others are all test
+    examples, and all examples of clients that are held out.
+
+    Args:
+        max_examples: most examples of either kind; drawn from the seed.
+        per_client: also a row for each client: its members against all others.
+    """
+    return Audit(
+        "membership",
+        check=_check,
+        measure=partial(_measure, max_examples=max_examples, per_client=per_client),
+    )
+
+
+def _check(federation: Federation) -> None:
+    if not federation.algorithm.evaluate_server:
+        raise ValueError(
+            f"audit=membership with algorithm={federation.algorithm.name}: the server has no "
+            f"complete model, whose losses could tell anything; allowed: audit=none"
+        )
+    if not len(_others(federation.data)):
+        raise ValueError(
+            "audit=membership: there are no examples that nobody trains on; allowed: "
+            "split.test > 0, data with a test set, or sampler.holdout_clients >= 1"
+        )
+
+
+def _measure(federation: Federation, *, max_examples: int, per_client: bool) -> Leak | None:
+    if federation.engine.site.world.rank != 0:
+        return None
+    rng = generator(federation.seed, "membership audit")
+    members, owner = _members(federation)
+    others = _others(federation.data)
+    num = min(len(members), len(others), max_examples)
+    if not num:
+        log.warning("audit=membership: no cohort had a client, so there are no members")
+        return None
+    chosen = np.sort(rng.choice(len(members), num, replace=False))
+    members, owner = members[chosen], owner[chosen]
+    others = np.sort(rng.choice(others, num, replace=False))
+    losses = example_losses(federation, np.concatenate([members, others]))
+    inside, outside = losses[:num], losses[num:]
+    found = separation(inside, outside)
+    round_idx = federation.history[-1]["round"]
+    rows = [_row(round_idx, -1, found, inside, outside)]
+    if per_client:
+        for client_id in np.unique(owner).tolist():
+            own = inside[owner == client_id]
+            rows.append(_row(round_idx, client_id, separation(own, outside), own, outside))
+    return Leak(
+        rows=rows,
+        sentence=(
+            f"losses of {num} members and {num} others: AUC {found.auc:.3f} (95 % interval "
+            f"{found.low:.3f} to {found.high:.3f}), best advantage {found.advantage:.3f}, "
+            f"TPR {found.tpr_at_1_fpr:.1%} at 1 % FPR"
+        ),
+        draw=partial(
+            draw_membership,
+            members=inside,
+            others=outside,
+            found=found,
+            title=f"Membership inference · {federation.title}",
+        ),
+    )
+
+
+def _row(
+    round_idx: int, client_id: int, found: Separation, inside: np.ndarray, outside: np.ndarray
+) -> dict[str, Any]:
+    return {
+        "audit": "membership",
+        "round": round_idx,
+        "client_id": client_id,  # -1: all of them
+        "members": len(inside),
+        "others": len(outside),
+        "auc": found.auc,
+        "auc_low": found.low,
+        "auc_high": found.high,
+        "advantage": found.advantage,
+        "tpr_at_1_fpr": found.tpr_at_1_fpr,
+        "member_loss": float(inside.mean()),
+        "other_loss": float(outside.mean()),
+    }
+
+
+def _members(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
+    """Training examples of the clients that were drawn, and their clients, int64 [M] each."""
+    data, train = federation.data, federation.data.splits["train"]
+    drawn: set[int] = set()
+    if not data.pooled:
+        for round_idx in range(1, int(federation.history[-1]["round"]) + 1):
+            drawn.update(federation.cohort(round_idx).clients.tolist())
+            if len(drawn) == federation.population:
+                break
+    clients = data.participants if data.pooled else np.array(sorted(drawn), dtype=np.int64)
+    chosen = train.only(clients)
+    return chosen.indices, chosen.owner()
+
+
+def _others(data: FederatedDataModule) -> np.ndarray:
+    """Examples that nobody trains on, int64, ascending."""
+    held_out = [split.only(data.held_out).indices for split in data.splits.values()]
+    return np.unique(np.concatenate([data.central_test, data.splits["test"].indices, *held_out]))
+
+
+@torch.no_grad()
+def example_losses(federation: Federation, indices: np.ndarray) -> np.ndarray:
+    """Loss of the server's model on each example, in evaluation mode, float64 [M].
+
+    Args:
+        federation: whose server has a complete model.
+        indices: of the examples, int64 [M].
+    """
+    site, data = federation.engine.site, federation.data
+    like = next(site.model.parameters())
+    weights = {name: leaf.to(like.device) for name, leaf in federation.weights().items()}
+    task = LocalTask(site.model, data.examples.task_type)
+    found = []
+    with evaluation_mode(site.model):
+        for batch in data.eval_loader(indices):
+            inputs = data.examples.transform(batch.inputs.to(like.device), dtype=like.dtype)
+            moved = batch._replace(inputs=inputs, targets=batch.targets.to(like.device))
+            found.append(task.losses(weights, moved).cpu().double())
+    losses: np.ndarray = torch.cat(found).numpy()
+    return losses

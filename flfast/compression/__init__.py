@@ -1,0 +1,1 @@
+"""Compression: messages of fewer bytes than the change that they stand for."""

@@ -1,0 +1,19 @@
+"""What a rule about a config is. Torch-free."""
+
+from collections.abc import Callable
+from typing import Any
+
+Config = dict[str, Any]
+Rule = Callable[[Config], str | None]
+"""The whole config -> a problem, or None."""
+
+
+def shown(value: Any) -> str:
+    """The value as it is typed on the command line."""
+    return "null" if value is None else str(value)
+
+
+def choice(node: Config) -> str:
+    """The name of what a config group chose."""
+    name = str(node["_target_"]).rpartition(".")[2]
+    return "async" if name == "asynchronous" else name  # a keyword of Python

@@ -1,0 +1,120 @@
+"""Backdoors: inputs with a trigger that the model shall put into the attackers' class."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flfast.datamodules.batches import Batch
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.shifts.applying import shift_examples
+from flfast.datamodules.shifts.shift import Affected, Shift
+from flfast.datamodules.splits import ClientIndices, group_by_client
+from flfast.options import Share
+from flfast.randomness import generator
+
+
+@dataclass(frozen=True)
+class Backdoor:
+    """What attackers teach the model, beside its task.
+
+    Attributes:
+        trigger: inputs [M, ...] as they are stored -> the same inputs with the trigger; of the
+            same shape and type. A function of a module, or a `functools.partial` of one.
+        target: class of inputs with the trigger.
+        share: of an attacker's examples that it poisons, in (0, 1].
+        source: only examples of this class get the trigger; None: of all classes but the target.
+        check: raises a ValueError for examples that cannot have the trigger.
+    """
+
+    trigger: Callable[[Tensor], Tensor]
+    target: int
+    share: Share
+    source: int | None = None
+    check: Callable[[Examples], None] = lambda examples: None
+
+    def concerns(self, labels: Tensor) -> np.ndarray:
+        """Which examples of the given true classes int64 [M] get the trigger, bool [M]."""
+        if self.source is None:
+            return (labels != self.target).numpy()
+        return (labels == self.source).numpy()
+
+    def triggered(self, batch: Batch) -> Batch:
+        """A batch with the trigger, and the target as its class."""
+        targets = torch.full_like(batch.targets, self.target)
+        return batch._replace(inputs=self.trigger(batch.inputs), targets=targets)
+
+
+def poisoned(
+    examples: Examples,
+    backdoor: Backdoor,
+    clients: Iterable[int],
+    train: ClientIndices,
+    *,
+    seed: int,
+) -> Examples:
+    """Examples of which some of the given clients' have the trigger and the target class.
+
+    Args:
+        examples: all N examples; they are not changed.
+        backdoor: of the attackers.
+        clients: that attack.
+        train: training examples of all clients.
+        seed: of the run, on which alone the choice of examples depends.
+
+    Raises:
+        ValueError: if these examples cannot have the trigger.
+    """
+    _check(examples, backdoor)
+    chosen, owner = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for client_id in clients:
+        own = train.indices_of(client_id)
+        own = own[backdoor.concerns(examples.targets[own])]
+        rng = generator(seed, "backdoor", client_id)
+        chosen.append(rng.choice(own, round(backdoor.share * len(own)), replace=False))
+        owner.append(np.full(len(chosen[-1]), client_id))
+    num_clients = len(train.offsets) - 1
+    own_split = group_by_client(np.concatenate(chosen), np.concatenate(owner), num_clients)
+    if not len(own_split.indices):
+        return examples
+    change = _Poison(backdoor.trigger, backdoor.target)
+    shift = Shift("poisoned", at="train", inputs=change.inputs, targets=change.targets)
+    return shift_examples(examples, shift, {"train": own_split}, seed=seed)[0]
+
+
+class _Poison(NamedTuple):
+    """The changes of a shift; see `Shift`."""
+
+    trigger: Callable[[Tensor], Tensor]
+    target: int
+
+    def inputs(self, inputs: Tensor, _: Affected) -> Tensor:
+        return self.trigger(inputs)
+
+    def targets(self, labels: Tensor, _: Affected) -> Tensor:
+        return torch.full_like(labels, self.target)
+
+
+def _check(examples: Examples, backdoor: Backdoor) -> None:
+    if examples.task != "classification":
+        raise ValueError(f"a backdoor with task={examples.task}; allowed: task=classification")
+    for key, value in (("target", backdoor.target), ("source", backdoor.source)):
+        if value is not None and value >= examples.num_classes:
+            raise ValueError(
+                f"attack.{key}={value} with {examples.num_classes} classes; allowed: 0 to "
+                f"{examples.num_classes - 1}"
+            )
+    if backdoor.source == backdoor.target:
+        raise ValueError(
+            f"attack.source={backdoor.source} attack.target={backdoor.target}: nothing would "
+            f"change; allowed: another class"
+        )
+    if len(examples.input_shape) != 3:
+        raise ValueError(
+            f"a backdoor with inputs of shape {list(examples.input_shape)}; allowed: images of "
+            f"shape [channels, height, width]"
+        )
+    backdoor.check(examples)

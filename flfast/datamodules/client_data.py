@@ -1,0 +1,160 @@
+"""The LightningDataModule of one client."""
+
+from typing import Protocol
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.trainer.states import RunningStage
+from torch import Tensor
+
+from flfast.datamodules.batches import (
+    WHOLE,
+    Batch,
+    EvalLoader,
+    Fetch,
+    RankShare,
+    TrainLoader,
+    local_epoch,
+)
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.splits import ClientIndices
+from flfast.plan import Batching
+from flfast.randomness import generator
+
+
+class Population(Protocol):
+    """What a client reads of all clients' data; see `FederatedDataModule`, which has it."""
+
+    seed: int
+    pooled: bool
+    examples: Examples
+    splits: dict[str, ClientIndices]
+    server: int | None
+    train_clients: ClientIndices
+
+    @property
+    def fetch(self) -> Fetch:
+        """Reads examples."""
+
+    def eval_loader(self, indices: np.ndarray) -> EvalLoader:
+        """Evaluation batches of the given examples."""
+
+    def val_dataloader(self) -> EvalLoader:
+        """All clients' validation examples."""
+
+    def client(self, client_id: int, *, batching: Batching | None = None) -> "ClientDataModule":
+        """Data module of a client in round 1."""
+
+
+class ClientDataModule(L.LightningDataModule):
+    """The data of one client of a population.
+
+    Args:
+        data: of all clients.
+        client_id: of the client.
+        batching: of its training examples.
+        round_idx: from 1.
+        share: this rank's part of every batch.
+        indices: of training examples; None is all of the client's.
+    """
+
+    def __init__(
+        self,
+        data: Population,
+        client_id: int,
+        *,
+        batching: Batching,
+        round_idx: int,
+        share: RankShare = WHOLE,
+        indices: np.ndarray | None = None,
+    ) -> None:
+        super().__init__()
+        self.data, self.client_id = data, client_id
+        self.indices = data.train_clients.indices_of(client_id) if indices is None else indices
+        self.batching = batching
+        self.epoch = local_epoch(len(self.indices), batching)
+        self._round_idx, self._share = round_idx, share
+        path = (round_idx, client_id)
+        self._augment_rng = generator(data.seed, "augment", *path)
+        # Always the same loader, since it counts the epochs.
+        self._loader = TrainLoader(
+            data.fetch,
+            self.indices,
+            self.epoch,
+            lambda e, n: generator(data.seed, "shuffle", *path, e).permutation(n),
+            share,
+            counts=data.examples.counts,
+        )
+
+    def part(self, share: float, stage: int) -> "ClientDataModule":
+        """The same data with a random part of the training examples, at least one.
+
+        Args:
+            share: of the examples, in (0, 1]; 1 is this object.
+            stage: number of the stage that the part is drawn for.
+        """
+        if share == 1:
+            return self
+        rng = generator(self.data.seed, "part", self._round_idx, self.client_id, stage)
+        num = max(1, round(share * len(self.indices)))
+        chosen = np.sort(rng.choice(self.indices, num, replace=False))
+        return ClientDataModule(
+            self.data,
+            self.client_id,
+            batching=self.batching,
+            round_idx=self._round_idx,
+            share=self._share,
+            indices=chosen,
+        )
+
+    def train_dataloader(self) -> TrainLoader:
+        """The client's training batches."""
+        return self._loader
+
+    def next_order(self) -> np.ndarray:
+        """Examples of the next local epoch, int64 [M], for engines that cut batches themselves."""
+        return self._loader.next_order()
+
+    def augmented(self, inputs: Tensor, *, dtype: torch.dtype) -> Tensor:
+        """Training inputs [M, ...], normalised and augmented; draws M augmentations."""
+        return self.data.examples.transform(inputs, dtype=dtype, rng=self._augment_rng)
+
+    def val_dataloader(self) -> EvalLoader:
+        """The client's validation examples; the server validates on those of all clients."""
+        if self.data.pooled or self.client_id == self.data.server:
+            return self.data.val_dataloader()
+        return self.data.eval_loader(self.data.splits["val"].indices_of(self.client_id))
+
+    def test_dataloader(self) -> EvalLoader:
+        """The client's own test examples."""
+        return self.data.eval_loader(self.data.splits["test"].indices_of(self.client_id))
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Normalise the batch on its device; augment training batches."""
+        return transform_batch(self, self.data.examples, batch, rng=self._augment_rng)
+
+
+def transform_batch(
+    module: L.LightningDataModule,
+    examples: Examples,
+    batch: Batch,
+    *,
+    rng: np.random.Generator | None = None,
+) -> Batch:
+    """Normalise a batch to the model's precision; `rng` augments it, during training only."""
+    trainer = module.trainer
+    assert trainer is not None
+    training = trainer.state.stage == RunningStage.TRAINING
+    inputs = examples.transform(
+        batch.inputs,
+        dtype=torch.get_default_dtype() if trainer.model is None else _dtype(trainer),
+        rng=rng if training else None,
+    )
+    return batch._replace(inputs=inputs)
+
+
+def _dtype(trainer: L.Trainer) -> torch.dtype:
+    dtype = trainer.lightning_module.dtype
+    assert isinstance(dtype, torch.dtype)
+    return dtype

@@ -1,0 +1,126 @@
+"""The contract: how clients hide their uploads from the server."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from torch import Tensor
+
+
+class ShortageError(ValueError):
+    """Too few uploads arrived to remove the masks. The message names the numbers."""
+
+
+class Sums(NamedTuple):
+    """What the server learns of a cohort's uploads.
+
+    Attributes:
+        values: sum of the values of the clients that arrived, float64 [D].
+        wide: sum of their wide values, float64 [W].
+    """
+
+    values: np.ndarray
+    wide: np.ndarray
+
+
+@dataclass
+class Costs:
+    """What a round has cost on this rank so far.
+
+    Attributes:
+        agreements: of two clients' keys.
+        stream_bytes: of expanded masks.
+        mask_s: seconds in `mask`.
+        unmask_s: seconds in `unmask`.
+    """
+
+    agreements: int = 0
+    stream_bytes: int = 0
+    mask_s: float = 0.0
+    unmask_s: float = 0.0
+
+    def add_masks(self, num: int, words: Sequence[np.ndarray]) -> None:
+        """Count `num` masks of the size of the arrays."""
+        self.stream_bytes += num * sum(part.nbytes for part in words)
+
+
+class Traffic(NamedTuple):
+    """Bytes between a client and the server in one round.
+
+    Attributes:
+        up: that the client sends, its masked upload included.
+        down: that it receives, without the broadcast of the round.
+    """
+
+    up: int
+    down: int
+
+
+class SecureRound(Protocol):
+    """One round of the protocol. Every rank makes the same object.
+
+    Masked uploads are added as int64 tensors, in any order and on any rank. The additions may wrap
+    around: the moduli divide 2^64, so the sum modulo 2^64 has all that `unmask` needs.
+
+    Attributes:
+        costs: of this rank so far.
+    """
+
+    costs: Costs
+
+    def mask(self, client_id: int, values: np.ndarray, wide: np.ndarray) -> tuple[Tensor, int]:
+        """A client's masked upload, int64 [D + W], and how many elements had to be clamped.
+
+        Args:
+            client_id: of the cohort.
+            values: float64 [D]; they are clamped to the range of the settings.
+            wide: float64 [W], absolute values below 2^31; they have words of 62 bits.
+
+        Raises:
+            ValueError: if the client is not in the cohort, or a value is NaN or infinite.
+        """
+
+    def unmask(self, total: Tensor, arrived: Sequence[int], num_wide: int) -> Sums:
+        """The sums over the clients whose masked uploads are in `total`.
+
+        Args:
+            total: int64 [D + W], sum of masked uploads.
+            arrived: ids of their clients.
+            num_wide: W.
+
+        Raises:
+            ShortageError: if too few arrived.
+        """
+
+    def traffic(self, num_values: int, num_wide: int) -> Traffic:
+        """Bytes of one client that stays to the end of the round, as they are serialised.
+
+        Args:
+            num_values: D.
+            num_wide: W.
+        """
+
+
+@dataclass(frozen=True)
+class Secure:
+    """A protocol of secure aggregation.
+
+    Attributes:
+        name: of the option.
+        make_round: (cohort, seed of the run, path) -> one execution of the protocol. The path is
+            the round, and the number of the call in the round. None: uploads are sent in clear.
+        check: (clients of the largest cohort) -> nothing; raises ValueError if the settings do not
+            work for it.
+        max_weight: largest weight of an upload; None is the largest number of examples of a
+            client.
+    """
+
+    name: str
+    make_round: Callable[[Sequence[int], int, tuple[int, ...]], SecureRound] | None = None
+    check: Callable[[int], None] | None = None
+    max_weight: float | None = None
+
+
+NO_SECURE = Secure("none")
+"""Uploads are sent in the clear."""

@@ -1,0 +1,56 @@
+"""Privacy in whole runs, through the command."""
+
+import pytest
+from tables import assert_same_numbers, rows, timeless
+
+SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[8]", "rounds=2")
+EXACT = ("privacy.clip_norm=null", "privacy.noise_multiplier=0", "privacy.epsilon=null")
+
+
+def test_without_noise_and_bound_the_run_is_the_same_to_the_last_bit(flfast_run):
+    settings = (*SMALL, "engine=eager", "sampler=cyclic", "rounds=1")
+    expected = timeless(flfast_run(*settings))
+    for option in ("central", "local", "dp_ftrl"):
+        folder = flfast_run(*settings, f"privacy={option}", *EXACT, run_dir=option)
+        found = timeless(folder)
+        assert [row.pop("privacy/epsilon") for row in found] == ["", "inf"]
+        assert found == [{k: v for k, v in row.items() if k in found[0]} for row in expected]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "engine"), [("scaffold", "fused"), ("ditto", "eager")])
+def test_central_noise_is_the_same_in_every_way_to_run(flfast_run, algorithm, engine):
+    """One process, with the fused engine or the eager one; and two ranks with the eager one."""
+    settings = (*SMALL, f"algorithm={algorithm}", "privacy=central", "privacy.accountant=rdp")
+    settings = (*settings, "privacy.epsilon=1e4", "trainer.precision=64-true")
+    one = flfast_run(*settings, f"engine={engine}")
+    two = flfast_run(*settings, "engine=eager", "strategy=ddp", "trainer.devices=2", run_dir="two")
+    assert_same_numbers(rows(two), rows(one), rel=1e-6)
+    assert rows(two)[-1]["privacy/epsilon"] == rows(one)[-1]["privacy/epsilon"]
+
+
+def test_single_examples(flfast_run):
+    folder = flfast_run(*SMALL, "privacy=dp_sgd", "engine=eager")
+    spent = [float(row["privacy/epsilon"]) for row in rows(folder)[1:]]
+    assert spent[0] < 0.99 * 8 < spent[1] <= 8
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("privacy=central", "privacy.epsilon=null"), "privacy.noise_multiplier=null with"),
+        (("privacy=local", "privacy.clip_norm=null"), "privacy.clip_norm=null with privacy=local"),
+        (("privacy=dp_sgd", "last_batch=pad"), "last_batch=pad with privacy=dp_sgd"),
+        (("privacy=dp_sgd", "batch_size=auto"), "batch_size=auto with privacy=dp_sgd"),
+        (("privacy=dp_sgd", "schedule=growing_batch"), "schedule.phases[0]: batch_size=50 with"),
+        (("privacy=central", "pace.keep_first=2"), "pace.keep_first=2 with privacy=central"),
+        (("privacy=central", "devices=lognormal"), "privacy=central with devices=lognormal"),
+        (("privacy=dp_ftrl",), "privacy=dp_ftrl with fixed sampling of clients"),
+        (("privacy=central", "sampler=by_size"), "privacy=central with sampler=by_size"),
+        (("privacy=dp_sgd", "algorithm=fedsam"), "privacy=dp_sgd with algorithm=fedsam"),
+    ],
+)
+def test_refused_before_training(flfast_run, capfd, overrides, message):
+    with pytest.raises(SystemExit):
+        flfast_run("experiment=quick", "callbacks=none", *overrides)
+    assert message in capfd.readouterr().err

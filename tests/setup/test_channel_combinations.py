@@ -1,0 +1,107 @@
+"""Every pair of privacy, compression, secure aggregation and aggregation works or is refused."""
+
+from dataclasses import replace
+from itertools import combinations, product
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from torch import nn
+
+from flfast.algorithms.fedavg import fedavg
+from flfast.config.check import check
+from flfast.config.errors import ConfigError
+from flfast.engines.eager import EagerTraining
+from flfast.engines.reference import reference_name, reference_site
+from flfast.setup.protection import build_privacy, protect
+from flfast.setup.robustness import build_channel
+from flfast.state.tree import all_finite
+from flfast.state.weights import read_weights
+from flfast.train import CONF
+
+GROUPS = ("privacy", "compression", "secure", "aggregation")
+PLAIN = {"privacy": "none", "compression": "none", "secure": "none", "aggregation": "mean"}
+# Of the digits' ten clients; the default numbers of attackers are for larger cohorts.
+SMALL = {"num_byzantine": 1}
+
+
+@pytest.fixture(scope="module")
+def options(root):
+    """Nodes of the config by (group, option)."""
+    found = {}
+    for group in GROUPS:
+        for path in sorted((root / "conf" / group).glob("*.yaml")):
+            node = OmegaConf.load(path)
+            small = {key: value for key, value in SMALL.items() if key in node}
+            found[group, path.stem] = OmegaConf.merge(node, small)
+    return found
+
+
+@pytest.fixture(scope="module")
+def config_of(options):
+    with initialize_config_dir(CONF, version_base="1.3"):
+        base = compose("config", ["local_epochs=1", "rounds=1", "sampler=cyclic", "logger=none"])
+
+    def config_of(chosen):
+        config = base.copy()
+        for group, name in chosen.items():
+            config[group] = options[group, name]
+        return config
+
+    return config_of
+
+
+def pairs(options):
+    """Choices of two groups, plain in the others."""
+    names = {group: [name for key, name in options if key == group] for group in GROUPS}
+    for one, other in combinations(GROUPS, 2):
+        for choice in product(names[one], names[other]):
+            yield {**PLAIN, one: choice[0], other: choice[1]}
+
+
+def test_each_pair_works_or_is_refused_with_both_names(
+    options, config_of, make_data, make_federation
+):
+    worked, refused = [], []
+    data = make_data([3] * 8, server_examples=4)
+    for chosen in pairs(options):
+        config = config_of(chosen)
+        try:
+            check(config)
+        except ConfigError as error:
+            named = [name for group, name in chosen.items() if f"{group}={name}" in str(error)]
+            assert len(named) == 2, error
+            refused.append(chosen)
+            continue
+        if chosen not in worked:
+            worked.append(chosen)
+            # Rules get what was decoded: of these pairs, the most by far, a third is run.
+            both = chosen["compression"] != "none" and chosen["aggregation"] != "mean"
+            if not both or len(worked) % 3 == 0:
+                run_once(chosen, config, data, make_federation)
+    assert len(worked) > 100
+    assert len(refused) > 30
+    masked = [chosen for chosen in worked if chosen["secure"] == "masks"]
+    assert len({chosen["privacy"] for chosen in masked}) == 5
+    assert {chosen["aggregation"] for chosen in masked} == {"mean"}
+
+
+def run_once(chosen, config, data, make_federation):
+    model = nn.Linear(5, 3)
+    privacy = build_privacy(config, data)
+    algorithm = protect(privacy, fedavg(weighting="samples"), read_weights(model), rounds=1)
+    federation = make_federation(data, model, algorithm=algorithm)
+    channel, engine = build_channel(config, data, privacy), federation.engine
+    engine.site = replace(engine.site, keeps_residuals=channel.compression.feedback)
+    engine.channel = channel
+    if channel.aggregation.trusted:
+        own = reference_site(engine.site, algorithm)
+        engine._calls = {reference_name(algorithm.name): (own, EagerTraining(own))}
+    before = federation.weights()["weight"].clone()
+    federation.run()
+    assert all_finite(federation.server)
+    # A robust rule takes the one element of eighteen that each client sends for an outlier.
+    if chosen["compression"] not in {"randk", "topk"} or chosen["aggregation"] == "mean":
+        assert not torch.equal(federation.weights()["weight"], before), chosen
+    assert federation.history[1]["cohort/clients"] == 8
