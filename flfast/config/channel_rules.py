@@ -33,30 +33,11 @@ def _privacy(config: Config) -> str | None:
     return None
 
 
-def _accountant(config: Config) -> str | None:
-    name = choice(config["privacy"])
+def _packages(config: Config) -> str | None:
+    privacy, name = config["privacy"], choice(config["privacy"])
     if name != "none" and not find_spec("dp_accounting"):
         return f"privacy={name}: dp-accounting is not installed; install flfast[privacy]"
-    return None
-
-
-def _budget(config: Config) -> str | None:
-    privacy, name = config["privacy"], choice(config["privacy"])
-    keys = ("noise_multiplier", "epsilon")
-    if not {"delta", *keys} <= privacy.keys():
-        return None
-    noise, epsilon = (privacy[key] for key in keys)
-    if (noise is None) == (epsilon is None):
-        return (
-            f"privacy.noise_multiplier={shown(noise)} with privacy.epsilon={shown(epsilon)}: each "
-            f"determines the other; allowed: exactly one of them is null"
-        )
-    if privacy["clip_norm"] is None and noise != 0:
-        return (
-            f"privacy.clip_norm=null with privacy={name}: noise hides only what has a bound; "
-            f"allowed: a number > 0, or privacy.noise_multiplier=0 privacy.epsilon=null"
-        )
-    if privacy.get("secure") and find_spec("cryptography") is None:
+    if privacy.get("secure") and not find_spec("cryptography"):
         return "privacy.secure=True: cryptography is not installed; install flfast[privacy]"
     return None
 
@@ -167,8 +148,7 @@ def _audit(config: Config) -> str | None:
 
 CHANNEL_RULES: tuple[Rule, ...] = (
     _privacy,
-    _accountant,
-    _budget,
+    _packages,
     _single_examples,
     _bounds,
     _secure,

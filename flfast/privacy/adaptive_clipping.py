@@ -23,14 +23,11 @@ class AdaptiveClipping(NamedTuple):
         quantile: share of the clients whose change shall not be clipped, in [0, 1].
         lr: step size in the logarithm of C, > 0.
         count_std: standard deviation of the noise on the count of unclipped changes, >= 0.
-        sum_multiplier: standard deviation of the noise on the sum of changes, divided by C. It
-            is larger than without adaptive clipping, because the count costs privacy, too.
     """
 
     quantile: float
     lr: float
     count_std: float
-    sum_multiplier: float
 
     def noisy_share(self, num_within: int, num_uploads: int, expected: float, z: float) -> float:
         """Noisy share of the clients whose change is not clipped; it may leave [0, 1].
@@ -55,6 +52,8 @@ class AdaptiveClipping(NamedTuple):
 
 def sum_multiplier(noise_multiplier: float, count_std: float) -> float:
     """Noise multiplier of the sum, if the noise on the count shall cost no more privacy.
+
+    It is larger than without adaptive clipping, because the count costs privacy, too.
 
     Args:
         noise_multiplier: z of both together, >= 0.

@@ -98,7 +98,6 @@ def central(  # noqa: PLR0913 - one parameter an option
             adaptive_quantile,
             adaptive_lr,
             count_std=scale * count_std if spent.multiplier else 0.0,
-            sum_multiplier=scale * on_sum,
         )
     return Privacy(
         name="central",

@@ -20,6 +20,7 @@ from flfast.privacy.noise_sources import draw_secure_seed, secure_noise, seeded_
 from flfast.privacy.participation import Participation
 from flfast.privacy.privacy import NoiseSource, Privacy
 from flfast.state.tree import Tree, leaves
+from flfast.state.vector import vector_sizes
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,6 @@ def build_privacy(config: DictConfig, data: FederatedDataModule) -> Privacy:
         "accumulate": config.trainer.accumulate_grad_batches,
         "local_epochs": config.local_epochs,
         "local_steps": config.local_steps,
-        "seed": config.seed,
     }
     privacy = call_with(make, **offers)
     if privacy.warning:
@@ -89,16 +89,17 @@ def protect(privacy: Privacy, algorithm: Algorithm, initial: Tree, *, rounds: in
         )
     if privacy.wrap is not None:
         return privacy.wrap(algorithm)
-    _check_uploads(privacy, algorithm, initial)
-    _log_noise(privacy, initial)
+    origin = algorithm.origin(algorithm.broadcast(algorithm.server_state(initial)))
+    _check_uploads(privacy, algorithm, origin)
+    _log_noise(privacy, vector_sizes(origin, ()).learned)
     if privacy.expected_clients is not None and algorithm.weighting == "samples":
         log.info("privacy=%s: all clients weigh the same", privacy.name)
     return algorithm
 
 
-def _log_noise(privacy: Privacy, initial: Tree) -> None:
-    """Say how long noise is, sqrt(D) times its deviation, beside the longest change."""
-    root = math.sqrt(sum(leaf.numel() for leaf in leaves(initial)))
+def _log_noise(privacy: Privacy, num_elements: int) -> None:
+    """Say how long the noise of D elements is, sqrt(D) deviations, beside the longest change."""
+    root = math.sqrt(num_elements)
     if privacy.expected_clients is not None:
         ratio, where = privacy.central_multiplier * root / privacy.expected_clients, "the mean"
     else:
@@ -110,7 +111,7 @@ def _log_noise(privacy: Privacy, initial: Tree) -> None:
     )
 
 
-def _check_uploads(privacy: Privacy, algorithm: Algorithm, initial: Tree) -> None:
+def _check_uploads(privacy: Privacy, algorithm: Algorithm, origin: Tree) -> None:
     """Refuse uploads with anything that is neither clipped nor hidden by noise."""
     where = f"privacy={privacy.name} with algorithm={algorithm.name}"
     check_one_call(algorithm, f"privacy={privacy.name}")
@@ -126,8 +127,7 @@ def _check_uploads(privacy: Privacy, algorithm: Algorithm, initial: Tree) -> Non
                 f"{where}: its uploads have {name}, which noise would not protect; use another "
                 f"algorithm"
             )
-    broadcast = algorithm.broadcast(algorithm.server_state(initial))
-    if any(not leaf.is_floating_point() for leaf in leaves(algorithm.origin(broadcast))):
+    if any(not leaf.is_floating_point() for leaf in leaves(origin)):
         raise ConfigError(
             f"{where}: its uploads have counts of BatchNorm, which noise would not protect; "
             f"use model.norm=group, bn=local or a model without BatchNorm"

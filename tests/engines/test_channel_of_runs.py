@@ -152,7 +152,7 @@ def test_noise_has_the_variance_that_was_asked_for(run):
 
 @pytest.mark.parametrize(("quantile", "grows"), [(0.0, False), (1.0, True)])
 def test_the_clipping_norm_follows_the_quantile(run, quantile, grows):
-    adaptive = AdaptiveClipping(quantile, lr=0.5, count_std=1e-6, sum_multiplier=0.0)
+    adaptive = AdaptiveClipping(quantile, lr=0.5, count_std=1e-6)
     found = run(central(clip_norm=0.05, adaptive=adaptive))
     norms = [row["privacy/clip_norm"] for row in found.history[1:]]
     # All changes are longer than 0.05, so none is within the bound: the share is 0.

@@ -142,7 +142,7 @@ def test_adaptive_clipping_costs_noise():
 
 def test_the_norm_follows_the_quantile():
     """With norms from 1 to 100, C goes to the norm that 30 % of them are below."""
-    clipping = AdaptiveClipping(quantile=0.3, lr=0.2, count_std=1.0, sum_multiplier=0.0)
+    clipping = AdaptiveClipping(quantile=0.3, lr=0.2, count_std=1.0)
     norms, clip_norm = torch.arange(1.0, 101.0), 90.0
     rng, found = torch.Generator().manual_seed(0), []
     for _ in range(200):
