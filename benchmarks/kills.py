@@ -8,6 +8,7 @@ states, and all numbers. No process may be left, none may hang, and none may pri
 """
 
 import argparse
+import faulthandler
 import importlib
 import multiprocessing
 import os
@@ -163,10 +164,11 @@ def tried(case: Case, folder: Path, *, seed: int) -> Outcome:
         seed: of members and moments.
 
     Raises:
-        RuntimeError: if a run fails by itself, ends before all kills, or hangs.
+        RuntimeError: if a run fails by itself, ends before all kills, or hangs; with what it said,
+            and where it hangs.
     """
     whole, killed, said = folder / "whole", folder / "killed", folder / "said"
-    _ended(_started(case.overrides(whole), said))
+    _ended(_started(case.overrides(whole), said), said)
     members: Counter[str] = Counter()
     seen: set[psutil.Process] = set()
     rng = random.Random(f"{seed} {case}")
@@ -185,7 +187,7 @@ def tried(case: Case, folder: Path, *, seed: int) -> Outcome:
                 raise RuntimeError(f"{case} ended with {process.exitcode} before it was killed")
     if not process.is_alive():
         process = _started(command, said)
-    _ended(process)
+    _ended(process, said)
     _, alive = psutil.wait_procs(seen, timeout=20)
     orphans = [other for other in alive if other.status() != psutil.STATUS_ZOMBIE]
     tracebacks = said.read_text(errors="replace").count("Traceback")
@@ -252,15 +254,17 @@ def _command(overrides: list[str], said: Path) -> None:
     for number in (1, 2):
         os.dup2(output, number)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    faulthandler.dump_traceback_later(PATIENCE_S - 10, file=output)
     sys.argv = ["flfast", *overrides]
     train.main()
 
 
-def _ended(process: Any) -> None:
+def _ended(process: Any, said: Path) -> None:
     process.join(PATIENCE_S)
     if process.exitcode != 0:
         how = "hangs" if process.exitcode is None else f"ended with {process.exitcode}"
-        raise RuntimeError(f"a run {how}")
+        process.kill()
+        raise RuntimeError(f"a run {how}: {said.read_text(errors='replace')[-4000:]}")
 
 
 def _different(whole: Path, killed: Path) -> Iterator[str]:
