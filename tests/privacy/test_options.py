@@ -131,7 +131,7 @@ def test_adaptive_clipping_costs_noise():
     assert z_sum**-2 + (2 * count_std) ** -2 == pytest.approx(z**-2)
     assert adaptive.epsilon(20) == plain.epsilon(20)
     assert make_central(**{**GIVEN, "noise_multiplier": 0.0}, adaptive_quantile=0.5).adaptive == (
-        *(0.5, 0.2, 0.0, 0.0),
+        *(0.5, 0.2, 0.0),
     )
     with pytest.raises(ValueError, match=r"adaptive_count_std=0.1 .* allowed: more than"):
         make_central(adaptive_quantile=0.5, adaptive_count_std=0.1)

@@ -39,7 +39,7 @@ def test_single_examples(flfast_run):
     ("overrides", "message"),
     [
         (("privacy=central", "privacy.epsilon=null"), "privacy.noise_multiplier=null with"),
-        (("privacy=local", "privacy.clip_norm=null"), "privacy.clip_norm=null with privacy=local"),
+        (("privacy=local", "privacy.clip_norm=null"), "privacy.clip_norm=null: noise hides only"),
         (("privacy=dp_sgd", "last_batch=pad"), "last_batch=pad with privacy=dp_sgd"),
         (("privacy=dp_sgd", "batch_size=auto"), "batch_size=auto with privacy=dp_sgd"),
         (("privacy=dp_sgd", "schedule=growing_batch"), "schedule.phases[0]: batch_size=50 with"),
