@@ -37,7 +37,7 @@ def vmap_graph(
     inputs = [
         like(leaf, None if same else width) for leaf, same in zip(single, shared, strict=True)
     ]
-    run = torch.func.vmap(_VmapInterpreter(module).run, in_dims=axes, randomness="different")
+    run = torch.func.vmap(_VmapInterpreter(module).run_nodes, in_dims=axes, randomness="different")
     # The graph already contains autocast's casts.
     with no_vmap_fallback(), torch.autocast(inputs[0].device.type, enabled=False):
         return record(run, inputs)
@@ -45,6 +45,17 @@ def vmap_graph(
 
 class _VmapInterpreter(Interpreter):
     """Runs a graph, and replaces operators that vmap does not know or runs slowly."""
+
+    def run_nodes(self, *inputs: Tensor) -> Any:
+        """Like `run`, but without tqdm.
+
+        Forked processes share tqdm's lock: if one is killed while it has the lock, as a rank or a
+        packed job may be, all others wait for it forever.
+        """
+        self.env, self.args_iter = {}, iter(inputs)
+        for node in self.graph.nodes:
+            self.env[node] = self.run_node(node)
+        return self.env[self.graph.output_node()]
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Run one operator."""
