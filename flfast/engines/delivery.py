@@ -94,9 +94,8 @@ class Delivery:
         collude = self._channel.attack.collude
         if collude is None:
             return
-        changes = {
-            one.sender.client_id: to_vectors(_change(one), ())[0] for one in self._colluding
-        }
+        own = {one.sender.client_id: _change(one) for one in self._colluding}
+        changes = {client_id: to_vectors(change, ())[0] for client_id, change in own.items()}
         everybody = {k: vector for part in gather(world, changes) for k, vector in part.items()}
         if not everybody:
             return
@@ -108,7 +107,7 @@ class Delivery:
         )
         for one in self._colluding:
             vector = poisoned[one.sender.client_id]
-            change = from_vectors(vector, vector[:0], _change(one), ())
+            change = from_vectors(vector, vector[:0], own[one.sender.client_id], ())
             sent = with_learned(one.upload, one.sender.origin, change)
             self._deliver(one, agreed=sent)
 

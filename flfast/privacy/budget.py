@@ -26,6 +26,7 @@ class Spending(NamedTuple):
 def spending(
     make_epsilon: Callable[[float], Epsilon],
     *,
+    clip_norm: float | None,
     noise_multiplier: float | None,
     epsilon: float | None,
     max_epsilon: float | None,
@@ -35,14 +36,21 @@ def spending(
 
     Args:
         make_epsilon: noise multiplier > 0 -> the run's epsilon.
+        clip_norm: bound on what the noise hides; None is none.
         noise_multiplier: of the noise; None finds the smallest one for `epsilon`.
         epsilon: budget of all rounds; None if the noise is given.
         max_epsilon: stop before the round in which it would be exceeded; None never stops.
         rounds: of the run.
 
     Raises:
-        ValueError: if not exactly one of noise and epsilon is given, or the budget cannot be met.
+        ValueError: if not exactly one of noise and epsilon is given, if there is noise without a
+            bound, or if the budget cannot be met.
     """
+    if clip_norm is None and noise_multiplier != 0:
+        raise ValueError(
+            "privacy.clip_norm=null: noise hides only what has a bound; allowed: a number > 0, or "
+            "privacy.noise_multiplier=0 with privacy.epsilon=null"
+        )
     if noise_multiplier is None and epsilon is None:
         raise ValueError(
             "privacy.noise_multiplier=null with privacy.epsilon=null: how much noise is not said; "
@@ -74,22 +82,6 @@ def _limit(epsilon: Epsilon, max_epsilon: float | None, rounds: int) -> int | No
             f"allowed: at least that, or more noise"
         )
     return allowed
-
-
-def check_bounded(clip_norm: float | None, noise_multiplier: float | None) -> None:
-    """Refuse noise without a bound on what it hides.
-
-    Args:
-        clip_norm: the bound; None is none.
-        noise_multiplier: of the noise; None if it will be calibrated.
-
-    Raises:
-        ValueError: if there is noise, but no bound.
-    """
-    if clip_norm is None and noise_multiplier != 0:
-        raise ValueError(
-            "privacy.clip_norm=null: noise hides only what has a bound; allowed: a number > 0"
-        )
 
 
 def check_accounted(name: str, participation: Participation) -> None:

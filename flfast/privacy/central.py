@@ -22,7 +22,7 @@ from typing import Literal
 from flfast.options import Count, Delta, Fraction, NonNegative, Positive
 from flfast.privacy.accountants import Accountant, Epsilon, central_epsilon
 from flfast.privacy.adaptive_clipping import AdaptiveClipping, sum_multiplier
-from flfast.privacy.budget import check_accounted, check_bounded, spending
+from flfast.privacy.budget import check_accounted, spending
 from flfast.privacy.noise_sources import independent_noise
 from flfast.privacy.participation import Participation
 from flfast.privacy.privacy import Adjacency, Privacy
@@ -77,9 +77,9 @@ def central(  # noqa: PLR0913 - one parameter an option
             f"{noise_cohort} out of {deployed.population} clients; this run, with cohorts of "
             f"{participation.cohort:g} out of {participation.population}, is less private"
         )
-    check_bounded(clip_norm, noise_multiplier)
     spent = spending(
         partial(_epsilon, delta=delta, participation=deployed, accountant=accountant),
+        clip_norm=clip_norm,
         noise_multiplier=noise_multiplier,
         epsilon=epsilon,
         max_epsilon=max_epsilon,

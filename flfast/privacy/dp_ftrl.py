@@ -13,7 +13,7 @@ from functools import partial
 
 from flfast.options import Delta, NonNegative, Positive
 from flfast.privacy.accountants import Epsilon, composed_gaussian
-from flfast.privacy.budget import check_bounded, spending
+from flfast.privacy.budget import spending
 from flfast.privacy.participation import Participation
 from flfast.privacy.privacy import Privacy
 from flfast.privacy.tree_noise import tree_depth, tree_noise
@@ -52,9 +52,9 @@ def dp_ftrl(  # noqa: PLR0913 - one parameter an option
             f"sampler=cyclic"
         )
     per_pass = participation.rounds_per_pass
-    check_bounded(clip_norm, noise_multiplier)
     spent = spending(
         partial(_epsilon, delta=delta, rounds_per_pass=per_pass),
+        clip_norm=clip_norm,
         noise_multiplier=noise_multiplier,
         epsilon=epsilon,
         max_epsilon=max_epsilon,

@@ -14,12 +14,13 @@ amplification by sampling. Epochs and rounds compose, as often as a client can t
 Neighbouring data sets differ in one example whose gradient is zero: an example less would move all
 batches.
 
-A partial last batch is divided by the same batch size. With less, its noise would be larger.
+A partial last batch is divided by the same batch size. With less, its noise would be larger. What
+would break these assumptions, such as `last_batch=pad`, `config/channel_rules.py` refuses.
 """
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ from flfast.algorithms.wrapping import in_context
 from flfast.datamodules.batches import Batch
 from flfast.options import BatchSize, Count, Delta, NonNegative, Positive
 from flfast.privacy.accountants import Epsilon, composed_gaussian
-from flfast.privacy.budget import check_bounded, spending
+from flfast.privacy.budget import spending
 from flfast.privacy.participation import Participation
 from flfast.privacy.per_example import clipped_sum
 from flfast.privacy.privacy import Privacy
@@ -55,8 +56,6 @@ def dp_sgd(  # noqa: PLR0913 - one parameter an option
     batch_size: BatchSize,
     local_epochs: int | None,
     local_steps: int | None,
-    last_batch: Literal["keep", "drop", "pad"],
-    accumulate: int,
 ) -> Privacy:
     """Local training with clipped gradients of single examples, and noise in every step.
 
@@ -73,26 +72,14 @@ def dp_sgd(  # noqa: PLR0913 - one parameter an option
         batch_size: examples of a local step, by which sums are divided; -1 is all of a client's.
         local_epochs: passes over a client's examples; None if `local_steps` is set.
         local_steps: local steps; an example may be in each of them, if it is of a small client.
-        last_batch: of an epoch; `pad` is refused.
-        accumulate: batches of a local step; must be 1.
 
     Raises:
         ValueError: with key, value and what is allowed.
     """
-    if last_batch == "pad":
-        raise ValueError(
-            "privacy=dp_sgd with last_batch=pad: examples would be in an epoch twice; allowed: "
-            "last_batch=keep or last_batch=drop"
-        )
-    if accumulate != 1:
-        raise ValueError(
-            f"privacy=dp_sgd with trainer.accumulate_grad_batches={accumulate}: noise is added "
-            f"once a step; allowed: 1, with a larger batch_size and privacy.micro_batch"
-        )
     passes = local_epochs or local_steps or 1
-    check_bounded(clip_norm, noise_multiplier)
     spent = spending(
         partial(_epsilon, delta=delta, participation=participation, passes=passes),
+        clip_norm=clip_norm,
         noise_multiplier=noise_multiplier,
         epsilon=epsilon,
         max_epsilon=max_epsilon,

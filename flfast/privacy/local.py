@@ -18,7 +18,7 @@ from functools import partial
 
 from flfast.options import Delta, NonNegative, Positive
 from flfast.privacy.accountants import Epsilon, composed_gaussian
-from flfast.privacy.budget import check_bounded, spending
+from flfast.privacy.budget import spending
 from flfast.privacy.participation import Participation
 from flfast.privacy.privacy import Privacy
 
@@ -50,9 +50,9 @@ def local(  # noqa: PLR0913 - one parameter an option
     Raises:
         ValueError: with key, value and what is allowed.
     """
-    check_bounded(clip_norm, noise_multiplier)
     spent = spending(
         partial(_epsilon, delta=delta, participation=participation),
+        clip_norm=clip_norm,
         noise_multiplier=noise_multiplier,
         epsilon=epsilon,
         max_epsilon=max_epsilon,

@@ -48,6 +48,9 @@ def combine(points: Sequence[int], shares: Sequence[bytes]) -> bytes:
     Args:
         points: of the shares' holders.
         shares: from `split`.
+
+    Raises:
+        ValueError: if the shares cannot be those of one secret.
     """
     weights = np.array([_weight(point, points) for point in points], dtype=np.float64)
     values = np.stack([_unpacked(share) for share in shares]).astype(np.float64)

@@ -78,7 +78,8 @@ class SecureRound(Protocol):
             wide: float64 [W], absolute values below 2^31; they have words of 62 bits.
 
         Raises:
-            ValueError: if the client is not in the cohort, or a value is NaN or infinite.
+            ValueError: if the client is not in the cohort, a value is NaN or infinite, or a wide
+                one is too large.
         """
 
     def unmask(self, total: Tensor, arrived: Sequence[int], num_wide: int) -> Sums:

@@ -38,8 +38,6 @@ def build_privacy(config: DictConfig, data: FederatedDataModule) -> Privacy:
         "participation": _participation(config, len(data.candidates)),
         "rounds": config.rounds,
         "batch_size": config.batch_size,
-        "last_batch": config.last_batch,
-        "accumulate": config.trainer.accumulate_grad_batches,
         "local_epochs": config.local_epochs,
         "local_steps": config.local_steps,
     }

@@ -41,8 +41,6 @@ make = partial(
     batch_size=4,
     local_epochs=1,
     local_steps=None,
-    last_batch="keep",
-    accumulate=1,
 )
 WITHOUT = {"clip_norm": None, "noise_multiplier": 0.0}
 
@@ -171,8 +169,7 @@ def test_algorithms_that_are_refused(algorithm, reason):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"last_batch": "pad"}, "last_batch=pad: examples would be in an epoch twice"),
-        ({"accumulate": 2}, "trainer.accumulate_grad_batches=2: noise is added once a step"),
+        ({"epsilon": 1.0}, "privacy.noise_multiplier=1 with privacy.epsilon=1"),
         ({"clip_norm": None}, "privacy.clip_norm=null"),
     ],
 )

@@ -41,6 +41,10 @@ def test_single_examples(flfast_run):
         (("privacy=central", "privacy.epsilon=null"), "privacy.noise_multiplier=null with"),
         (("privacy=local", "privacy.clip_norm=null"), "privacy.clip_norm=null: noise hides only"),
         (("privacy=dp_sgd", "last_batch=pad"), "last_batch=pad with privacy=dp_sgd"),
+        (
+            ("privacy=dp_sgd", "trainer.accumulate_grad_batches=2"),
+            "trainer.accumulate_grad_batches=2 with privacy=dp_sgd",
+        ),
         (("privacy=dp_sgd", "batch_size=auto"), "batch_size=auto with privacy=dp_sgd"),
         (("privacy=dp_sgd", "schedule=growing_batch"), "schedule.phases[0]: batch_size=50 with"),
         (("privacy=central", "pace.keep_first=2"), "pace.keep_first=2 with privacy=central"),
