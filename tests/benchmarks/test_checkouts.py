@@ -61,10 +61,10 @@ def test_another_checkout_runs_its_own_flfast_and_options(other):
     assert run["warnings"] == ["well"]
     seen = json.loads((other / "seen.json").read_text())
     assert seen["flfast"] == str(other / "flfast" / "__init__.py")
-    assert {"data/uneven.yaml", "model/pfl_cnn.yaml"} <= set(seen["conf"])
+    assert {"data/uneven.yaml", "data/images.yaml"} <= set(seen["conf"])
     assert seen["modules"]["sizes"] == "# its own"
     # What it lacks is this checkout's; the rest of the two packages is not there.
-    assert "def pfl_cnn" in seen["modules"]["pfl_cnn"]
+    assert "def images" in seen["modules"]["images"]
     assert not {"uneven", "workloads", "speed"} & set(seen["modules"])
 
 

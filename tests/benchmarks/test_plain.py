@@ -82,13 +82,6 @@ def test_it_evaluates_the_servers_model_on_all_test_examples():
     assert loop.accuracy in {n / 5 for n in range(6)}
 
 
-def test_pfl_researchs_cnn_has_its_published_sizes():
-    model = build_model(replace(TINY, model="pfl_cnn", shape=(3, 32, 32)))
-    # 896 + 18,496 in the convolutions, 12,544 * 128 + 128 and 1,290 in the linear layers.
-    assert sum(p.numel() for p in model.parameters()) == 896 + 18_496 + 1_605_760 + 1_290
-    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
-
-
 def test_workloads_travel_as_json(tmp_path):
     import json
 

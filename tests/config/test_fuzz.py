@@ -33,7 +33,7 @@ TINY = (
     "data.shape=[4] model=logistic "
     f"rounds={ROUNDS} local_epochs=1 strategy=single trainer.devices=1 callbacks=none"
 ).split()
-SHAPES = {"cnn": "[1,16,16]", "lenet": "[1,28,28]", "resnet18": "[3,8,8]"}
+SHAPES = {"cnn": "[1,16,16]", "lenet": "[1,28,28]", "pfl_cnn": "[1,8,8]", "resnet18": "[3,8,8]"}
 # Not installed with flfast, or nothing without an option that must be given.
 LEFT_OUT = {"wandb", "mlflow", "custom", "experiment", "hparams_search", "hydra"}
 # A large value of these is a long run, which is what was asked for.

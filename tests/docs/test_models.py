@@ -14,6 +14,7 @@ BUILT = {
     "digits_cnn": {"shape": (3, 28, 28), "num_classes": 10},
     "mlp": {"shape": (1, 28, 28), "num_classes": 10},
     "lenet": {"shape": (1, 28, 28), "num_classes": 10},
+    "pfl_cnn": {"shape": (3, 32, 32), "num_classes": 10},
     "resnet18": {"shape": (3, 32, 32), "num_classes": 10},
     "vgg11": {"shape": (3, 32, 32), "num_classes": 10},
     "cnn1d": {"shape": (9, 128), "num_classes": 6},
