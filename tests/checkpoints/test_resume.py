@@ -87,6 +87,7 @@ SCAFFOLD, EAGER = "algorithm=scaffold", "engine=eager"  # which starts sooner
         ("pace=buffered", "pace.buffer=2", "devices=lognormal", "devices.hazard=0.01"),
         ("pace.keep_first=3", "devices=tiers", "adapter=lora", EAGER),
         ("aggregation=centered_clipping", "attack=alie", EAGER),
+        ("algorithm=fedavg", "secure=masks", "sampler.dropout=0.3", "secure.threshold=0.3", EAGER),
         ("aggregation=fltrust", "split.server_examples=50", SCAFFOLD, EAGER),
     ],
     ids=" ".join,
