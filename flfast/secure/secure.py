@@ -44,6 +44,13 @@ class Costs:
         """Count `num` masks of the size of the arrays."""
         self.stream_bytes += num * sum(part.nbytes for part in words)
 
+    def __str__(self) -> str:
+        return (
+            f"clients of this rank masked for {self.mask_s:.3f} s, the server unmasked for "
+            f"{self.unmask_s:.3f} s; {self.agreements} agreements of keys, "
+            f"{self.stream_bytes / 1e6:.1f} MB of masks"
+        )
+
 
 class Traffic(NamedTuple):
     """Bytes between a client and the server in one round.

@@ -221,6 +221,7 @@ def test_costs_count_agreements_and_masks():
     assert secure.costs.stream_bytes == (3 * 4 + 3 + 3) * one
     assert secure.costs.mask_s > 0
     assert secure.costs.unmask_s > 0
+    assert f"15 agreements of keys, {18 * one / 1e6:.1f} MB of masks" in str(secure.costs)
 
 
 def test_none_sends_in_the_clear():
