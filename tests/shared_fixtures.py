@@ -3,6 +3,7 @@
 import atexit
 import gc
 import logging
+import shutil
 import sys
 import warnings
 from functools import cache, partial
@@ -44,6 +45,7 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.lit.trainers import Trainers
+from flfast.native.compiler import COMPILERS, missing
 from flfast.plan import Batching, RoundPlan
 from flfast.setup.experiment import quiet_lightning
 from flfast.state.store import ClientStates
@@ -334,3 +336,12 @@ def solve_in(tmp_path_factory):
 def root():
     """Root of the checkout."""
     return Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def kernels():
+    """Our C++ operators, where they can be compiled."""
+    if not any(map(shutil.which, COMPILERS)):
+        pytest.skip("no C++ compiler")
+    assert missing() is None
+    return torch.ops.flfast

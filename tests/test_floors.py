@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "flfast"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     {"messages"},
-    {"options", "randomness", "plan", "injection", "machine", "csv_file", "state"},
+    {"options", "randomness", "plan", "injection", "machine", "csv_file", "native", "state"},
     {"tasks"},
     {"models", "adapters", "datamodules"},
     {"algorithms", "aggregations", "attacks", "faults", "devices", "compression", "secure"},

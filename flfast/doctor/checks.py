@@ -18,7 +18,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 import flfast
 from flfast.distributed.elastic import first_failure, on_ranks
 from flfast.engines.fused.graph.executor import choice, wanted
-from flfast.engines.fused.native.compiler import cache_folder, missing
+from flfast.native.compiler import cache_folder, missing
 from flfast.machine import cpu_name, num_cores
 
 Result = tuple[bool | None, str]

@@ -9,7 +9,7 @@ from processes import Command
 
 from flfast.doctor import __main__ as doctor
 from flfast.doctor import checks
-from flfast.engines.fused.native.compiler import missing
+from flfast.native.compiler import missing
 
 CHECKS = [
     *("versions", "bytecode", "C++ kernels", "gloo", "NCCL", "executor", "run folder"),

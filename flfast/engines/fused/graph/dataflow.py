@@ -1,7 +1,8 @@
 """Questions about a traced graph: which operators change which tensors, and which are views.
 
-The files that change graphs ask them: `rewrite.py`, `pooling.py`, `frozen_layers.py` and
-`native/`. `loop_source.py` asks which operators it may move out of the loop over steps.
+The files that change graphs ask them: `rewrite.py`, `pooling.py`, `frozen_layers.py`,
+`lowering.py` and `pulls.py`. `instructions.py` asks which operators may move out of the loop over
+steps.
 """
 
 import operator

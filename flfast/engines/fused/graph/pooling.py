@@ -1,6 +1,6 @@
 """Moves max-pooling before ReLU, which then works on fewer values and gives the same numbers.
 
-`trace.simplified` runs this after `rewrite.py` and before `native/lowering.py`.
+`trace.simplified` runs this after `rewrite.py` and before `lowering.py`.
 """
 
 import operator

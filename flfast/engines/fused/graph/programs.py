@@ -4,7 +4,7 @@ The files of `run/` call this one, and it calls the rest of `graph/` in this ord
 
 1. `trace.py` records a step of `local_step.py` as a graph of torch operators.
 2. `frozen_layers.py` splits the graph where layers are frozen.
-3. `rewrite.py`, `pooling.py` and `native/lowering.py` make the graph faster.
+3. `rewrite.py`, `pooling.py` and `lowering.py` make the graph faster.
 4. `vmapped.py` turns the graph into one for a stack of clients.
 5. `executor.py` compiles a loop over steps, which `cuda_graphs.py` replays on a GPU.
 """

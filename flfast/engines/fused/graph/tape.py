@@ -12,7 +12,7 @@ from flfast.engines.fused.graph.instructions import (
     PerClient,
     Register,
 )
-from flfast.engines.fused.native.compiler import missing
+from flfast.native.compiler import missing
 
 _LETTERS = {Register: "r", LastRead: "l", PerClient: "w", str: "s"}
 # Position is the number that operators use. Torch has no public function for it.

@@ -1,7 +1,7 @@
 """Tracing: records the torch operators of a local step, backward pass included, as a flat graph.
 
 `programs.py` traces a step of `local_step.py` first. Then `rewrite.py`, `pooling.py` and
-`native/lowering.py` change the graph, before `executor.py` compiles it.
+`lowering.py` change the graph, before `executor.py` compiles it.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from flfast.engines.fused.graph.lstm_kernel import keep_workspace
 from flfast.engines.fused.graph.pooling import pool_first
 from flfast.engines.fused.graph.rewrite import rewrite
-from flfast.engines.fused.native.lowering import lower
+from flfast.engines.fused.graph.lowering import lower
 from flfast.state.tree import Tree, leaves
 
 

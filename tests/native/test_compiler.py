@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-from flfast.engines.fused.native.compiler import build, cache_folder
+from flfast.native.compiler import build, cache_folder
 
 
 @pytest.fixture

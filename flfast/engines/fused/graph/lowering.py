@@ -8,8 +8,8 @@ import torch
 from torch.fx import Graph, Node
 
 from flfast.engines.fused.graph.dataflow import calls, is_call, remove_unused
-from flfast.engines.fused.native.compiler import missing
-from flfast.engines.fused.native.pulls import join_pulls, measure_distances
+from flfast.native.compiler import missing
+from flfast.engines.fused.graph.pulls import join_pulls, measure_distances
 
 aten = torch.ops.aten
 
