@@ -15,6 +15,15 @@ from flfast.config.own import NOTHING, Own
 _OF_HYDRA = re.compile(r"\$\{hydra:([^${}]+)\}")
 
 
+def typed_overrides(composed: DictConfig) -> list[str]:
+    """Overrides of a composed config, as they were typed.
+
+    They are strings of Hydra's own node: OmegaConf would resolve `${...}` in them as in values.
+    """
+    texts: Any = OmegaConf.to_container(composed.hydra.overrides.task, resolve=False)
+    return [*texts]
+
+
 @dataclass(frozen=True)
 class HydraJob:
     """The composition that a run comes from.
@@ -40,7 +49,7 @@ class HydraJob:
         hydra = composed.hydra
         return cls(
             Path(hydra.runtime.output_dir).absolute(),
-            tuple(hydra.overrides.task),
+            tuple(typed_overrides(composed)),
             dict(hydra.runtime.choices),
             composed,
             own,

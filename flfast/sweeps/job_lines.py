@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 
 from flfast.callbacks.screen import cell
 from flfast.config.errors import ConfigError
+from flfast.config.job import typed_overrides
 from flfast.messages import one_line
 from flfast.results.durations import readable
 from flfast.results.history import last_value
@@ -105,7 +106,7 @@ def read_space(config: DictConfig) -> Space:
     """
     node = config.hydra.sweeper
     params = [f"{key}={value}" for key, value in (node.get("params") or {}).items()]
-    parsed = OverridesParser.create().parse_overrides([*params, *config.hydra.overrides.task])
+    parsed = OverridesParser.create().parse_overrides([*params, *typed_overrides(config)])
     swept = {
         item.get_key_element().lstrip("+"): item for item in parsed if item.is_sweep_override()
     }

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flfast.callbacks.screen import cell, empty_table
+from flfast.config.job import typed_overrides
 from flfast.results.history import last_value, validation_column
 from flfast.results.table import read_rounds
 
@@ -76,13 +77,13 @@ def job_table(
     results: Mapping[int, JobReturn],
 ) -> Table:
     """A row per job: the overrides that not all have, state, rounds and validation."""
-    shared = set.intersection(*(set(config.hydra.overrides.task) for *_, config in jobs))
+    shared = set.intersection(*(set(typed_overrides(config)) for *_, config in jobs))
     table = empty_table(["job", "overrides", "state"], ["round", "validation"])
     for num, folder, config in jobs:
         state = "runs" if num in running else "waits"
         if num in results:
             state = "done" if results[num].status == JobStatus.COMPLETED else "failed"
-        words = " ".join(word for word in config.hydra.overrides.task if word not in shared)
+        words = " ".join(word for word in typed_overrides(config) if word not in shared)
         rounds, value = ("", "") if state == "waits" else _reached(folder, config)
         style = "bold red" if state == "failed" else ""
         table.add_row(f"{num}", Text(words), Text(state, style=style), rounds, value)

@@ -16,6 +16,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 from flfast.checkpoints.signals import EXIT_STOPPED, StoppedError, StopRequests
+from flfast.config.job import typed_overrides
 from flfast.sweeps.finished import GO_ON
 from flfast.sweeps.forked_job import mark_failed, run_forked
 from flfast.sweeps.job_lines import SweepProgress
@@ -68,7 +69,7 @@ def launch(
     places = slots(workers, [job.config for job in jobs])
     log.info("%d jobs, %d at a time", len(jobs), min(len(places), len(jobs)))
     for job in jobs:
-        words = " ".join(filter_overrides(job.config.hydra.overrides.task))
+        words = " ".join(filter_overrides(typed_overrides(job.config)))
         log.info("\t#%d : %s", job.num, words)
     from flfast.setup.preload import preload  # imports torch, once for all jobs
 
@@ -178,7 +179,7 @@ class _Pack:
             return
         if result is None:
             result = JobReturn(status=JobStatus.FAILED)
-            result.overrides = list(job.config.hydra.overrides.task)
+            result.overrides = typed_overrides(job.config)
             error = RuntimeError(f"its process died with code {process.exitcode}")
             result.return_value = error
             mark_failed(job.folder, error)

@@ -52,6 +52,7 @@ BEFORE_TORCH = {
     ("model._target_=flfast.models.cnn.cmm",): "there is no cmm in flfast.models.cnn",
     ("model.hidden=[0]",): "model.hidden=[0]: must be greater than or equal to 1",
     ("rounds=[",): "rounds=[: no viable alternative",
+    ("optimizer.lr=${nothing}",): "optimizer.lr: Interpolation key 'nothing' not found",
     ("mode=local_only", "bn=local"): "bn=local with mode=local_only: nothing is shared",
     ("mode=local_only", "local_optimizer_state=average"): "use keep or reset",
     ("trainer.limit_train_batches=0",): "trainer.limit_train_batches=0: must be greater than 0",
