@@ -7,6 +7,7 @@ differences of a few percent can be seen.
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -137,6 +138,8 @@ def main() -> None:
     parser.add_argument("options", nargs="+", help="overrides of one run each")
     parser.add_argument("--rounds", type=int, default=20)
     given = parser.parse_args()
+    # As after Ctrl-C, the runs end with this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with TemporaryDirectory() as folder:
         seconds = measure(
             WORKLOADS[given.workload], given.options, rounds=given.rounds, folder=Path(folder)

@@ -20,7 +20,8 @@ import torch
 from flfast.compression.bits import pack, packed_size, unpack
 from flfast.compression.compression import Compression
 from flfast.compression.flat import flatten, from_bytes, layout_of, to_bytes, unflatten
-from flfast.compression.tiles import largest_magnitudes, num_buckets, tiles
+from flfast.compression.rounding import largest_magnitudes, round_randomly, values_of_levels
+from flfast.compression.tiles import num_buckets
 from flfast.options import Bits, Count
 from flfast.state.tree import Tree
 
@@ -42,40 +43,25 @@ def quantize(*, bits: Bits, bucket: Count | None, downloads: bool) -> Compressio
     half = 2.0 ** (bits - 1) - 1 if bits > 1 else 0.5
 
     def encode(change: Tree, rng: np.random.Generator) -> bytes:
-        sizes, num, _, dtype = layout_of(change)
+        sizes, _, _, dtype = layout_of(change)
         vector = flatten(change, dtype)
         scales = largest_magnitudes(vector, sizes, bucket)
         scales.clamp_(max=torch.finfo(scales.dtype).max * _BELOW_ONE)
         factors = torch.where(scales < _SMALLEST, 0, half * _BELOW_ONE / scales)
         scales[scales < _SMALLEST] = 0
-        # SFC64 is faster than the run's Philox, which seeds it.
-        random = np.random.SFC64(rng.integers(2**63))
-        levels = np.empty(num, np.uint8)
-        for tile in tiles(sizes, bucket):
-            part = vector[tile.elements]
-            part.view(tile.rows, -1).mul_(factors[tile.buckets, None])
-            raw = random.random_raw(-(-part.numel() // 4)).view(np.int16)
-            part.add_(torch.from_numpy(raw)[: part.numel()], alpha=2.0**-16)
-            # Random numbers were in [-0.5, 0.5). All sums are positive: the cast rounds down.
-            part.add_(half + 0.5 + 2.0**-17)
-            np.copyto(levels[tile.elements], part.numpy(), casting="unsafe")
+        seed = int(rng.integers(2**63))
+        levels = round_randomly(vector, factors, half, seed, sizes=sizes, bucket=bucket)
         return b"".join([to_bytes(scales), pack(levels, bits).data])
 
     def decode(message: bytes, like: Tree, rng: np.random.Generator) -> Tree:
         sizes, num, _, dtype = layout_of(like)
         scales = from_bytes(message, dtype, num_buckets(sizes, bucket))
         packed = np.frombuffer(message, np.uint8, offset=scales.nbytes)
-        vector = torch.empty(num, dtype=dtype)
         levels = unpack(packed[: packed_size(num, bits)], num, bits)
         if bits > 1:
             scales /= half
-        for tile in tiles(sizes, bucket):
-            part = vector[tile.elements]
-            np.copyto(part.numpy(), levels[tile.elements])
-            part.sub_(half)
-            if bits == 1:  # twice the scale may overflow
-                part.mul_(2)
-            part.view(tile.rows, -1).mul_(scales[tile.buckets, None])
+        step = 2.0 if bits == 1 else 1.0
+        vector = values_of_levels(levels, scales, half, step, sizes=sizes, bucket=bucket)
         return unflatten(vector, like)
 
     return Compression("quantize", encode, decode, downloads=downloads)

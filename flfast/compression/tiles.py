@@ -3,9 +3,6 @@
 from functools import lru_cache
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 _TILE = 2**16
 
 
@@ -23,24 +20,33 @@ class Tile(NamedTuple):
     rows: int
 
 
-def num_buckets(sizes: tuple[int, ...], bucket: int | None) -> int:
-    """Number of buckets; see `tiles`."""
-    if bucket is None:
-        return sum(size > 0 for size in sizes)
-    return -(-sum(sizes) // bucket)
-
-
 @lru_cache(maxsize=64)
-def tiles(sizes: tuple[int, ...], bucket: int | None) -> tuple[Tile, ...]:
-    """Tiles that cover a vector.
+def groups(sizes: tuple[int, ...], bucket: int | None) -> tuple[list[int], list[int]]:
+    """Consecutive buckets of equal size: (number of them, elements of each), by group.
 
     Args:
         sizes: elements of each leaf; empty leaves have no bucket.
         bucket: elements of a bucket, the last one may have fewer; None: each leaf is a bucket.
     """
+    if bucket is None:
+        filled = [size for size in sizes if size]
+        return [1] * len(filled), filled
+    full, rest = divmod(sum(sizes), bucket)
+    found = [group for group in ((full, bucket), (1, rest)) if all(group)]
+    return [num for num, _ in found], [width for _, width in found]
+
+
+def num_buckets(sizes: tuple[int, ...], bucket: int | None) -> int:
+    """Number of buckets; see `groups`."""
+    return sum(groups(sizes, bucket)[0])
+
+
+@lru_cache(maxsize=64)
+def tiles(sizes: tuple[int, ...], bucket: int | None) -> tuple[Tile, ...]:
+    """Tiles that cover a vector; see `groups`."""
     found: list[Tile] = []
     start = first = 0
-    for num, width in _groups(sizes, bucket):
+    for num, width in zip(*groups(sizes, bucket), strict=True):
         step = max(_TILE // width, 1)
         for row in range(0, num, step):
             rows = min(step, num - row)
@@ -53,23 +59,3 @@ def tiles(sizes: tuple[int, ...], bucket: int | None) -> tuple[Tile, ...]:
             start = end
         first += num
     return tuple(found)
-
-
-def _groups(sizes: tuple[int, ...], bucket: int | None) -> list[tuple[int, int]]:
-    """Consecutive buckets of equal size: (number, elements of each)."""
-    if bucket is None:
-        return [(1, size) for size in sizes if size]
-    full, rest = divmod(sum(sizes), bucket)
-    return [group for group in ((full, bucket), (1, rest)) if all(group)]
-
-
-def largest_magnitudes(vector: Tensor, sizes: tuple[int, ...], bucket: int | None) -> Tensor:
-    """Largest magnitude of each bucket [num_buckets], in the dtype of the vector [D]."""
-    groups = _groups(sizes, bucket)
-    parts = vector.split([num * width for num, width in groups])
-    found = []
-    for part, (num, width) in zip(parts, groups, strict=True):
-        rows = part.view(num, width)
-        # Faster than amax of the magnitudes, which would be written to memory.
-        found.append(torch.maximum(rows.amax(dim=1), -rows.amin(dim=1)))
-    return torch.cat([vector[:0], *found])

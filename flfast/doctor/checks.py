@@ -18,8 +18,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 import flfast
 from flfast.distributed.elastic import first_failure, on_ranks
 from flfast.engines.fused.graph.executor import choice, wanted
-from flfast.native.compiler import cache_folder, missing
 from flfast.machine import cpu_name, num_cores
+from flfast.native.compiler import cache_folder, missing
 
 Result = tuple[bool | None, str]
 

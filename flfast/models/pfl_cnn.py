@@ -32,6 +32,7 @@ def pfl_cnn(*, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     layers["relu3"] = nn.ReLU()
     layers["dropout2"] = nn.Dropout(0.5)
     layers["fc"] = nn.Linear(128, num_classes)
-    for name in ("conv1", "conv2", "fc1", "fc"):
-        nn.init.xavier_uniform_(layers[name].weight)
+    for layer in layers.values():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
     return nn.Sequential(layers)

@@ -38,7 +38,7 @@ def missing() -> str | None:
         torch.ops.load_library(str(build()))
     except (OSError, RuntimeError) as error:
         reason = first_line(error)
-        log.warning("local steps take longer, as our C++ is missing: %s", reason)
+        log.warning("training takes longer, as our C++ is missing: %s", reason)
         return reason
     return None
 

@@ -1,10 +1,11 @@
-// Operators for graphs of local steps, as `torch.ops.flfast`.
+// Operators for graphs of local steps, and for compression, as `torch.ops.flfast`.
 
 #include <torch/library.h>
 
 #include "cross_entropy.h"
 #include "distance.h"
 #include "products.h"
+#include "rounding.h"
 #include "tape.h"
 
 TORCH_LIBRARY(flfast, m) {
@@ -16,6 +17,11 @@ TORCH_LIBRARY(flfast, m) {
   m.def("squared_distance(Tensor left, Tensor right) -> Tensor");
   m.def("cross_entropy(Tensor logits, Tensor targets) -> (Tensor losses, Tensor softmax)");
   m.def("cross_entropy_gradient(Tensor g, Tensor softmax, Tensor targets) -> Tensor");
+  m.def("largest_magnitudes(Tensor vector, int[] nums, int[] widths) -> Tensor");
+  m.def("round_randomly(Tensor vector, Tensor factors, Tensor state, float shift, int[] nums, "
+        "int[] widths) -> Tensor");
+  m.def("values_of_levels(Tensor levels, Tensor scales, float half, float step, int[] nums, "
+        "int[] widths) -> Tensor");
   m.def("make_tape(Any once, Any step, int num_registers) -> Tensor",
         torch::CppFunction::makeFromBoxedFunction<&make_tape>());
   m.def("run_tape(Tensor tape, Tensor[] fixed, Tensor[] rows, int num, int width) -> ()",
@@ -30,4 +36,7 @@ TORCH_LIBRARY_IMPL(flfast, CPU, m) {
   m.impl("squared_distance", squared_distance);
   m.impl("cross_entropy", cross_entropy);
   m.impl("cross_entropy_gradient", cross_entropy_gradient);
+  m.impl("largest_magnitudes", largest_magnitudes);
+  m.impl("round_randomly", round_randomly);
+  m.impl("values_of_levels", values_of_levels);
 }

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from flfast.engines.fused.graph.lowering import lower
 from flfast.engines.fused.graph.lstm_kernel import keep_workspace
 from flfast.engines.fused.graph.pooling import pool_first
 from flfast.engines.fused.graph.rewrite import rewrite
-from flfast.engines.fused.graph.lowering import lower
 from flfast.state.tree import Tree, leaves
 
 
