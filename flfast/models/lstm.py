@@ -21,7 +21,8 @@ class TokenLSTM(nn.Module):
         input_shape: (T,).
         num_classes: C.
         num_tokens: size of the vocabulary of the inputs.
-        task: `language` predicts at every position, other tasks at the last one.
+        task: `language` predicts at every position, other tasks at the last token that is
+            not 0, which is padding.
         embedding: units of a token's embedding.
         hidden: units of each LSTM layer.
         layers: number of LSTM layers.
@@ -48,7 +49,7 @@ class TokenLSTM(nn.Module):
     def forward(self, tokens: Tensor, *, factored: bool = False) -> Tensor | FactoredLogits:
         """Logits; with `factored` as features and the last layer's weights."""
         features, _ = self.lstm(self.embedding(tokens))
-        features = read_positions(features, self._task)
+        features = read_positions(features, self._task, tokens)
         if factored:
             return factored_logits(features, self.fc)
         logits: Tensor = self.fc(features)

@@ -1,5 +1,6 @@
 """Checks and choices of models that read tokens."""
 
+import torch
 from torch import Tensor
 
 from flfast.tasks.names import TaskName
@@ -24,11 +25,16 @@ def check_tokens(input_shape: tuple[int, ...], num_tokens: int, *, model: str) -
     return input_shape[0]
 
 
-def read_positions(features: Tensor, task: TaskName) -> Tensor:
-    """The features that the last layer reads: of all positions, or of an example's last one.
+def read_positions(features: Tensor, task: TaskName, tokens: Tensor) -> Tensor:
+    """The features that the last layer reads: of all positions, or of an example's last token.
 
     Args:
         features: of every position, [B, T, D].
         task: `language` predicts at every position, other tasks once per example.
+        tokens: int64 [B, T]; zeros at the end are padding.
     """
-    return features if task == "language" else features[:, -1]
+    if task == "language":
+        return features
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    last = torch.where(tokens != 0, places, 0).amax(dim=1)
+    return features.gather(1, last[:, None, None].expand(-1, 1, features.shape[2])).squeeze(1)

@@ -60,7 +60,8 @@ class DecoderTransformer(nn.Module):
         num_classes: C.
         num_tokens: size of the vocabulary of the inputs. For `language` it must be C, and the
             last layer is the embedding.
-        task: `language` predicts at every position, other tasks at the last one.
+        task: `language` predicts at every position, other tasks at the last token that is
+            not 0, which is padding.
         width: units of a position, a multiple of `heads`.
         layers: number of blocks.
         heads: of each attention.
@@ -105,7 +106,8 @@ class DecoderTransformer(nn.Module):
     def forward(self, tokens: Tensor, *, factored: bool = False) -> Tensor | FactoredLogits:
         """Logits; with `factored` as features and the last layer's weights."""
         embedded = self.embedding(tokens) + self.position.weight[: tokens.shape[1]]
-        features = read_positions(self.norm(self.blocks(self.dropout(embedded))), self._task)
+        features = self.norm(self.blocks(self.dropout(embedded)))
+        features = read_positions(features, self._task, tokens)
         if factored:
             return factored_logits(features, self.fc)
         logits: Tensor = self.fc(features)

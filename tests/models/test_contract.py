@@ -44,6 +44,19 @@ def test_language_has_logits_at_every_position_that_depend_on_no_later_token(nam
     assert not torch.allclose(model(tokens)[:, 4:], logits[:, 4:])
 
 
+@pytest.mark.parametrize("name", TOKENS)
+def test_classification_does_not_read_padding_at_the_end(name):
+    model = make(name, task="classification").eval()
+    tokens = make_inputs(name, 3).clamp(min=1)
+    padded = tokens.clone()
+    padded[0, 2:] = padded[1, 5:] = 0
+    logits = model(padded)
+    torch.testing.assert_close(logits[0], model(tokens[:1, :2])[0])
+    torch.testing.assert_close(logits[1], model(tokens[1:2, :5])[0])
+    torch.testing.assert_close(logits[2], model(tokens[2:])[0])
+    assert not torch.allclose(logits[0], model(tokens)[0])
+
+
 @per_model
 def test_every_parameter_gets_a_gradient(name):
     model = make(name)
