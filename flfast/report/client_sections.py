@@ -9,13 +9,17 @@ import numpy as np
 from flfast.report.bar_chart import StackedBar, bar_chart
 from flfast.report.chart import Chart, DataTable, Section
 from flfast.report.content import Content
-from flfast.report.formats import count, percent, value
+from flfast.report.formats import axis, count, is_accuracy, percent, value
 from flfast.report.line_chart import Axes, Line, line_chart
 from flfast.report.svg import thinned
 from flfast.results.history import Row, number
 from flfast.results.runs import RunRecord, last_clients, partition
+from flfast.tasks.names import falls
 
 _VIEWS = ("personal", "local", "val", "personal_val", "new")
+_METRICS = {"accuracy": "an accuracy", "mae": "a mean absolute error"}
+"""Metric -> its name in a title; the first one that was measured is shown."""
+
 _MOST_CLIENTS = 60
 _MOST_CLASSES = 12
 _MOST_PARTITIONS = 4
@@ -24,7 +28,7 @@ _MOST_TABLES = 6
 
 
 def clients(content: Content) -> Section | None:
-    """Distribution of accuracy over clients, and the clients with the lowest one."""
+    """Distribution of accuracy or error over clients, and the clients with the worst one."""
     rows = {run.folder: last_clients(run) for run in content.runs if not run.failed}
     column = _column(list(rows.values()))
     if column is None:
@@ -46,14 +50,13 @@ def clients(content: Content) -> Section | None:
         first = setting.finished[0]
         if len(worst) < _MOST_TABLES:
             worst.append(_worst(name, first, rows[first.folder], column, alone=content.single))
-    axes = Axes(
-        column, "share of clients", percent, percent, lambda y: f"{100 * y:.1f} % of clients"
-    )
+    form, better = percent if is_accuracy(column) else axis, "left" if falls(column) else "right"
+    axes = Axes(column, "share of clients", form, percent, lambda y: f"{100 * y:.1f} % of clients")
     chart = line_chart(
-        "Clients up to an accuracy",
+        f"Clients up to {_METRICS[_metric(column)]}",
         lines,
         axes,
-        note="A line further right is better; a steep line means equal clients.",
+        note=f"A line further {better} is better; a steep line means equal clients.",
         steps=True,
     )
     headings = ["setting", "lowest", "10 %", "median", "90 %", "highest", "clients"]
@@ -63,13 +66,17 @@ def clients(content: Content) -> Section | None:
 
 
 def _column(tables: Sequence[Sequence[Row]]) -> str | None:
-    found = (f"{view}/accuracy" for view in _VIEWS)
+    found = (f"{view}/{metric}" for metric in _METRICS for view in _VIEWS)
     return next((c for c in found if any(row.get(c) for rows in tables for row in rows)), None)
 
 
 def _own_column(rows: Sequence[Row], column: str) -> str:
-    """The accuracy of the models that these clients would use."""
+    """The metric of the models that these clients would use."""
     return column if any(row.get(column) for row in rows) else (_column([rows]) or column)
+
+
+def _metric(column: str) -> str:
+    return column.rpartition("/")[2]
 
 
 def _shares(ordered: np.ndarray) -> list[float]:
@@ -82,7 +89,8 @@ def _worst(
     own = _own_column(rows, column)
     sizes = {client["client_id"]: client for client in partition(run).get("clients", [])}
     measured = [row for row in rows if math.isfinite(number(row, own))]
-    measured.sort(key=lambda row: (number(row, own), number(row, "client_id")))
+    sign = -1 if falls(own) else 1
+    measured.sort(key=lambda row: (sign * number(row, own), number(row, "client_id")))
     cells = [
         [
             row["client_id"],
@@ -93,7 +101,8 @@ def _worst(
     ]
     whose = "" if alone else f" of {name}, seed {run.seed}"
     headings = ["client", own, "training examples", "test examples", "most frequent labels"]
-    return DataTable(f"Clients{whose} with the lowest accuracy", headings, cells)
+    worst = f"{'highest' if falls(own) else 'lowest'} {_metric(own)}"
+    return DataTable(f"Clients{whose} with the {worst}", headings, cells)
 
 
 def _data(client: Mapping[str, Any]) -> list[str]:

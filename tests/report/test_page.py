@@ -256,3 +256,21 @@ def test_a_wrong_command_is_one_message(tmp_path, monkeypatch, capsys, words, me
     assert main(words) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_clients_of_a_regression_are_shown_by_their_error(tmp_path):
+    errors = {0: 0.25, 1: 1.5, 2: 0.5}
+    clients = [
+        {"round": 1, "client_id": k, "status": "trained", "local/loss": 2.0, "local/mae": error}
+        for k, error in errors.items()
+    ]
+    write_run(tmp_path, rows=[{"round": 0}, {"round": 1, "local/loss": 2.0}], clients=clients)
+    (section,) = (
+        s
+        for s in parse(render(Content(find_runs([tmp_path])))).all("section")
+        if "Clients up to" in s.text
+    )
+    assert "Clients up to a mean absolute error" in section.text
+    assert "A line further left is better" in section.text
+    worst = section.text.partition("with the highest mae")[2]
+    assert worst.index("1.5") < worst.index("0.5") < worst.index("0.25")
