@@ -171,8 +171,9 @@ def test_every_model_trains_as_eagerly(make_data, make_federation, name):
             lr=0.01,
         )
 
-    # torch cannot stack what ResNet does to strides.
-    assert_engines_agree(make, stack=1 if large else 2)
+    # torch cannot stack what ResNet does to strides; masks of dropout agree in distribution only.
+    alone = large or name == "pfl_cnn"
+    assert_engines_agree(make, stack=1 if alone else 2)
 
 
 def test_nothing_is_changed_that_others_hold(make_data, make_federation):
