@@ -1,4 +1,4 @@
-"""What messages weigh and take: `python -m benchmarks.codecs`.
+"""Size and time of messages: `python -m benchmarks.codecs`.
 
 Each message holds a random change of PFLlib's CNN. One thread encodes and decodes it.
 """

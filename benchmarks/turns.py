@@ -84,17 +84,19 @@ def measure(
     for place in range(len(runs)):
         os.mkfifo(folder / str(place))
     commands = [_command(workload, words.split(), rounds + WARM_UP) for words in runs]
-    started = []
-    for place, command in enumerate(commands):
-        turns = f"{{_target_: benchmarks.turns.Turns, place: {place}, of: {len(runs)}, "
-        words = (
-            f"+callbacks.turns={turns}folder: {folder}}}",
-            f"hydra.run.dir={folder}/{place}-run",
-        )
-        started.append(subprocess.Popen([*command, *words], cwd=ROOT, stdout=subprocess.DEVNULL))
+    started: list[subprocess.Popen[bytes]] = []
     with (folder / "0").open("r+b", buffering=0) as first:
         first.write(b"x")
         try:
+            for place, command in enumerate(commands):
+                turns = f"{{_target_: benchmarks.turns.Turns, place: {place}, of: {len(runs)}, "
+                words = (
+                    f"+callbacks.turns={turns}folder: {folder}}}",
+                    f"hydra.run.dir={folder}/{place}-run",
+                )
+                started.append(
+                    subprocess.Popen([*command, *words], cwd=ROOT, stdout=subprocess.DEVNULL)
+                )
             while any(process.poll() is None for process in started):
                 _check(started)  # the others would wait for one that has failed
                 time.sleep(0.1)
@@ -102,6 +104,7 @@ def measure(
         finally:
             for process in started:
                 process.kill()
+                process.wait()
     tables = [folder / f"{place}.txt" for place in range(len(runs))]
     return [[*map(float, table.read_text().split())][WARM_UP:] for table in tables]
 

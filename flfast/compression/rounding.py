@@ -92,9 +92,10 @@ def values_of_levels(
         bucket: elements of a bucket; None: each leaf is a bucket.
     """
     if _is_native(scales.dtype):
-        own = levels if levels.flags.writeable else levels.copy()  # torch warns of a message's
+        # Torch warns about read-only arrays, such as those of a message.
+        writable = levels if levels.flags.writeable else levels.copy()
         found: Tensor = torch.ops.flfast.values_of_levels(
-            torch.from_numpy(own), scales, half, step, *groups(sizes, bucket)
+            torch.from_numpy(writable), scales, half, step, *groups(sizes, bucket)
         )
         return found
     vector = torch.empty(len(levels), dtype=scales.dtype)

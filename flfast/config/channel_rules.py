@@ -60,7 +60,8 @@ def _single_examples(config: Config) -> str | None:
         "schedule.adapt": (schedule["adapt"] is not None, "schedule.adapt=null"),
     }
     for number, phase in enumerate(schedule["phases"]):
-        changed = [o for o in phase["overrides"] if str(o).startswith(_OF_STEPS)]
+        # Hydra adds to or replaces a key with + or ++ in front.
+        changed = [o for o in phase["overrides"] if str(o).lstrip("+").startswith(_OF_STEPS)]
         key = f"schedule.phases[{number}]: {', '.join(map(str, changed))}"
         wrong[key] = (bool(changed), f"phases that do not change {', '.join(_OF_STEPS[:-1])}")
     for key, (is_wrong, allowed) in wrong.items():

@@ -75,7 +75,7 @@ def bytecode() -> Result:
 
 
 def kernels() -> Result:
-    """Compile flfast's kernels for small matrix products if necessary, and try one."""
+    """Compile flfast's C++ if necessary, and try a small matrix product."""
     missing.cache_clear()  # forget an earlier failure
     reason = missing()
     if reason is None:
@@ -85,7 +85,7 @@ def kernels() -> Result:
             return True, f"compiled in {cache_folder()}, a product is correct"
         reason = "a product is wrong"
     return False, (
-        f"{reason}; without these kernels small models train correctly but slower; install g++ or "
+        f"{reason}; without our C++ training is correct but slower; install g++ or "
         f"clang++ with C++20, or set XDG_CACHE_HOME to an empty, writable folder"
     )
 

@@ -1,1 +1,1 @@
-"""Our C++: kernels for products of few rows on one core, and the tape executor."""
+"""Our C++: products of few rows on one core, the tape executor, and rounding for compression."""

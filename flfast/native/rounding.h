@@ -40,9 +40,13 @@ struct Sfc64 {
   }
 };
 
-void draw_many(Sfc64& state, uint64_t* found, int64_t num) {
+// At least `num` numbers, four at a time.
+void draw_many(Sfc64& state, int16_t* found, int64_t num) {
   Sfc64 draw = state;  // in registers, where writing the results cannot change it
-  for (int64_t i = 0; i < num; ++i) found[i] = draw();
+  for (int64_t i = 0; i < num; i += 4) {
+    const uint64_t four = draw();
+    std::memcpy(found + i, &four, sizeof four);
+  }
   state = draw;
 }
 
@@ -111,15 +115,14 @@ Tensor round_randomly(const Tensor& vector, const Tensor& factors, const Tensor&
   Tensor levels = at::empty({size}, vector.options().dtype(at::kByte));
   uint8_t* out = levels.mutable_data_ptr<uint8_t>();
   const float *x = vector.const_data_ptr<float>(), *by = factors.const_data_ptr<float>();
-  uint64_t drawn[DRAWN / 4];
+  int16_t drawn[DRAWN];
   each_bucket(nums, widths, [&](int64_t bucket, int64_t start, int64_t width) {
     for (int64_t i = start, end = start + width; i < end;) {
       const int64_t offset = i % DRAWN;
       if (offset == 0)
-        draw_many(draw, drawn, (std::min(DRAWN, size - i) + 3) / 4);
+        draw_many(draw, drawn, std::min(DRAWN, size - i));
       const int64_t num = std::min(end - i, DRAWN - offset);
-      round_block(x + i, by[bucket], reinterpret_cast<const int16_t*>(drawn) + offset,
-                  static_cast<float>(shift), out + i, num);
+      round_block(x + i, by[bucket], drawn + offset, static_cast<float>(shift), out + i, num);
       i += num;
     }
   });

@@ -14,8 +14,8 @@ amplification by sampling. Epochs and rounds compose, as often as a client can t
 Neighbouring data sets differ in one example whose gradient is zero: an example less would move all
 batches.
 
-A partial last batch is divided by the same batch size. With less, its noise would be larger. What
-would break these assumptions, such as `last_batch=pad`, `config/channel_rules.py` refuses.
+A partial last batch is divided by the same batch size. With less, its noise would be larger.
+`config/channel_rules.py` refuses what would break these assumptions, such as `last_batch=pad`.
 """
 
 from dataclasses import replace

@@ -36,7 +36,7 @@ class SecureReduction:
         origin: upload of a client whose training changed nothing; the same for all.
         parts: of uploads, by name; other parts are means.
         max_weight: largest weight of a client.
-        tells_costs: whether to log what the protocol has cost.
+        log_costs: whether to log what the protocol has cost.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class SecureReduction:
         parts: Mapping[str, Part],
         max_weight: float,
         *,
-        tells_costs: bool,
+        log_costs: bool,
     ) -> None:
         self._secure, self._origin, self._parts = secure, origin, parts
-        self._max_weight, self._tells_costs = max_weight, tells_costs
+        self._max_weight, self._log_costs = max_weight, log_costs
         self._is_wide = {name for name, part in parts.items() if not _is_learned_mean(part)}
         self._total: Tensor | None = None
         self._like: Tree | None = None
@@ -109,7 +109,7 @@ class SecureReduction:
             sums = self._secure.unmask(total, arrived, num_wide)
         except ShortageError as error:
             return Reduced(None, shortage=str(error))
-        if self._tells_costs and world.rank == 0:
+        if self._log_costs and world.rank == 0:
             log.info("secure: %s", self._secure.costs)
         weight, wide = float(sums.wide[0]), torch.from_numpy(sums.wide[1:])
         if not weight:
@@ -153,10 +153,8 @@ def secure_reduction(
     equal = is_uniform or channel.privacy.central_noise is not None
     max_weight = 1.0 if equal or secure.max_weight is None else secure.max_weight
     secure_round = secure.make_round(cohort, channel.seed, path)
-    tells_costs = path == (1, 0)  # those of other rounds are alike
-    return SecureReduction(
-        secure_round, origin, algorithm.parts, max_weight, tells_costs=tells_costs
-    )
+    log_costs = path == (1, 0)  # later rounds cost about the same
+    return SecureReduction(secure_round, origin, algorithm.parts, max_weight, log_costs=log_costs)
 
 
 def _is_learned_mean(part: Part) -> bool:

@@ -33,19 +33,13 @@ def preload(configs: Sequence[DictConfig]) -> None:
     Args:
         configs: of all runs.
     """
-    from flfast.engines.fused.graph.executor import choice, wanted
-
     for name in _LATER:
         importlib.import_module(name)
     torch.set_num_threads(1)
     for config in configs[:1]:
         with suppress(ConfigError):  # the jobs say so; the signatures that it read stay in memory
             check(OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]))
-    # The trial compiles the kernels, if that has not been done on this machine. It calls autograd,
-    # which would start a thread for each GPU here.
-    fused = any("Eager" not in config.engine["_target_"] for config in configs)
-    if fused and not torch.cuda.device_count():
-        choice(wanted())
+    _compile(configs)
     keys = [_key(config) for config in configs]
     for config, key in zip(configs, keys, strict=True):
         if key in _loaded or keys.count(key) == 1:
@@ -56,6 +50,19 @@ def preload(configs: Sequence[DictConfig]) -> None:
                 _loaded[key] = source()
         except Exception as error:  # noqa: BLE001 - the jobs say so, with a better message
             log.debug("the jobs load their data themselves: %s", error)
+
+
+def _compile(configs: Sequence[DictConfig]) -> None:
+    """Compile our C++, if that has not been done on this machine and a run needs it."""
+    from flfast.engines.fused.graph.executor import choice, wanted
+    from flfast.native.compiler import missing
+
+    # The trial calls autograd, which would start a thread for each GPU here.
+    fused = any("Eager" not in config.engine["_target_"] for config in configs)
+    if fused and not torch.cuda.device_count():
+        choice(wanted())
+    if any("quantize" in config.compression["_target_"] for config in configs):
+        missing()
 
 
 def data_source(config: DictConfig) -> Callable[..., Examples]:

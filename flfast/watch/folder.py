@@ -3,7 +3,7 @@
 import math
 import statistics
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
@@ -82,13 +82,19 @@ def read_progress(folder: Path) -> Progress:
     lines = log_lines(folder)
     return Progress(
         folder=folder,
-        overrides=[str(word) for word in OmegaConf.load(hydra / "overrides.yaml")],
+        overrides=_typed(hydra / "overrides.yaml"),
         rounds=int(rounds),
         history=list(read_rows(folder / "metrics.csv")),
         runs=is_locked(folder),
         ended=ended_early(lines),
         warnings=[text for _, mark, text in map(_warning, lines) if mark][-_WARNINGS:],
     )
+
+
+def _typed(path: Path) -> list[str]:
+    """Overrides as they were typed: `${...}` in them is not of this list."""
+    words: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    return [str(word) for word in words]
 
 
 def _warning(line: str) -> tuple[str, str, str]:

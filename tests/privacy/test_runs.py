@@ -45,6 +45,10 @@ def test_single_examples(flfast_run):
             ("privacy=dp_sgd", "trainer.accumulate_grad_batches=2"),
             "trainer.accumulate_grad_batches=2 with privacy=dp_sgd",
         ),
+        (
+            ("privacy=dp_sgd", "schedule.phases=[{from: 2, overrides: ['++local_epochs=20']}]"),
+            "schedule.phases[0]: ++local_epochs=20 with privacy=dp_sgd",
+        ),
         (("privacy=dp_sgd", "batch_size=auto"), "batch_size=auto with privacy=dp_sgd"),
         (("privacy=dp_sgd", "schedule=growing_batch"), "schedule.phases[0]: batch_size=50 with"),
         (("privacy=central", "pace.keep_first=2"), "pace.keep_first=2 with privacy=central"),

@@ -29,9 +29,12 @@ def broken(path):
 
 def config(target, path):
     node = {"_target_": f"{__name__}.{target}", "_partial_": True, "path": path}
-    return OmegaConf.create(
-        {"task": "auto", "data": node, "engine": {"_target_": "flfast.engines.eager.Eager"}}
-    )
+    others = {
+        "engine": "flfast.engines.eager.Eager",
+        "compression": "flfast.compression.none.none",
+    }
+    targets = {group: {"_target_": name} for group, name in others.items()}
+    return OmegaConf.create({"task": "auto", "data": node, **targets})
 
 
 def test_data_are_loaded_once_for_runs_that_share_them(monkeypatch):

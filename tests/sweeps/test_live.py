@@ -10,7 +10,7 @@ from flfast.sweeps.live import job_table
 def test_a_row_per_job(tmp_path):
     jobs = []
     for num in range(4):
-        config = {"rounds": 9, "hydra": {"overrides": {"task": [f"seed={num}", "rounds=9"]}}}
+        config = {"rounds": 9, "hydra": {"overrides": {"task": [f"seed=${{{num}}}", "rounds=9"]}}}
         jobs.append((num, tmp_path / str(num), OmegaConf.create(config)))
     (tmp_path / "1").mkdir()
     table = RoundTable(tmp_path / "1" / "metrics.csv", COLUMNS)
@@ -24,8 +24,8 @@ def test_a_row_per_job(tmp_path):
     lines = (tmp_path / "screen").read_text().splitlines()
     rows = [line.split() for line in lines if line.strip() and line.strip()[0].isdecimal()]
     assert rows == [
-        ["0", "seed=0", "waits"],
-        ["1", "seed=1", "runs", "2", "of", "9", "50.00", "%"],
-        ["2", "seed=2", "failed"],
-        ["3", "seed=3", "done"],
+        ["0", "seed=${0}", "waits"],
+        ["1", "seed=${1}", "runs", "2", "of", "9", "50.00", "%"],
+        ["2", "seed=${2}", "failed"],
+        ["3", "seed=${3}", "done"],
     ]

@@ -30,7 +30,9 @@ def folder(tmp_path):
     hydra = tmp_path / "run" / ".hydra"
     hydra.mkdir(parents=True)
     (hydra / "config.yaml").write_text("rounds: 4\ntrainer:\n  fast_dev_run: false\n")
-    (hydra / "overrides.yaml").write_text("- rounds=4\n- algorithm=fedprox\n")
+    (hydra / "overrides.yaml").write_text(
+        "- rounds=4\n- algorithm=fedprox\n- eval_every=${rounds}\n"
+    )
     return hydra.parent
 
 
