@@ -3,7 +3,6 @@
 Caldas et al., LEAF: A Benchmark for Federated Settings, 2018 (arXiv:1812.01097).
 """
 
-import re
 import string
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.leaf_files import LeafUser, leaf_users, number_users
-from flfast.datamodules.sources.word_vocabulary import PADDING, make_vocabulary
+from flfast.datamodules.sources.word_vocabulary import PADDING, make_vocabulary, words_of
 from flfast.datamodules.transforms import BatchTransform
 from flfast.options import Count
 from flfast.tasks.task_type import IGNORED, TaskName
@@ -24,7 +23,6 @@ ALPHABET = (
 )
 """LEAF's 80 characters, in its order."""
 
-_WORDS = re.compile(r"[\w']+|[.,!?;]")
 _PADDING_WORD = "<PAD>"
 
 Encode = Callable[[LeafUser], tuple[np.ndarray, np.ndarray]]
@@ -145,7 +143,7 @@ def _tweets(user: LeafUser) -> Iterator[list[str]]:
     for x in user.x:
         if not isinstance(x, list) or len(x) < 5 or not isinstance(x[4], str):
             raise _other_form(user, "x: [id, date, query, user, text]")
-        yield _WORDS.findall(x[4])
+        yield words_of(x[4])
 
 
 def _windows(user: LeafUser) -> Iterator[tuple[list[str], list[str]]]:

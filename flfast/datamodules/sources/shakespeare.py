@@ -1,9 +1,10 @@
-"""Plays as plain text: every speaker is a client, and the next character is predicted.
+"""Plays as plain text: every speaker is a client, and the next character or word is predicted.
 
 McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks
 from Decentralized Data. AISTATS 2017, section 3.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -11,31 +12,38 @@ import numpy as np
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.text_windows import Text, language_examples, split_by_time
+from flfast.datamodules.sources.word_vocabulary import make_vocabulary, words_of
 from flfast.options import Count, Portion
 
 _FILE = "tinyshakespeare.txt"
 _CHOICES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}
 
 
-def shakespeare(
+def shakespeare(  # noqa: PLR0913 - one parameter an option
     *,
     root: str,
+    tokens: Literal["characters", "words"],
+    vocabulary_size: Count,
     sequence_length: Count,
     min_characters: Count,
     test_share: Portion,
     speakers: Literal["all", "even", "odd"],
 ) -> Examples:
-    """Characters int64 [N, sequence_length] by speaker, in the order of the file.
+    """Tokens int64 [N, sequence_length] by speaker, in the order of the file.
 
     A speech is a line `SPEAKER:` and the lines up to the next empty one. Speeches of a speaker are
-    joined with line breaks; the name is no part of them. The vocabulary is the sorted characters
-    of the file. The last part of each speaker's text is the speaker's own test set.
+    joined with line breaks; the name is no part of them. The last part of each speaker's text is
+    the speaker's own test set. The vocabulary is the sorted characters of the file, or the words
+    of the training sets, in small letters, most frequent ones first; see `WordVocabulary`.
 
     Args:
         root: a text file, or a folder with `tinyshakespeare.txt`.
-        sequence_length: characters of one example.
-        min_characters: speakers with fewer characters are left out, and those with fewer than 2.
-        test_share: share of each speaker's characters for testing; 0 for no test set.
+        tokens: what a token is. Words are those of `words_of`; line breaks are none.
+        vocabulary_size: most tokens of words, with 0 for padding and 1 for unknown words.
+        sequence_length: tokens of one example.
+        min_characters: speakers with fewer characters are left out, and those with fewer than 2
+            tokens.
+        test_share: share of each speaker's tokens for testing; 0 for no test set.
         speakers: `even` and `odd` are two halves, of every second speaker in the file's order.
             The vocabulary is the same for both.
 
@@ -48,26 +56,52 @@ def shakespeare(
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"data.root={path} is not a readable UTF-8 text: {error}") from None
     speeches = {name: "\n".join(lines) for name, lines in _by_speaker(content, path).items()}
-    kept = [speech for speech in speeches.values() if len(speech) >= max(min_characters, 2)]
+    split = _code_points if tokens == "characters" else _words
+    long_enough = [speech for speech in speeches.values() if len(speech) >= min_characters]
+    kept = [found for found in map(split, long_enough) if len(found) >= 2]
     if not kept:
         longest = max(map(len, speeches.values()), default=0)
         raise ValueError(
             f"data.min_characters={min_characters} leaves none of the {len(speeches)} speakers of "
-            f"{path}; the longest text has {longest} characters, and 2 are needed"
+            f"{path}; the longest text has {longest} characters, and 2 {tokens} are needed"
         )
     half = kept[_CHOICES[speakers]]
     if not half:
         raise ValueError(
             f"data.speakers={speakers} leaves none of {len(kept)}; allowed: all, even"
         )
-    characters = np.unique(_code_points(content))
+    if tokens == "characters":
+        encode, vocabulary = _characters_of(content)
+    else:
+        encode, vocabulary = _frequent_words(kept, test_share=test_share, size=vocabulary_size)
     texts = []
     for owner, speech in enumerate(half):
-        tokens = np.searchsorted(characters, _code_points(speech)).astype(np.int64)
-        train, test = split_by_time(tokens, test_share)
+        train, test = split_by_time(encode(speech), test_share)
         texts += [Text(train, owner, is_test=False), Text(test, owner, is_test=True)]
-    vocabulary = tuple(chr(character) for character in characters)
     return language_examples(texts, length=sequence_length, vocabulary=vocabulary)
+
+
+def _characters_of(content: str) -> tuple[Callable[[np.ndarray], np.ndarray], tuple[str, ...]]:
+    """Numbers code points, and the text of every number."""
+    known = np.unique(_code_points(content))
+
+    def encode(points: np.ndarray) -> np.ndarray:
+        return np.searchsorted(known, points).astype(np.int64)
+
+    return encode, tuple(map(chr, known))
+
+
+def _frequent_words(
+    speeches: list[np.ndarray], *, test_share: float, size: int
+) -> tuple[Callable[[np.ndarray], np.ndarray], tuple[str, ...]]:
+    """Numbers words by their frequency in the training sets, and the text of every number."""
+    training = (word for speech in speeches for word in split_by_time(speech, test_share)[0])
+    known = make_vocabulary(None, words=training, size=size)
+
+    def encode(words: np.ndarray) -> np.ndarray:
+        return np.array(known.encode(words), dtype=np.int64)
+
+    return encode, known.texts()
 
 
 def _find(root: Path) -> Path:
@@ -101,3 +135,7 @@ def _by_speaker(content: str, path: Path) -> dict[str, list[str]]:
 
 def _code_points(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+
+
+def _words(text: str) -> np.ndarray:
+    return np.array(words_of(text.lower()), dtype=object)

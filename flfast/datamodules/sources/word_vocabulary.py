@@ -1,12 +1,24 @@
 """A vocabulary of words: the most frequent ones, or those of a file."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 PADDING, UNKNOWN = 0, 1
+
+_WORDS = re.compile(r"[\w']+|[.,!?;]")
+
+
+def words_of(text: str) -> list[str]:
+    """Words and punctuation marks of a text, each a token of its own.
+
+    >>> words_of("Ay me! She speaks.")
+    ['Ay', 'me', '!', 'She', 'speaks', '.']
+    """
+    return _WORDS.findall(text)
 
 
 class WordVocabulary:

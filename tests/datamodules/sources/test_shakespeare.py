@@ -20,7 +20,14 @@ She speaks.
 
 NURSE:
 """
-SETTINGS = {"sequence_length": 8, "min_characters": 1, "test_share": 0.0, "speakers": "all"}
+SETTINGS = {
+    "tokens": "characters",
+    "vocabulary_size": 100,
+    "sequence_length": 8,
+    "min_characters": 1,
+    "test_share": 0.0,
+    "speakers": "all",
+}
 
 
 @pytest.fixture
@@ -75,6 +82,31 @@ def test_speakers_with_little_text_are_left_out(root):
         shakespeare(root=str(root), **SETTINGS | {"min_characters": 99})
 
 
+def test_words_are_those_of_the_training_texts(root):
+    examples = shakespeare(root=str(root), **SETTINGS | {"tokens": "words", "test_share": 0.2})
+    own = examples.owner == 0
+    assert text_of(examples, own & ~examples.is_test) == (
+        " but soft ! what light through yonder window breaks ?"
+    )
+    assert text_of(examples, own & examples.is_test) == " <unk> <unk> <unk>"
+    assert text_of(examples, examples.owner == 1) == " ay me !"
+    assert examples.owner.max() == 1
+    assert examples.num_classes == 2 + 12 == len(examples.vocabulary)
+
+
+def test_rare_words_are_unknown(root):
+    words = SETTINGS | {"tokens": "words", "vocabulary_size": 3}
+    examples = shakespeare(root=str(root), **words)
+    assert examples.vocabulary == ("", " <unk>", " !")
+    assert text_of(examples, examples.owner == 1) == " <unk> <unk> !"
+
+
+def test_a_speaker_needs_two_words(tmp_path):
+    (tmp_path / "tinyshakespeare.txt").write_text("A:\nAlas\n\nB:\n--- -\n")
+    with pytest.raises(ValueError, match=r"none of the 2 speakers .* 2 words are needed"):
+        shakespeare(root=str(tmp_path), **SETTINGS | {"tokens": "words"})
+
+
 def test_the_root_may_be_the_file_with_windows_line_breaks(root, tmp_path):
     path = tmp_path / "play.txt"
     path.write_bytes(PLAY.replace("\n", "\r\n").encode())
@@ -107,9 +139,8 @@ def test_a_missing_file_is_named(tmp_path):
     not (REAL / "tinyshakespeare.txt").is_file(), reason="the file is not on this machine"
 )
 def test_the_real_file_loads_whole():
-    examples = shakespeare(
-        root=str(REAL), sequence_length=80, min_characters=160, test_share=0.2, speakers="all"
-    )
+    lengths = {"sequence_length": 80, "min_characters": 160, "test_share": 0.2}
+    examples = shakespeare(root=str(REAL), **SETTINGS | lengths)
     assert examples.inputs.shape[1:] == (80,)
     assert examples.num_classes == 65
     assert len(np.unique(examples.owner)) == 232
