@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from flfast.report.bar_chart import StackedBar, bar_chart
 from flfast.report.chart import Chart, DataTable, Section
 from flfast.report.content import Content
-from flfast.report.formats import axis, count, of_seeds, percent
+from flfast.report.formats import axis, count, of_seeds, percent, value
 from flfast.report.line_chart import Axes, line_chart
+from flfast.results.criterion import Criterion
 from flfast.results.durations import readable
 from flfast.results.history import clock, series, total
 from flfast.results.runs import RunRecord
@@ -20,41 +21,36 @@ _PHASES = {"time/train_s": "training", "time/eval_s": "evaluation"}
 
 
 def targets(content: Content) -> Section | None:
-    """Rounds, time and bytes until an accuracy; None if runs are compared by a loss."""
-    if content.criterion is None or not content.criterion.rises:
+    """Rounds, time and bytes until an accuracy or a loss; None if nothing was evaluated."""
+    criterion = content.criterion
+    histories = [run.history for run in content.runs if not run.failed]
+    common = None if criterion is None else criterion.common_target(histories)
+    if criterion is None or common is None:
         return None
-    runs = [run for run in content.runs if not run.failed]
-    curves = [series(run.history, content.criterion.column(run.history))[1] for run in runs]
-    best = [max(curve) for curve in curves if curve]
-    if not best:
-        return None
-    if len(content.settings) == 1:
+    if len(content.settings) == 1 and criterion.rises:
+        curves = [series(history, criterion.column(history))[1] for history in histories]
         above = max(curve[0] for curve in curves if curve)
-        chosen = [step for step in _STEPS if above < step <= min(best)][-_MOST_STEPS:]
-        chosen = chosen or [min(best)]
+        chosen = [step for step in _STEPS if above < step <= common][-_MOST_STEPS:] or [common]
         intro = "Accuracies that every run reaches, and what it had spent by then."
     else:
-        chosen = [min(best)]
-        intro = "The target is the highest accuracy that every finished run reaches."
-    tables = [_target_table(content, target) for target in chosen]
-    if len(content.settings) == 1:
+        chosen = [common]
+        what = "highest accuracy" if criterion.rises else "lowest loss"
+        intro = f"The target is the {what} that every finished run reaches."
+    tables = [_target_table(content, criterion, target) for target in chosen]
+    if len(content.settings) == 1 and criterion.rises:
         cells = [[*table.rows[0][1:]] for table in tables]
         rows = [[f"{100 * t:.4g} %", *row] for t, row in zip(chosen, cells, strict=True)]
-        caption = f"Costs until {content.criterion.name} reaches a target"
+        caption = f"Costs until {criterion.name} reaches a target"
         tables = [DataTable(caption, ["target", *tables[0].headings[1:]], rows)]
     intro += " Seconds are those of training and evaluation on the machine that ran it."
     return Section("Costs to a target", intro, tables=tables)
 
 
-def _target_table(content: Content, target: float) -> DataTable:
-    assert content.criterion is not None
+def _target_table(content: Content, criterion: Criterion, target: float) -> DataTable:
     rows: list[list[str]] = []
     timed = any(clock(run.history) for run in content.runs)
     for name, setting in zip(content.names, content.settings, strict=True):
-        spent = [
-            spent_until(run.history, content.criterion.column(run.history), target)
-            for run in setting.finished
-        ]
+        spent = [spent_until(run.history, criterion, target) for run in setting.finished]
         cells = [
             _cell(spent, "rounds", "count"),
             _cell(spent, "seconds", "seconds"),
@@ -64,7 +60,7 @@ def _target_table(content: Content, target: float) -> DataTable:
         rows.append([name, *cells, str(len(spent))])
     virtual = ["virtual time"] if timed else []
     return DataTable(
-        f"Costs until {content.criterion.name} reaches {100 * target:.2f} %",
+        f"Costs until {criterion.name} reaches {value(criterion.name, target)}",
         ["setting", "rounds", "time", "bytes up and down", *virtual, "runs"],
         rows,
     )

@@ -1,6 +1,6 @@
 """Which column runs are compared by. Torch-free."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from flfast.results.columns import VIEWS
@@ -38,6 +38,16 @@ class Criterion(NamedTuple):
     def column(self, history: Sequence[Row]) -> str:
         """The column of this run; the first one if it measured none."""
         return next((c for c in self.columns if series(history, c)[0]), self.columns[0])
+
+    def reached(self, value: float, target: float) -> bool:
+        """Whether a value is as good as the target."""
+        return value >= target if self.rises else value <= target
+
+    def common_target(self, histories: Iterable[Sequence[Row]]) -> float | None:
+        """The best value that every run reaches which measured it; None if none did."""
+        curves = [series(history, self.column(history))[1] for history in histories]
+        best, worst = (max, min) if self.rises else (min, max)
+        return worst((best(curve) for curve in curves if curve), default=None)
 
     def last(self, history: Sequence[Row]) -> float:
         """The last value; NaN if there is none."""

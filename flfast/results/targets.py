@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from flfast.results.criterion import Criterion
 from flfast.results.history import Row, clock, series, total
 from flfast.results.sweep import Job
 
@@ -76,13 +77,14 @@ class Spent(NamedTuple):
     virtual: float
 
 
-def spent_until(history: Sequence[Row], column: str, target: float) -> Spent:
-    """What a run spends until the first evaluation in which `column` is at least `target`.
+def spent_until(history: Sequence[Row], criterion: Criterion, target: float) -> Spent:
+    """What a run spends until the first evaluation that reaches `target`.
 
     Rounds that were not evaluated count.
     """
-    points = zip(*series(history, column), strict=True)
-    first = next((round_idx for round_idx, value in points if value >= target), None)
+    points = zip(*series(history, criterion.column(history)), strict=True)
+    reached = (round_idx for round_idx, value in points if criterion.reached(value, target))
+    first = next(reached, None)
     if first is None:
         return Spent(math.nan, math.nan, math.nan, math.nan)
     rows = [row for row in history if int(row["round"]) <= first]

@@ -223,6 +223,18 @@ def test_sections_that_need_data_are_there_with_them(tmp_path):
     assert "60 % 2 4 s 4 MB 2 min 1" in sections["costs-to-a-target"].text
 
 
+def test_without_accuracy_costs_are_those_until_a_loss(tmp_path):
+    for name, losses in {"a": (2.0, 1.0, 0.5, 0.7), "b": (2.0, 0.6, 0.4, 0.3)}.items():
+        rows = accuracies(*losses, column="global/loss")
+        write_run(tmp_path / name, choices={"algorithm": name}, rows=rows)
+    page = parse(render(Content(find_runs([tmp_path]))))
+    sections = {s.attributes["aria-labelledby"]: s for s in page.all("section")}
+    text = sections["costs-to-a-target"].text
+    # The lowest loss of a, after two rounds of 2 s and 2 MB each. b has it after two as well.
+    assert "Costs until global/loss reaches 0.5" in text
+    assert "a 2 4 s 4 MB" in text and "b 2 4 s 4 MB" in text
+
+
 def test_a_sweep_and_every_run_of_it_leave_a_report(swept):
     assert "9 runs, 3 settings" in (swept / "report.html").read_text(encoding="utf-8")
     for job in range(9):
