@@ -37,5 +37,5 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> None:
     for key, value in found.about.items():
         console.print(Text(f"{key}: {value}"), soft_wrap=True)
     difference = f"{found.difference:.1e} on {found.num_compared} examples"
-    console.print(Text(f"largest difference of a logit: {difference}"), soft_wrap=True)
+    console.print(Text(f"largest difference of an output: {difference}"), soft_wrap=True)
     console.print(Text(str(path), style="bold"), soft_wrap=True)

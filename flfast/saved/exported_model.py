@@ -1,7 +1,7 @@
 """Exports a model of a saved run with torch.export or as ONNX, and compares it with the original.
 
 The exported program contains the normalisation of the data: it reads examples as they are stored,
-such as uint8 images, and returns logits.
+such as uint8 images, and returns the outputs of the task (`docs/tasks.md`).
 """
 
 import json
@@ -37,8 +37,8 @@ class Exported(NamedTuple):
     Attributes:
         path: of the file.
         about: its metadata.
-        num_compared: examples whose logits were compared.
-        difference: largest difference of a logit.
+        num_compared: examples whose outputs were compared.
+        difference: largest difference of an output.
     """
 
     path: Path
@@ -53,7 +53,7 @@ class StoredInputs(nn.Module):
     Unlike `BatchTransform`, it can be traced: it changes nothing in place and caches nothing.
 
     Args:
-        model: [B, ...] -> logits [B, C].
+        model: [B, ...] -> outputs [B, ...].
         transform: of the data; its augmentation is left out.
     """
 
@@ -77,12 +77,12 @@ class StoredInputs(nn.Module):
             inputs = inputs.to(self.mean.dtype)
         if self._normalises:
             inputs = (inputs - self.mean) / self.std
-        logits: Tensor = self.model(inputs)
-        return logits
+        outputs: Tensor = self.model(inputs)
+        return outputs
 
 
 def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> Exported:
-    """Export the server's model, or a client's own, and compare logits on the run's examples.
+    """Export the server's model, or a client's own, and compare outputs on the run's examples.
 
     Args:
         run: opened.
@@ -91,7 +91,7 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> Expo
         client_id: of the client; None is the server.
 
     Raises:
-        ConfigError: if the model cannot be exported, or the program has other logits.
+        ConfigError: if the model cannot be exported, or the program has other outputs.
         OSError: if the file cannot be written.
     """
     model = _model(run, client_id)
@@ -113,7 +113,7 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> Expo
     if not difference <= LARGEST_DIFFERENCE:
         path.unlink()
         raise ConfigError(
-            f"format={kind}: logits of the exported program differ by {difference:.2g} from those "
+            f"format={kind}: outputs of the exported program differ by {difference:.2g} from those "
             f"of the model; allowed: {LARGEST_DIFFERENCE:g}. The file is deleted"
         )
     return Exported(path, about, len(stored), difference)
@@ -191,7 +191,7 @@ def _write_onnx(
         program,
         (inputs,),
         input_names=["inputs"],
-        output_names=["logits"],
+        output_names=["outputs"],
         dynamic_shapes={"inputs": {0: Dim("batch", min=1)}},
         dynamo=True,
         verbose=False,
@@ -201,8 +201,8 @@ def _write_onnx(
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
     def run(batch: Tensor) -> Tensor:
-        (logits,) = session.run(["logits"], {"inputs": batch.numpy()})
-        return torch.from_numpy(logits)
+        (outputs,) = session.run(["outputs"], {"inputs": batch.numpy()})
+        return torch.from_numpy(outputs)
 
     return run
 
@@ -211,7 +211,7 @@ def _write_onnx(
 def _largest_difference(
     run: OpenedRun, model: nn.Module, exported: Program, stored: Tensor
 ) -> float:
-    """Largest difference of a logit from the model's, with two sizes of batches."""
+    """Largest difference of an output from the model's, with two sizes of batches."""
     original = model(run.data.examples.transform(stored, dtype=torch.float32))
     parts = [exported(stored[:1]), exported(stored[1:])]
     return float((torch.cat(parts) - original).abs().max())

@@ -1,4 +1,4 @@
-"""`flfast.export`: exported programs give the logits of the model, in any batch size."""
+"""`flfast.export`: exported programs give the outputs of the model, in any batch size."""
 
 import json
 
@@ -29,8 +29,8 @@ def load_onnx(path):
     session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
     def program(inputs):
-        (logits,) = session.run(None, {"inputs": inputs.numpy()})
-        return torch.from_numpy(logits)
+        (outputs,) = session.run(None, {"inputs": inputs.numpy()})
+        return torch.from_numpy(outputs)
 
     return program, session.get_modelmeta().custom_metadata_map
 
@@ -64,7 +64,7 @@ def test_an_exported_program_reads_stored_examples(run_of, tmp_path, capsys, kin
     assert about["input_dtype"] == "uint8"
     assert about["normalisation"] == "divided by 255; minus [0.2873], divided by [0.3539]"
     printed = capsys.readouterr().out
-    assert "largest difference of a logit: " in printed
+    assert "largest difference of an output: " in printed
     assert f"weights: {words[0].replace('=', ' ') if words else 'server'}" in printed
 
 
@@ -89,11 +89,11 @@ def test_stored_inputs_are_normalised_as_in_evaluation(case):
     torch.testing.assert_close(found, expected)
 
 
-def test_a_program_with_other_logits_is_refused_and_deleted(run_of, tmp_path):
+def test_a_program_with_other_outputs_is_refused_and_deleted(run_of, tmp_path):
     path = tmp_path / "model.pt2"
     model = "model._target_=nets_to_export.Noisy"
     words = [f"run={run_of('fedavg')}", "format=torch", f"output={path}", model]
-    with pytest.raises(ConfigError, match=r"logits of the exported program differ by 0\.\d+"):
+    with pytest.raises(ConfigError, match=r"outputs of the exported program differ by 0\.\d+"):
         export(words)
     assert not path.exists()
 
