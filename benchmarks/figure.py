@@ -6,8 +6,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.report import heading
-from benchmarks.summary import best_plain, summarise
+from benchmarks.summary import best_plain, heading, summarise
 from flfast.callbacks.figures import COLOURS, INK, figure
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.breakdown import best_loops, breakdown
-from benchmarks.summary import Line, Spread, summarise, unequal_work
+from benchmarks.figure import draw
+from benchmarks.summary import Line, Spread, heading, summarise, unequal_work
 
 # What a training round may cost beside one of FedAvg.
 COSTS = {"scaffold": 1.3, "ditto": 2.3, "fedrep": 1.3}
@@ -48,12 +49,6 @@ def table(entry: dict[str, Any]) -> Table:
     parts = [floor["train_s"], floor["eval_s"], floor["train_s"] + floor["eval_s"]]
     drawn.add_row("floor", *(f"{seconds:.3g}" for seconds in parts))
     return drawn
-
-
-def heading(entry: dict[str, Any]) -> str:
-    """What a workload is, in a line."""
-    note = f" ({entry['note']})" if entry["note"] else ""
-    return f"{entry['workload']['name']}: {entry['workload']['title']}{note}"
 
 
 def _cells(line: Line) -> list[str]:
@@ -186,7 +181,5 @@ def write(result: dict[str, Any], folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{stem(result)}.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    from benchmarks.figure import draw  # which needs this file
-
     draw(result, path.with_suffix(".png"))
     return path

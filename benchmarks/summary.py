@@ -98,6 +98,12 @@ def summarise(entry: dict[str, Any]) -> list[Line]:
     return lines
 
 
+def heading(entry: dict[str, Any]) -> str:
+    """What a workload is, in a line."""
+    note = f" ({entry['note']})" if entry["note"] else ""
+    return f"{entry['workload']['name']}: {entry['workload']['title']}{note}"
+
+
 def unequal_work(entry: dict[str, Any]) -> list[str]:
     """A sentence for each contender that did not do the workload's steps on its samples.
 
