@@ -65,7 +65,7 @@ ADVERSARIES = {
         "attack": scaled(fraction=0.3, scale=3.0),
     },
     "multi_krum": {
-        "aggregation": multi_krum(num_byzantine=0, num_selected=2),
+        "aggregation": multi_krum(num_byzantine=1, num_selected=2),
         "attack": label_flip(fraction=0.5),
     },
     "geometric_median": {
