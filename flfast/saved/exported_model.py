@@ -113,8 +113,8 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> Expo
     if not difference <= LARGEST_DIFFERENCE:
         path.unlink()
         raise ConfigError(
-            f"format={kind}: outputs of the exported program differ by {difference:.2g} from those "
-            f"of the model; allowed: {LARGEST_DIFFERENCE:g}. The file is deleted"
+            f"format={kind}: outputs of the exported program differ by {difference:.2g} from "
+            f"those of the model; allowed: {LARGEST_DIFFERENCE:g}. The file is deleted"
         )
     return Exported(path, about, len(stored), difference)
 
