@@ -1,6 +1,6 @@
 """The command `python -m flfast.export run=FOLDER format=torch|onnx [key=value ...]`.
 
-Exports a model of a saved run, loads the file again, and compares its logits.
+Exports a model of a saved run, loads the file again, and compares its outputs.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ python -m flfast.export run=FOLDER format=torch|onnx [key=value ...]
   output=FILE            the file (FOLDER/model.pt2 or .onnx; of a client: personal/NUMBER.pt2)
 
 The program reads batches of any size of examples as they are stored, such as uint8 images, and
-returns logits. Keys of the run's config override it, such as data.root=FOLDER.
+returns outputs of the task. Keys of the run's config override it, such as data.root=FOLDER.
 """
 OPTIONS = {
     "run": None,

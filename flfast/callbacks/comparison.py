@@ -34,7 +34,7 @@ from flfast.results.sweep import (
     spread,
     varying_keys,
 )
-from flfast.results.targets import Target, common_target
+from flfast.results.targets import Target, sweep_target
 
 _PLAIN_WIDTH = 140
 
@@ -73,7 +73,7 @@ def write_comparison(sweep_dir: Path) -> None:
     if not jobs:
         return
     console = screen(plain_width=_PLAIN_WIDTH)
-    target = common_target(jobs, shown_columns(jobs))
+    target = sweep_target(jobs, shown_columns(jobs))
     console.print(_job_table(jobs, target))
     if any(len(seeds) > 1 for seeds in group_by_settings(jobs).values()):
         console.print(_seed_table(jobs, target))
@@ -108,12 +108,12 @@ def _target_cells(jobs: Sequence[Job], target: Target | None) -> list[str]:
     """Mean and standard deviation over the jobs; no mean if some do not reach the target."""
     if target is None:
         return []
-    pairs = [target.reached[job.num] for job in jobs]
-    if not pairs or any(math.isnan(pair.rounds) for pair in pairs):
+    spent = [target.spent[job.num] for job in jobs]
+    if not spent or any(math.isnan(one.rounds) for one in spent):
         return ["-", "-"]
-    rounds = spread(pair.rounds for pair in pairs)
+    rounds = spread(one.rounds for one in spent)
     deviation = f" ± {rounds.std:.1f}" if math.isfinite(rounds.std) else ""
-    seconds = spread(pair.seconds for pair in pairs)
+    seconds = spread(one.virtual for one in spent)
     return [f"{rounds.mean:,.4g}{deviation}", readable(*seconds)]
 
 
@@ -157,7 +157,9 @@ def _write_csv(jobs: Sequence[Job], target: Target | None, path: Path) -> None:
         writer.writerow(["job", "status", *keys, "optimized", *numbers])
         for job in jobs:
             found = [*job_results(job).values()]
-            found += [target.accuracy, *target.reached[job.num]] if target else []
+            if target:
+                spent = target.spent[job.num]
+                found += [target.accuracy, spent.rounds, spent.virtual]
             cells = ("" if math.isnan(value) else value for value in found)
             status = "failed" if job.failed else "done"
             values = (job.overrides.get(key, "") for key in keys)

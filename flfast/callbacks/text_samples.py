@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from flfast.federation.loop import Federation
 
 log = logging.getLogger(__name__)
+
+_MOST_NAMED = 5
 
 
 class TextSamples(Callback):
@@ -171,7 +174,8 @@ def encode(prompt: str, vocabulary: Sequence[str]) -> list[int]:
         if text is None:
             raise ValueError(
                 f"callbacks.text_samples.prompt={prompt!r}: no token of the vocabulary begins "
-                f"{prompt[place : place + 10]!r}; allowed: text of the data's own characters"
+                f"{prompt[place : place + 10]!r}; allowed: texts of the data's tokens, such as "
+                f"{', '.join(map(repr, islice(ids, _MOST_NAMED)))}"
             )
         tokens.append(ids[text])
         place += len(text)

@@ -19,8 +19,12 @@ from flfast.messages import first_line
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
-_OFFERED = {"initial", "batchnorm", "seed", "num_clients"}
-"""Arguments that `build_algorithm` passes to an algorithm; the config need not set them."""
+_OFFERED = {
+    "algorithm.": {"initial", "batchnorm", "seed", "num_clients"},
+    "data.": {"task", "seed"},
+    "data.source.": {"task", "seed"},
+}
+"""Arguments that algorithms and data sources are offered; the config need not set them."""
 
 _MANAGED = {
     "max_epochs": "local_epochs",
@@ -148,10 +152,10 @@ def _check_target(prefix: str, node: Config) -> Iterator[str]:
     if signature is None:
         return
     yield from _check_arguments(prefix, node, signature)
-    if prefix == "algorithm.":
+    if prefix in _OFFERED:
         required = (name for name, param in signature.parameters.items() if param.required)
         for name in required:
-            if name not in node and name not in _OFFERED:
+            if name not in node and name not in _OFFERED[prefix]:
                 yield f"{prefix}{name} is missing; {target} needs it"
     if target.startswith("torch.optim.") and "lr" in signature.parameters and "lr" in node:
         yield from _check_schema(prefix, node, OptimizerSettings)

@@ -21,21 +21,27 @@ _PHASES = {"time/train_s": "training", "time/eval_s": "evaluation"}
 
 
 def targets(content: Content) -> Section | None:
-    """Rounds, time and bytes until an accuracy or a loss; None if nothing was evaluated."""
+    """Rounds, time and bytes until an accuracy or a loss; None if nothing was evaluated.
+
+    The training loss is no target: it is of each round's cohort, so its lowest value is luck.
+    """
     criterion = content.criterion
     histories = [run.history for run in content.runs if not run.failed]
-    common = None if criterion is None else criterion.common_target(histories)
-    if criterion is None or common is None:
+    if criterion is None or criterion.name == "train/loss":
         return None
+    common = criterion.common_target(histories)
+    if common is None:
+        return None
+    reaching = "all finished runs reach that improve at all"
     if len(content.settings) == 1 and criterion.rises:
         curves = [series(history, criterion.column(history))[1] for history in histories]
         above = max(curve[0] for curve in curves if curve)
         chosen = [step for step in _STEPS if above < step <= common][-_MOST_STEPS:] or [common]
-        intro = "Accuracies that every run reaches, and what it had spent by then."
+        intro = f"Accuracies that {reaching}, and what they had spent by then."
     else:
         chosen = [common]
         what = "highest accuracy" if criterion.rises else "lowest loss"
-        intro = f"The target is the {what} that every finished run reaches."
+        intro = f"The target is the {what} that {reaching}."
     tables = [_target_table(content, criterion, target) for target in chosen]
     if len(content.settings) == 1 and criterion.rises:
         cells = [[*table.rows[0][1:]] for table in tables]

@@ -40,14 +40,19 @@ class Criterion(NamedTuple):
         return next((c for c in self.columns if series(history, c)[0]), self.columns[0])
 
     def reached(self, value: float, target: float) -> bool:
-        """Whether a value is as good as the target."""
+        """Whether a value is at least as good as the target."""
         return value >= target if self.rises else value <= target
 
     def common_target(self, histories: Iterable[Sequence[Row]]) -> float | None:
-        """The best value that every run reaches which measured it; None if none did."""
+        """The best value that all runs reach; None if no run has measured it.
+
+        Runs that never improve on their first value are left out: such a run would make that value
+        the target, which costs nothing.
+        """
         curves = [series(history, self.column(history))[1] for history in histories]
         best, worst = (max, min) if self.rises else (min, max)
-        return worst((best(curve) for curve in curves if curve), default=None)
+        reached = [best(c) for c in curves if len(c) == 1 or (c and best(c) != c[0])]
+        return worst(reached, default=None)
 
     def last(self, history: Sequence[Row]) -> float:
         """The last value; NaN if there is none."""

@@ -23,7 +23,7 @@ from flfast.setup.build import build_model
 from flfast.state.weights import load_weights, read_weights, write_weights
 
 LARGEST_DIFFERENCE = 1e-4
-"""Logits of the exported program may differ from those of the model by so much."""
+"""Outputs of the exported program may differ from those of the model by so much."""
 
 _COMPARED, _MOST_NAMED = 64, 20
 _BATCH = 3  # any size of at least 2 stands for all
@@ -70,7 +70,7 @@ class StoredInputs(nn.Module):
             self.register_buffer(name, values if len(values) == 1 else values.view(-1, 1, 1))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits [B, C] of stored inputs [B, ...]."""
+        """Outputs [B, ...] of stored inputs [B, ...]."""
         if inputs.dtype == torch.uint8:
             inputs = inputs.to(self.mean.dtype) / 255
         elif inputs.is_floating_point():
@@ -96,7 +96,8 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> Expo
     """
     model = _model(run, client_id)
     stored = _examples(run)
-    about = _describe(run, stored, client_id)
+    expected = _predict(run, model, stored)
+    about = _describe(run, stored, expected, client_id)
     program = StoredInputs(deepcopy(model), run.data.examples.transform).eval()
     path.parent.mkdir(parents=True, exist_ok=True)
     write: Callable[..., Program] = {"torch": _write_torch, "onnx": _write_onnx}[kind]
@@ -109,7 +110,7 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> Expo
             f"format={kind}: {run.saved.config.model['_target_']} cannot be exported: "
             f"{type(error).__name__}: {first_line(error)}"
         ) from error
-    difference = _largest_difference(run, model, exported, stored)
+    difference = _largest_difference(expected, exported, stored)
     if not difference <= LARGEST_DIFFERENCE:
         path.unlink()
         raise ConfigError(
@@ -150,7 +151,16 @@ def _examples(run: OpenedRun) -> Tensor:
     return stored
 
 
-def _describe(run: OpenedRun, stored: Tensor, client_id: int | None) -> dict[str, str]:
+@torch.no_grad()
+def _predict(run: OpenedRun, model: nn.Module, stored: Tensor) -> Tensor:
+    """Outputs of the model, with the data's own normalisation."""
+    outputs: Tensor = model(run.data.examples.transform(stored, dtype=torch.float32))
+    return outputs
+
+
+def _describe(
+    run: OpenedRun, stored: Tensor, outputs: Tensor, client_id: int | None
+) -> dict[str, str]:
     transform, config = run.data.examples.transform, run.saved.config
     scaled = stored.dtype == torch.uint8
     steps = ["divided by 255"] if scaled else []
@@ -167,7 +177,7 @@ def _describe(run: OpenedRun, stored: Tensor, client_id: int | None) -> dict[str
         "input_dtype": str(stored.dtype).removeprefix("torch."),
         "normalisation": "; ".join(steps) or "none",
         "normalisation_is": "part of the program",
-        "output": json.dumps(["batch", run.data.num_classes]),
+        "output": json.dumps(["batch", *outputs.shape[1:]]),
     }
 
 
@@ -208,10 +218,7 @@ def _write_onnx(
 
 
 @torch.no_grad()
-def _largest_difference(
-    run: OpenedRun, model: nn.Module, exported: Program, stored: Tensor
-) -> float:
+def _largest_difference(expected: Tensor, exported: Program, stored: Tensor) -> float:
     """Largest difference of an output from the model's, with two sizes of batches."""
-    original = model(run.data.examples.transform(stored, dtype=torch.float32))
     parts = [exported(stored[:1]), exported(stored[1:])]
-    return float((torch.cat(parts) - original).abs().max())
+    return float((torch.cat(parts) - expected).abs().max())

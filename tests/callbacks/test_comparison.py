@@ -19,7 +19,7 @@ from flfast.results.sweep import (
     varying_keys,
 )
 from flfast.results.table import RoundTable, read_rows
-from flfast.results.targets import common_target
+from flfast.results.targets import sweep_target
 
 REPOSITORY = Path(flfast.__file__).parents[1]
 
@@ -159,10 +159,15 @@ def timed(tmp_path):
 
 
 def test_runs_with_a_clock_are_compared_at_the_accuracy_that_all_reach(timed, capsys):
-    target = common_target(read_jobs(timed), ["global/accuracy"])
+    target = sweep_target(read_jobs(timed), ["global/accuracy"])
     assert target.accuracy == 0.7
-    reached = [target.reached[num] for num in range(4)]
-    assert reached == [(2, 1200), (2, 2400), (3, 180), (3, 360)]
+    spent = [target.spent[num] for num in range(4)]
+    assert [(one.rounds, one.virtual) for one in spent] == [
+        (2, 1200),
+        (2, 2400),
+        (3, 180),
+        (3, 360),
+    ]
     write_comparison(timed)
     out = capsys.readouterr().out
     headings = " ".join(out.split())

@@ -40,6 +40,10 @@ BEFORE_TORCH = {
         "algorithm=fedprox",
         "~algorithm.mu",
     ): "algorithm.mu is missing; flfast.algorithms.fedprox.fedprox needs it",
+    (
+        "data=shakespeare",
+        "~data.tokenizer",
+    ): "data.tokenizer is missing; flfast.datamodules.sources.shakespeare.shakespeare needs it",
     ("loader.persistent_workers=true",): "needs loader.num_workers >= 1, got 0",
     ("batch_size=-1", "trainer.accumulate_grad_batches=2"): "use micro_batch to bound memory",
     ("batch_size=all",): "batch_size=all: must be an integer or must be 'auto'",

@@ -224,15 +224,33 @@ def test_sections_that_need_data_are_there_with_them(tmp_path):
 
 
 def test_without_accuracy_costs_are_those_until_a_loss(tmp_path):
-    for name, losses in {"a": (2.0, 1.0, 0.5, 0.7), "b": (2.0, 0.6, 0.4, 0.3)}.items():
+    for name, losses in {"a": (2.0, 1.0, 0.5, 0.7), "b": (2.0, 0.4, 0.4, 0.3)}.items():
         rows = accuracies(*losses, column="global/loss")
         write_run(tmp_path / name, choices={"algorithm": name}, rows=rows)
     page = parse(render(Content(find_runs([tmp_path]))))
     sections = {s.attributes["aria-labelledby"]: s for s in page.all("section")}
     text = sections["costs-to-a-target"].text
-    # The lowest loss of a, after two rounds of 2 s and 2 MB each. b has it after two as well.
+    # The lowest loss of a, after two rounds of 2 s and 2 MB each. b has it after one.
     assert "Costs until global/loss reaches 0.5" in text
-    assert "a 2 4 s 4 MB" in text and "b 2 4 s 4 MB" in text
+    assert "a 2 4 s 4 MB" in text and "b 1 2 s 2 MB" in text
+
+
+def test_a_diverged_run_sets_no_target(tmp_path):
+    for name, losses in {"good": (2.0, 1.0, 0.5), "diverged": (2.0, 9.0, 99.0)}.items():
+        rows = accuracies(*losses, column="global/loss")
+        write_run(tmp_path / name, choices={"algorithm": name}, rows=rows)
+    page = parse(render(Content(find_runs([tmp_path]))))
+    sections = {s.attributes["aria-labelledby"]: s for s in page.all("section")}
+    text = sections["costs-to-a-target"].text
+    assert "Costs until global/loss reaches 0.5" in text
+    assert "diverged - - -" in text and "good 2 4 s 4 MB" in text
+
+
+def test_the_training_loss_is_no_target(tmp_path):
+    write_run(tmp_path / "a", rows=accuracies(2.0, 1.0, 0.5, column="train/loss"))
+    page = parse(render(Content(find_runs([tmp_path]))))
+    found = {s.attributes["aria-labelledby"] for s in page.all("section")}
+    assert "curves" in found and "costs-to-a-target" not in found
 
 
 def test_a_sweep_and_every_run_of_it_leave_a_report(swept):

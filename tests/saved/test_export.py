@@ -8,6 +8,7 @@ from nets_to_export import conv_net
 from sklearn.datasets import load_digits
 from torch import nn
 
+from flfast import run as flfast_run
 from flfast.config.errors import ConfigError
 from flfast.datamodules.transforms import BatchTransform
 from flfast.export import export
@@ -62,10 +63,34 @@ def test_an_exported_program_reads_stored_examples(run_of, tmp_path, capsys, kin
     assert about["algorithm"] == name
     assert about["input_shape"] == '["batch", 1, 8, 8]'
     assert about["input_dtype"] == "uint8"
+    assert about["output"] == '["batch", 10]'
     assert about["normalisation"] == "divided by 255; minus [0.2873], divided by [0.3539]"
     printed = capsys.readouterr().out
     assert "largest difference of an output: " in printed
     assert f"weights: {words[0].replace('=', ' ') if words else 'server'}" in printed
+
+
+def test_a_language_model_has_outputs_for_every_token(tmp_path):
+    speakers = "\n".join(f"{name}:\nTo be or not to be, that is.\n" for name in "AB")
+    (tmp_path / "tinyshakespeare.txt").write_text(speakers, encoding="utf-8")
+    run = flfast_run(
+        *("data=shakespeare", f"data.root={tmp_path}", "data.tokenizer=words", "rounds=1"),
+        *(
+            "data.min_characters=1",
+            "data.sequence_length=4",
+            "model=transformer",
+            "model.layers=1",
+        ),
+        *("split.val=0", "optimized_metric=train/loss"),
+        *("engine=eager", "callbacks=quiet", "trainer.devices=1"),
+        folder=tmp_path / "run",
+    )
+    path = tmp_path / "model.pt2"
+    export([f"run={run.folder}", "format=torch", f"output={path}"])
+    program, about = load_torch(path)
+    words = len({"to", "be", "or", "not", ",", "that"})  # "is ." is the test set
+    assert json.loads(about["output"]) == ["batch", 4, words + 2]
+    assert program(torch.zeros(3, 4, dtype=torch.int64)).shape == (3, 4, words + 2)
 
 
 TRANSFORMS = {

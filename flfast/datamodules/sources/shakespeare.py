@@ -22,7 +22,7 @@ _CHOICES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None,
 def shakespeare(  # noqa: PLR0913 - one parameter an option
     *,
     root: str,
-    tokens: Literal["characters", "words"],
+    tokenizer: Literal["characters", "words"],
     vocabulary_size: Count,
     sequence_length: Count,
     min_characters: Count,
@@ -34,12 +34,13 @@ def shakespeare(  # noqa: PLR0913 - one parameter an option
     A speech is a line `SPEAKER:` and the lines up to the next empty one. Speeches of a speaker are
     joined with line breaks; the name is no part of them. The last part of each speaker's text is
     the speaker's own test set. The vocabulary is the sorted characters of the file, or the words
-    of the training sets, in small letters, most frequent ones first; see `WordVocabulary`.
+    of the training sets, in lower case, most frequent ones first; see `WordVocabulary`. The latter
+    depends on `min_characters` and `test_share`.
 
     Args:
         root: a text file, or a folder with `tinyshakespeare.txt`.
-        tokens: what a token is. Words are those of `words_of`; line breaks are none.
-        vocabulary_size: most tokens of words, with 0 for padding and 1 for unknown words.
+        tokenizer: what a token is. Words are those of `words_of`; line breaks are none.
+        vocabulary_size: most tokens of `words`, with 0 for padding and 1 for unknown words.
         sequence_length: tokens of one example.
         min_characters: speakers with fewer characters are left out, and those with fewer than 2
             tokens.
@@ -56,21 +57,22 @@ def shakespeare(  # noqa: PLR0913 - one parameter an option
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"data.root={path} is not a readable UTF-8 text: {error}") from None
     speeches = {name: "\n".join(lines) for name, lines in _by_speaker(content, path).items()}
-    split = _code_points if tokens == "characters" else _words
+    tokenize = _code_points if tokenizer == "characters" else _words
     long_enough = [speech for speech in speeches.values() if len(speech) >= min_characters]
-    kept = [found for found in map(split, long_enough) if len(found) >= 2]
+    kept = [found for found in map(tokenize, long_enough) if len(found) >= 2]
     if not kept:
         longest = max(map(len, speeches.values()), default=0)
         raise ValueError(
-            f"data.min_characters={min_characters} leaves none of the {len(speeches)} speakers of "
-            f"{path}; the longest text has {longest} characters, and 2 {tokens} are needed"
+            f"data.min_characters={min_characters} and data.tokenizer={tokenizer} leave none of "
+            f"the {len(speeches)} speakers of {path}; allowed: a smaller number, and texts of 2 "
+            f"tokens. The longest text has {longest} characters"
         )
     half = kept[_CHOICES[speakers]]
     if not half:
         raise ValueError(
             f"data.speakers={speakers} leaves none of {len(kept)}; allowed: all, even"
         )
-    if tokens == "characters":
+    if tokenizer == "characters":
         encode, vocabulary = _characters_of(content)
     else:
         encode, vocabulary = _frequent_words(kept, test_share=test_share, size=vocabulary_size)
@@ -82,7 +84,7 @@ def shakespeare(  # noqa: PLR0913 - one parameter an option
 
 
 def _characters_of(content: str) -> tuple[Callable[[np.ndarray], np.ndarray], tuple[str, ...]]:
-    """Numbers code points, and the text of every number."""
+    """An encoder of code points as tokens, and the text of every token."""
     known = np.unique(_code_points(content))
 
     def encode(points: np.ndarray) -> np.ndarray:
@@ -94,7 +96,7 @@ def _characters_of(content: str) -> tuple[Callable[[np.ndarray], np.ndarray], tu
 def _frequent_words(
     speeches: list[np.ndarray], *, test_share: float, size: int
 ) -> tuple[Callable[[np.ndarray], np.ndarray], tuple[str, ...]]:
-    """Numbers words by their frequency in the training sets, and the text of every number."""
+    """An encoder of words as tokens, by frequency in the training sets, and their texts."""
     training = (word for speech in speeches for word in split_by_time(speech, test_share)[0])
     known = make_vocabulary(None, words=training, size=size)
 

@@ -21,7 +21,7 @@ She speaks.
 NURSE:
 """
 SETTINGS = {
-    "tokens": "characters",
+    "tokenizer": "characters",
     "vocabulary_size": 100,
     "sequence_length": 8,
     "min_characters": 1,
@@ -63,10 +63,12 @@ def test_the_end_of_each_text_is_for_testing(root):
     assert not examples.is_test[examples.owner == 1].any()  # too short for a test
 
 
-def test_even_and_odd_speakers_are_halves_with_one_vocabulary(root):
-    whole = shakespeare(root=str(root), **SETTINGS)
+@pytest.mark.parametrize("tokenizer", ["characters", "words"])
+def test_even_and_odd_speakers_are_halves_with_one_vocabulary(root, tokenizer):
+    settings = SETTINGS | {"tokenizer": tokenizer}
+    whole = shakespeare(root=str(root), **settings)
     halves = [
-        shakespeare(root=str(root), **SETTINGS | {"speakers": name}) for name in ("even", "odd")
+        shakespeare(root=str(root), **settings | {"speakers": name}) for name in ("even", "odd")
     ]
     for place, half in enumerate(halves):
         assert half.vocabulary == whole.vocabulary
@@ -78,12 +80,14 @@ def test_even_and_odd_speakers_are_halves_with_one_vocabulary(root):
 def test_speakers_with_little_text_are_left_out(root):
     examples = shakespeare(root=str(root), **SETTINGS | {"min_characters": 7})
     assert examples.owner.max() == 0
-    with pytest.raises(ValueError, match=r"min_characters=99 leaves none of the 3 speakers .*62"):
+    with pytest.raises(
+        ValueError, match=r"min_characters=99 and .* leave none of the 3 speakers .*62"
+    ):
         shakespeare(root=str(root), **SETTINGS | {"min_characters": 99})
 
 
 def test_words_are_those_of_the_training_texts(root):
-    examples = shakespeare(root=str(root), **SETTINGS | {"tokens": "words", "test_share": 0.2})
+    examples = shakespeare(root=str(root), **SETTINGS | {"tokenizer": "words", "test_share": 0.2})
     own = examples.owner == 0
     assert text_of(examples, own & ~examples.is_test) == (
         " but soft ! what light through yonder window breaks ?"
@@ -95,7 +99,7 @@ def test_words_are_those_of_the_training_texts(root):
 
 
 def test_rare_words_are_unknown(root):
-    words = SETTINGS | {"tokens": "words", "vocabulary_size": 3}
+    words = SETTINGS | {"tokenizer": "words", "vocabulary_size": 3}
     examples = shakespeare(root=str(root), **words)
     assert examples.vocabulary == ("", " <unk>", " !")
     assert text_of(examples, examples.owner == 1) == " <unk> <unk> !"
@@ -103,8 +107,10 @@ def test_rare_words_are_unknown(root):
 
 def test_a_speaker_needs_two_words(tmp_path):
     (tmp_path / "tinyshakespeare.txt").write_text("A:\nAlas\n\nB:\n--- -\n")
-    with pytest.raises(ValueError, match=r"none of the 2 speakers .* 2 words are needed"):
-        shakespeare(root=str(tmp_path), **SETTINGS | {"tokens": "words"})
+    with pytest.raises(
+        ValueError, match=r"tokenizer=words leave none of the 2 speakers .* texts of 2 tokens"
+    ):
+        shakespeare(root=str(tmp_path), **SETTINGS | {"tokenizer": "words"})
 
 
 def test_the_root_may_be_the_file_with_windows_line_breaks(root, tmp_path):
@@ -120,7 +126,7 @@ def test_the_root_may_be_the_file_with_windows_line_breaks(root, tmp_path):
         (b"Once upon a time\n", r"line 1 is 'Once upon a time'; expected SPEAKER:"),
         (b"ROMEO:\nAy\n\nand then\n", r"line 4 is 'and then'; expected SPEAKER:"),
         (b"\xff\xfe\x00", "is not a readable UTF-8 text"),
-        (b"", "leaves none of the 0 speakers"),
+        (b"", "leave none of the 0 speakers"),
     ],
 )
 def test_other_texts_are_refused(tmp_path, content, message):
