@@ -191,13 +191,13 @@ def write_idx(path, array):
 
 @pytest.fixture
 def small_files(tmp_path):
-    """A small MNIST in the original file format, and a play of four speakers."""
+    """A small MNIST in the original file format, and a play of twelve speakers."""
     rng = np.random.default_rng(0)
     for name, num in (("train", 1200), ("t10k", 100)):
         raw = tmp_path / "data" / "MNIST" / "raw"
         write_idx(raw / f"{name}-images-idx3-ubyte", rng.integers(0, 256, (num, 28, 28)))
         write_idx(raw / f"{name}-labels-idx1-ubyte", np.arange(num) % 10)
-    play = (f"SPEAKER {k}:\n{'To be, or not to be: ' * 80}" for k in range(4))
+    play = (f"SPEAKER {k}:\n{'To be, or not to be: ' * 80}" for k in range(12))
     (tmp_path / "data" / "tinyshakespeare.txt").write_text("\n\n".join(play))
     return tmp_path / "data"
 
