@@ -61,8 +61,10 @@ def make_model(
         num_tokens: size of the vocabulary.
     """
     task = task or ("language" if name in TOKENS else "classification")
+    config = OmegaConf.load(FOLDER / f"{name}.yaml")
+    config.pop("defaults", None)  # of other groups
     made = instantiate(
-        OmegaConf.load(FOLDER / f"{name}.yaml"),
+        config,
         **(SMALL.get(name, {}) if options is None else options),
     )
     seed_torch(seed, "initial weights")

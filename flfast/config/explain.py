@@ -105,7 +105,8 @@ def _has(path: Path, key: str) -> bool:
 def _known_keys(arguments: Sequence[str], conf: str) -> list[str]:
     """Keys of the config that the command line's groups compose."""
     groups = {path.name for path in Path(conf).iterdir() if path.is_dir()}
-    chosen = [arg for arg in arguments if arg.partition("=")[0] in groups and "," not in arg]
+    pairs = [arg for arg in arguments if "=" in arg and "," not in arg]
+    chosen = [pair for pair in pairs if pair.partition("=")[0] in groups]
     folders = [value for flag, value in pairwise(arguments) if flag in {"--config-dir", "-cd"}]
     search = [f"hydra.searchpath=[{','.join(f'file://{Path(f).absolute()}' for f in folders)}]"]
     try:

@@ -157,7 +157,7 @@ def test_a_run_on_plays_trains_speakers_and_ends_with_text(tmp_path, flfast_run,
     path.write_text("\n\n".join(speeches * 8), encoding="utf-8")
     words = (
         *("data=shakespeare", f"data.root={path}", "data.sequence_length=16", "model=lstm"),
-        *("model.hidden=8", "model.layers=1", "rounds=3", "optimizer.lr=2.0", "callbacks=none"),
+        *("model.hidden=8", "model.layers=1", "rounds=3", "optimizer.lr=0.05", "callbacks=none"),
         "+callbacks.text_samples._target_=flfast.callbacks.text_samples.TextSamples",
         *("+callbacks.text_samples.num_samples=1", "+callbacks.text_samples.num_tokens=12"),
         "+callbacks.text_samples.temperature=0.1",

@@ -4,6 +4,7 @@ from importlib.util import find_spec
 from itertools import zip_longest
 
 from hydra import compose, initialize_config_dir
+from models_by_name import TOKENS
 from omegaconf import OmegaConf
 
 from flfast.config.check import check
@@ -48,6 +49,24 @@ def test_every_option_of_every_group_composes(root):
     with initialize_config_dir(version_base="1.3", config_dir=CONF):
         for overrides in zip_longest(*options.values()):
             compose("config", overrides=list(filter(None, overrides)))
+
+
+def test_a_choice_of_a_model_or_of_data_gives_way_to_that_of_the_user():
+    def chosen(*overrides):
+        config = compose("config", overrides=list(overrides))
+        return [config[group]["_target_"].split(".")[-1] for group in ("optimizer", "partition")]
+
+    with initialize_config_dir(version_base="1.3", config_dir=CONF):
+        assert chosen() == ["SGD", "dirichlet"]
+        assert chosen("data=shakespeare") == ["SGD", "natural"]
+        for name in TOKENS:
+            assert chosen(f"model={name}") == ["Adam", "dirichlet"]
+        assert chosen("model=lstm", "optimizer=sgd", "data=shakespeare", "partition=iid") == [
+            "SGD",
+            "iid",
+        ]
+        assert chosen("experiment=reddi_shakespeare_words")[0] == "SGD"
+        assert chosen("experiment=shakespeare_base")[0] == "AdamW"
 
 
 def test_only_searches_set_hydras_mode(root):
