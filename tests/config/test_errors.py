@@ -144,6 +144,11 @@ BEFORE_TORCH = {
     ("faults=simulated", "faults.corruption=worse"): "corruption=worse: must be 'not_finite'",
     ("pace.deadline=0",): "pace.deadline=0: must be greater than 0",
     ("upload_clip_norm=0",): "upload_clip_norm=0: must be greater than 0",
+    (
+        *("--cfg", "job", "-p", "optimizer"),
+        "model=lstm",
+        "optimizer.momentum=0.5",
+    ): "unknown key optimizer.momentum; it belongs to optimizer=sgd",
 }
 
 if find_spec("mlflow") is None:
@@ -167,6 +172,7 @@ BY_COMMAND = {
     ("strategy=dpp",),
     ("init_from=nowhere.pt",),
     ("logger=mlflow",),
+    ("--cfg", "job", "-p", "optimizer", "model=lstm", "optimizer.momentum=0.5"),
     ("schedule.phases=[{from: 0, overrides: []}]",),
     ("schedule.phases=[{from: 2, overrides: []}, {from: 2, overrides: []}]",),
 }
