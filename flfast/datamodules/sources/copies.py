@@ -5,6 +5,7 @@ rotated by an angle: Ghosh, Chung, Yin, Ramchandran, NeurIPS 2020, section 6, wi
 https://arxiv.org/abs/2006.04088
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -35,9 +36,13 @@ def copies(
         seed: the run's seed, on which the division depends.
 
     Raises:
-        ValueError: if a client would have no training example.
+        ValueError: if the dataset cannot be read, or a client would have no training example.
     """
-    one = call_with(source, seed=seed)
+    try:
+        one = call_with(source, seed=seed)
+    except ValueError as error:
+        # A source names its options as `data.root`, which is `data.source.root` here.
+        raise ValueError(re.sub(r"\bdata\.(?=\w)", "data.source.", str(error))) from error
     is_test = np.zeros(len(one.targets), bool) if one.is_test is None else one.is_test
     fewest = int((~is_test).sum()) // -(-num_clients // num_copies)
     if num_clients < num_copies or not fewest:

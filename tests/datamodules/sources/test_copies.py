@@ -12,6 +12,7 @@ from flfast.datamodules.partitions.natural import natural
 from flfast.datamodules.shifts.rotation import rotation
 from flfast.datamodules.sources.copies import copies
 from flfast.datamodules.sources.digits import digits
+from flfast.datamodules.sources.mnist import mnist
 
 DIGITS = partial(digits, test_fraction=0.2, mean=[0.0], std=[1.0])
 
@@ -31,6 +32,12 @@ def test_every_copy_is_whole_and_divided_evenly_among_its_own_clients(
         sizes = np.bincount(made.owner[part], minlength=num_clients)
         for number in range(num_copies):
             assert np.ptp(sizes[number::num_copies]) <= 1
+
+
+def test_a_dataset_that_cannot_be_read_is_named_by_its_key(tmp_path):
+    source = partial(mnist, root=str(tmp_path), download=False, mean=[0.0], std=[1.0])
+    with pytest.raises(ValueError, match=r"^data\.source\.root=.*set data\.source\.download=true"):
+        copies(source=source, num_copies=4, num_clients=8, seed=0)
 
 
 def test_a_client_without_examples_is_refused():
