@@ -59,31 +59,25 @@ class Case(NamedTuple):
     """A way to run, and how often to kill it.
 
     Attributes:
-        algorithm: as in `algorithm=`.
-        engine: as in `engine=`.
-        strategy: key of `STRATEGIES`.
+        overrides: of the command, beside those that all cases have.
         rounds: of the run, several a kill.
         kills: how many.
-        client_states: as in `client_states=`.
-        pace: key of `PACES`.
+        strategy: key of `STRATEGIES`.
+        sweep: whether the command is a sweep.
     """
 
-    algorithm: str
-    engine: str
-    strategy: str
+    overrides: tuple[str, ...]
     rounds: int
     kills: int
-    client_states: str = "auto"
-    pace: str = "sync"
+    strategy: str = "single"
+    sweep: bool = False
 
-    def overrides(self, folder: Path) -> list[str]:
+    def words(self, folder: Path) -> list[str]:
         """Words of the command line."""
-        own = (f"algorithm={self.algorithm}", f"engine={self.engine}", f"rounds={self.rounds}")
         strategy = [*STRATEGIES[self.strategy]]
         strategy += [f"strategy.max_restarts={self.kills}"] if self.strategy == "ddp" else []
-        states = f"client_states={self.client_states}"
-        pace = PACES[self.pace]
-        return [*_OVERRIDES, *own, *strategy, states, *pace, f"hydra.run.dir={folder}"]
+        where = ["-m", f"hydra.sweep.dir={folder}"] if self.sweep else [f"hydra.run.dir={folder}"]
+        return [*_OVERRIDES, *strategy, f"rounds={self.rounds}", *self.overrides, *where]
 
 
 class Outcome(NamedTuple):
@@ -130,16 +124,18 @@ def main() -> None:
         options.paces,
     )
     for algorithm, engine, strategy, states, pace in ways:
-        case = Case(algorithm, engine, strategy, 10 * options.kills, options.kills, states, pace)
+        words = (f"algorithm={algorithm}", f"engine={engine}", f"client_states={states}")
+        case = Case((*words, *PACES[pace]), 10 * options.kills, options.kills, strategy)
         with tempfile.TemporaryDirectory() as folder:
             outcomes.append(tried(case, Path(folder), seed=options.seed))
         name = f"{algorithm} {engine} {strategy} {states} {pace}"
-        _say(f"{name:36} {_described(outcomes[-1:])}")
-    _say(f"all: {_described(outcomes)}")
+        _say(f"{name:36} {described(outcomes[-1:])}")
+    _say(f"all: {described(outcomes)}")
     sys.exit(sum(not outcome.clean for outcome in outcomes))
 
 
-def _described(outcomes: list[Outcome]) -> str:
+def described(outcomes: list[Outcome]) -> str:
+    """Kills by member, and what was wrong, in a line."""
     killed: Counter[str] = sum((outcome.killed for outcome in outcomes), Counter())
     members = ", ".join(f"{num} of a {name}" for name, num in sorted(killed.items()))
     different = [name for outcome in outcomes for name in outcome.different]
@@ -168,11 +164,11 @@ def tried(case: Case, folder: Path, *, seed: int) -> Outcome:
             and where it hangs.
     """
     whole, killed, said = folder / "whole", folder / "killed", folder / "said"
-    _ended(_started(case.overrides(whole), said), said)
+    _ended(_started(case.words(whole), said), said)
     members: Counter[str] = Counter()
     seen: set[psutil.Process] = set()
     rng = random.Random(f"{seed} {case}")
-    command = [*case.overrides(killed), "resume=auto"]
+    command = [*case.words(killed), "resume=auto"]
     process = _started(command, said)
     for _ in range(case.kills):
         if not process.is_alive():
@@ -222,7 +218,7 @@ def _wait_a_moment(process: Any, folder: Path, rng: random.Random) -> None:
         _check_alive(process, end)
         time.sleep(0.002)
     if rng.random() < 0.3:
-        while not any(folder.glob("checkpoints/*.part")) and time.monotonic() < end:
+        while not any(folder.rglob("checkpoints/*.part")) and time.monotonic() < end:
             if not process.is_alive() or time.perf_counter() - begun > 10:
                 break
         return
@@ -231,8 +227,7 @@ def _wait_a_moment(process: Any, folder: Path, rng: random.Random) -> None:
 
 
 def _num_rows(folder: Path) -> int:
-    table = folder / TABLES[0]
-    return table.read_text().count("\n") if table.exists() else 0
+    return sum(table.read_text().count("\n") for table in folder.rglob(TABLES[0]))
 
 
 def _check_alive(process: Any, end: float) -> None:
@@ -273,8 +268,9 @@ def _different(whole: Path, killed: Path) -> Iterator[str]:
         left, right = (torch.load(run / name, weights_only=True) for run in (whole, killed))
         if not _same(_timeless(left), _timeless(right)):
             yield name
-    for name in TABLES:
-        if _rows(whole / name) != _rows(killed / name):
+    for path in sorted(path for name in TABLES for path in whole.rglob(name)):
+        name = str(path.relative_to(whole))
+        if _rows(path) != _rows(killed / name):
             yield name
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.kills import Case, tried
+from benchmarks.kills import PACES, Case, tried
 
 
 @pytest.mark.slow
@@ -19,7 +19,8 @@ def test_a_run_that_is_killed_ends_as_if_it_had_not_been(
     tmp_path, algorithm, engine, strategy, states, pace
 ):
     """Server, states, rows to the last bit, whichever process dies."""
-    case = Case(algorithm, engine, strategy, rounds=15, kills=2, client_states=states, pace=pace)
+    words = (f"algorithm={algorithm}", f"engine={engine}", f"client_states={states}")
+    case = Case((*words, *PACES[pace]), rounds=15, kills=2, strategy=strategy)
     outcome = tried(case, tmp_path, seed=0)
     assert outcome.clean, outcome
     assert outcome.killed.total() == 2

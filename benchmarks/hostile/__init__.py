@@ -1,0 +1,1 @@
+"""Odd options, damaged data, kills, and configs that name commands: a campaign."""
