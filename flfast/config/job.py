@@ -75,6 +75,26 @@ class HydraJob:
         self._fill(config, OmegaConf.to_container(config, resolve=False))
         return config
 
+    def write_settings(self) -> None:
+        """Write `.hydra/`, as Hydra does, which makes the folder one of this run.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        place = self.folder / ".hydra"
+        place.mkdir(parents=True, exist_ok=True)
+        config = without_hydra(deepcopy(self.hydra))
+        self.own.put_into(config)
+        nodes = {
+            "config": config,
+            "overrides": OmegaConf.create(list(self.overrides)),
+            "hydra": OmegaConf.masked_copy(self.hydra, "hydra"),  # the last one: `SETTINGS`
+        }
+        for name, node in nodes.items():
+            part = place / f"{name}.yaml.part"
+            part.write_text(OmegaConf.to_yaml(node), encoding="utf-8")
+            part.replace(place / f"{name}.yaml")
+
     def _fill(self, node: Any, raw: Any) -> None:
         for key, value in raw.items() if isinstance(raw, dict) else enumerate(raw):
             if isinstance(value, (dict, list)):

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,19 +11,23 @@ from typing import Any, NamedTuple
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from flfast.callbacks.screen import cell
+from flfast.config.composition import CONF
 from flfast.config.errors import ConfigError
+from flfast.config.explain import explain
 from flfast.config.job import typed_overrides
 from flfast.messages import one_line
 from flfast.results.durations import readable
 from flfast.results.history import last_value
-from flfast.results.runs import FAILED_MARK
+from flfast.results.outcome import RESULT, outcome
 from flfast.results.sweep import read_jobs
-from flfast.sweeps.finished import RESULT
+from flfast.sweeps.job_folders import check_jobs, record_failure
 
 log = logging.getLogger(__name__)
 
@@ -34,15 +39,22 @@ class SweepProgress(Callback):
     """
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Note when the sweep starts, how many jobs it has, and what differs between them."""
+        """Check the jobs' folders; note how many jobs there are, and what differs between them."""
+        try:
+            check_jobs(config)
+        except (ConfigError, HydraException, OmegaConfBaseException) as error:
+            # Hydra turns exceptions of callbacks into warnings, except this one.
+            sys.exit(explain(error, conf=CONF))
         self._started, self._space = time.time(), read_space(config)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         """Log the line of a job; a single run has none."""
         if config.hydra.mode != RunMode.MULTIRUN:
             return
-        self.show(config, job_return)
         error = job_return._return_value  # noqa: SLF001 - return_value raises it
+        if job_return.status == JobStatus.FAILED:
+            record_failure(config, error)
+        self.show(config, job_return)
         if job_return.status == JobStatus.FAILED and not isinstance(error, (ConfigError, OSError)):
             log.error("traceback of job %s:", config.hydra.job.num, exc_info=error)
 
@@ -62,16 +74,16 @@ class SweepProgress(Callback):
         total = self._space.num_jobs
         if total is None:
             return ""
-        done = {path.parent: path.stat().st_mtime for path in sweep_dir.rglob(RESULT)}
-        marks = sweep_dir.rglob(f".hydra/{FAILED_MARK}")
-        failed = {path.parents[1]: path.stat().st_mtime for path in marks}
-        # A mark of an earlier start is of a job that will run again.
-        failed = {folder: when for folder, when in failed.items() if when >= self._started}
-        ended = sum(when >= self._started for when in (done | failed).values())
-        left = max(total - len(done | failed), 0)
-        seconds = left * (time.time() - self._started) / max(ended, 1)
+        ended: dict[str, list[float]] = {"finished": [], "failed": []}
+        for path in sweep_dir.rglob(RESULT):
+            ended.get(outcome(path.parent), []).append(path.stat().st_mtime)
+        # A failure of an earlier start is of a job that will run again.
+        times = [*ended["finished"], *(t for t in ended["failed"] if t >= self._started)]
+        now = sum(when >= self._started for when in times)
+        left = max(total - len(times), 0)
+        seconds = left * (time.time() - self._started) / max(now, 1)
         text = f", {left} of {total} jobs left"
-        return f"{text}, about {readable(seconds)}" if left and ended else text
+        return f"{text}, about {readable(seconds)}" if left and now else text
 
 
 def shown_result(folder: Path, keys: Sequence[str]) -> str:
