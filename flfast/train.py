@@ -35,7 +35,7 @@ log = logging.getLogger("flfast.train")  # as `python -m`, too
 @hydra.main(version_base=VERSION_BASE, config_path=CONF, config_name="config")
 def _run(config: DictConfig) -> float | None:
     composed: Any = HydraConfig.instance().cfg  # the only use of Hydra's globals
-    job = HydraJob.of(composed)
+    job = HydraJob.of(composed, config)
     config = job.fill(config)
     check(config)
     phases = compose_phases(config, job.compose)

@@ -37,3 +37,10 @@ class Ending(Callback):
 
 def no_model():
     raise RuntimeError("a model with a mistake")
+
+
+class InTheWay(Callback):
+    """Puts a file where the folder of checkpoints has to be."""
+
+    def on_run_start(self, federation):
+        (federation.run_dir / "checkpoints").write_text("in the way")

@@ -114,8 +114,8 @@ def _run(composed: DictConfig, own: Own, folder: str | Path | None) -> Run:
     place = Path(composed.hydra.run.dir).absolute()
     with hold_folder(place, key="folder"):
         composed.hydra.runtime.output_dir = str(place)
-        job = HydraJob.of(composed, own)
-        config = job.fill(without_hydra(deepcopy(composed)))
+        job = HydraJob.of(composed, without_hydra(deepcopy(composed)), own)
+        config = job.fill(job.given)
         try:
             phases = compose_phases(config, job.compose)
         except HydraException as error:
@@ -199,7 +199,8 @@ def _check_word(word: object) -> None:
 
 
 def _checked(composed: DictConfig, own: Own) -> DictConfig:
-    config = HydraJob.of(composed, own).fill(without_hydra(deepcopy(composed)))
+    given = without_hydra(deepcopy(composed))
+    config = HydraJob.of(composed, given, own).fill(given)
     check(config)
     return config
 

@@ -118,7 +118,8 @@ def _job_table(jobs: Sequence[Job], target: Target | None) -> Table:
         cells = [cell(metric, found[metric]) for metric in metrics]
         rounds = f"{found['rounds']:.0f}" if job.history else "-"
         seconds = f"{found['seconds']:.1f} s"
-        time = seconds if job.counts else Text(job.outcome, style="bold red")
+        lost = "no numbers" if job.outcome == "finished" else job.outcome
+        time = seconds if job.counts else Text(lost, style="bold red")
         table.add_row(f"{job.num}", *words, *cells, *_target_cells([job], target), rounds, time)
     return table
 

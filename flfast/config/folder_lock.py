@@ -45,7 +45,7 @@ class FolderLock:
 
     def __init__(self, folder: Path, *, key: str, made: list[Path] | None = None) -> None:
         self.folder, self._key = folder, key
-        self._made = missing_folders(folder) if made is None else made
+        self._made = made or []
         self._settings = _identity(folder / SETTINGS)
         try:
             self._file = self._locked()
@@ -96,6 +96,7 @@ class FolderLock:
         """The lock's file, locked."""
         end = time.monotonic() + PATIENCE_S
         while True:
+            self._made = missing_folders(self.folder) or self._made
             self.folder.mkdir(parents=True, exist_ok=True)
             file = (self.folder / LOCK).open("a+", encoding="utf-8")
             try:

@@ -34,6 +34,7 @@ class HydraJob:
         choices: option of each group, such as `{"model": "mlp"}`.
         hydra: a config with Hydra's own node `hydra`: logging, config sources, and what
             `${hydra:...}` stands for.
+        given: the run's config as it was composed, `${...}` unresolved.
         own: objects of a Python program in place of what the config names.
     """
 
@@ -41,17 +42,25 @@ class HydraJob:
     overrides: tuple[str, ...]
     choices: Mapping[str, str]
     hydra: DictConfig
+    given: DictConfig
     own: Own = NOTHING
 
     @classmethod
-    def of(cls, composed: DictConfig, own: Own = NOTHING) -> "HydraJob":
-        """The job of a composed config whose `hydra.runtime.output_dir` is set."""
+    def of(cls, composed: DictConfig, given: DictConfig, own: Own = NOTHING) -> "HydraJob":
+        """The job of a composed config whose `hydra.runtime.output_dir` is set.
+
+        Args:
+            composed: has Hydra's own node.
+            given: the config without that node, as Hydra passes it to a job.
+            own: objects of a Python program.
+        """
         hydra = composed.hydra
         return cls(
             Path(hydra.runtime.output_dir).absolute(),
             tuple(typed_overrides(composed)),
             dict(hydra.runtime.choices),
             composed,
+            given,
             own,
         )
 
@@ -83,7 +92,7 @@ class HydraJob:
         """
         place = self.folder / ".hydra"
         place.mkdir(parents=True, exist_ok=True)
-        config = without_hydra(deepcopy(self.hydra))
+        config = deepcopy(self.given)
         self.own.put_into(config)
         nodes = {
             "config": config,

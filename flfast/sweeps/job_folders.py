@@ -1,5 +1,6 @@
 """The folders of a sweep's jobs: refused before the first job, marked after one. Torch-free."""
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,11 +8,17 @@ from typing import Any, NamedTuple
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from flfast.config.check import check
-from flfast.config.composition import sources_of, without_hydra
+from flfast.config.composition import CONF, sources_of, without_hydra
 from flfast.config.errors import ConfigError
+from flfast.config.explain import explain
 from flfast.config.job import HydraJob, typed_overrides
 from flfast.config.phases import compose_phases
 from flfast.config.resume_check import check_folder, finished_before, plain_config
@@ -20,6 +27,23 @@ from flfast.results.outcome import Result, holds_run, read_result, write_result
 
 GO_ON = "to go on with the sweep, repeat the command with: resume=auto hydra.sweep.dir=%s"
 """What a sweep that is stopped says, for its folder."""
+
+
+class JobFolders(Callback):
+    """Hydra's callback that checks the folders of a sweep's jobs, and marks those that failed."""
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """Refuse the sweep before Hydra writes into its folder."""
+        try:
+            check_jobs(config)
+        except (ConfigError, HydraException, OmegaConfBaseException) as error:
+            # Hydra turns exceptions of callbacks into warnings, except this one.
+            sys.exit(explain(error, conf=CONF))
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
+        """Record why a job failed before its run was accepted; the run itself cannot."""
+        if config.hydra.mode == RunMode.MULTIRUN and job_return.status == JobStatus.FAILED:
+            record_failure(config, job_return._return_value)  # noqa: SLF001 - return_value raises
 
 
 class JobConfig(NamedTuple):
@@ -96,8 +120,8 @@ def _overrides(sweep: DictConfig, loader: ConfigLoaderImpl) -> list[list[str]]:
 
 
 def _check_job(job: JobConfig, setting: str) -> None:
-    hydra_job = HydraJob.of(job.config)
-    config = hydra_job.fill(without_hydra(job.config.copy()))
+    hydra_job = HydraJob.of(job.config, without_hydra(job.config.copy()))
+    config = hydra_job.fill(hydra_job.given)
     check(config)
     config = compose_phases(config, hydra_job.compose)[0].config
     if finished_before(config, job.folder) is None:
@@ -112,12 +136,12 @@ def record_failure(config: DictConfig, error: BaseException, *, died: bool = Fal
         error: that ended it.
         died: whether its process did, which then could not say so itself.
     """
-    job = HydraJob.of(config)
+    job = HydraJob.of(config, without_hydra(config.copy()))
     said: Result | None = read_result(job.folder)
     if died and said is not None and said.outcome == "running":
         write_result(job.folder, said._replace(outcome="failed", error=one_line(error)))
     elif not holds_run(job.folder):
-        plain: Any = plain_config(job.fill(without_hydra(config.copy())))
+        plain: Any = plain_config(job.fill(job.given))
         job.folder.mkdir(parents=True, exist_ok=True)
         write_result(job.folder, Result("failed", plain, error=one_line(error)))
         job.write_settings()

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,23 +10,18 @@ from typing import Any, NamedTuple
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from flfast.callbacks.screen import cell
-from flfast.config.composition import CONF
 from flfast.config.errors import ConfigError
-from flfast.config.explain import explain
 from flfast.config.job import typed_overrides
 from flfast.messages import one_line
 from flfast.results.durations import readable
 from flfast.results.history import last_value
 from flfast.results.outcome import RESULT, outcome
 from flfast.results.sweep import read_jobs
-from flfast.sweeps.job_folders import check_jobs, record_failure
 
 log = logging.getLogger(__name__)
 
@@ -39,22 +33,15 @@ class SweepProgress(Callback):
     """
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Check the jobs' folders; note how many jobs there are, and what differs between them."""
-        try:
-            check_jobs(config)
-        except (ConfigError, HydraException, OmegaConfBaseException) as error:
-            # Hydra turns exceptions of callbacks into warnings, except this one.
-            sys.exit(explain(error, conf=CONF))
+        """Note when the sweep starts, how many jobs it has, and what differs between them."""
         self._started, self._space = time.time(), read_space(config)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         """Log the line of a job; a single run has none."""
         if config.hydra.mode != RunMode.MULTIRUN:
             return
-        error = job_return._return_value  # noqa: SLF001 - return_value raises it
-        if job_return.status == JobStatus.FAILED:
-            record_failure(config, error)
         self.show(config, job_return)
+        error = job_return._return_value  # noqa: SLF001 - return_value raises it
         if job_return.status == JobStatus.FAILED and not isinstance(error, (ConfigError, OSError)):
             log.error("traceback of job %s:", config.hydra.job.num, exc_info=error)
 
