@@ -27,7 +27,7 @@ GOAL = 0.9
 
 def table(jobs: Sequence[Job]) -> str:
     """A row for each algorithm, the most accurate first."""
-    groups = [part for part in group_by_settings(jobs).values() if not part[0].failed]
+    groups = [part for part in group_by_settings(jobs).values() if part[0].counts]
     groups.sort(key=lambda part: -_mean(part, f"{best_view(part)}/accuracy"))
     lines = [HEAD, ["---"] * len(HEAD), *map(_row, groups)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

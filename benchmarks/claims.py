@@ -54,7 +54,7 @@ def table(jobs: Sequence[Job], columns: dict[str, tuple[Measure, str]]) -> str:
 
     A measure that is not finite for one of the seeds says for how many it is.
     """
-    groups = [part for part in group_by_settings(jobs).values() if not part[0].failed]
+    groups = [part for part in group_by_settings(jobs).values() if part[0].counts]
     differ = [key for key in varying_keys(jobs) if key != "seed"]
     lines = [[*differ, "seeds", *columns]]
     lines.append(["---"] * len(lines[0]))

@@ -89,7 +89,7 @@ def _panel(axes: Axes, found: Matrix, title: str, colours: str) -> None:
 
 def main(sweep: Path, picture: Path | None) -> None:
     """Print the tables, and draw the picture."""
-    jobs = [job for job in read_jobs(sweep) if not job.failed]
+    jobs = [job for job in read_jobs(sweep) if job.counts]
     matrices = {column: matrix(jobs, column) for column in PANELS}
     matrices = {column: found for column, found in matrices.items() if found.attacks}
     for column, found in matrices.items():

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import traceback
+from functools import partial
 from typing import Any
 
 import hydra
@@ -24,9 +25,9 @@ from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.job import HydraJob
 from flfast.config.phases import Phase, compose_phases
-from flfast.config.resume_check import check_resume
-from flfast.config.run_folder import locked_folder, release_folders
-from flfast.sweeps.finished import GO_ON, finished_result, remove_result, write_result
+from flfast.config.resume_check import check_folder, finished_before
+from flfast.config.run_folder import locked_folder, recorded, release_folders
+from flfast.sweeps.job_folders import GO_ON
 
 log = logging.getLogger("flfast.train")  # as `python -m`, too
 
@@ -34,33 +35,24 @@ log = logging.getLogger("flfast.train")  # as `python -m`, too
 @hydra.main(version_base=VERSION_BASE, config_path=CONF, config_name="config")
 def _run(config: DictConfig) -> float | None:
     composed: Any = HydraConfig.instance().cfg  # the only use of Hydra's globals
-    job = HydraJob.of(composed)
+    job = HydraJob.of(composed, config)
     config = job.fill(config)
     check(config)
     phases = compose_phases(config, job.compose)
-    if composed.hydra.mode == RunMode.MULTIRUN:
-        return _run_job(phases, job, composed.hydra.sweep.dir)
-    check_resume(phases[0].config, job.folder)
-    return _train(phases, job)
-
-
-def _run_job(phases: list[Phase], job: HydraJob, sweep_dir: str) -> float | None:
-    """Run a job of a sweep, unless a sweep that is resumed has finished it."""
-    config, folder = phases[0].config, job.folder
-    if config.resume == "auto" and not _shares_world():
-        result = finished_result(folder, config)
-        if result is not None:
-            log.info("%s: finished before", folder)
-            return result.value
-    check_resume(config, folder, setting=f"hydra.sweep.dir={sweep_dir}")
-    remove_result(folder)
+    multirun = composed.hydra.mode == RunMode.MULTIRUN
+    place = f"hydra.sweep.dir={composed.hydra.sweep.dir}" if multirun else None
+    config = phases[0].config
+    before = None if _shares_world() else finished_before(config, job.folder)
+    if before is not None:
+        log.info("%s: finished before", job.folder)
+        return before.value
+    check_folder(config, job.folder, setting=place)
     try:
-        value = _train(phases, job)
+        return recorded(job.folder, partial(_train, phases, job))
     except StoppedError:
-        log.warning(GO_ON, sweep_dir)
+        if multirun:
+            log.warning(GO_ON, composed.hydra.sweep.dir)
         raise
-    write_result(folder, config, value)
-    return value
 
 
 def _train(phases: list[Phase], job: HydraJob) -> float | None:
@@ -70,7 +62,7 @@ def _train(phases: list[Phase], job: HydraJob) -> float | None:
 
 
 def _shares_world() -> bool:
-    """Whether torchrun or srun started other ranks, which do not see that a job has finished."""
+    """Whether torchrun or srun started other ranks, which have to hear that the run finished."""
     sizes = (os.environ.get(name, "1") for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
     return any(int(size) > 1 for size in sizes)
 

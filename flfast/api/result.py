@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
 from flfast.results.columns import CLIENT_EVALUATION
+from flfast.results.outcome import Outcome, outcome
 from flfast.results.table import read_rows
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
+
+    @property
+    def outcome(self) -> Outcome:
+        """`finished`, or what else has become of the run; read anew each time."""
+        return outcome(self.folder)
 
     @cached_property
     def history(self) -> Any:

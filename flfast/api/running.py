@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,8 @@ from flfast.config.explain import message
 from flfast.config.job import HydraJob
 from flfast.config.own import GROUPS, NOTHING, Own
 from flfast.config.phases import Phase, compose_phases
-from flfast.config.resume_check import check_resume
-from flfast.config.run_folder import hold_folder
+from flfast.config.resume_check import check_folder, finished_before
+from flfast.config.run_folder import hold_folder, recorded
 
 if TYPE_CHECKING:
     from torch import nn
@@ -113,15 +114,16 @@ def _run(composed: DictConfig, own: Own, folder: str | Path | None) -> Run:
     place = Path(composed.hydra.run.dir).absolute()
     with hold_folder(place, key="folder"):
         composed.hydra.runtime.output_dir = str(place)
-        job = HydraJob.of(composed, own)
-        config = job.fill(without_hydra(deepcopy(composed)))
+        job = HydraJob.of(composed, without_hydra(deepcopy(composed)), own)
+        config = job.fill(job.given)
         try:
             phases = compose_phases(config, job.compose)
         except HydraException as error:
             raise ConfigError(message(error, job.overrides, conf=CONF)) from None
-        check_resume(phases[0].config, place, setting=f"folder={place}")
-        _write(job)
-        _start(phases, job)
+        config = phases[0].config
+        if finished_before(config, place) is None:
+            check_folder(config, place, setting=f"folder={place}")
+            _start(phases, job)
     return Run(place, own)
 
 
@@ -131,7 +133,7 @@ def _start(phases: list[Phase], job: HydraJob) -> None:
 
     with session(job):
         try:
-            launch(phases, job, second="raise")
+            recorded(job.folder, partial(launch, phases, job, second="raise"))
         except StoppedError:
             raise RunStopped(
                 f"the run was stopped and can go on: flfast.run(..., 'resume=auto', "
@@ -197,7 +199,8 @@ def _check_word(word: object) -> None:
 
 
 def _checked(composed: DictConfig, own: Own) -> DictConfig:
-    config = HydraJob.of(composed, own).fill(without_hydra(deepcopy(composed)))
+    given = without_hydra(deepcopy(composed))
+    config = HydraJob.of(composed, given, own).fill(given)
     check(config)
     return config
 
@@ -224,18 +227,3 @@ def _refuse_options(own: Own, overrides: Sequence[str]) -> None:
                 f"{word}: flfast.run has {group}=, too; allowed: one of the two, and options "
                 f"such as {group}.NAME without an object only"
             )
-
-
-def _write(job: HydraJob) -> None:
-    """Write `.hydra/`, as Hydra does."""
-    place = job.folder / ".hydra"
-    place.mkdir(parents=True, exist_ok=True)
-    config = without_hydra(deepcopy(job.hydra))
-    job.own.put_into(config)
-    nodes = {
-        "config": config,
-        "hydra": OmegaConf.masked_copy(job.hydra, "hydra"),
-        "overrides": OmegaConf.create(list(job.overrides)),
-    }
-    for name, node in nodes.items():
-        (place / f"{name}.yaml").write_text(OmegaConf.to_yaml(node), encoding="utf-8")

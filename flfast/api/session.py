@@ -52,7 +52,8 @@ def _logging(job: HydraJob) -> Iterator[None]:
         handler.addFilter(wanted)
     if not others:
         handlers.append(logging.StreamHandler(sys.stdout))
-    handlers.append(logging.FileHandler(job.folder / f"{hydra.job.name}.log", encoding="utf-8"))
+    log = job.folder / f"{hydra.job.name}.log"
+    handlers.append(logging.FileHandler(log, encoding="utf-8", delay=True))
     for handler in handlers:
         handler.setFormatter(logging.Formatter(hydra.job_logging.formatters.simple.format))
         root.addHandler(handler)

@@ -11,20 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
-from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.table import Table
 from rich.text import Text
 
 from flfast.callbacks.comparison_figure import draw_comparison
 from flfast.callbacks.screen import cell, empty_table, screen
-from flfast.messages import one_line
 from flfast.report.page import report_or_warn
 from flfast.results.criterion import shown_columns
 from flfast.results.durations import readable
-from flfast.results.runs import FAILED_MARK
 from flfast.results.sweep import (
     METRICS,
     Job,
@@ -51,16 +47,6 @@ class SweepComparison(Callback):
         self._report = partial(write_comparison, Path(config.hydra.sweep.dir).absolute())
         atexit.register(self._report)
 
-    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Mark a failed job on the disk: this may be another process than the sweep's."""
-        if config.hydra.mode == RunMode.MULTIRUN:
-            mark = Path(config.hydra.runtime.output_dir) / config.hydra.output_subdir / FAILED_MARK
-            if job_return.status == JobStatus.FAILED:
-                error = job_return._return_value  # noqa: SLF001 - return_value raises it
-                mark.write_text(one_line(error), encoding="utf-8")
-            else:
-                mark.unlink(missing_ok=True)
-
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Write the comparison."""
         atexit.unregister(self._report)
@@ -78,8 +64,9 @@ def write_comparison(sweep_dir: Path) -> None:
     if any(len(seeds) > 1 for seeds in group_by_settings(jobs).values()):
         console.print(_seed_table(jobs, target))
     for job in jobs:
-        if job.failed:  # soft-wrapped, so that the message stays a line
-            line = f"job {job.num} failed: {job.error or 'it wrote no numbers'}"
+        if not job.counts:  # soft-wrapped, so that the message stays a line
+            reason = job.error or ("" if job.history else "it wrote no numbers")
+            line = ": ".join(part for part in (f"job {job.num} {job.outcome}", reason) if part)
             console.print(Text(line, style="red"), soft_wrap=True)
     # Soft-wrapped, so that the path can be copied.
     console.print(Text(str(sweep_dir), style="bold"), soft_wrap=True)
@@ -120,17 +107,19 @@ def _target_cells(jobs: Sequence[Job], target: Target | None) -> list[str]:
 def _job_table(jobs: Sequence[Job], target: Target | None) -> Table:
     keys, metrics = varying_keys(jobs), _measured_metrics(jobs)
     # Results of the sweep are then of different models, which the table has to say.
-    mixed = len({job.optimized for job in jobs if not job.failed}) > 1
+    mixed = len({job.optimized for job in jobs if job.counts}) > 1
     headings = ["job", *keys, *["optimized"] * mixed]
     numbers = [*metrics, *_target_headings(target), "rounds", "time"]
     table = empty_table(headings, numbers, title="Jobs")
     for job in jobs:
         found = job_results(job)
         words = [Text(job.overrides.get(key, "-")) for key in keys]
-        words += [Text("-" if job.failed else job.optimized)] * mixed
+        words += [Text(job.optimized if job.counts else "-")] * mixed
         cells = [cell(metric, found[metric]) for metric in metrics]
         rounds = f"{found['rounds']:.0f}" if job.history else "-"
-        time = Text("failed", style="bold red") if job.failed else f"{found['seconds']:.1f} s"
+        seconds = f"{found['seconds']:.1f} s"
+        lost = "no numbers" if job.outcome == "finished" else job.outcome
+        time = seconds if job.counts else Text(lost, style="bold red")
         table.add_row(f"{job.num}", *words, *cells, *_target_cells([job], target), rounds, time)
     return table
 
@@ -140,7 +129,7 @@ def _seed_table(jobs: Sequence[Job], target: Target | None) -> Table:
     numbers = [*metrics, *_target_headings(target), "seeds"]
     table = empty_table(keys, numbers, title="Mean ± std over seeds")
     for values, members in group_by_settings(jobs).items():
-        finished = [job for job in members if not job.failed]
+        finished = [job for job in members if job.counts]
         done = [job_results(job) for job in finished]
         cells = [cell(metric, *spread(found[metric] for found in done)) for metric in metrics]
         cells += _target_cells(finished, target)
@@ -161,6 +150,5 @@ def _write_csv(jobs: Sequence[Job], target: Target | None, path: Path) -> None:
                 spent = target.spent[job.num]
                 found += [target.accuracy, spent.rounds, spent.virtual]
             cells = ("" if math.isnan(value) else value for value in found)
-            status = "failed" if job.failed else "done"
             values = (job.overrides.get(key, "") for key in keys)
-            writer.writerow([job.num, status, *values, job.optimized, *cells])
+            writer.writerow([job.num, job.outcome, *values, job.optimized, *cells])

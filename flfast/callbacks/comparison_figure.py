@@ -67,7 +67,7 @@ def draw_comparison(jobs: Sequence[Job], path: Path) -> None:
         parts = picture.subplots(1, len(views), squeeze=False)[0]
         colors = _colors(len(groups))
         for (values, members), color in zip(groups.items(), colors, strict=True):
-            done = [job for job in members if not job.failed]
+            done = [job for job in members if job.counts]
             measured = (c for c in columns if all(is_measured(job, c) for job in done))
             column = next(measured, columns[0])
             label: str | None = _label(keys, values) + f"\n{column}" * (len(columns) > 1)

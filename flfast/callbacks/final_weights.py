@@ -44,13 +44,6 @@ class FinalWeights(Callback):
         super().__init__()
         self._max_personal, self._model = max_personal, model
 
-    @rank_zero_only
-    def on_run_start(self, federation: Federation) -> None:
-        """Remove the files of an earlier end: a run that goes on may be killed before the next."""
-        for name in ("model.pt", "model.safetensors", "shared.pt", "personal/*.pt", "adapter/*"):
-            for path in federation.run_dir.glob(name):
-                path.unlink()
-
     def on_run_end(self, federation: Federation) -> None:
         """Write the files: rank 0 the server's, each rank those of its clients."""
         self._save_shared(federation)

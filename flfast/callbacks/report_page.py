@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import TYPE_CHECKING
 
 from lightning.pytorch.callbacks import Callback
@@ -10,6 +11,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.report.page import write_report
 from flfast.results.history import Row
+from flfast.results.outcome import outcome_of
 from flfast.results.runs import read_run
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class ReportPage(Callback):
             run = read_run(federation.run_dir)
             # Without logger=csv there is no metrics.csv.
             history: list[Row] = [*federation.history]
-            write_report([run._replace(history=history, failed=not history)], path)
+            ended = outcome_of(sys.exc_info()[1])
+            write_report([run._replace(history=history, outcome=ended)], path)
         except Exception as error:  # noqa: BLE001 - a page must not cost a trained model
             log.warning("%s was not written: %s: %s", path, type(error).__name__, error)

@@ -27,6 +27,7 @@ OPERATIONAL = frozenset(
         "logger",
         "micro_batch",
         "optimized_metric",
+        "overwrite",
         "resume",
         "rounds",
         "stop",
@@ -138,9 +139,7 @@ def check_same_experiment(before: Config, now: Config, *, done: int) -> None:
         hint = ""
         if before["rounds"] != now["rounds"]:
             hint = f"; set options that depend on rounds={now['rounds']} to their previous values"
-        raise ValueError(
-            f"resume={now['resume']}: the checkpoint is of another experiment{hint}:\n{lines}"
-        )
+        raise ValueError(f"resume={now['resume']}: that run is another experiment{hint}:\n{lines}")
     if now["rounds"] < done:
         raise ValueError(
             f"rounds={now['rounds']}: the checkpoint is of round {done}; allowed: >= {done}"

@@ -52,6 +52,8 @@ def _problems(text: str, conf: Path, *, more_config: bool) -> Iterator[str]:
             key = text.partition("=")[0]
             yield f"{text}: Hydra reads such characters in quotes only; write {key}='\"...\"'"
         return  # otherwise Hydra's own message is clear
+    if override.key_or_group == "hydra.output_subdir":
+        yield f"{text}: flfast itself writes .hydra/; allowed: hydra.run.dir or hydra.sweep.dir"
     folder = conf / override.key_or_group
     is_group = "." not in override.key_or_group and folder.is_dir()
     options = sorted(path.stem for path in folder.glob("*.yaml"))

@@ -34,6 +34,7 @@ class HydraJob:
         choices: option of each group, such as `{"model": "mlp"}`.
         hydra: a config with Hydra's own node `hydra`: logging, config sources, and what
             `${hydra:...}` stands for.
+        given: the run's config as it was composed, `${...}` unresolved.
         own: objects of a Python program in place of what the config names.
     """
 
@@ -41,17 +42,25 @@ class HydraJob:
     overrides: tuple[str, ...]
     choices: Mapping[str, str]
     hydra: DictConfig
+    given: DictConfig
     own: Own = NOTHING
 
     @classmethod
-    def of(cls, composed: DictConfig, own: Own = NOTHING) -> "HydraJob":
-        """The job of a composed config whose `hydra.runtime.output_dir` is set."""
+    def of(cls, composed: DictConfig, given: DictConfig, own: Own = NOTHING) -> "HydraJob":
+        """The job of a composed config whose `hydra.runtime.output_dir` is set.
+
+        Args:
+            composed: has Hydra's own node.
+            given: the config without that node, as Hydra passes it to a job.
+            own: objects of a Python program.
+        """
         hydra = composed.hydra
         return cls(
             Path(hydra.runtime.output_dir).absolute(),
             tuple(typed_overrides(composed)),
             dict(hydra.runtime.choices),
             composed,
+            given,
             own,
         )
 
@@ -74,6 +83,26 @@ class HydraJob:
         self.own.put_into(config)
         self._fill(config, OmegaConf.to_container(config, resolve=False))
         return config
+
+    def write_settings(self) -> None:
+        """Write `.hydra/`, as Hydra does, which makes the folder one of this run.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        place = self.folder / ".hydra"
+        place.mkdir(parents=True, exist_ok=True)
+        config = deepcopy(self.given)
+        self.own.put_into(config)
+        nodes = {
+            "config": config,
+            "overrides": OmegaConf.create(list(self.overrides)),
+            "hydra": OmegaConf.masked_copy(self.hydra, "hydra"),  # the last one: `SETTINGS`
+        }
+        for name, node in nodes.items():
+            part = place / f"{name}.yaml.part"
+            part.write_text(OmegaConf.to_yaml(node), encoding="utf-8")
+            part.replace(place / f"{name}.yaml")
 
     def _fill(self, node: Any, raw: Any) -> None:
         for key, value in raw.items() if isinstance(raw, dict) else enumerate(raw):

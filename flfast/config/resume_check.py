@@ -1,5 +1,6 @@
-"""Checks whether a run may resume from its checkpoint or start in its folder. Torch-free."""
+"""Whether a command may use its folder: begin there, go on, or replace a run. Torch-free."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -7,35 +8,67 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.checkpoints.compatibility import check_same_experiment
-from flfast.checkpoints.folders import checkpoint_folders, find_checkpoints
+from flfast.checkpoints.folders import find_checkpoints
 from flfast.config.errors import ConfigError
+from flfast.results.outcome import Result, holds_run, outcome, read_result
+
+_OF_THE_COMMAND = ("resume", "overwrite")
+"""Keys that say what happens to the folder, not what the run is."""
 
 
-def check_resume(config: DictConfig, run_dir: Path, *, setting: str | None = None) -> None:
-    """Refuse to resume another experiment, and to overwrite another run's checkpoints.
+def plain_config(config: DictConfig) -> dict[str, Any]:
+    """The config as JSON has it: keys are text, tuples are lists."""
+    values: Any = OmegaConf.to_container(config, resolve=True)
+    found: dict[str, Any] = json.loads(json.dumps(values, default=str))
+    return found
+
+
+def finished_before(config: DictConfig, folder: Path) -> Result | None:
+    """The result of the run that `resume=auto` finds finished with this config; else None.
+
+    Args:
+        config: of the run that is to go on.
+        folder: of the run.
+    """
+    said = read_result(folder) if config.resume == "auto" else None
+    if said is None or said.outcome != "finished":
+        return None
+    return said if _same(said.config, plain_config(config)) else None
+
+
+def began_before(config: DictConfig, folder: Path) -> bool:
+    """Whether torchrun or TorchElastic started the ranks again that began the folder's run."""
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0:
+        return False
+    said = read_result(folder)
+    return said is not None and said.outcome == "running" and said.config == plain_config(config)
+
+
+def check_folder(config: DictConfig, folder: Path, *, setting: str | None = None) -> None:
+    """Refuse to lose or to mix runs: the table of docs/operations.md.
 
     Args:
         config: of the run.
-        run_dir: its folder.
+        folder: of the run.
         setting: what the user would change to get another folder, for messages; by default
             `hydra.run.dir=` and the folder.
 
     Raises:
-        ConfigError: with all differences between the configs, if `resume` is set; also if there
-            is no checkpoint to resume from.
+        ConfigError: with all differences between the configs, if the run in the folder or the
+            checkpoint is of another experiment; also if there is no checkpoint to go on from.
     """
-    if config.resume is None:
-        restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by torchrun
-        if checkpoint_folders(run_dir) and not restarted:
-            raise ConfigError(
-                f"{setting or f'hydra.run.dir={run_dir}'} already holds a run's checkpoints; "
-                f"allowed: resume=auto to continue that run, or another folder"
-            )
+    setting = setting or f"hydra.run.dir={folder}"
+    if began_before(config, folder):
         return
     try:
-        for checkpoint in find_checkpoints(config.resume, run_dir)[:1]:
-            now: Any = OmegaConf.to_container(config, resolve=True)
-            check_same_experiment(checkpoint.about["config"], now, done=checkpoint.round_idx)
+        if config.resume == "auto":
+            _check_run(config, folder, setting)
+        elif config.resume is not None:
+            _check_checkpoint(config, folder, setting)
+        elif holds_run(folder) and not config.overwrite:
+            raise ConfigError(_taken(folder, setting, "resume=auto to go on with it"))
+    except ConfigError:
+        raise
     except ValueError as error:
         raise ConfigError(str(error)) from None
     except (KeyError, TypeError, AttributeError) as error:
@@ -43,3 +76,55 @@ def check_resume(config: DictConfig, run_dir: Path, *, setting: str | None = Non
             f"resume={config.resume}: the checkpoint's config is broken, "
             f"{type(error).__name__}: {error}"
         ) from None
+
+
+def _check_run(config: DictConfig, folder: Path, setting: str) -> None:
+    """Check whether the run in the folder, if any, goes on with this config."""
+    now = plain_config(config)
+    for checkpoint in find_checkpoints("auto", folder)[:1]:
+        check_same_experiment(checkpoint.about["config"], now, done=checkpoint.round_idx)
+        return
+    if not holds_run(folder):
+        return
+    said = read_result(folder)
+    if said is None:
+        raise ConfigError(
+            f"resume=auto: {setting} holds a run without a checkpoint, and nothing says with "
+            f"which settings it began; allowed: overwrite=true to replace it, or another folder"
+        )
+    check_same_experiment(said.config, now, done=0)
+    if said.outcome == "finished" and not _same(said.config, now):
+        raise ConfigError(
+            f"resume=auto: {setting} holds a run that has finished without a checkpoint, so it "
+            f"cannot go on with other settings; allowed: the settings that it had, "
+            f"overwrite=true to replace it, or another folder"
+        )
+
+
+def _check_checkpoint(config: DictConfig, folder: Path, setting: str) -> None:
+    """Check whether the named checkpoint may go on in the folder."""
+    for checkpoint in find_checkpoints(config.resume, folder)[:1]:
+        now = plain_config(config)
+        check_same_experiment(checkpoint.about["config"], now, done=checkpoint.round_idx)
+        own = checkpoint.run_dir.resolve() == folder.resolve()
+        if own and config.overwrite:
+            raise ConfigError(
+                f"overwrite=true with resume={config.resume}: the checkpoint is of the run that "
+                f"would be replaced; allowed: overwrite=false"
+            )
+        if not own and holds_run(folder) and not config.overwrite:
+            raise ConfigError(_taken(folder, setting, "resume=auto to go on with that one"))
+
+
+def _taken(folder: Path, setting: str, going_on: str) -> str:
+    return (
+        f"{setting} already holds a run, which is {outcome(folder)}; allowed: {going_on}, "
+        f"overwrite=true to replace it, or another folder"
+    )
+
+
+def _same(before: Any, now: dict[str, Any]) -> bool:
+    def rest(config: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in config.items() if key not in _OF_THE_COMMAND}
+
+    return isinstance(before, dict) and rest(before) == rest(now)

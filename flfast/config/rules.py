@@ -59,6 +59,14 @@ def _batch_size(config: Config) -> str | None:
     return None
 
 
+def _overwrite(config: Config) -> str | None:
+    if config["overwrite"] and config["resume"] == "auto":
+        return (
+            "overwrite=true with resume=auto: a run is replaced or goes on; allowed: one of them"
+        )
+    return None
+
+
 def _full_batch(config: Config) -> str | None:
     accumulate = config["trainer"]["accumulate_grad_batches"]
     if config["batch_size"] == -1 and accumulate > 1:
@@ -215,6 +223,7 @@ def _adapter(config: Config) -> str | None:
 RULES: tuple[Rule, ...] = (
     _batch_size,
     _epochs_or_steps,
+    _overwrite,
     _full_batch,
     _auto_batch,
     _split,

@@ -1,18 +1,14 @@
 """Gives every run a folder of its own, and keeps other runs out of it while it lasts. Torch-free.
 
-Hydra writes into the folder before it calls the run. The lock is therefore taken by a callback of
+Hydra logs into the folder before it calls the run. The lock is therefore taken by a callback of
 Hydra, and the default names come from a resolver, `${new_folder:...}`.
 """
 
-import errno
-import fcntl
 import logging
 import os
-import platform
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,83 +20,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
+from flfast.config.folder_lock import FolderLock, missing_folders
+from flfast.messages import one_line
+from flfast.results.outcome import outcome_of, read_result, write_result
 
 log = logging.getLogger(__name__)
-
-LOCK = ".lock"
-"""File in a run's folder; the run's processes hold a lock on it."""
-
-PATIENCE_S = 10.0
-"""Seconds to wait for the processes of a run that was just killed."""
-
-_LOCKS_MISSING = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
-
-
-class FolderLock:
-    """A lock that lasts as long as this process or a forked one, however they end.
-
-    Args:
-        folder: made if it does not exist.
-        key: the setting that names the folder, for messages.
-
-    Raises:
-        ConfigError: if another run holds the lock, or the folder cannot be written.
-    """
-
-    def __init__(self, folder: Path, *, key: str) -> None:
-        self.folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = (folder / LOCK).open("a+", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{key}={folder}: cannot be written: {error.strerror}") from None
-        try:
-            self._acquire(key)
-        except BaseException:
-            self._file.close()
-            raise
-
-    def release(self) -> None:
-        """Let other runs use the folder."""
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-        self._file.close()
-
-    def _acquire(self, key: str) -> None:
-        end = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    self._file.seek(0)
-                    raise ConfigError(
-                        f"{key}={self.folder}: {self._file.read() or 'another run'} writes there; "
-                        "allowed: another folder, or wait until that run ends"
-                    ) from None
-                time.sleep(0.1)
-            except OSError as error:
-                if error.errno not in _LOCKS_MISSING:
-                    raise
-                log.warning(
-                    "%s has no file locks: nothing keeps another run out of it", self.folder
-                )
-                break
-        self._file.truncate(0)
-        self._file.write(f"process {os.getpid()} on {platform.node()}")
-        self._file.flush()
-
-
-def is_locked(folder: Path) -> bool:
-    """Whether a process holds the lock of a run's folder; False where there are no locks."""
-    try:
-        with (folder / LOCK).open(encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 class RunFolder(Callback):
@@ -127,6 +51,9 @@ class RunFolder(Callback):
 
 _held: dict[Path, FolderLock] = {}
 """Locks of this process. Not in the callback, which launchers of sweeps pickle."""
+
+_made: dict[Path, list[Path]] = {}
+"""Folders that `new_folder` made for each folder of a run, which are not locked yet."""
 
 
 def locked_folder() -> str | None:
@@ -163,7 +90,32 @@ def hold_folder(folder: Path, *, key: str) -> Iterator[None]:
 
 def _lock(folder: Path, key: str) -> None:
     if not _is_later_rank():  # rank 0's folder is that of the run
-        _held[folder] = FolderLock(folder, key=key)
+        _held[folder] = FolderLock(folder, key=key, made=_made.pop(folder, None))
+
+
+def recorded(folder: Path, train: Callable[[], float | None]) -> float | None:
+    """Train a run; at its end `result.json` says what has become of it, if it was accepted.
+
+    Args:
+        folder: of the run, which this process has locked.
+        train: trains the run and returns its result.
+    """
+    try:
+        value = train()
+    except (Exception, SystemExit) as error:
+        with suppress(OSError):  # a full disk, for instance, which may be the error itself
+            _record(folder, None, error)
+        raise
+    _record(folder, value, None)
+    return value
+
+
+def _record(folder: Path, value: float | None, error: BaseException | None) -> None:
+    lock, said = _held.get(folder), read_result(folder)
+    if lock is not None and lock.accepted and said is not None:
+        text = one_line(error) if isinstance(error, Exception) else ""
+        end = said._replace(outcome=outcome_of(error), value=value, error=text)
+        write_result(folder, end)
 
 
 def _hold(name: str, key: str) -> None:
@@ -184,6 +136,7 @@ def new_folder(name: str) -> str:
     """
     if _is_later_rank():
         return f"{name}-ranks"
+    made = missing_folders(Path(name).absolute().parent)
     try:
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         for number in count(1):
@@ -192,6 +145,8 @@ def new_folder(name: str) -> str:
                 Path(folder).mkdir()
             except FileExistsError:
                 continue
+            place = Path(folder).absolute()
+            _made[place] = [place, *made]
             return folder
     except OSError:  # the lock will fail, too, with a message
         pass

@@ -132,6 +132,7 @@ def _read_config(folder: Path) -> DictConfig:
         raise ConfigError(f"{path}: is not the config of a run")
     # They write the files of the run, and some of their values exist in a job of Hydra only.
     config.logger, config.callbacks, config.resume = None, None, None
+    config.overwrite = False
     OmegaConf.update(config, "trainer.profiler", None)
     return config
 

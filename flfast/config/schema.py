@@ -162,6 +162,7 @@ class Settings(_Strict):
     optimized_metric: Literal[_OPTIMIZED]  # type: ignore[valid-type]
     checkpoint: CheckpointSettings
     resume: str | None
+    overwrite: bool
     init_from: str | None
     threads: Count
     split: SplitSettings

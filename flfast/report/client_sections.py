@@ -29,7 +29,7 @@ _MOST_TABLES = 6
 
 def clients(content: Content) -> Section | None:
     """Distribution of accuracy or error over clients, and the clients with the worst one."""
-    rows = {run.folder: last_clients(run) for run in content.runs if not run.failed}
+    rows = {run.folder: last_clients(run) for run in content.runs if run.counts}
     column = _column(list(rows.values()))
     if column is None:
         return None

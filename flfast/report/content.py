@@ -23,8 +23,8 @@ class Content:
     """
 
     def __init__(self, runs: Sequence[RunRecord]) -> None:
-        if len(runs) > 1:  # rounds that are missing would look like a bad setting
-            runs = [run._replace(failed=run.failed or run.unfinished) for run in runs]
+        if len(runs) == 1:  # among others, rounds that are missing would look like a bad setting
+            runs = [runs[0]._replace(counts=bool(runs[0].history))]
         self.runs = list(runs)
         self.keys = differing_keys(runs)
         self.settings, self.left_out = group_runs(runs)

@@ -26,7 +26,7 @@ def targets(content: Content) -> Section | None:
     The training loss is no target: it is of each round's cohort, so its lowest value is luck.
     """
     criterion = content.criterion
-    histories = [run.history for run in content.runs if not run.failed]
+    histories = [run.history for run in content.runs if run.counts]
     if criterion is None or criterion.name == "train/loss":
         return None
     common = criterion.common_target(histories)

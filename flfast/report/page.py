@@ -108,10 +108,10 @@ def _title(content: Content) -> str:
 
 
 def _facts(content: Content) -> dict[str, Any]:
-    failed = sum(run.failed for run in content.runs)
+    lost = sum(run.outcome != "finished" for run in content.runs)
     facts = {"Written": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"}
     if content.criterion:
         facts["Criterion"] = f"last {content.criterion.name} of each run"
-    if failed:
-        facts["Failed or not finished"] = f"{failed} of {len(content.runs)} runs"
+    if lost:
+        facts["Not finished"] = f"{lost} of {len(content.runs)} runs"
     return facts

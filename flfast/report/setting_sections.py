@@ -108,7 +108,6 @@ def runs(content: Content) -> Section:
         column = content.criterion.column(run.history) if content.criterion else ""
         values = series(run.history, column)[1]
         spent = total(run.history, "time/train_s", "time/eval_s")
-        state = ("not finished" if run.unfinished and not run.error else "failed") * run.failed
         rows.append(
             [
                 str(run.folder),
@@ -117,11 +116,11 @@ def runs(content: Content) -> Section:
                 f"{last} of {planned}",
                 value(column, values[-1]) if values else "-",
                 readable(spent) if run.history else "-",
-                state,
+                run.outcome,
             ]
         )
     result = content.criterion.name if content.criterion else "result"
-    headings = ["folder", "setting", "seed", "rounds", result, "time", "state"]
+    headings = ["folder", "setting", "seed", "rounds", result, "time", "outcome"]
     return Section("Runs", "", tables=[DataTable("Runs", headings, rows)])
 
 

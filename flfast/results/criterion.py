@@ -8,15 +8,15 @@ from flfast.results.history import Row, last_value, series
 
 
 class Measured(Protocol):
-    """A job or a run: what it measured, and whether it failed."""
+    """A job or a run: what it measured, and whether that counts."""
 
     @property
     def history(self) -> list[Row]:
         """Rows of `metrics.csv`."""
 
     @property
-    def failed(self) -> bool:
-        """Whether it raised, or has no rows."""
+    def counts(self) -> bool:
+        """Whether it has finished and has rows."""
 
 
 class Criterion(NamedTuple):
@@ -76,7 +76,7 @@ def shown_columns(jobs: Sequence[Measured]) -> list[str]:
     personal models and all jobs were evaluated on clients' own test sets: personal accuracy, and
     local accuracy for jobs without personal models.
     """
-    done = [job for job in jobs if not job.failed]
+    done = [job for job in jobs if job.counts]
     on_clients = ["personal/accuracy", "local/accuracy"]
     all_on_clients = done and all(any(is_measured(job, c) for c in on_clients) for job in done)
     personal = [is_measured(job, on_clients[0]) for job in done]

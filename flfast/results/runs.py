@@ -13,16 +13,13 @@ import yaml
 
 from flfast.results.columns import CLIENT_EVALUATION, COLUMNS
 from flfast.results.history import Row, number, series, validation_column
+from flfast.results.outcome import LOADER, Outcome, error_of, outcome
 from flfast.results.table import read_rounds
 
 log = logging.getLogger(__name__)
 
-FAILED_MARK = "failed"
 _NUMERIC = [column for column in COLUMNS if not column.startswith("plan/")]
-_END = 20  # lines of a log
 _TAIL_BYTES = 16 * 2**20
-# C's parser reads a config in 2 ms; OmegaConf.load takes 50 ms.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class RunRecord(NamedTuple):
@@ -35,8 +32,9 @@ class RunRecord(NamedTuple):
         choices: option of each config group, such as `algorithm` -> `fedprox`.
         config: nested, interpolations unresolved.
         history: rows of `metrics.csv`, values as text.
-        failed: whether the run raised, or wrote no row that can be read.
-        error: message of the error that a job of a sweep raised, in one line.
+        outcome: what has become of it.
+        counts: whether it has finished and wrote rows: only then its results are compared.
+        error: message of the error that ended it, in one line.
         optimized: the column whose last value Hydra's sweeper got.
     """
 
@@ -46,19 +44,10 @@ class RunRecord(NamedTuple):
     choices: dict[str, str]
     config: dict[str, Any]
     history: list[Row]
-    failed: bool
+    outcome: Outcome
+    counts: bool
     error: str
     optimized: str
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether rounds are missing, of a run that could not end before its last one."""
-        rounds = self.config.get("rounds")
-        if not isinstance(rounds, int) or not self.history:
-            return False
-        if self.config.get("trainer", {}).get("fast_dev_run"):
-            return False
-        return int(self.history[-1]["round"]) < rounds and not ended_early(log_lines(self.folder))
 
     @property
     def seed(self) -> str:
@@ -87,7 +76,7 @@ def read_run(folder: Path) -> RunRecord:
         history.clear()
         log.warning("%s is not compared: %s", folder, error)
     optimized = str(config.get("optimized_metric", "auto"))
-    mark = hydra_dir / FAILED_MARK
+    found = outcome(folder)
     return RunRecord(
         folder=folder,
         num=num if isinstance(num, int) else None,
@@ -99,8 +88,9 @@ def read_run(folder: Path) -> RunRecord:
         },
         config=config,
         history=history,
-        failed=not history or mark.exists(),
-        error=mark.read_text(encoding="utf-8") if mark.exists() else "",
+        outcome=found,
+        counts=found == "finished" and bool(history),
+        error=error_of(folder),
         optimized=validation_column(history) if optimized == "auto" else optimized,
     )
 
@@ -125,17 +115,6 @@ def find_runs(folders: Iterable[Path]) -> list[RunRecord]:
         for run in runs:
             found.setdefault(run.folder.resolve(), run)
     return list(found.values())
-
-
-def log_lines(folder: Path) -> list[str]:
-    """Lines of a run's log; empty if there is none."""
-    path = folder / "train.log"
-    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-
-
-def ended_early(lines: list[str]) -> bool:
-    """Whether a run's log says that `stop` ended it before its last round."""
-    return any("[INFO] - ends after round " in line for line in lines[-_END:])
 
 
 def last_clients(run: RunRecord) -> list[Row]:
@@ -171,6 +150,6 @@ def partition(run: RunRecord) -> dict[str, Any]:
 
 def _yaml(path: Path) -> Any:
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _LOADER) or {}
+        return yaml.load(path.read_text(encoding="utf-8"), LOADER) or {}
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is no YAML: {error}") from None

@@ -7,7 +7,15 @@ from flfast.results.runs import RunRecord
 
 SEED = "seed"
 # Where and how a run is computed and shown: its numbers do not depend on it.
-_WITHOUT_EFFECT = ("callbacks", "logger", "checkpoint", "resume", "experiment", "threads")
+_WITHOUT_EFFECT = (
+    "callbacks",
+    "logger",
+    "checkpoint",
+    "resume",
+    "overwrite",
+    "experiment",
+    "threads",
+)
 
 
 class RunGroup(NamedTuple):
@@ -25,14 +33,14 @@ class RunGroup(NamedTuple):
 
     @property
     def finished(self) -> list[RunRecord]:
-        """Runs that did not fail."""
-        return [run for run in self.runs if not run.failed]
+        """Runs whose results count."""
+        return [run for run in self.runs if run.counts]
 
 
 def group_runs(runs: Sequence[RunRecord]) -> tuple[list[RunGroup], list[RunRecord]]:
     """Settings in order of first appearance, and runs that are left out.
 
-    Of runs with the same settings and the same seed, only the last one that did not fail is kept:
+    Of runs with the same settings and the same seed, only the last one that counts is kept:
     two copies of a run are not two seeds.
     """
     keys = differing_keys(runs)
@@ -44,7 +52,7 @@ def group_runs(runs: Sequence[RunRecord]) -> tuple[list[RunGroup], list[RunRecor
         earlier = seeds.get(run.seed)
         if earlier is None:
             seeds[run.seed] = run
-        elif run.failed and not earlier.failed:
+        elif earlier.counts and not run.counts:
             left_out.append(run)
         else:
             seeds[run.seed] = run

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flfast.results.history import Row, clock, last_value, number, series, total, uploaded
+from flfast.results.outcome import Outcome
 from flfast.results.runs import read_run
 
 METRICS = (
@@ -33,7 +34,8 @@ class Job(NamedTuple):
         num: Hydra's job number.
         overrides: the job's overrides, by key.
         history: rows of `metrics.csv`, values as text.
-        failed: whether the job raised, or wrote no row that can be read.
+        outcome: what has become of it.
+        counts: whether it has finished and wrote rows: only then its results are used.
         optimized: the column whose last value Hydra's sweeper got.
         error: message of the error that the job raised, in one line.
     """
@@ -41,7 +43,8 @@ class Job(NamedTuple):
     num: int
     overrides: dict[str, str]
     history: list[Row]
-    failed: bool
+    outcome: Outcome
+    counts: bool
     optimized: str
     error: str = ""
 
@@ -64,7 +67,9 @@ def _read_job(folder: Path) -> Job | None:
     if run.num is None:
         # A single run that happens to lie in the sweep folder.
         return None
-    return Job(run.num, run.overrides, run.history, run.failed, run.optimized, run.error)
+    return Job(
+        run.num, run.overrides, run.history, run.outcome, run.counts, run.optimized, run.error
+    )
 
 
 def varying_keys(jobs: Sequence[Job]) -> list[str]:

@@ -66,7 +66,7 @@ def sweep_target(jobs: Sequence[Job], columns: Sequence[str]) -> Target | None:
     if not columns or not any(clock(job.history) for job in jobs):
         return None
     criterion = Criterion(tuple(columns), rises=True)
-    accuracy = criterion.common_target(job.history for job in jobs if not job.failed)
+    accuracy = criterion.common_target(job.history for job in jobs if job.counts)
     if accuracy is None:
         return None
     spent = {job.num: spent_until(job.history, criterion, accuracy) for job in jobs}

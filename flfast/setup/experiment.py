@@ -14,22 +14,21 @@ from omegaconf import DictConfig
 
 from flfast.audits.at_end import AuditAtEnd
 from flfast.audits.audit import Audit
-from flfast.callbacks.clients_table import ClientsTable
-from flfast.callbacks.events_table import EventsTable
 from flfast.checkpoints.keeper import CheckpointKeeper
-from flfast.checkpoints.restore import Restored, write_metrics, write_table
+from flfast.checkpoints.restore import Restored
 from flfast.checkpoints.signals import StopRequests
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.job import HydraJob
 from flfast.config.own import NOTHING, Own
 from flfast.config.phases import Phase
+from flfast.config.resume_check import finished_before
 from flfast.datamodules.sources.image_files import UnreadableImageError
 from flfast.distributed.world import World, gather
 from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
-from flfast.loggers.csv import RoundCSVLogger
 from flfast.privacy.privacy import Privacy
+from flfast.setup.acceptance import accept
 from flfast.setup.adapters import build_adapter
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.allocator import keep_freed_memory, return_freed_memory
@@ -44,7 +43,7 @@ from flfast.setup.build import (
     check_data,
     initial_weights,
 )
-from flfast.setup.loggers import end_records
+from flfast.setup.loggers import end_records, log_settings
 from flfast.setup.machinery import Machinery, build_machinery
 from flfast.setup.optimized_metric import check_direction, optimized_metric, use_metrics
 from flfast.setup.protection import build_privacy, protect
@@ -87,6 +86,10 @@ def run_experiment(
             training diverges.
         StoppedError: if a rank received a stop request.
     """
+    before = finished_before(phases[0].config, job.folder) if world.rank == 0 else None
+    before = gather(world, before)[0]
+    if before is not None:
+        return before.value
     federation = build(phases, job, world, requests)
     try:
         history = federation.run()
@@ -154,12 +157,9 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
         build_federation, phases[0].config, job.folder, components, machinery, keeper, restored
     )
     federation = on_all_ranks(world, make)
-    if restored is not None and first:  # nothing can refuse the run any more
-        if any(isinstance(logger, RoundCSVLogger) for logger in machinery.loggers):
-            write_metrics(restored, job.folder)
-        for callback in machinery.callbacks:
-            if isinstance(callback, (ClientsTable, EventsTable)):
-                write_table(restored, job.folder, callback.file_name)
+    describe = partial(log_settings, machinery.loggers, phases[0].config, newest)
+    begin = partial(accept, federation, config, job, restored, describe)
+    on_all_ranks(world, begin if first else lambda: None)
     return federation
 
 

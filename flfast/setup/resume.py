@@ -14,6 +14,7 @@ from flfast.checkpoints.policy import Policy
 from flfast.checkpoints.restore import Restored, fingerprint, restore
 from flfast.checkpoints.signals import StopRequests
 from flfast.config.phases import AUTO_SIZES, Phase, replace_auto
+from flfast.config.resume_check import began_before
 from flfast.distributed.devices import hardware
 from flfast.distributed.world import World, gather, num_restarts
 from flfast.engines.engine import Engine
@@ -42,11 +43,11 @@ def find_resumable(config: DictConfig, folder: Path) -> list[Checkpoint]:
     Raises:
         ValueError: if `resume` names a checkpoint that does not exist or cannot be read.
     """
-    restarted = num_restarts() > 0
+    restarted = began_before(config, folder)
     found = _find_readable(folder) if restarted or config.resume == "auto" else []
     if not found and config.resume not in {None, "auto"}:
         found = find_checkpoints(config.resume, folder)
-    if restarted:
+    if num_restarts() > 0:
         start = f"round {found[0].round_idx}" if found else "the beginning"
         log.warning("a rank died: all ranks resume from %s", start)
     elif not found and config.resume is not None:

@@ -12,7 +12,6 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from flfast.messages import one_line
-from flfast.results.runs import FAILED_MARK
 from flfast.sweeps.workers import Slot
 
 OUTPUT = "output.log"
@@ -58,13 +57,6 @@ def run_forked(
             job_subdir_key="hydra.sweep.subdir",
         )
         connection.send_bytes(_pickled(result))
-
-
-def mark_failed(folder: Path, error: Exception) -> None:
-    """Mark the job as failed for the comparison of the sweep: its process could not."""
-    mark = folder / ".hydra" / FAILED_MARK
-    if mark.parent.is_dir():
-        mark.write_text(one_line(error), encoding="utf-8")
 
 
 def _pickled(result: JobReturn) -> bytes:

@@ -20,9 +20,8 @@ from flfast.config.job import typed_overrides
 from flfast.messages import one_line
 from flfast.results.durations import readable
 from flfast.results.history import last_value
-from flfast.results.runs import FAILED_MARK
+from flfast.results.outcome import RESULT, outcome
 from flfast.results.sweep import read_jobs
-from flfast.sweeps.finished import RESULT
 
 log = logging.getLogger(__name__)
 
@@ -62,16 +61,16 @@ class SweepProgress(Callback):
         total = self._space.num_jobs
         if total is None:
             return ""
-        done = {path.parent: path.stat().st_mtime for path in sweep_dir.rglob(RESULT)}
-        marks = sweep_dir.rglob(f".hydra/{FAILED_MARK}")
-        failed = {path.parents[1]: path.stat().st_mtime for path in marks}
-        # A mark of an earlier start is of a job that will run again.
-        failed = {folder: when for folder, when in failed.items() if when >= self._started}
-        ended = sum(when >= self._started for when in (done | failed).values())
-        left = max(total - len(done | failed), 0)
-        seconds = left * (time.time() - self._started) / max(ended, 1)
+        ended: dict[str, list[float]] = {"finished": [], "failed": []}
+        for path in sweep_dir.rglob(RESULT):
+            ended.get(outcome(path.parent), []).append(path.stat().st_mtime)
+        # A failure of an earlier start is of a job that will run again.
+        times = [*ended["finished"], *(t for t in ended["failed"] if t >= self._started)]
+        now = sum(when >= self._started for when in times)
+        left = max(total - len(times), 0)
+        seconds = left * (time.time() - self._started) / max(now, 1)
         text = f", {left} of {total} jobs left"
-        return f"{text}, about {readable(seconds)}" if left and ended else text
+        return f"{text}, about {readable(seconds)}" if left and now else text
 
 
 def shown_result(folder: Path, keys: Sequence[str]) -> str:

@@ -8,17 +8,16 @@ import multiprocessing
 import signal
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra.core.utils import JobReturn, JobStatus, configure_log, filter_overrides, setup_globals
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 
 from flfast.checkpoints.signals import EXIT_STOPPED, StoppedError, StopRequests
 from flfast.config.job import typed_overrides
-from flfast.sweeps.finished import GO_ON
-from flfast.sweeps.forked_job import mark_failed, run_forked
+from flfast.sweeps.forked_job import run_forked
+from flfast.sweeps.job_folders import GO_ON, JobConfig, compose_job, record_failure
 from flfast.sweeps.job_lines import SweepProgress
 from flfast.sweeps.live import JobTable
 from flfast.sweeps.workers import Slot, one_rank_each, slots
@@ -28,20 +27,6 @@ log = logging.getLogger(__name__)
 _FORK = multiprocessing.get_context("fork")
 _POLL_S = 0.5
 _BY_SIGTERM = (-signal.SIGTERM, 128 + signal.SIGTERM)
-
-
-class PackedJob(NamedTuple):
-    """A job of the sweep.
-
-    Attributes:
-        num: Hydra's job number.
-        config: of the job, with the node `hydra`.
-        folder: of the job.
-    """
-
-    num: int
-    config: DictConfig
-    folder: Path
 
 
 def launch(
@@ -80,17 +65,11 @@ def launch(
 
 def _job(
     context: HydraContext, config: DictConfig, num: int, overrides: Sequence[str]
-) -> PackedJob:
+) -> JobConfig:
     load = context.config_loader.load_sweep_config
-    composed = load(config, list(overrides))
-    extra = one_rank_each(composed)
-    if extra:
-        composed = load(config, [*overrides, *extra])
-    with open_dict(composed):
-        composed.hydra.job.id = composed.hydra.job.num = num
-        folder = Path(composed.hydra.sweep.dir, str(composed.hydra.sweep.subdir)).absolute()
-        composed.hydra.runtime.output_dir = str(folder)
-    return PackedJob(num, composed, folder)
+    job = compose_job(load, config, num, overrides)
+    extra = one_rank_each(job.config)
+    return compose_job(load, config, num, [*overrides, *extra]) if extra else job
 
 
 class _Running(NamedTuple):
@@ -102,7 +81,7 @@ class _Running(NamedTuple):
         slot: where it runs.
     """
 
-    job: PackedJob
+    job: JobConfig
     process: Any
     slot: Slot
 
@@ -121,7 +100,7 @@ class _Pack:
         self,
         context: HydraContext,
         task: TaskFunction,
-        jobs: Sequence[PackedJob],
+        jobs: Sequence[JobConfig],
         places: Sequence[Slot],
     ) -> None:
         self._context, self._task = context, task
@@ -152,7 +131,7 @@ class _Pack:
             raise StoppedError
         return self._results
 
-    def _start(self, job: PackedJob, slot: Slot) -> None:
+    def _start(self, job: JobConfig, slot: Slot) -> None:
         ours, theirs = _FORK.Pipe(duplex=False)
         args = (self._context, self._task, job.config, slot, theirs)
         process = _FORK.Process(target=run_forked, args=args, name=f"job-{job.num}")
@@ -182,7 +161,7 @@ class _Pack:
             result.overrides = typed_overrides(job.config)
             error = RuntimeError(f"its process died with code {process.exitcode}")
             result.return_value = error
-            mark_failed(job.folder, error)
+            record_failure(job.config, error, died=True)
         self._results[job.num] = result
         with self._table.hidden():
             for callback in self._context.callbacks.callbacks:

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from flfast.config.run_folder import is_locked
+from flfast.results.outcome import is_locked
 from flfast.watch.folder import Progress, jobs_of, newest, read_progress
 from flfast.watch.view import line, view
 
@@ -32,7 +32,7 @@ def main() -> None:
     folder = given.folder or newest(Path())
     if folder is None:
         parser.error("there is no run below outputs or multirun; allowed: FOLDER of a run")
-    if not jobs_of(folder):
+    if not jobs_of(folder) and not is_locked(folder):  # a run that starts has the lock first
         parser.error(f"{folder}: no run is there; allowed: a folder with .hydra")
     try:
         _watch(folder, every=given.every, once=given.once)
@@ -73,7 +73,7 @@ def follow_in_lines(folder: Path, *, every: float, once: bool) -> None:
 
 def _goes_on(folder: Path, jobs: list[Progress]) -> bool:
     """Whether a run goes on, or a sweep, which is between two jobs at times."""
-    return is_locked(folder) or any(job.runs for job in jobs)
+    return is_locked(folder) or any(job.outcome == "running" for job in jobs)
 
 
 def _read(folder: Path) -> list[Progress]:

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from flfast.config.run_folder import is_locked
 from flfast.results.history import Row, number
-from flfast.results.runs import ended_early, log_lines
+from flfast.results.outcome import Outcome, is_locked, log_lines, outcome
 from flfast.results.table import read_rows
 
 _RECENT = 10
@@ -26,8 +25,7 @@ class Progress(NamedTuple):
         overrides: of its command line.
         rounds: that it shall have.
         history: rows of `metrics.csv`, values as text; empty before round 0.
-        runs: whether a process works in the folder.
-        ended: whether it has ended on purpose before its last round.
+        outcome: what has become of it.
         warnings: its last warnings.
     """
 
@@ -35,8 +33,7 @@ class Progress(NamedTuple):
     overrides: list[str]
     rounds: int
     history: list[Row]
-    runs: bool
-    ended: bool
+    outcome: Outcome
     warnings: list[str]
 
     @property
@@ -57,10 +54,8 @@ class Progress(NamedTuple):
 
     @property
     def status(self) -> str:
-        """One word: `starts`, `runs`, `done` or `stopped`."""
-        if self.runs:
-            return "runs" if self.history else "starts"
-        return "done" if self.ended or self.last >= self.rounds else "stopped"
+        """The outcome in one word; `starts` instead of `running` before round 0."""
+        return "starts" if self.outcome == "running" and not self.history else self.outcome
 
 
 def _seconds(row: Row) -> float:
@@ -79,15 +74,13 @@ def read_progress(folder: Path) -> Progress:
     rounds = OmegaConf.select(config, "rounds")
     if OmegaConf.select(config, "trainer.fast_dev_run", default=False):
         rounds = 1
-    lines = log_lines(folder)
     return Progress(
         folder=folder,
         overrides=_typed(hydra / "overrides.yaml"),
         rounds=int(rounds),
         history=list(read_rows(folder / "metrics.csv")),
-        runs=is_locked(folder),
-        ended=ended_early(lines),
-        warnings=[text for _, mark, text in map(_warning, lines) if mark][-_WARNINGS:],
+        outcome=outcome(folder),
+        warnings=[text for _, mark, text in map(_warning, log_lines(folder)) if mark][-_WARNINGS:],
     )
 
 
@@ -113,4 +106,5 @@ def jobs_of(folder: Path) -> list[Path]:
 def newest(root: Path) -> Path | None:
     """The folder below `outputs` and `multirun` that was made last; None if there is none."""
     found = [path for kind in ("outputs", "multirun") for path in (root / kind).glob("*/*")]
-    return max((p for p in found if jobs_of(p)), key=lambda p: p.stat().st_mtime, default=None)
+    runs = (path for path in found if is_locked(path) or jobs_of(path))
+    return max(runs, key=lambda path: path.stat().st_mtime, default=None)

@@ -17,7 +17,8 @@ from flfast.watch.folder import Progress
 
 _ROWS = 8
 _BAR_WIDTH = 40
-_STYLES = {"starts": "cyan", "runs": "green", "done": "bold", "stopped": "bold red"}
+_STYLES = {"starts": "cyan", "running": "green", "finished": "bold"}
+_ENDED = "bold red"
 
 
 def view(jobs: Sequence[Progress]) -> RenderableType:
@@ -45,7 +46,7 @@ def _run(job: Progress) -> RenderableType:
         table.add_row(str(row["round"]), *(cell(n, number(row, n)) for n in names), time, *counts)
     bar = Table.grid(padding=(0, 1))
     bar.add_row(
-        Text(job.status, style=_STYLES[job.status]),
+        Text(job.status, style=_STYLES.get(job.status, _ENDED)),
         ProgressBar(total=max(job.rounds, 1), completed=max(job.last, 0), width=_BAR_WIDTH),
         Text("  ".join([_position(job), *_costs(job)])),
     )
@@ -55,7 +56,7 @@ def _run(job: Progress) -> RenderableType:
 
 
 def _advice(job: Progress) -> list[Text]:
-    if job.status != "stopped":
+    if job.status not in {"stopped", "failed", "killed"}:
         return []
     sweep = job.folder.parent if (job.folder.parent / "multirun.yaml").exists() else None
     place = f"hydra.sweep.dir={sweep}" if sweep else f"hydra.run.dir={job.folder}"
@@ -66,11 +67,11 @@ def _sweep(jobs: Sequence[Progress]) -> RenderableType:
     names = list(dict.fromkeys(name for job in jobs for name in _scores(job)))
     table = empty_table(["job", "settings", "status"], ["rounds", *names, "left"])
     for job in jobs:
-        left = job.seconds_left if job.status == "runs" else math.nan
+        left = job.seconds_left if job.status == "running" else math.nan
         table.add_row(
             job.folder.name,
             Text(" ".join(job.overrides)),
-            Text(job.status, style=_STYLES[job.status]),
+            Text(job.status, style=_STYLES.get(job.status, _ENDED)),
             f"{max(job.last, 0)} of {job.rounds}",
             *(cell(name, last_value(job.history, name)) for name in names),
             readable(left),
@@ -95,7 +96,7 @@ def _costs(job: Progress) -> list[str]:
     row = job.history[-1] if job.history else {}
     found = [
         ("{} a round", readable(job.seconds_a_round)),
-        ("{} left", readable(job.seconds_left) if job.status == "runs" else "-"),
+        ("{} left", readable(job.seconds_left) if job.status == "running" else "-"),
         ("{} of memory", _bytes(row, "monitor/rank0_memory_bytes")),
         ("GPU {}", _percent(row, "monitor/gpu_percent")),
         ("{} on the GPU", _bytes(row, "monitor/gpu_memory_bytes")),

@@ -64,7 +64,7 @@ def test_a_resume_with_another_object_is_refused(quick, net, numbers):
         "algorithm": partial(prox, mu=2),
     }
     for name, value in others.items():
-        with pytest.raises(flfast.ConfigError, match=f"of another experiment:\n  {name}._own_: "):
+        with pytest.raises(flfast.ConfigError, match=f"is another experiment:\n  {name}._own_: "):
             quick(*words, folder="run", **{**given, name: value})
     with pytest.raises(flfast.ConfigError, match="weights of a module count, too"):
         quick(*words, folder="run", **{**given, "model": net()})

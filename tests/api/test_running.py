@@ -157,10 +157,10 @@ def test_two_runs_at_once_are_refused(quick, monkeypatch):
 def test_a_folder_is_used_once_unless_its_run_is_resumed(quick):
     first = quick("checkpoint.every=1", folder="mine")
     with pytest.raises(
-        flfast.ConfigError, match=r"folder=.*mine already holds a run's checkpoints"
+        flfast.ConfigError, match=r"folder=.*mine already holds a run, which is fin"
     ):
         quick(folder="mine")
-    with pytest.raises(flfast.ConfigError, match="the checkpoint is of another experiment"):
+    with pytest.raises(flfast.ConfigError, match="that run is another experiment"):
         quick("resume=auto", "seed=1", folder="mine")
     before = timeless(first.folder)
     longer = quick("resume=auto", "rounds=3", folder="mine")

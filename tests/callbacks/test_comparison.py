@@ -27,19 +27,28 @@ APP = """
 import sys
 from pathlib import Path
 import hydra
+from flfast.config.job import HydraJob
+from flfast.config.run_folder import recorded
 from flfast.results.columns import COLUMNS
+from flfast.results.outcome import Result, write_result
 from flfast.results.table import RoundTable
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(cfg):
+    node = hydra.core.hydra_config.HydraConfig.instance().cfg
+    folder = node.hydra.runtime.output_dir
+    HydraJob.of(node, cfg).write_settings()
+    write_result(Path(folder), Result("running", {}))
+    recorded(Path(folder), lambda: train(cfg, folder))
+    assert not {"torch", "lightning"} & sys.modules.keys()
+
+def train(cfg, folder):
     if cfg.alpha == 9 and cfg.seed == 2:
         raise ValueError("diverged")
-    folder = hydra.core.hydra_config.HydraConfig.get().runtime.output_dir
     table = RoundTable(Path(folder) / "metrics.csv", COLUMNS)
     for r in range(3):
         accuracy = r / 4 + cfg.seed / 100
         table.append([{"round": r, "global/accuracy": accuracy}], round_idx=r)
-    assert not {"torch", "lightning"} & sys.modules.keys()
 
 if __name__ == "__main__":
     main()
@@ -86,7 +95,7 @@ def test_jobs_come_in_the_order_of_their_numbers(sweep):
     jobs = read_jobs(sweep)
     assert [job.num for job in jobs] == list(range(11))
     assert varying_keys(jobs) == ["partition.alpha", "seed"]
-    assert [job.num for job in jobs if job.failed] == [3]
+    assert [job.num for job in jobs if not job.counts] == [3]
 
 
 def test_jobs_that_differ_in_the_seed_alone_are_averaged(sweep):
@@ -104,12 +113,12 @@ def test_the_report_names_what_differs_and_what_failed(sweep, capsys):
     lines = [line.split() for line in out.splitlines()]
     assert ["job", "partition.alpha", "seed", "local/accuracy", "rounds", "time"] in lines
     assert "rounds=2" not in out
-    assert ["3", "1", "1", "-", "-", "failed"] in lines
+    assert ["3", "1", "1", "-", "-", "killed"] in lines
     assert ["10", "5", "0", "60.00", "%", "2", "4.5", "s"] in lines
     assert ["0", "50.50", "±", "0.71", "%", "2"] in lines
     assert ["1", "52.00", "%", "1"] in lines
     rows = read_rows(sweep / "comparison.csv")
-    assert [row["status"] for row in rows].count("failed") == 1
+    assert [row["status"] for row in rows].count("killed") == 1
     assert rows[10]["partition.alpha"] == "5"
     assert float(rows[10]["local/accuracy"]) == 0.6
     assert rows[10]["global/accuracy"] == ""
@@ -174,7 +183,7 @@ def test_runs_with_a_clock_are_compared_at_the_accuracy_that_all_reach(timed, ca
     assert "rounds to 70.00 % virtual time to 70.00 % seeds" in headings
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "0 sync 0 80.00 % 2 20 min 2 4.5 s" in lines
-    assert "4 buffered 0 - - - - failed" in lines
+    assert "4 buffered 0 - - - - killed" in lines
     assert "sync 81.00 ± 1.41 % 2 ± 0.0 30 ± 14.1 min 2" in lines
     assert "buffered - - - 0" in lines
     rows = read_rows(timed / "comparison.csv")
@@ -222,7 +231,7 @@ def test_a_sweep_in_which_all_failed_or_nothing_began_is_reported_too(tmp_path, 
     assert capsys.readouterr().out == ""
     make_job(tmp_path, 0, [], [])
     write_comparison(tmp_path)
-    assert "failed" in capsys.readouterr().out
+    assert "job 0 killed: it wrote no numbers" in capsys.readouterr().out
     assert not (tmp_path / "comparison.png").exists()
 
 
@@ -273,7 +282,7 @@ def test_a_sweep_with_a_failed_job_is_compared_all_the_same(app, tmp_path):
     assert "ValueError: diverged" in failed.stderr
     (table,) = tmp_path.glob("multirun/*/*/comparison.csv")
     statuses = [line.split(",")[1] for line in table.read_text().splitlines()[1:]]
-    assert statuses == ["done", "failed"]
+    assert statuses == ["finished", "failed"]
     assert "failed" in failed.stdout
 
 
@@ -303,4 +312,4 @@ def test_a_table_that_cannot_be_read_is_one_job_that_failed(sweep, content):
     write_comparison(sweep)
     rows = read_rows(sweep / "comparison.csv")
     assert len(jobs) == len(rows) == 11
-    assert [row["status"] for row in rows].count("done") == 9
+    assert sum(job.counts for job in jobs) == 9

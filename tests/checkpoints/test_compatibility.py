@@ -65,7 +65,7 @@ def test_hardware_and_what_is_shown_may_change(configs, overrides):
 def test_everything_else_is_refused_with_what_it_was(configs, override, said):
     before, now = configs(), configs(override)
     assert digest(before) != digest(now)
-    with pytest.raises(ValueError, match="of another experiment") as error:
+    with pytest.raises(ValueError, match="is another experiment") as error:
         check_same_experiment(before, now, done=1)
     assert said in str(error.value)
 

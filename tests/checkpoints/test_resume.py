@@ -290,7 +290,7 @@ def test_another_experiment_is_refused_and_nothing_is_touched(flfast_run, stoppe
     assert "seed: 0 -> 3" in said
     assert "optimizer.lr: 0.05 -> 1.0" in said
     assert "rounds=1: the checkpoint is of round 2" in refused(flfast_run, capsys, "rounds=1")
-    assert "resume=auto to continue that run" in refused(flfast_run, capsys, "resume=null")
+    assert "resume=auto to go on with it" in refused(flfast_run, capsys, "resume=null")
     assert "there is no checkpoint" in refused(flfast_run, capsys, "resume=nowhere")
     assert (stopped / "metrics.csv").read_text() == before
 
@@ -404,8 +404,7 @@ def test_none_are_left_where_none_are_wanted(flfast_run):
 
 
 def test_a_folder_that_cannot_be_written_is_one_warning_and_training_goes_on(flfast_run):
-    folder = flfast_run(*SMALL, EAGER, "checkpoint.every=0", "rounds=1")
-    (folder / "checkpoints").write_text("in the way")
-    flfast_run(*SMALL, EAGER, "checkpoint.every=1", "rounds=4")
+    way = "+callbacks.way={_target_: ending.InTheWay}"
+    folder = flfast_run(*SMALL, EAGER, "checkpoint.every=1", "rounds=4", way)
     assert [row["round"] for row in rows(folder)] == ["0", "1", "2", "3", "4"]
     assert log_of(folder).count("training continues") == 1

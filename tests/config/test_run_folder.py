@@ -1,11 +1,9 @@
 """A run's folder is its own as long as the run lasts."""
 
 import copy
-import multiprocessing
 import os
 import pickle
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -15,9 +13,8 @@ from omegaconf import OmegaConf
 from tables import rows
 
 from flfast import train
-from flfast.config import run_folder
-from flfast.config.errors import ConfigError
-from flfast.config.run_folder import FolderLock, new_folder
+from flfast.config import folder_lock
+from flfast.config.run_folder import new_folder
 
 LONG = ("rounds=400", "local_epochs=1", "callbacks=none", "eval_every=400", "model=logistic")
 DDP = ("strategy=ddp", "trainer.devices=2")
@@ -25,7 +22,7 @@ DDP = ("strategy=ddp", "trainer.devices=2")
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(run_folder, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(folder_lock, "PATIENCE_S", 0.2)
 
 
 def wait_for(found, what, timeout=60):
@@ -96,29 +93,6 @@ def test_only_rank_0_of_a_launched_world_makes_a_folder(tmp_path, monkeypatch, e
     found = new_folder(name)
     assert found == (f"{name}-ranks" if is_later else name)
     assert Path(name).exists() is not is_later
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_lock_ends_with_its_holders(tmp_path):
-    """A forked process holds the lock of its parent, too."""
-    first = FolderLock(tmp_path, key="folder")
-    go_on = multiprocessing.get_context("fork").Event()
-    child = multiprocessing.get_context("fork").Process(target=go_on.wait)
-    child.start()
-    with pytest.raises(ConfigError, match=f"process {os.getpid()} on .* writes there"):
-        FolderLock(tmp_path, key="folder")
-    first._file.close()  # as if this process had died
-    with pytest.raises(ConfigError, match="writes there"):
-        FolderLock(tmp_path, key="folder")
-    go_on.set()
-    child.join()
-    FolderLock(tmp_path, key="folder").release()
-
-
-def test_a_run_waits_for_processes_that_are_about_to_end(tmp_path):
-    first = FolderLock(tmp_path, key="folder")
-    threading.Timer(0.3, first.release).start()
-    FolderLock(tmp_path, key="folder").release()
 
 
 def test_a_folder_that_cannot_be_written(flfast_run, tmp_path, capsys):

@@ -24,7 +24,7 @@ def test_a_run_is_what_its_folder_says(tmp_path):
         tmp_path / "7", config={"rounds": 1}, choices={"data": "x"}, num=7, rows=rows
     )
     run = read_run(folder)
-    assert (run.num, run.failed, run.seed, run.optimized) == (7, False, "0", "val/accuracy")
+    assert (run.num, run.counts, run.seed, run.optimized) == (7, True, "0", "val/accuracy")
     assert run.choices == {"data": "x"}
     assert run.config == {"seed": 0, "rounds": 1}
     assert [row["val/accuracy"] for row in run.history] == ["0.1", "0.5"]
@@ -47,7 +47,7 @@ def test_folders_without_runs_are_named(tmp_path):
 def test_runs_with_broken_files(tmp_path):
     run = write_run(tmp_path / "a", rows=accuracies(0.5))
     (run / "metrics.csv").write_text("round,time/train_s\n1,x\n")
-    assert read_run(run).failed
+    assert not read_run(run).counts
     (run / ".hydra" / "config.yaml").write_text("{")
     with pytest.raises(ValueError, match=r"config\.yaml is no YAML"):
         read_run(run)
@@ -79,18 +79,15 @@ def test_models_of_one_option_are_told_apart_by_their_target(tmp_path):
     assert differing_keys([run("a", "my.net"), run("b", "my.other")]) == ["model._target_"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "unfinished"),
-    [({"rounds": 3}, True), ({"rounds": 1}, False)],
-)
-def test_a_run_that_lacks_rounds_is_not_finished(make, settings, unfinished):
-    run = make("a", **settings)
-    assert run.unfinished == unfinished
-    other = make("b", seed=1, rounds=1)
-    assert [found.failed for found in Content([run, other]).runs] == [unfinished, False]
-    assert not Content([run]).runs[0].failed
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_run_that_lacks_rounds_does_not_count(make, rounds):
+    """Here one of flfast 0.1.0, which did not write its outcome."""
+    run, other = make("a", rounds=rounds), make("b", seed=1, rounds=1)
+    assert run.outcome == ("finished" if rounds == 1 else "killed")
+    assert [found.counts for found in Content([run, other]).runs] == [rounds == 1, True]
+    assert Content([run]).runs[0].counts
     (run.folder / "train.log").write_text("[..][INFO] - ends after round 1 of 3: a plateau\n")
-    assert not run.unfinished
+    assert read_run(run.folder).outcome == "finished"
 
 
 def test_a_seed_counts_once(make):

@@ -7,7 +7,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from flfast.sweeps.finished import RESULT
+from flfast.results.outcome import RESULT, Result, write_result
 from flfast.sweeps.job_lines import SweepProgress, read_space
 
 BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
@@ -52,15 +52,16 @@ def test_a_line_says_how_much_is_left(tmp_path, caplog):
     config = sweep("seed=0,1,2,3,4", folder=tmp_path)
     for num in range(2):
         (tmp_path / str(num) / ".hydra").mkdir(parents=True)
-    mark = tmp_path / "1" / ".hydra" / "failed"
-    mark.touch()
-    os.utime(mark, (0, 0))  # of an earlier start: it will run again
+    failed = Result("failed", {}, error="lr=0")
+    write_result(tmp_path / "1", failed)
+    os.utime(tmp_path / "1" / RESULT, (0, 0))  # of an earlier start: it will run again
+    write_result(tmp_path, Result("stopped", {}))
     progress = SweepProgress()
     progress.on_multirun_start(config)
     time.sleep(0.02)  # times of files are coarse
-    (tmp_path / "0" / RESULT).touch()
+    write_result(tmp_path / "0", Result("finished", {}))
     progress.on_job_end(config, result(JobStatus.COMPLETED, 0.5))
-    mark.touch()
+    write_result(tmp_path / "1", failed)
     progress.on_job_end(config, result(JobStatus.FAILED, ValueError("lr=0:\n not allowed")))
     progress.on_job_end(config, result(JobStatus.FAILED, OSError("full")))
     lines = [record.message for record in caplog.records]

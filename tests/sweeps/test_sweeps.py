@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from processes import Command
@@ -13,7 +12,7 @@ from tables import timeless
 
 from flfast import train
 from flfast.callbacks.comparison import write_comparison
-from flfast.sweeps.finished import RESULT
+from flfast.results.outcome import outcome, read_result
 
 SEEDS = (0, 1, 2, -1, 4)
 """Job 3 is refused."""
@@ -45,7 +44,7 @@ def wait_for(run, path):
 
 
 def num_finished(folder):
-    return len(list((folder / "sweep").glob(f"*/{RESULT}")))
+    return sum(outcome(job) == "finished" for job in (folder / "sweep").glob("*/"))
 
 
 def table(folder):
@@ -75,7 +74,7 @@ def assert_same_sweep(folder, other):
 def test_a_job_that_fails_does_not_stop_the_others(uninterrupted):
     assert num_finished(uninterrupted) == len(GOOD)
     status = {int(row["job"]): row["status"] for row in table(uninterrupted)}
-    assert status == {num: "done" if num in GOOD else "failed" for num in range(len(SEEDS))}
+    assert status == {num: "finished" if num in GOOD else "failed" for num in range(len(SEEDS))}
     log = (uninterrupted / "stdout").read_text()
     assert "job 3 failed: seed=-1: must be greater than or equal to 0, 1 of 5 jobs left" in log
     assert "job 4 is done: seed=4, val/accuracy " in log
@@ -125,7 +124,8 @@ def test_a_sweep_is_not_overwritten(uninterrupted, tmp_path):
     words = ("-m", "seed=0", *OVERRIDES[2:], place)
     code, errors = Command(train.main, words, tmp_path / "again", {}).end()
     assert code == 2
-    assert "already holds a run's checkpoints; allowed: resume=auto" in errors
+    assert "job 0: hydra.sweep.dir=" in errors
+    assert "already holds a run, which is finished; allowed: resume=auto" in errors
     (tmp_path / "other").mkdir()
     words = (*words, "resume=auto", "optimizer.lr=0.2")
     code, errors = Command(train.main, words, tmp_path / "other", {}).end()
@@ -144,9 +144,9 @@ def test_a_job_whose_process_dies_has_failed(tmp_path):
     code, errors = Command(train.main, words, tmp_path, {}).end()
     assert code == 1
     assert "RuntimeError: its process died with code -9" in errors
-    assert [row["status"] for row in table(tmp_path)] == ["failed", "done"]
-    mark = Path(tmp_path, "sweep", "0", ".hydra", "failed").read_text()
-    assert mark == "RuntimeError: its process died with code -9"
+    assert [row["status"] for row in table(tmp_path)] == ["failed", "finished"]
+    said = read_result(tmp_path / "sweep" / "0")
+    assert said.error == "RuntimeError: its process died with code -9"
 
 
 DIES = """

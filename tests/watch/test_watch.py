@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from flfast import train
-from flfast.config.run_folder import FolderLock
+from flfast.config.folder_lock import FolderLock
 from flfast.loggers.csv import RoundCSVLogger
 from flfast.watch import __main__ as watch
 from flfast.watch.folder import jobs_of, newest, read_progress
@@ -52,7 +52,7 @@ def test_a_run_is_followed_to_its_end(start, capsys):
     command = start(train.main, *TINY, "hydra.run.dir=run")
     run = command.folder / "run"
     end = time.monotonic() + 120
-    while not jobs_of(run) or not read_progress(run).runs:
+    while not jobs_of(run) or read_progress(run).outcome != "running":
         assert time.monotonic() < end
         time.sleep(0.05)
     watch.follow_in_lines(run, every=0.05, once=False)
@@ -61,7 +61,7 @@ def test_a_run_is_followed_to_its_end(start, capsys):
     rounds = [int(number) for number in re.findall(r"^run  round (\d+) of 6", shown, re.M)]
     assert rounds == sorted(set(rounds))
     assert rounds[-1] == 6
-    assert "done" in shown
+    assert "finished" in shown
 
 
 def test_it_says_what_a_run_does_now(folder, log):
@@ -70,14 +70,14 @@ def test_it_says_what_a_run_does_now(folder, log):
     for round_idx in range(3):
         log(round_idx, **{"monitor/rank0_memory_bytes": 5e8, "clock/seconds": 60.0 * round_idx})
     shown = text(folder)
-    for part in ("runs", "round 2 of 4", "2 s a round", "4 s left", "500.0 MB", "virtual 2"):
+    for part in ("running", "round 2 of 4", "2 s a round", "4 s left", "500.0 MB", "virtual 2"):
         assert part in shown, part
     assert "70.00 %" in shown
     lock.release()
     assert "go on with: resume=auto hydra.run.dir=" in text(folder)
     log(3)
     log(4)
-    assert read_progress(folder).status == "done"
+    assert read_progress(folder).status == "finished"
 
 
 def test_losses_are_shown_without_accuracies(folder, log):
@@ -88,10 +88,10 @@ def test_losses_are_shown_without_accuracies(folder, log):
 
 def test_a_run_that_ends_early_is_done(folder, log):
     log(0)
-    assert read_progress(folder).status == "stopped"
+    assert read_progress(folder).status == "killed"
     line = "[2026-11-22 10:00:00,000][flfast.federation.loop][INFO] - ends after round 0 of 4: .."
     (folder / "train.log").write_text(f"{line}\n")
-    assert read_progress(folder).status == "done"
+    assert read_progress(folder).status == "finished"
 
 
 def test_warnings_are_shown(folder, log):
@@ -111,7 +111,7 @@ def test_a_sweep_is_a_line_for_each_job(folder, log, tmp_path):
     jobs = jobs_of(tmp_path)
     assert jobs == [other, folder]
     rows = [row for row in text(*jobs).splitlines() if "algorithm=fedprox" in row]
-    assert ["stopped" in rows[0], "done" in rows[1]] == [True, True]
+    assert ["killed" in rows[0], "finished" in rows[1]] == [True, True]
     assert "4 of 4" in rows[1]
     assert "90.00 %" in rows[1]
 

@@ -1,0 +1,155 @@
+"""What has become of a run, as its folder tells: one function for all who ask. Torch-free."""
+
+import fcntl
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import yaml
+
+from flfast.results.table import read_rows
+
+RESULT = "result.json"
+"""File in a run's folder: its outcome, result and config. It exists once the run is accepted."""
+
+LOCK = ".lock"
+"""File in a run's folder; the run's processes hold a lock on it."""
+
+FAILED_MARK = Path(".hydra", "failed")
+"""File in which flfast 0.1.0 left the error of a sweep's job."""
+
+_TRACES = (
+    *("metrics.csv", "clients.csv", "events.csv"),
+    *("checkpoints/round-*", "model.pt", "shared.pt", "personal/*.pt"),
+)
+_END = 20  # lines of a log
+# C's parser reads a config in 2 ms; OmegaConf.load takes 50 ms.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+Outcome = Literal["empty", "running", "finished", "stopped", "failed", "killed"]
+"""What has become of a run.
+
+    empty       the folder holds no run
+    running     a process works in the folder
+    finished    it did all of its rounds, or those that `stop` or a budget left it
+    stopped     it ended on request, such as SIGTERM
+    failed      it ended with an error
+    killed      its process ended without a word
+"""
+
+
+class Result(NamedTuple):
+    """Contents of `result.json`.
+
+    Attributes:
+        outcome: as far as the run itself could say.
+        config: of the run, as JSON has it.
+        value: `optimized_metric` after the last round; None if it was not measured.
+        error: message of the error that ended a failed run, in one line.
+    """
+
+    outcome: Outcome
+    config: Any
+    value: float | None = None
+    error: str = ""
+
+
+def outcome_of(error: BaseException | None) -> Outcome:
+    """The outcome of a run that this exception ended; None: it went through."""
+    if error is None:
+        return "finished"
+    return "stopped" if isinstance(error, SystemExit) else "failed"
+
+
+def read_result(folder: Path) -> Result | None:
+    """What the run in a folder said of itself; None if it said nothing that can be read."""
+    try:
+        found = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        outcome = found.get("outcome", "finished")  # 0.1.0 wrote it for finished jobs only
+        value = None if found["value"] is None else float(found["value"])
+        result = Result(outcome, found["config"], value, str(found.get("error", "")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return result if outcome in get_args(Outcome) else None
+
+
+def write_result(folder: Path, result: Result) -> None:
+    """Write `result.json`; a kill leaves the old file or the new one.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    part = folder / f"{RESULT}.part"
+    part.write_text(json.dumps(result._asdict(), indent=1) + "\n", encoding="utf-8")
+    part.replace(folder / RESULT)
+
+
+def outcome(folder: Path) -> Outcome:
+    """What has become of the run in a folder.
+
+    A folder of an older flfast is judged by its rows, its log and its mark of a failure.
+    Where a disk has no locks, a run that goes on looks as if it was killed.
+    """
+    said = read_result(folder)
+    if said is not None and said.outcome != "running":
+        return said.outcome
+    if is_locked(folder):
+        return "running"
+    if said is not None:
+        return "killed"
+    if (folder / FAILED_MARK).exists():
+        return "failed"
+    if not holds_run(folder) and not (folder / ".hydra").exists():
+        return "empty"
+    return "finished" if _went_through(folder) else "killed"
+
+
+def error_of(folder: Path) -> str:
+    """Message of the error that ended the run of a folder, in one line; empty if none did."""
+    said = read_result(folder)
+    if said is not None:
+        return said.error
+    mark = folder / FAILED_MARK
+    return mark.read_text(encoding="utf-8") if mark.exists() else ""
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a folder holds what a run could lose: rows, checkpoints, models, or a result."""
+    said = read_result(folder)
+    if said is not None and said.outcome == "finished":
+        return True
+    return any(next(folder.glob(pattern), None) is not None for pattern in _TRACES)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the lock of a run's folder; False where there are no locks."""
+    try:
+        with (folder / LOCK).open(encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def log_lines(folder: Path) -> list[str]:
+    """Lines of a run's log; empty if there is none."""
+    path = folder / "train.log"
+    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+
+
+def _went_through(folder: Path) -> bool:
+    """Whether a run of an older flfast has all rounds of its config, or `stop` ended it."""
+    if any("[INFO] - ends after round " in line for line in log_lines(folder)[-_END:]):
+        return True
+    rounds: Any = None
+    last = -1
+    with suppress(OSError, ValueError, KeyError, yaml.YAMLError):
+        config = yaml.load((folder / ".hydra" / "config.yaml").read_text("utf-8"), LOADER) or {}
+        rounds = 1 if config.get("trainer", {}).get("fast_dev_run") else config.get("rounds")
+        rows = read_rows(folder / "metrics.csv")
+        last = int(rows[-1]["round"]) if rows else -1
+    return last >= (rounds if isinstance(rounds, int) else 0)

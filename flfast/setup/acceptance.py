@@ -1,0 +1,52 @@
+"""The moment from which a folder is that of the run: nothing can refuse it any more."""
+
+from collections.abc import Callable
+
+from omegaconf import DictConfig
+
+from flfast.callbacks.clients_table import ClientsTable
+from flfast.callbacks.events_table import EventsTable
+from flfast.checkpoints.restore import Restored, write_metrics, write_table
+from flfast.config.job import HydraJob
+from flfast.config.resume_check import plain_config
+from flfast.federation.loop import Federation
+from flfast.loggers.csv import RoundCSVLogger
+from flfast.results.outcome import Result, write_result
+from flfast.results.run_files import OF_A_RUN, OF_ITS_END, remove_files
+
+
+def accept(
+    federation: Federation,
+    config: DictConfig,
+    job: HydraJob,
+    restored: Restored | None,
+    describe: Callable[[], None],
+) -> None:
+    """Make the folder that of this run, on rank 0; other ranks write there only afterwards.
+
+    A run that begins replaces the one that the folder holds. A run that goes on keeps its rows,
+    and removes the files of an earlier end if rounds follow: it may be killed before the next end.
+
+    Args:
+        federation: before its first round.
+        config: of the run, `auto` included.
+        job: that the run comes from.
+        restored: where the run goes on; None if it begins.
+        describe: writes the settings into the records of loggers.
+    """
+    folder = job.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    write_result(folder, Result("running", plain_config(config)))
+    if restored is None:
+        remove_files(folder, OF_A_RUN)
+    elif len(federation.history) <= federation.last_round:
+        remove_files(folder, OF_ITS_END)
+    job.write_settings()
+    describe()
+    if restored is None:
+        return
+    if any(isinstance(logger, RoundCSVLogger) for logger in federation.loggers):
+        write_metrics(restored, folder)
+    for callback in federation.callbacks:
+        if isinstance(callback, (ClientsTable, EventsTable)):
+            write_table(restored, folder, callback.file_name)

@@ -1,0 +1,73 @@
+"""The lock of a folder, and what it takes back."""
+
+import multiprocessing
+import os
+import threading
+
+import pytest
+
+from flfast.config import folder_lock
+from flfast.config.errors import ConfigError
+from flfast.config.folder_lock import SETTINGS, FolderLock
+from flfast.results.outcome import is_locked
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(folder_lock, "PATIENCE_S", 0.2)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_lock_ends_with_its_holders(tmp_path):
+    """A forked process holds the lock of its parent, too."""
+    first = FolderLock(tmp_path, key="folder")
+    go_on = multiprocessing.get_context("fork").Event()
+    child = multiprocessing.get_context("fork").Process(target=go_on.wait)
+    child.start()
+    with pytest.raises(ConfigError, match=f"process {os.getpid()} on .* writes there"):
+        FolderLock(tmp_path, key="folder")
+    first._file.close()  # as if this process had died
+    with pytest.raises(ConfigError, match="writes there"):
+        FolderLock(tmp_path, key="folder")
+    go_on.set()
+    child.join()
+    FolderLock(tmp_path, key="folder").release()
+
+
+def test_a_run_waits_for_processes_that_are_about_to_end(tmp_path):
+    first = FolderLock(tmp_path, key="folder")
+    threading.Timer(0.3, first.release).start()
+    FolderLock(tmp_path, key="folder").release()
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_only_a_run_that_is_accepted_leaves_lines_and_folders(tmp_path, accepted):
+    folder = tmp_path / "day" / "run"
+    lock = FolderLock(folder, key="folder")
+    (folder / "train.log").write_text("a line")
+    if accepted:
+        (folder / SETTINGS).parent.mkdir()
+        (folder / SETTINGS).touch()
+    lock.release()
+    assert (tmp_path / "day").exists() is accepted
+    (tmp_path / "day" / "run").mkdir(parents=True, exist_ok=True)
+    (folder / "train.log").write_text("before")
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    lock = FolderLock(folder, key="folder")
+    with (folder / "train.log").open("a") as file:
+        file.write("and after")
+    (folder / "output.log").touch()
+    lock.release()
+    after = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert after == before
+
+
+def test_two_that_wait_for_a_new_folder_do_not_share_it(tmp_path):
+    """The first one takes back the folder, which the second one then makes again."""
+    folder = tmp_path / "run"
+    first = FolderLock(folder, key="folder")
+    threading.Timer(0.3, first.release).start()
+    second = FolderLock(folder, key="folder")
+    assert is_locked(folder)
+    second.release()
+    assert not folder.exists()

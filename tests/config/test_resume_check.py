@@ -1,0 +1,253 @@
+"""Every command in every folder: its outcome is as the table of docs/operations.md says."""
+
+import hashlib
+import shutil
+import sys
+import warnings
+
+import pytest
+from pages import page
+from processes import Command
+from tables import timeless
+
+import flfast
+from flfast import train
+from flfast.config import folder_lock
+from flfast.config.folder_lock import FolderLock
+from flfast.results.outcome import outcome
+
+TINY = (
+    *("data=synthetic", "data.num_examples=200", "data.num_test=50", "partition=iid", "rounds=2"),
+    *("partition.num_clients=3", "model=logistic", "local_epochs=1", "engine=eager", "seed=0"),
+    *("trainer.devices=1", "callbacks=none", "checkpoint.every=1"),
+    "+callbacks.weights={_target_: flfast.callbacks.final_weights.FinalWeights,"
+    " max_personal: 20, model: null}",
+)
+NONE = "checkpoint.every=0"
+
+
+def ends(how, after, *, checkpoint=False):
+    options = f"how: {how}, after: {after}, checkpoint: {checkpoint}"
+    return f"+callbacks.ending={{_target_: ending.Ending, {options}}}"
+
+
+STATES = {
+    "empty": None,
+    "killed without a row": (ends("kill", -1),),
+    "failed without a row": (ends("fail", -1),),
+    "running": (ends("kill", 1),),
+    "killed without a checkpoint": (NONE, ends("kill", 1)),
+    "stopped without a checkpoint": (NONE, ends("stop", 1)),
+    "failed without a checkpoint": (NONE, ends("fail", 1)),
+    "killed with a checkpoint": (ends("kill", 2, checkpoint=True),),
+    "stopped with a checkpoint": (ends("stop", 1),),
+    "failed with a checkpoint": (ends("fail", 2),),
+    "finished without a checkpoint": (NONE,),
+    "finished with a checkpoint": (),
+}
+"""Words of the run that leaves a folder in the state."""
+
+COMMANDS = {
+    "nothing set": (),
+    "`resume=auto`": ("resume=auto",),
+    "and other settings": ("resume=auto", "seed=1"),
+    "and more rounds": ("resume=auto", "rounds=3"),
+    "`overwrite=true`": ("overwrite=true",),
+}
+"""Words of the command, by the heading of its column."""
+
+
+def table():
+    """What the page says: by words of the state and heading of the command."""
+    text = page("operations").partition("| the folder's run is |")[2].partition("\n\n")[0]
+    lines = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
+    headings = lines[0][:-1]
+    assert headings == list(COMMANDS)
+    return {line[1]: dict(zip(headings, line[2:-1], strict=True)) for line in lines[2:]}
+
+
+TABLE = table()
+
+
+def said(state, command):
+    """The cell of the table: the row that names the state's outcome and its checkpoint."""
+    words, _, lacks = state.partition(" ")
+    (row,) = (row for row in TABLE if words in row and row.endswith(lacks))
+    return TABLE[row][command]
+
+
+def digests(folder):
+    """Every file and folder below, with the bytes of the files."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        if path.is_file()
+        else "folder"
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def by_command(words, folder):
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setattr(sys, "argv", ["flfast", *words, f"hydra.run.dir={folder}"])
+        train.main()
+
+
+def in_a_sweep(words, folder):
+    by_command(("-m", *words, f"hydra.sweep.dir={folder.parent}"), "unused")
+
+
+def from_python(words, folder):
+    try:
+        flfast.run(*words, folder=folder)
+    except flfast.ConfigError:
+        raise SystemExit(2) from None
+
+
+DOORS = {"command": by_command, "sweep": in_a_sweep, "python": from_python}
+
+
+class Folders:
+    """Folders in all states, made once and copied for each test to where they were made."""
+
+    def __init__(self, root):
+        self.root = root
+        self._runs = {}
+
+    def put(self, state):
+        """A folder `0` in the state, which may not exist; nothing else is beside it."""
+        place = self.root / "sweep"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        words = STATES[state]
+        if words is None:
+            return place / "0"
+        if words not in self._runs:
+            kept = self.root / f"kept-{len(self._runs)}"
+            self._make(words, place / "0")
+            shutil.copytree(place / "0", kept)
+            self._runs[words] = kept
+        else:
+            shutil.copytree(self._runs[words], place / "0")
+        return place / "0"
+
+    def uninterrupted(self, *words):
+        """Rows of a run of these words in a folder of its own."""
+        if words not in self._runs:
+            folder = self.root / f"kept-{len(self._runs)}"
+            self._make(words, folder)
+            self._runs[words] = folder
+        return timeless(self._runs[words])
+
+    def _make(self, words, folder):
+        if "kill" in str(words):
+            run = Command(train.main, (*TINY, *words, f"hydra.run.dir={folder}"), self.root, {})
+            code, errors = run.end()
+            assert code < 0, errors
+            return
+        try:
+            by_command((*TINY, *words), folder)
+        except (SystemExit, RuntimeError):
+            assert "how" in str(words)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, request):
+    request.getfixturevalue("ran_once")
+    return Folders(tmp_path_factory.mktemp("states"))
+
+
+@pytest.fixture
+def lock(monkeypatch):
+    """Hold the lock of a folder in the state `running`."""
+    monkeypatch.setattr(folder_lock, "PATIENCE_S", 0.05)
+    held = []
+
+    def lock(state, folder):
+        if state == "running":
+            held.append(FolderLock(folder, key="folder"))
+
+    yield lock
+    for one in held:
+        one.release()
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_one_function_knows_the_outcome(folders, lock, state):
+    folder = folders.put(state)
+    lock(state, folder)
+    assert outcome(folder) == state.partition(" ")[0]
+    assert flfast.Run(folder).outcome == outcome(folder)
+
+
+CELLS = [(state, command) for state in STATES for command in COMMANDS]
+
+
+@pytest.mark.parametrize(("state", "command"), CELLS, ids=map(" + ".join, CELLS))
+def test_a_command_does_what_the_table_says(folders, lock, state, command):
+    does = said(state, command)
+    folder = folders.put(state)
+    lock(state, folder)
+    before, own = digests(folder.parent), folder / "notes.txt"
+    words = (*TINY, *(NONE,) * (NONE in (STATES[state] or ())), *COMMANDS[command])
+    if does == "refused":
+        with pytest.raises(SystemExit) as refused:
+            by_command(words, folder)
+        assert refused.value.code == 2
+        assert digests(folder.parent) == before
+        return
+    if does == "unchanged":
+        by_command(words, folder)
+        assert digests(folder.parent) == before
+        return
+    folder.mkdir(exist_ok=True)
+    own.write_text("mine")
+    by_command(words, folder)
+    assert outcome(folder) == "finished"
+    settings = [word for word in COMMANDS[command] if word.startswith(("seed", "rounds"))]
+    assert timeless(folder) == folders.uninterrupted(*settings)
+    assert own.exists()
+    if does == "begins":
+        assert "resuming after round" not in (folder / "train.log").read_text()
+    else:
+        assert "resuming after round" in (folder / "train.log").read_text()
+
+
+REFUSED_LATE = {
+    "in the schema": ("rounds=0",),
+    "by a rule": ("batch_size=-1", "trainer.accumulate_grad_batches=2"),
+    "by the data": ("sampler.count=1000",),
+    "by a bug": ("model=custom", "model._target_=ending.no_model"),
+    "by a file": ("init_from=nowhere.pt",),
+}
+ENDS_OF_A_WAY = ("empty", "killed without a checkpoint", "finished with a checkpoint")
+
+
+@pytest.mark.parametrize("state", ENDS_OF_A_WAY)
+@pytest.mark.parametrize("why", REFUSED_LATE)
+@pytest.mark.parametrize("door", ["command", "python"])
+def test_whoever_refuses_a_run_its_folder_stays(folders, state, why, door):
+    folder = folders.put(state)
+    before = digests(folder.parent)
+    words = (*TINY, "overwrite=true", *REFUSED_LATE[why])
+    with pytest.raises((SystemExit, RuntimeError)):
+        DOORS[door](words, folder)
+    assert digests(folder.parent) == before
+
+
+@pytest.mark.parametrize("door", ["sweep", "python"])
+@pytest.mark.parametrize("state", ENDS_OF_A_WAY[1:])
+@pytest.mark.parametrize("words", [(), ("resume=auto", "seed=1")], ids=str)
+def test_every_door_refuses_alike(folders, state, door, words):
+    """Jobs of a sweep, too; then the files of the sweep stay as they were."""
+    before = digests(folders.put(state).parent)
+    with pytest.raises(SystemExit) as refused:
+        DOORS[door]((*TINY, *words), folders.root / "sweep" / "0")
+    assert refused.value.code == 2
+    assert digests(folders.root / "sweep") == before
+
+
+def test_what_is_finished_is_so_for_every_door(folders):
+    before = digests(folders.put("finished with a checkpoint"))
+    for way in DOORS.values():
+        way((*TINY, "resume=auto"), folders.root / "sweep" / "0")
+        assert digests(folders.root / "sweep" / "0") == before

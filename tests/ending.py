@@ -1,0 +1,46 @@
+"""A callback that ends a run in a round, as a signal, an error or a kill does."""
+
+import os
+import signal
+import time
+
+from lightning.pytorch.callbacks import Callback
+
+
+class Ending(Callback):
+    """Ends the run.
+
+    Args:
+        how: `stop` by SIGTERM, `fail` with an error, `kill` by SIGKILL.
+        after: the round in which it does so, once its row is written; -1: before round 0.
+        checkpoint: whether it waits for the first checkpoint.
+    """
+
+    def __init__(self, *, how, after, checkpoint=False):
+        self._how, self._after, self._checkpoint = how, after, checkpoint
+
+    def on_run_start(self, federation):
+        self._end(federation, -1)
+
+    def on_round_end(self, federation, row, clients):
+        self._end(federation, row["round"])
+
+    def _end(self, federation, round_idx):
+        if round_idx != self._after:
+            return
+        while self._checkpoint and not (federation.run_dir / "checkpoints/round-000001").exists():
+            time.sleep(0.01)
+        if self._how == "fail":
+            raise RuntimeError("the run ends here")
+        os.kill(os.getpid(), signal.SIGTERM if self._how == "stop" else signal.SIGKILL)
+
+
+def no_model():
+    raise RuntimeError("a model with a mistake")
+
+
+class InTheWay(Callback):
+    """Puts a file where the folder of checkpoints has to be."""
+
+    def on_run_start(self, federation):
+        (federation.run_dir / "checkpoints").write_text("in the way")
