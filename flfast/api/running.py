@@ -93,9 +93,11 @@ def run(  # noqa: PLR0913 - one parameter an option
     with _alone():
         own = NOTHING
         if any(value is not None for value in (*given.values(), test_data, target, client)):
-            from flfast.api.own_objects import own_objects  # imports torch
+            from flfast.api.own_objects import own_objects  # these import torch
+            from flfast.api.own_targets import chosen_task
 
-            own = own_objects(given, test_data, overrides, target=target, client=client)
+            task = chosen_task(overrides)
+            own = own_objects(given, test_data, task=task, target=target, client=client)
         words = [*_partition(own, overrides), *overrides]
         _refuse_options(own, overrides)
         return _run(_composed(words), own, folder)
@@ -122,7 +124,7 @@ def _run(composed: DictConfig, own: Own, folder: str | Path | None) -> Run:
         check_resume(phases[0].config, place, setting=f"folder={place}")
         _write(job)
         _start(phases, job)
-    return Run(place, own)
+    return Run.of(place, own, config)
 
 
 def _start(phases: list[Phase], job: HydraJob) -> None:

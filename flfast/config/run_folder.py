@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
+from flfast.regular_file import opener
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class FolderLock:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = (folder / LOCK).open("a+", encoding="utf-8")
+            self._file = open(folder / LOCK, "a+", encoding="utf-8", opener=opener)  # noqa: SIM115
         except OSError as error:
             raise ConfigError(f"{key}={folder}: cannot be written: {error.strerror}") from None
         try:
@@ -94,7 +95,7 @@ class FolderLock:
 def is_locked(folder: Path) -> bool:
     """Whether a process holds the lock of a run's folder; False where there are no locks."""
     try:
-        with (folder / LOCK).open(encoding="utf-8") as file:
+        with open(folder / LOCK, encoding="utf-8", opener=opener) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
+from flfast.messages import printable
+from flfast.regular_file import opener, read_file
 from flfast.results.columns import CLIENT_EVALUATION, COLUMNS
 from flfast.results.history import Row, number, series, validation_column
+from flfast.results.plain_yaml import read_mapping, read_words
 from flfast.results.table import read_rounds
 
 log = logging.getLogger(__name__)
@@ -21,8 +22,6 @@ FAILED_MARK = "failed"
 _NUMERIC = [column for column in COLUMNS if not column.startswith("plan/")]
 _END = 20  # lines of a log
 _TAIL_BYTES = 16 * 2**20
-# C's parser reads a config in 2 ms; OmegaConf.load takes 50 ms.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class RunRecord(NamedTuple):
@@ -56,7 +55,7 @@ class RunRecord(NamedTuple):
         rounds = self.config.get("rounds")
         if not isinstance(rounds, int) or not self.history:
             return False
-        if self.config.get("trainer", {}).get("fast_dev_run"):
+        if mapping(self.config.get("trainer")).get("fast_dev_run"):
             return False
         return int(self.history[-1]["round"]) < rounds and not ended_early(log_lines(self.folder))
 
@@ -74,10 +73,10 @@ def read_run(folder: Path) -> RunRecord:
         ValueError: with the path, if the config is no YAML.
     """
     hydra_dir = folder / ".hydra"
-    hydra = _yaml(hydra_dir / "hydra.yaml").get("hydra", {})
-    num = hydra.get("job", {}).get("num")
-    words = [str(word) for word in _yaml(hydra_dir / "overrides.yaml") or ()]
-    config = _yaml(hydra_dir / "config.yaml")
+    hydra = mapping(read_mapping(hydra_dir / "hydra.yaml").get("hydra"))
+    num = mapping(hydra.get("job")).get("num")
+    words = read_words(hydra_dir / "overrides.yaml")
+    config = read_mapping(hydra_dir / "config.yaml")
     history: list[Row] = []
     try:
         history.extend(read_rounds(folder / "metrics.csv", sys.maxsize))
@@ -93,14 +92,14 @@ def read_run(folder: Path) -> RunRecord:
         num=num if isinstance(num, int) else None,
         overrides={key.lstrip("+"): value for key, _, value in (w.partition("=") for w in words)},
         choices={
-            group: str(option)
-            for group, option in hydra.get("runtime", {}).get("choices", {}).items()
-            if not group.startswith("hydra") and option is not None
+            str(group): str(option)
+            for group, option in mapping(mapping(hydra.get("runtime")).get("choices")).items()
+            if not str(group).startswith("hydra") and option is not None
         },
         config=config,
         history=history,
         failed=not history or mark.exists(),
-        error=mark.read_text(encoding="utf-8") if mark.exists() else "",
+        error=_text(mark) if mark.exists() else "",
         optimized=validation_column(history) if optimized == "auto" else optimized,
     )
 
@@ -128,9 +127,13 @@ def find_runs(folders: Iterable[Path]) -> list[RunRecord]:
 
 
 def log_lines(folder: Path) -> list[str]:
-    """Lines of a run's log; empty if there is none."""
+    """Lines of a run's log, without control characters; empty if there is none.
+
+    Raises:
+        OSError: with the path, if it is no file.
+    """
     path = folder / "train.log"
-    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    return _text(path).split("\n") if path.exists() else []
 
 
 def ended_early(lines: list[str]) -> bool:
@@ -146,15 +149,15 @@ def last_clients(run: RunRecord) -> list[Row]:
     path = run.folder / "clients.csv"
     if not path.exists():
         return []
-    with path.open("rb") as file:
+    with open(path, "rb", opener=opener) as file:
         head = file.readline()
         size = file.seek(0, io.SEEK_END)
         start = file.seek(max(len(head), size - _TAIL_BYTES))
         text = file.read().decode("utf-8", errors="replace")
     if start > len(head):
         text = text[text.find("\n") + 1 :]
-    complete = text[: text.rfind("\n") + 1]
-    rows = list(csv.DictReader(io.StringIO(head.decode("utf-8", errors="replace") + complete)))
+    complete = head.decode("utf-8", errors="replace") + text[: text.rfind("\n") + 1]
+    rows = list(csv.DictReader(io.StringIO(printable(complete))))
     evaluated = [row for row in rows if any(row.get(column) for column in CLIENT_EVALUATION)]
     last = max((number(row, "round") for row in evaluated), default=-1)
     return [row for row in evaluated if number(row, "round") == last]
@@ -163,14 +166,16 @@ def last_clients(run: RunRecord) -> list[Row]:
 def partition(run: RunRecord) -> dict[str, Any]:
     """The contents of `partition.json`; empty if it cannot be read."""
     try:
-        found = json.loads((run.folder / "partition.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(read_file(run.folder / "partition.json"))
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _yaml(path: Path) -> Any:
-    try:
-        return yaml.load(path.read_text(encoding="utf-8"), _LOADER) or {}
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is no YAML: {error}") from None
+def mapping(node: Any) -> dict[str, Any]:
+    """A part of a config that has keys; {} if it is anything else."""
+    return node if isinstance(node, dict) else {}
+
+
+def _text(path: Path) -> str:
+    return printable(read_file(path).decode("utf-8", errors="replace"))

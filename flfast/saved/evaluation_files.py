@@ -11,6 +11,7 @@ import numpy as np
 from flfast.callbacks.figures import INK, figure
 from flfast.federation.table_rows import client_columns, evaluation_columns
 from flfast.messages import naming
+from flfast.regular_file import replacing
 from flfast.saved.evaluated_sets import EvaluatedSet
 from flfast.tasks.classification import CLASSIFICATION
 
@@ -38,7 +39,7 @@ def write_all(
     """Write the files.
 
     Args:
-        folder: made if it does not exist.
+        folder: exists; links to files in it are replaced, not followed.
         sets: evaluated.
         about: what is known of the run, for `metrics.json`.
         table: type of the file of predictions.
@@ -46,16 +47,15 @@ def write_all(
     Raises:
         OSError: if the folder cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({**about, "metrics": metrics_of(sets)}, indent=1)
-    with naming(folder):
-        (folder / "metrics.json").write_text(f"{text}\n", encoding="utf-8")
-        _write_predictions(folder, sets, table)
-        _write_clients(folder / "clients.csv", sets)
+    with naming(folder), replacing(folder) as place:
+        (place / "metrics.json").write_text(f"{text}\n", encoding="utf-8")
+        _write_predictions(place, sets, table)
+        _write_clients(place / "clients.csv", sets)
         if sets[0].task_type is not CLASSIFICATION:
             return
-        _write_confusion(folder / "confusion.csv", sets)
-    draw_confusion(folder / "confusion.png", sets, title=about["title"])
+        _write_confusion(place / "confusion.csv", sets)
+        draw_confusion(place / "confusion.png", sets, title=about["title"])
 
 
 def prediction_columns(sets: Sequence[EvaluatedSet]) -> dict[str, np.ndarray]:

@@ -106,7 +106,7 @@ def open_run(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
 
 
 def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
-    components = build_components(saved.config)
+    components = build_components(saved.config, saved.own)
     data, module = components.data, components.module
     own = _check_models(module.algorithm, saved, personal=personal)
     _warn_of_other_data(saved, data)
