@@ -23,7 +23,8 @@ def trained_model(folder: Path, config: DictConfig, own: Own) -> nn.Module:
         own: objects that the run had in place of what the config names.
 
     Raises:
-        ConfigError: if there is no `model.pt`, or an object of the run is missing.
+        ConfigError: if there is no `model.pt`, it does not fit the model, or an object of the run
+            is missing.
     """
     path = folder / "model.pt"
     if not path.exists():
@@ -35,8 +36,11 @@ def trained_model(folder: Path, config: DictConfig, own: Own) -> nn.Module:
         )
         raise ConfigError(f"there is no {path}: {reason}")
     model = _untrained(folder, config, own)
-    found = read_state_dict(str(path), key="run")  # weights that modules share are in it once
-    write_weights(model, load_weights(read_weights(model), found, source=str(path)))
+    try:
+        found = read_state_dict(str(path), key="run")  # weights that modules share are in it once
+        write_weights(model, load_weights(read_weights(model), found, source=str(path)))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     return model.eval()
 
 
