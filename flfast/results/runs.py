@@ -158,6 +158,7 @@ def last_clients(run: RunRecord) -> list[Row]:
         text = text[text.find("\n") + 1 :]
     complete = head.decode("utf-8", errors="replace") + text[: text.rfind("\n") + 1]
     rows = list(csv.DictReader(io.StringIO(printable(complete))))
+    rows = [row for row in rows if row.get("round") and (row.get("client_id") or "").isdecimal()]
     evaluated = [row for row in rows if any(row.get(column) for column in CLIENT_EVALUATION)]
     last = max((number(row, "round") for row in evaluated), default=-1)
     return [row for row in evaluated if number(row, "round") == last]
@@ -169,7 +170,29 @@ def partition(run: RunRecord) -> dict[str, Any]:
         found = json.loads(read_file(run.folder / "partition.json"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return found if _is_partition(found) else {}
+
+
+def _is_partition(found: Any) -> bool:
+    """Whether this has the parts that a report shows, with the types that it needs."""
+    numbers = ("num_clients", "num_classes", "num_examples", "num_central_test")
+    clients, sizes = mapping(found).get("clients"), mapping(mapping(found).get("client_size"))
+    return (
+        all(isinstance(found[name], int) for name in numbers if name in found)
+        and all(isinstance(size, (int, float)) for size in sizes.values())
+        and isinstance(mapping(found).get("class_names", []), list)
+        and isinstance(clients, list)
+        and all(map(_is_client, clients))
+    )
+
+
+def _is_client(client: Any) -> bool:
+    labels = mapping(client).get("labels")
+    return (
+        all(isinstance(mapping(client).get(name), int) for name in ("client_id", "train", "test"))
+        and isinstance(labels, list)
+        and all(isinstance(count, int) for count in labels)
+    )
 
 
 def mapping(node: Any) -> dict[str, Any]:

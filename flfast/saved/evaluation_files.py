@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flfast.callbacks.figures import INK, figure
+from flfast.callbacks.figures import INK, figure, tick_label
 from flfast.federation.table_rows import client_columns, evaluation_columns
 from flfast.messages import naming
 from flfast.regular_file import replacing
@@ -119,6 +119,8 @@ def _write_clients(path: Path, sets: Sequence[EvaluatedSet]) -> None:
         examples = part.metrics.num_examples.tolist()
         for client_id, columns in client_columns(part.name, part.metrics):
             found = {f"{part.name}/examples": examples[client_id], **columns}
+            if part.client_names:
+                found["client"] = part.client_names[client_id]
             rows.setdefault(client_id, {}).update(found)
             names.update(dict.fromkeys(found))
     lines = ([k, *(rows[k].get(name, "") for name in names)] for k in sorted(rows))
@@ -163,8 +165,11 @@ def draw_confusion(path: Path, sets: Sequence[EvaluatedSet], *, title: str) -> N
             axes.tick_params(length=0)
             axes.spines[:].set_visible(False)
             if len(counts) <= _MOST_LABELLED:
-                axes.set_xticks(range(len(counts)))
-                axes.set_yticks(range(len(counts)))
+                names = part.class_names or [str(label) for label in range(len(counts))]
+                shown = [tick_label(name) for name in names]
+                tilted = 90 if part.class_names else 0
+                axes.set_xticks(range(len(counts)), labels=shown, rotation=tilted)
+                axes.set_yticks(range(len(counts)), labels=shown)
             if len(counts) <= _MOST_LABELLED // 2:
                 for (row, column), count in np.ndenumerate(counts):
                     color = "white" if shares[row, column] > 0.6 else INK

@@ -190,7 +190,10 @@ def _load_files(
     folder = saved.folder / "personal"
     states = ClientStates()
     for client_id in site.data.candidates.tolist():
-        states.put(client_id, _read_personal(folder / f"{client_id}.pt", algorithm, initial))
+        states.put(
+            client_id,
+            _read_personal(folder / f"{site.data.client_file(client_id)}.pt", algorithm, initial),
+        )
     own = Algorithm(
         name=algorithm.name,
         evaluate_server=False,
