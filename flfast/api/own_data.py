@@ -70,9 +70,9 @@ def read_data(
         return data
     coded = Coded(data, test_data)
     if is_frame(data):
-        if is_frame(test_data):
-            test_data = _with_columns_of(data, test_data, client)
-        coded = coded_text(data, test_data, target=target, client=client)
+        coded = coded_text(
+            data, _with_columns_of(data, test_data, client), target=target, client=client
+        )
     reader = _Reader(target, client, task)
     train = reader.read("data", coded.data)
     test = None if test_data is None else reader.read("test_data", coded.test_data)
@@ -87,6 +87,8 @@ def read_data(
 
 def _with_columns_of(data: Any, test_data: Any, client: str | None) -> Any:
     """A test set with the columns in the order of `data`; it may lack those of clients."""
+    if not is_frame(test_data):
+        return test_data
     names = [name for name in data.columns if name in test_data.columns or name != client]
     if set(names) != set(test_data.columns):
         odd = sorted(map(str, set(names) ^ set(test_data.columns)))
