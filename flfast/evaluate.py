@@ -3,12 +3,10 @@
 Evaluates the models of a finished run, or of a checkpoint, as its last round did or on other data.
 """
 
-import importlib.util
-
 from flfast.config.composition import CONF
-from flfast.config.errors import ConfigError
 from flfast.config.saved_command import run_command
-from flfast.config.saved_run import find_run, read_options
+from flfast.config.saved_options import evaluate_options
+from flfast.config.saved_run import find_run
 
 USAGE = """\
 python -m flfast.evaluate run=FOLDER [key=value ...]
@@ -19,20 +17,13 @@ python -m flfast.evaluate run=FOLDER [key=value ...]
   split=test|val|train|global   examples to predict (test: central, clients' own, held out)
   personal=true|false    clients' own models, or the server's (the server's, if it has one)
   predictions=csv|parquet   type of the file of predictions (csv)
+  allow=NAME             trust a package, module or function that the run's config names, such as
+                         allow=my_package; it may be given several times
   output=FOLDER          folder for the files (FOLDER/evaluation of the run)
 
 Keys of the run's config that matter here override it, such as data.root=FOLDER,
 finetune_epochs=5, loader.eval_batch_size=100 or data=mnist.
 """
-OPTIONS = {
-    "run": None,
-    "checkpoint": None,
-    "model": None,
-    "split": ("test", "val", "train", "global"),
-    "personal": ("true", "false"),
-    "predictions": ("csv", "parquet"),
-    "output": None,
-}
 
 
 def evaluate(words: list[str]) -> None:
@@ -44,9 +35,7 @@ def evaluate(words: list[str]) -> None:
     Raises:
         ConfigError: naming key, value and what is allowed.
     """
-    options, overrides = read_options(words, OPTIONS)
-    if options.get("predictions") == "parquet" and not importlib.util.find_spec("pyarrow"):
-        raise ConfigError("predictions=parquet needs pyarrow: pip install 'flfast[parquet]'")
+    options, overrides = evaluate_options(words)
     saved = find_run(options, overrides, conf=CONF)
     from flfast.saved.evaluation_report import report  # imports torch
 

@@ -3,12 +3,10 @@
 Exports a model of a saved run, loads the file again, and compares its outputs.
 """
 
-import importlib.util
-
 from flfast.config.composition import CONF
-from flfast.config.errors import ConfigError
 from flfast.config.saved_command import run_command
-from flfast.config.saved_run import find_run, read_options
+from flfast.config.saved_options import export_options
+from flfast.config.saved_run import find_run
 
 USAGE = """\
 python -m flfast.export run=FOLDER format=torch|onnx [key=value ...]
@@ -18,20 +16,13 @@ python -m flfast.export run=FOLDER format=torch|onnx [key=value ...]
   client=NUMBER          export the client's own model instead
   checkpoint=last|best|FOLDER   use the models of a checkpoint
   model=FILE             use a model of the server, .pt or .safetensors
+  allow=NAME             trust a package, module or function that the run's config names, such as
+                         allow=my_package; it may be given several times
   output=FILE            the file (FOLDER/model.pt2 or .onnx; of a client: personal/NUMBER.pt2)
 
 The program reads batches of any size of examples as they are stored, such as uint8 images, and
 returns outputs of the task. Keys of the run's config override it, such as data.root=FOLDER.
 """
-OPTIONS = {
-    "run": None,
-    "format": ("torch", "onnx"),
-    "client": None,
-    "checkpoint": None,
-    "model": None,
-    "output": None,
-}
-ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 
 def export(words: list[str]) -> None:
@@ -43,15 +34,7 @@ def export(words: list[str]) -> None:
     Raises:
         ConfigError: naming key, value and what is allowed.
     """
-    options, overrides = read_options(words, OPTIONS)
-    if "format" not in options:
-        raise ConfigError("format is missing; allowed: torch, onnx")
-    client = options.get("client")
-    if client is not None and not (client.isascii() and client.isdigit()):
-        raise ConfigError(f"client={client}: allowed: the number of a client")
-    missing = [name for name in ONNX if not importlib.util.find_spec(name)]
-    if options["format"] == "onnx" and missing:
-        raise ConfigError(f"format=onnx needs {', '.join(missing)}: pip install 'flfast[onnx]'")
+    options, overrides = export_options(words)
     saved = find_run(options, overrides, conf=CONF)
     from flfast.saved.export_report import report  # imports torch
 

@@ -1,5 +1,6 @@
 """Messages of errors: shortened to a line, and with the file that they are about."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,3 +30,18 @@ def naming(path: Path) -> Iterator[None]:
         if error.filename is None:
             error.filename = str(path)
         raise
+
+
+_CONTROL = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters but for newlines, also those that change the direction of text."""
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters as Python writes them, so that no terminal obeys them.
+
+    >>> printable("loss \x1b[2J 0.5")
+    'loss \\x1b[2J 0.5'
+    """
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)

@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "flfast"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
-    {"messages"},
+    {"messages", "regular_file"},
     {"options", "randomness", "plan", "injection", "machine", "csv_file", "native", "state"},
     {"tasks"},
     {"models", "adapters", "datamodules"},
@@ -63,6 +63,7 @@ TORCH_FREE = {
     "flfast.injection",
     "flfast.machine",
     "flfast.messages",
+    "flfast.regular_file",
     "flfast.results.*",
     "flfast.report.*",
     "flfast.callbacks.comparison",

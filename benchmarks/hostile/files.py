@@ -208,6 +208,10 @@ def _loop(folder: Path, _: random.Random) -> None:
     (folder / "images" / "cats" / "again").symlink_to(folder / "images")
 
 
+def _note(path: Path, _: np.ndarray) -> None:
+    path.with_name("notes.txt").write_text("x")
+
+
 def _sixteen_bits(path: Path, pixels: np.ndarray) -> None:
     Image.fromarray(pixels.astype(np.uint16) * 257).save(path)
 
@@ -268,7 +272,7 @@ KINDS: dict[str, Kind] = {
             "16 bits": _image(_sixteen_bits),
             "float TIFF": _image(_float_tiff),
             "a loop of links": _loop,
-            "a text": _image(lambda path, _: path.with_name("notes.txt").write_text("x") and None),
+            "a text": _image(_note),
         },
     ),
     "idx": Kind(("data=mnist", "data.root={}", "data.download=false", *_IID), _idx, {}),

@@ -90,7 +90,7 @@ def _wrong(folder: Path, said: str) -> str:
     if not (folder / "metrics.csv").exists():  # logger=none
         return ""
     rows = _numbers(folder)
-    wanted = OmegaConf.load(folder / ".hydra" / "config.yaml")["rounds"]
+    wanted = OmegaConf.select(OmegaConf.load(folder / ".hydra" / "config.yaml"), "rounds")
     if not rows or (rows[-1]["round"] != wanted and "stop" not in said):
         return "silent: rounds are missing"
     losses = [row.get("train/loss", 0.0) for row in rows[1:]]

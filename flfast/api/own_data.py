@@ -1,6 +1,7 @@
 """Reads examples of a Python program: tensors, arrays, Datasets, DataFrames."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
+from flfast.api.own_frame import Coded, coded_text, is_frame
 from flfast.api.own_targets import num_outputs, read_targets
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import Examples
@@ -66,13 +68,17 @@ def read_data(
         if test_data is not None:
             raise ConfigError("test_data=: an Examples names its own test set, in is_test")
         return data
-    if _is_frame(data) and _is_frame(test_data):
-        test_data = _with_columns_of(data, test_data, client)
+    coded = Coded(data, test_data)
+    if is_frame(data):
+        coded = coded_text(
+            data, _with_columns_of(data, test_data, client), target=target, client=client
+        )
     reader = _Reader(target, client, task)
-    train = reader.read("data", data)
-    test = None if test_data is None else reader.read("test_data", test_data)
+    train = reader.read("data", coded.data)
+    test = None if test_data is None else reader.read("test_data", coded.test_data)
     try:
-        return _examples(train, test, task)
+        found = _examples(train, test, task)
+        return replace(found, categories=coded.categories, class_names=coded.classes)
     except ConfigError:
         raise
     except (ValueError, TypeError) as error:
@@ -81,6 +87,8 @@ def read_data(
 
 def _with_columns_of(data: Any, test_data: Any, client: str | None) -> Any:
     """A test set with the columns in the order of `data`; it may lack those of clients."""
+    if not is_frame(test_data):
+        return test_data
     names = [name for name in data.columns if name in test_data.columns or name != client]
     if set(names) != set(test_data.columns):
         odd = sorted(map(str, set(names) ^ set(test_data.columns)))
@@ -111,6 +119,7 @@ def _examples(train: _Part, test: _Part | None, task: TaskName) -> Examples:
         transform=BatchTransform(),
         is_test=None if test is None else np.arange(len(targets)) >= len(train.targets),
         owner=_owner(train, test),
+        client_names=() if train.clients is None else client_names(train.clients),
         task=task,
     )
 
@@ -128,6 +137,13 @@ def _joined(inputs: Sequence[Tensor | Dataset[Tensor]]) -> Tensor | Dataset[Tens
     if len(tensors) == len(inputs):
         return torch.cat(tensors)
     return ConcatDataset(inputs)  # type: ignore[arg-type]
+
+
+def client_names(clients: np.ndarray) -> tuple[str, ...]:
+    """Names of clients in the order of their numbers; empty if they are the numbers."""
+    names = np.unique(clients)
+    is_numbered = names.dtype.kind in "iu" and (names == np.arange(len(names))).all()
+    return () if is_numbered else tuple(map(str, names))
 
 
 def _owner(train: _Part, test: _Part | None) -> np.ndarray | None:
@@ -174,7 +190,7 @@ class _Reader(NamedTuple):
         Raises:
             ConfigError: if it has none of them.
         """
-        if _is_frame(data):
+        if is_frame(data):
             return self._frame(key, data)
         if self.target is not None or self.client is not None:
             raise ConfigError(f"target= and client= name columns of a DataFrame, {key}= is none")
@@ -307,7 +323,3 @@ class _Inputs(Dataset[Tensor]):
 
     def __getitem__(self, index: int) -> Tensor:
         return torch.as_tensor(self._data[int(index)][0])
-
-
-def _is_frame(data: Any) -> bool:
-    return type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns")

@@ -1,7 +1,7 @@
 """Objects of a Python program: checked, and described for the config."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
 from types import CodeType, FunctionType
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from flfast.algorithms.algorithm import Algorithm
 from flfast.api.own_data import read_data
-from flfast.api.own_targets import chosen_task
 from flfast.config.errors import ConfigError
 from flfast.config.own import GROUPS, OWN, Own
+from flfast.tasks.names import TaskName
 
 _KINDS: dict[str, tuple[type, ...]] = {"model": (nn.Module,), "algorithm": (Algorithm,)}
 
@@ -23,8 +23,8 @@ _KINDS: dict[str, tuple[type, ...]] = {"model": (nn.Module,), "algorithm": (Algo
 def own_objects(
     given: Mapping[str, Any],
     test_data: Any,
-    overrides: Sequence[str],
     *,
+    task: TaskName,
     target: str | None,
     client: str | None,
 ) -> Own:
@@ -33,7 +33,7 @@ def own_objects(
     Args:
         given: what `flfast.run` got as `data`, `model` and `algorithm`; None for nothing.
         test_data: as `data`, for testing.
-        overrides: as on the command line; `task` says what targets are.
+        task: what targets are for.
         target: column of a DataFrame with the targets.
         client: column of a DataFrame with the clients.
 
@@ -49,12 +49,14 @@ def own_objects(
                 f"{group}= is of type {type(value).__name__}; allowed: {allowed}, or a "
                 f"function that returns one"
             )
-    nodes = {}
-    task = chosen_task(overrides)
+    nodes: dict[str, dict[str, Any]] = {}
     read = read_data(found.get("data"), test_data, target=target, client=client, task=task)
     for group, value in found.items():
         content = read if group == "data" else value
         nodes[group] = {"_target_": name_of(value), OWN: fingerprint(content)}
+        if group == "data":
+            about = {"test_data": test_data is not None, "target": target, "client": client}
+            nodes[group] |= {name: word for name, word in about.items() if word}
     if read is not None:
         found["data"] = read
     return Own(**found, nodes=nodes)

@@ -1,21 +1,30 @@
 """`Run`: what a finished run has left in its folder. Torch-free until a model is asked for."""
 
+import sys
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig
 
+from flfast.config.composition import CONF
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
+from flfast.config.saved_config import read_config
+from flfast.config.saved_options import evaluate_options, export_options
+from flfast.config.saved_run import find_run
+from flfast.config.trust import named_by
 from flfast.results.columns import CLIENT_EVALUATION
 from flfast.results.outcome import Outcome, outcome
-from flfast.results.table import read_rows
+from flfast.results.runs import read_run
+from flfast.results.table import read_rounds
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from flfast.algorithms.algorithm import Algorithm
     from flfast.api.picture import Picture
 
 
@@ -27,12 +36,57 @@ class Run:
 
     Args:
         folder: of the run.
-        own: objects that the run had in place of what the config names.
+        data: examples for `evaluate`, `export` and models that `model=` makes by a function; as
+            of `flfast.run`. A run that had its own data needs them, and any other may have them.
+        test_data: as of `flfast.run`.
+        target: as of `flfast.run`.
+        client: as of `flfast.run`.
+        model: as of `flfast.run`; the run's weights are loaded into a copy.
+        algorithm: as of `flfast.run`.
+        allow: packages, modules or functions that the run's config names and that may be called,
+            by dotted path. Without it, flfast's own options are.
     """
 
-    def __init__(self, folder: str | Path, own: Own = NOTHING) -> None:
+    def __init__(  # noqa: PLR0913 - one parameter an option
+        self,
+        folder: str | Path,
+        *,
+        data: Any = None,
+        test_data: Any = None,
+        target: str | None = None,
+        client: str | None = None,
+        model: "nn.Module | Callable[..., nn.Module] | None" = None,
+        algorithm: "Algorithm | Callable[..., Algorithm] | None" = None,
+        allow: str | Sequence[str] = (),
+    ) -> None:
         self.folder = Path(folder).absolute()
-        self._own = own
+        self._given = {"data": data, "model": model, "algorithm": algorithm}
+        self._arguments = {"test_data": test_data, "target": target, "client": client}
+        self._allow = [allow] if isinstance(allow, str) else list(allow)
+
+    @classmethod
+    def of(cls, folder: Path, own: Own, config: DictConfig) -> "Run":
+        """A run of this program, which trusts the names in its own config.
+
+        Args:
+            folder: of the run.
+            own: objects that the run had in place of what the config names.
+            config: of the run.
+        """
+        found = cls(folder, allow=named_by(config))
+        found._own = own
+        return found
+
+    @cached_property
+    def _own(self) -> Own:
+        given = (*self._given.values(), *self._arguments.values())
+        if all(value is None for value in given):
+            return NOTHING
+        from flfast.api.own_objects import own_objects  # these import torch
+        from flfast.api.own_targets import chosen_task
+
+        task = chosen_task([f"task={read_config(self.folder, self._allow).get('task')}"])
+        return own_objects(self._given, task=task, **self._arguments)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
@@ -71,11 +125,53 @@ class Run:
         """The model with the server's final weights, on the CPU, in evaluation mode.
 
         Raises:
-            ConfigError: if the run saved no complete model of the server.
+            ConfigError: if the run saved no complete model of the server, or had objects of a
+                program that are not here, or names what is not allowed.
         """
         from flfast.api.trained import trained_model  # imports torch
 
-        return trained_model(self.folder, self._own)
+        config = read_config(self.folder, self._allow)
+        self._own.put_into(config)
+        return trained_model(self.folder, config, self._own)
+
+    def evaluate(self, *words: str) -> dict[str, float]:
+        """Evaluate the run's models as `python -m flfast.evaluate` does, and write its files.
+
+        Args:
+            words: as on the command line, such as `"split=val"`, `"checkpoint=best"`.
+
+        Returns:
+            The metrics by column, such as `global/accuracy`.
+
+        Raises:
+            ConfigError: with the command's message, if something cannot be evaluated.
+        """
+        options, overrides = evaluate_options([*self._words(), *words])
+        saved = find_run(options, overrides, conf=CONF, own=self._own)
+        from flfast.saved.evaluation_report import report  # imports torch
+
+        return report(saved, options)
+
+    def export(self, *words: str) -> Path:
+        """Export a model of the run as `python -m flfast.export` does.
+
+        Args:
+            words: as on the command line, such as `"format=onnx"`, `"client=3"`.
+
+        Returns:
+            The file.
+
+        Raises:
+            ConfigError: with the command's message, if the model cannot be exported.
+        """
+        options, overrides = export_options([*self._words(), *words])
+        saved = find_run(options, overrides, conf=CONF, own=self._own)
+        from flfast.saved.export_report import report  # imports torch
+
+        return report(saved, options)
+
+    def _words(self) -> list[str]:
+        return [f"run={self.folder}", *(f"allow={name}" for name in self._allow)]
 
     def plot(self) -> "Picture":
         """Accuracy and loss over rounds: a matplotlib figure, which notebooks show.
@@ -85,16 +181,19 @@ class Run:
         """
         from flfast.api.picture import draw  # imports matplotlib
 
-        hydra: Any = OmegaConf.load(self.folder / ".hydra" / "hydra.yaml")
-        choices = hydra.hydra.runtime.choices
-        title = " · ".join(choices[name] for name in ("algorithm", "data", "partition", "model"))
+        choices = read_run(self.folder).choices
+        names = ("algorithm", "data", "partition", "model")
+        title = " · ".join(choices.get(name, "") for name in names)
         return draw(self._rows("metrics.csv", "logger=none writes none"), title=title)
 
     def _rows(self, name: str, reason: str) -> list[dict[str, str]]:
         path = self.folder / name
         if not path.exists():
             raise ConfigError(f"there is no {path}: {reason}")
-        return read_rows(path)
+        try:
+            return read_rounds(path, sys.maxsize)
+        except (OSError, ValueError) as error:
+            raise ConfigError(str(error)) from None
 
 
 def _table(rows: list[dict[str, str]]) -> Any:

@@ -94,9 +94,11 @@ def run(  # noqa: PLR0913 - one parameter an option
     with _alone():
         own = NOTHING
         if any(value is not None for value in (*given.values(), test_data, target, client)):
-            from flfast.api.own_objects import own_objects  # imports torch
+            from flfast.api.own_objects import own_objects  # these import torch
+            from flfast.api.own_targets import chosen_task
 
-            own = own_objects(given, test_data, overrides, target=target, client=client)
+            task = chosen_task(overrides)
+            own = own_objects(given, test_data, task=task, target=target, client=client)
         words = [*_partition(own, overrides), *overrides]
         _refuse_options(own, overrides)
         return _run(_composed(words), own, folder)
@@ -120,11 +122,11 @@ def _run(composed: DictConfig, own: Own, folder: str | Path | None) -> Run:
             phases = compose_phases(config, job.compose)
         except HydraException as error:
             raise ConfigError(message(error, job.overrides, conf=CONF)) from None
-        config = phases[0].config
-        if finished_before(config, place) is None:
-            check_folder(config, place, setting=f"folder={place}")
+        found = phases[0].config
+        if finished_before(found, place) is None:
+            check_folder(found, place, setting=f"folder={place}")
             _start(phases, job)
-    return Run(place, own)
+    return Run.of(place, own, config)
 
 
 def _start(phases: list[Phase], job: HydraJob) -> None:

@@ -1,27 +1,30 @@
 """Rebuilds a run's model from its folder."""
 
+from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig
 from torch import nn
 
+from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.config.own import Own
 from flfast.setup.build import build_data, build_model
 from flfast.state.weights import load_weights, read_state_dict, read_weights, write_weights
 
 
-def trained_model(folder: Path, own: Own) -> nn.Module:
+def trained_model(folder: Path, config: DictConfig, own: Own) -> nn.Module:
     """The model with the weights of `model.pt`, in evaluation mode.
 
     Args:
         folder: of the run.
+        config: of the run, read as a stranger's.
         own: objects that the run had in place of what the config names.
 
     Raises:
-        ConfigError: if there is no `model.pt`.
+        ConfigError: if there is no `model.pt`, it does not fit the model, or an object of the run
+            is missing.
     """
     path = folder / "model.pt"
     if not path.exists():
@@ -32,13 +35,24 @@ def trained_model(folder: Path, own: Own) -> nn.Module:
             else "the server has no model, or callbacks=none wrote no file of it"
         )
         raise ConfigError(f"there is no {path}: {reason}")
-    config: Any = OmegaConf.load(folder / ".hydra" / "config.yaml")
+    model = _untrained(folder, config, own)
+    try:
+        found = read_state_dict(str(path), key="run")  # weights that modules share are in it once
+        write_weights(model, load_weights(read_weights(model), found, source=str(path)))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return model.eval()
+
+
+def _untrained(folder: Path, config: DictConfig, own: Own) -> nn.Module:
+    """The model with any weights; a module needs no data, which would tell a function its size."""
+    if isinstance(own.model, nn.Module):
+        return deepcopy(own.model)
+    own.require(config, folder)
+    check(config)
     with torch.random.fork_rng(devices=[]):
         data = build_data(config, own)
         try:
-            model = build_model(config, data, own)
+            return build_model(config, data, own)
         finally:
             data.close()
-    found = read_state_dict(str(path), key="run")  # weights that modules share are in it once
-    write_weights(model, load_weights(read_weights(model), found, source=str(path)))
-    return model.eval()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class ClientsTable(Callback):
     """Writes status and metrics of each client; a resumed run continues the file.
 
+    A last column, `client`, has their names if the data name them.
+
     Args:
         every_round: keep the rows of all rounds. False keeps only those of the last evaluated
             round, for large populations.
@@ -37,8 +39,14 @@ class ClientsTable(Callback):
         if self._table is None:
             self._table = RoundTable(federation.run_dir / self.file_name, CLIENT_COLUMNS)
         round_idx = int(row["round"])
+        names = federation.data.client_names
         rows = [
-            {"round": round_idx, "client_id": client_id, **clients[client_id]}
+            {
+                "round": round_idx,
+                "client_id": client_id,
+                **clients[client_id],
+                **({"client": names[client_id]} if names else {}),
+            }
             for client_id in sorted(clients)
         ]
         if self._every_round:

@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flfast.messages import naming
+from flfast.messages import naming, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_LONGEST_NAME = 18
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
 COLOURS = {
@@ -71,6 +73,17 @@ def figure(path: Path, *, size: tuple[float, float], dpi: int, title: str) -> It
         yield drawn
         with naming(path):
             drawn.savefig(path)
+
+
+def tick_label(name: str) -> str:
+    r"""A name as matplotlib shows it: short, on one line, and no formula.
+
+    >>> print(tick_label("ward_b"), tick_label("$x$ and a name that is long"))
+    ward_b \$x\$ and a name th…
+    """
+    text = " ".join(printable(name).split())
+    short = text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…"
+    return short.replace("$", r"\$")
 
 
 def style_axes(axes: Axes, *, title: str, percent: bool, over: str | None = None) -> None:

@@ -27,7 +27,8 @@ class FinalWeights(Callback):
 
     `model.pt` is the server's model, `model.safetensors` the same with a description. If the
     server has no complete model, `shared.pt` is what it has instead: the part that clients share,
-    prototypes, or several models. `personal/CLIENT.pt` is a client's own model.
+    prototypes, or several models. `personal/CLIENT.pt` is a client's own model; CLIENT is its
+    number, with its name if the data name it, such as `3-ward_b`.
     `torch.load(path, weights_only=True)` reads the files; `Module.load_state_dict` accepts those
     of complete models.
 
@@ -58,8 +59,9 @@ class FinalWeights(Callback):
                 limit,
             )
             return
+        folder = federation.run_dir / "personal"
         for client_id, weights in federation.personal_weights():
-            write_tensors(federation.run_dir / "personal" / f"{client_id}.pt", weights)
+            write_tensors(folder / f"{federation.data.client_file(client_id)}.pt", weights)
         _log_once("personal/ has the own models of %d clients", num)
 
     @rank_zero_only

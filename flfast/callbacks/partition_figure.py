@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from flfast.callbacks.figures import COLOURS, INK, figure
+from flfast.callbacks.figures import COLOURS, INK, figure, tick_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,11 +16,26 @@ if TYPE_CHECKING:
 
 _SPLIT_COLOURS = {"train": COLOURS["global"], "val": COLOURS["val"], "test": COLOURS["local"]}
 
+_LONGEST_LEVEL = 3
+"""Characters of a class that fit side by side."""
+
+
+class Names(NamedTuple):
+    """What clients and classes are called in a figure.
+
+    Attributes:
+        clients: of M clients, names or numbers.
+        classes: of C classes, names or numbers.
+    """
+
+    clients: Sequence[str]
+    classes: Sequence[str]
+
 
 def draw_partition(
     path: Path,
     *,
-    client_ids: np.ndarray,
+    names: Names,
     counts: np.ndarray,
     sizes: dict[str, np.ndarray],
     title: str,
@@ -29,7 +45,7 @@ def draw_partition(
 
     Args:
         path: path of the PNG file.
-        client_ids: clients from top to bottom, int64 [M].
+        names: of the M clients from top to bottom, and of the C classes.
         counts: examples of each class, int64 [M, C].
         sizes: examples in each split, int64 [M] each.
         title: title above the whole figure.
@@ -39,12 +55,12 @@ def draw_partition(
     size = (9.5, float(np.clip(1.7 + 0.3 * num_clients, 3.2, 8)))
     with figure(path, size=size, dpi=dpi, title=title) as picture:
         ticks = _ticks(num_clients, most=25)
-        names = [f"{client_ids[tick]}" for tick in ticks]
+        clients = [tick_label(names.clients[tick]) for tick in ticks]
         if not num_classes:
             bars = picture.subplots()
             _size_bars(bars, sizes)
             bars.set_ylabel("client")
-            bars.set_yticks(ticks, labels=names)
+            bars.set_yticks(ticks, labels=clients)
             bars.tick_params(axis="y", labelleft=True)
             bars.invert_yaxis()
             return
@@ -58,8 +74,11 @@ def draw_partition(
         heat.set_title("Examples of each class")
         heat.set_xlabel("class")
         heat.set_ylabel("client")
-        heat.set_yticks(ticks, labels=names)
-        heat.set_xticks(_ticks(num_classes, most=20))
+        heat.set_yticks(ticks, labels=clients)
+        chosen = _ticks(num_classes, most=20)
+        classes = [tick_label(names.classes[tick]) for tick in chosen]
+        tilted = 90 if max(map(len, classes)) > _LONGEST_LEVEL else 0
+        heat.set_xticks(chosen, labels=classes, rotation=tilted)
 
 
 def _heat_map(axes: Axes, counts: np.ndarray) -> AxesImage:

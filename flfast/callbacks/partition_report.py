@@ -9,7 +9,7 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
-from flfast.callbacks.partition_figure import draw_partition
+from flfast.callbacks.partition_figure import Names, draw_partition
 from flfast.messages import naming
 from flfast.options import Count
 
@@ -47,6 +47,7 @@ class PartitionReport(Callback):
         clients = [
             {
                 "client_id": client_id,
+                **({"name": data.client_names[client_id]} if data.client_names else {}),
                 **{name: int(size[client_id]) for name, size in sizes.items()},
                 "labels": counts[client_id].tolist(),
                 **({"shift": drawn_by(data, client_id)} if data.shift.changes else {}),
@@ -78,7 +79,10 @@ class PartitionReport(Callback):
             title += ", sorted by main class"
         draw_partition(
             federation.run_dir / "partition.png",
-            client_ids=shown,
+            names=Names(
+                [data.client_names[k] if data.client_names else str(k) for k in shown.tolist()],
+                class_names(data) or [str(label) for label in range(counts.shape[1])],
+            ),
             counts=counts,
             sizes={name: size[shown] for name, size in split_sizes(data).items()},
             title=title,
@@ -97,6 +101,12 @@ def num_labels(data: FederatedDataModule) -> int:
     if labels is None or data.examples.task == "classification":
         return 0 if labels is None else data.num_classes
     return int(labels.max()) + 1
+
+
+def class_names(data: FederatedDataModule) -> list[str]:
+    """Names of what `num_labels` counts; empty if the data name none."""
+    names = data.examples.class_names
+    return [*names] if len(names) == num_labels(data) else []
 
 
 def label_counts(data: FederatedDataModule, client_ids: np.ndarray) -> np.ndarray:
@@ -130,6 +140,7 @@ def _summary(data: FederatedDataModule, sizes: dict[str, np.ndarray]) -> dict[st
     return {
         "num_clients": data.num_clients,
         "num_classes": num_labels(data),
+        **({"class_names": names} if (names := class_names(data)) else {}),
         "num_examples": int(examples.sum()),
         **{f"num_{name}": int(size.sum()) for name, size in sizes.items()},
         "num_central_test": len(data.central_test),

@@ -14,6 +14,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flfast.regular_file import read_file
+
 ABOUT = "about.json"
 SERVER = "server.pt"
 RECORDS = "records.pt"
@@ -112,9 +114,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         BrokenCheckpointError: if the folder holds no checkpoint, or a file lacks bytes.
     """
     try:
-        if not (path / ABOUT).is_file():  # reading a named pipe would block
-            raise BrokenCheckpointError(f"there is no {ABOUT}")
-        about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+        about = json.loads(read_file(path / ABOUT))
     except (OSError, ValueError, RecursionError) as error:
         raise BrokenCheckpointError(f"{path}: {error or type(error).__name__}") from None
     found = about.get("format") if isinstance(about, dict) else None

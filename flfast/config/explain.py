@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flfast.config.composition import compose, without_hydra
 from flfast.config.errors import ConfigError
+from flfast.messages import printable
 
 _ABSENT = object()
 _UNKNOWN = re.compile(r"Could not (?:override|delete.*?|append.*?) '([^']+)'")
@@ -33,7 +34,8 @@ def explain(error: Exception, *, conf: str, hint: str = KEYS) -> int:
     Returns:
         The exit code, 2.
     """
-    lines = "\n".join(f"  {line}" for line in message(error, sys.argv[1:], conf=conf).splitlines())
+    text = printable(message(error, sys.argv[1:], conf=conf))
+    lines = "\n".join(f"  {line}" for line in text.splitlines())
     sys.stderr.write(f"flfast stops here:\n{lines}\n")
     sys.stderr.write(f"{hint} Full traceback: HYDRA_FULL_ERROR=1.\n")
     return 2

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from flfast.config.errors import ConfigError
+from flfast.regular_file import opener
 from flfast.results.outcome import LOCK
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class FolderLock:
         while True:
             self._made = missing_folders(self.folder) or self._made
             self.folder.mkdir(parents=True, exist_ok=True)
-            file = (self.folder / LOCK).open("a+", encoding="utf-8")
+            file = open(self.folder / LOCK, "a+", encoding="utf-8", opener=opener)  # noqa: SIM115
             try:
                 if self._lock(file, patient=time.monotonic() <= end):
                     return file

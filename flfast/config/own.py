@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -23,13 +24,14 @@ class Own:
         data: an `Examples`, or a function that returns one.
         model: a module, which is copied, or a function that makes one.
         algorithm: an `Algorithm`, or a function that makes one.
-        nodes: of the config, by group: `_target_` and a fingerprint under `_own_`.
+        nodes: of the config, by group: `_target_` and a fingerprint under `_own_`; of data also
+            `target` and `client`, and whether there is `test_data`, if they were given.
     """
 
     data: Any = None
     model: Any = None
     algorithm: Any = None
-    nodes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def given(self) -> dict[str, Any]:
         """The objects, by group."""
@@ -40,6 +42,29 @@ class Own:
         for group, node in self.nodes.items():
             config[group] = OmegaConf.create(dict(node))
 
+    def require(self, config: DictConfig, folder: Path) -> None:
+        """Refuse a saved run whose objects are not all here.
+
+        Args:
+            config: of the run.
+            folder: of the run, for the lines that open it.
+
+        Raises:
+            ConfigError: with the lines of Python that work.
+        """
+        had = [group for group in GROUPS if OWN in (config.get(group) or {})]
+        missing = [group for group in had if getattr(self, group) is None]
+        if not missing:
+            return
+        node = config[missing[0]]
+        words = ", ".join(word for group in had for word in _words(group, config[group]))
+        raise ConfigError(
+            f"{missing[0]}={node['_target_']} is an object of a Python program, which commands "
+            f"cannot read; in a program that has it, these lines work:\n"
+            f"run = flfast.Run({str(folder)!r}, {words})\n"
+            f"run.evaluate()"
+        )
+
     def take(self, config: DictConfig, group: str) -> Any:
         """The object of a group; None if the config names it.
 
@@ -49,11 +74,19 @@ class Own:
         found = getattr(self, group)
         if found is None and OWN in config[group]:
             raise ConfigError(
-                f"{group}={config[group]['_target_']} is an object of a Python program, not an "
-                f"option, so commands cannot read it; allowed: flfast.run with the same words, "
-                f"resume=auto, folder= and {group}=, which returns the run and its model"
+                f"{group}={config[group]['_target_']} is an object of a Python program; allowed: "
+                f"flfast.Run(FOLDER, {group}=...)"
             )
         return found
+
+
+def _words(group: str, node: Mapping[str, Any]) -> list[str]:
+    """Arguments of `flfast.Run` for an object: its name in capitals; texts as Python has them."""
+    found = [f"{group}={group.upper()}"]
+    if group == "data":
+        found += ["test_data=TEST_DATA"] * bool(node.get("test_data"))
+        found += [f"{key}={str(node[key])!r}" for key in ("target", "client") if node.get(key)]
+    return found
 
 
 NOTHING = Own()

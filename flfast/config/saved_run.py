@@ -16,9 +16,12 @@ from flfast.checkpoints.folders import (
 from flfast.checkpoints.policy import best_round
 from flfast.config.check import check
 from flfast.config.errors import ConfigError
+from flfast.config.own import NOTHING, Own
 from flfast.config.phases import AUTO_SIZES, Phase, compose_phases, replace_auto
+from flfast.config.saved_config import read_config
+from flfast.config.saved_options import allowed_names
 from flfast.config.saved_overrides import check_known, overridden
-from flfast.messages import first_line
+from flfast.config.trust import short, targets
 from flfast.results.table import read_rows
 
 
@@ -31,6 +34,7 @@ class SavedRun(NamedTuple):
         rows: of its `metrics.csv`, as numbers; text is left out.
         checkpoint: that has the weights; None: the files written at the end of the run.
         model: a file of the server's weights instead of those of the run.
+        own: objects of a Python program in place of what the config names.
     """
 
     folder: Path
@@ -38,6 +42,7 @@ class SavedRun(NamedTuple):
     rows: list[dict[str, Any]]
     checkpoint: Checkpoint | None
     model: Path | None
+    own: Own = NOTHING
 
     @property
     def config(self) -> DictConfig:
@@ -45,60 +50,30 @@ class SavedRun(NamedTuple):
         return self.phases[0].config
 
 
-def read_options(
-    words: Sequence[str], known: Mapping[str, Sequence[str] | None]
-) -> tuple[dict[str, str], list[str]]:
-    """Divide the words of a command into its own options and overrides of the run's config.
-
-    Args:
-        words: of the command line, each `key=value`.
-        known: values that are allowed by option; None allows any.
-
-    Raises:
-        ConfigError: one line per word that is wrong.
-    """
-    options: dict[str, str] = {}
-    overrides: list[str] = []
-    problems: list[str] = []
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key or key.startswith("-"):
-            problems.append(f"{word}: not a setting; allowed: key=value")
-        elif key not in known:
-            overrides.append(word)
-        elif not value:
-            problems.append(f"{word}: has no value")
-        else:
-            options[key] = value
-            allowed = known[key]
-            if allowed is not None and value not in allowed:
-                problems.append(f"{word}: allowed: {', '.join(allowed)}")
-    if "run" not in options:
-        problems.append("run is missing; set it to the folder of a run")
-    if problems:
-        raise ConfigError("\n".join(problems))
-    return options, overrides
-
-
-def find_run(options: Mapping[str, str], overrides: Sequence[str], *, conf: str) -> SavedRun:
+def find_run(
+    options: Mapping[str, str], overrides: Sequence[str], *, conf: str, own: Own = NOTHING
+) -> SavedRun:
     """The run that a command names, checked as far as that is possible without torch.
 
     Args:
-        options: the command's; reads `run`, `checkpoint` and `model`.
+        options: the command's; reads `run`, `allow`, `checkpoint` and `model`.
         overrides: of the run's config.
         conf: folder of the config, for overrides that choose an option of a group.
+        own: objects of a Python program, in place of what the run's config names.
 
     Raises:
         ConfigError: if folder, weights or overrides are wrong.
     """
     folder = Path(options["run"])
-    given = _read_config(folder)
+    given = read_config(folder, allowed_names(options))
+    own.put_into(given)
+    own.require(given, folder)
     check_known(overrides, given, known=[*options, "run", "checkpoint", "model"])
     config = overridden(given, overrides, conf=conf)
     check(config)
     try:
         rows = [_numbers(row) for row in read_rows(folder / "metrics.csv")]
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(str(error)) from None
     if "checkpoint" in options and "model" in options:
         raise ConfigError("model and checkpoint exclude each other; set one of them")
@@ -114,27 +89,28 @@ def find_run(options: Mapping[str, str], overrides: Sequence[str], *, conf: str)
             f"run={folder} has no model.pt: the run has not ended, or callbacks=none; allowed: "
             f"checkpoint=last, which also evaluates a run that has not ended"
         )
-    phases = compose_phases(config, lambda more: overridden(config, more, conf=conf))
-    return SavedRun(folder, _with_sizes(phases, folder), rows, checkpoint, model)
+    phases = compose_phases(config, lambda more: _compose_phase(config, more, conf=conf))
+    return SavedRun(folder, _with_sizes(phases, folder), rows, checkpoint, model, own)
 
 
-def _read_config(folder: Path) -> DictConfig:
-    path = folder / ".hydra" / "config.yaml"
-    if not path.is_file():
-        raise ConfigError(
-            f"run={folder}: there is no {path.relative_to(folder)}; allowed: the folder of a run"
-        )
-    try:
-        config = OmegaConf.load(path)
-    except Exception as error:  # noqa: BLE001 - YAML and OmegaConf have no common exception
-        raise ConfigError(f"{path}: {first_line(error)}") from None
-    if not isinstance(config, DictConfig):
-        raise ConfigError(f"{path}: is not the config of a run")
-    # They write the files of the run, and some of their values exist in a job of Hydra only.
-    config.logger, config.callbacks, config.resume = None, None, None
-    config.overwrite = False
-    OmegaConf.update(config, "trainer.profiler", None)
-    return config
+def _compose_phase(config: DictConfig, more: Sequence[str], *, conf: str) -> DictConfig:
+    """The config of a phase; its overrides are the run's, so they bring no target of their own.
+
+    Raises:
+        ConfigError: if they do, or look something up.
+    """
+    for word in more:
+        if "$" in word:  # Hydra's grammar has more than one way to write an interpolation
+            raise ConfigError(f"schedule.phases: {short(word)}: allowed: plain values")
+    found = overridden(config, more, conf=conf)
+    OmegaConf.update(found, "trainer.profiler", None)
+    before, after = (
+        {(part.key, part.name) for part in targets(OmegaConf.to_container(c, resolve=True))}
+        for c in (config, found)
+    )
+    for key, name in sorted(after - before):
+        raise ConfigError(f"{key}._target_={short(name)}: allowed: a target of the whole run")
+    return found
 
 
 def _find_checkpoint(

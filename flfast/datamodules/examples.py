@@ -39,6 +39,8 @@ class Examples:
             tokens' texts. None if inputs are no tokens, or their text is unknown.
         categories: number of categories of each of the last columns of a table, [N, columns],
             which hold their codes from 0; empty if there are none.
+        class_names: of the classes, by number; empty if they have none.
+        client_names: of the dataset's own clients, by number; empty if they have none.
     """
 
     inputs: Tensor | Dataset[Tensor]
@@ -52,6 +54,8 @@ class Examples:
     labels: Tensor | None = None
     vocabulary: tuple[str, ...] | None = None
     categories: tuple[int, ...] = ()
+    class_names: tuple[str, ...] = ()
+    client_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         num = len(self.targets)

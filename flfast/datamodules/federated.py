@@ -1,6 +1,8 @@
 """The LightningDataModule of a population: one dataset, many clients."""
 
+import re
 from collections.abc import Callable, Iterable
+from functools import cached_property
 
 import lightning as L
 import numpy as np
@@ -25,6 +27,9 @@ from flfast.datamodules.splits import ClientIndices, Split, hold_out, split_exam
 from flfast.injection import call_with
 from flfast.plan import Batching
 from flfast.randomness import generator
+
+_LONGEST_FILE = 40
+"""Characters of a client's name in the names of files."""
 
 
 class FederatedDataModule(L.LightningDataModule):
@@ -123,6 +128,27 @@ class FederatedDataModule(L.LightningDataModule):
         self._fetch = make_fetch(examples, self.loading)
         # Separate workers: a validation pass may run in the middle of a local epoch.
         self._fetch_eval = make_fetch(examples, self.loading)
+
+    @cached_property
+    def client_names(self) -> tuple[str, ...]:
+        """Names of the clients, by number; empty unless each is one of the dataset's own."""
+        names, own, train = self.examples.client_names, self.examples.owner, self.splits["train"]
+        if not names or own is None:
+            return ()
+        pairs = np.unique(np.stack([train.owner(), own[train.indices]]), axis=1)  # [2, pairs]
+        whole = pairs.shape[1] == self.num_clients == len(np.unique(pairs[1]))
+        return tuple(names[k] for k in pairs[1]) if whole else ()
+
+    def client_file(self, client_id: int) -> str:
+        """Name of a client's own files, without an ending: its number, and its name if it has one.
+
+        Args:
+            client_id: of the client.
+        """
+        if not self.client_names:
+            return str(client_id)
+        name = re.sub(r"[^\w.-]+", "_", self.client_names[client_id], flags=re.ASCII)
+        return f"{client_id}-{name[:_LONGEST_FILE]}"
 
     def relabel(self, clients: Iterable[int], change: Callable[[Tensor, int], Tensor]) -> None:
         """Change the training labels of some clients, before any training.

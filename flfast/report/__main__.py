@@ -9,7 +9,7 @@ import logging
 import sys
 from pathlib import Path
 
-from flfast.messages import first_line
+from flfast.messages import first_line, printable
 from flfast.report.content import Content
 from flfast.report.page import write_page
 from flfast.report.verdict import verdict
@@ -41,10 +41,10 @@ def main(words: list[str]) -> int:
         content = Content(find_runs(folders))
         write_page(content, path)
     except (OSError, ValueError) as error:
-        print(f"flfast.report: {first_line(error)}", file=sys.stderr)  # noqa: T201
+        print(f"flfast.report: {printable(first_line(error))}", file=sys.stderr)  # noqa: T201
         return 2
     found = verdict(content)
-    print(found.result, found.certainty, path, sep="\n")  # noqa: T201
+    print(*map(printable, (found.result, found.certainty, str(path))), sep="\n")  # noqa: T201
     return 0
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from flfast.messages import printable
 from flfast.report.bar_chart import StackedBar, bar_chart
 from flfast.report.chart import Chart, DataTable, Section
 from flfast.report.content import Content
@@ -87,15 +88,17 @@ def _worst(
     name: str, run: RunRecord, rows: Sequence[Row], column: str, *, alone: bool
 ) -> DataTable:
     own = _own_column(rows, column)
-    sizes = {client["client_id"]: client for client in partition(run).get("clients", [])}
+    found = partition(run)
+    labels = found.get("class_names", [])
+    sizes = {client["client_id"]: client for client in found.get("clients", [])}
     measured = [row for row in rows if math.isfinite(number(row, own))]
     sign = -1 if falls(own) else 1
     measured.sort(key=lambda row: (sign * number(row, own), number(row, "client_id")))
     cells = [
         [
-            row["client_id"],
+            _called(sizes.get(int(number(row, "client_id")), row)),
             value(own, number(row, own)),
-            *_data(sizes.get(int(number(row, "client_id")), {})),
+            *_data(sizes.get(int(number(row, "client_id")), {}), labels),
         ]
         for row in measured[: min(_WORST, max(3, len(measured) // 3))]
     ]
@@ -105,13 +108,27 @@ def _worst(
     return DataTable(f"Clients{whose} with the {worst}", headings, cells)
 
 
-def _data(client: Mapping[str, Any]) -> list[str]:
+def _called(client: Mapping[str, Any]) -> str:
+    """A client's number, and its name if the data name it."""
+    name = printable(str(client.get("name", "")))
+    return f"{client['client_id']} {name}".strip()
+
+
+def _labels_of(names: Sequence[str], num: int) -> list[str]:
+    """What labels are called: their names, or their numbers."""
+    return (
+        [printable(str(n)) for n in names] if len(names) == num else [str(n) for n in range(num)]
+    )
+
+
+def _data(client: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     if not client:
         return ["-", "-", "-"]
     labels = np.array(client["labels"])
     order = [int(c) for c in np.argsort(-labels, kind="stable")[:3] if labels[c]]
     share = 100 * labels / max(1, labels.sum())
-    words = ", ".join(f"{label} ({share[label]:.0f} %)" for label in order)
+    called = _labels_of(names, len(labels))
+    words = ", ".join(f"{called[label]} ({share[label]:.0f} %)" for label in order)
     return [count(client["train"]), count(client["test"]), words]
 
 
@@ -162,8 +179,8 @@ def _labels(run: RunRecord, found: Mapping[str, Any], *, several: bool) -> Chart
     classes = len(shown[0]["labels"])
     if not classes:
         return None
-    series = [f"label {label}" for label in range(classes)]
-    bars = [StackedBar(str(client["client_id"]), client["labels"]) for client in shown]
+    series = [f"label {label}" for label in _labels_of(found.get("class_names", []), classes)]
+    bars = [StackedBar(_called(client), client["labels"]) for client in shown]
     if classes > _MOST_CLASSES:
         # More colours than one can tell apart: the frequent labels of a client instead.
         series = ["most frequent label", "second", "third", "all others"]

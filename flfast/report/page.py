@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from flfast.regular_file import replacing
 from flfast.report import client_sections, cost_sections, outcome_sections, setting_sections
 from flfast.report.chart import Section
 from flfast.report.content import Content
@@ -37,9 +38,8 @@ def write_report(runs: Sequence[RunRecord], path: Path) -> None:
 def write_page(content: Content, path: Path) -> None:
     """Write a report of which the content is known already, as `write_report`."""
     page = render(content)
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(page, encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path.parent) as place:
+        (place / path.name).write_text(page, encoding="utf-8")
 
 
 def report_or_warn(folders: Sequence[Path], path: Path) -> None:

@@ -6,8 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-import yaml
-
+from flfast.messages import printable
+from flfast.regular_file import opener, read_file
+from flfast.results.plain_yaml import read_mapping
 from flfast.results.table import read_rows
 
 RESULT = "result.json"
@@ -24,8 +25,6 @@ _TRACES = (
     *("checkpoints/round-*", "model.pt", "shared.pt", "personal/*.pt"),
 )
 _END = 20  # lines of a log
-# C's parser reads a config in 2 ms; OmegaConf.load takes 50 ms.
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 Outcome = Literal["empty", "running", "finished", "stopped", "failed", "killed"]
@@ -66,10 +65,11 @@ def outcome_of(error: BaseException | None) -> Outcome:
 def read_result(folder: Path) -> Result | None:
     """What the run in a folder said of itself; None if it said nothing that can be read."""
     try:
-        found = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        found = json.loads(read_file(folder / RESULT))
         outcome = found.get("outcome", "finished")  # 0.1.0 wrote it for finished jobs only
         value = None if found["value"] is None else float(found["value"])
-        result = Result(outcome, found["config"], value, str(found.get("error", "")))
+        error = printable(str(found.get("error", "")))
+        result = Result(outcome, found["config"], value, error)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return result if outcome in get_args(Outcome) else None
@@ -112,7 +112,7 @@ def error_of(folder: Path) -> str:
     if said is not None:
         return said.error
     mark = folder / FAILED_MARK
-    return mark.read_text(encoding="utf-8") if mark.exists() else ""
+    return _text(mark) if mark.exists() else ""
 
 
 def holds_run(folder: Path) -> bool:
@@ -126,7 +126,7 @@ def holds_run(folder: Path) -> bool:
 def is_locked(folder: Path) -> bool:
     """Whether a process holds the lock of a run's folder; False where there are no locks."""
     try:
-        with (folder / LOCK).open(encoding="utf-8") as file:
+        with open(folder / LOCK, encoding="utf-8", opener=opener) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -136,9 +136,17 @@ def is_locked(folder: Path) -> bool:
 
 
 def log_lines(folder: Path) -> list[str]:
-    """Lines of a run's log; empty if there is none."""
+    """Lines of a run's log, without control characters; empty if there is none.
+
+    Raises:
+        OSError: with the path, if it is no file.
+    """
     path = folder / "train.log"
-    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    return _text(path).split("\n") if path.exists() else []
+
+
+def _text(path: Path) -> str:
+    return printable(read_file(path).decode("utf-8", errors="replace"))
 
 
 def _went_through(folder: Path) -> bool:
@@ -147,8 +155,8 @@ def _went_through(folder: Path) -> bool:
         return True
     rounds: Any = None
     last = -1
-    with suppress(OSError, ValueError, KeyError, yaml.YAMLError):
-        config = yaml.load((folder / ".hydra" / "config.yaml").read_text("utf-8"), LOADER) or {}
+    with suppress(OSError, ValueError, KeyError, AttributeError):
+        config = read_mapping(folder / ".hydra" / "config.yaml")
         rounds = 1 if config.get("trainer", {}).get("fast_dev_run") else config.get("rounds")
         rows = read_rows(folder / "metrics.csv")
         last = int(rows[-1]["round"]) if rows else -1

@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
+from flfast.messages import printable
+from flfast.regular_file import opener, read_file
 from flfast.results.columns import CLIENT_EVALUATION, COLUMNS
 from flfast.results.history import Row, number, series, validation_column
-from flfast.results.outcome import LOADER, Outcome, error_of, outcome
+from flfast.results.outcome import Outcome, error_of, outcome
+from flfast.results.plain_yaml import read_mapping, read_words
 from flfast.results.table import read_rounds
 
 log = logging.getLogger(__name__)
@@ -63,10 +64,10 @@ def read_run(folder: Path) -> RunRecord:
         ValueError: with the path, if the config is no YAML.
     """
     hydra_dir = folder / ".hydra"
-    hydra = _yaml(hydra_dir / "hydra.yaml").get("hydra", {})
-    num = hydra.get("job", {}).get("num")
-    words = [str(word) for word in _yaml(hydra_dir / "overrides.yaml") or ()]
-    config = _yaml(hydra_dir / "config.yaml")
+    hydra = mapping(read_mapping(hydra_dir / "hydra.yaml").get("hydra"))
+    num = mapping(hydra.get("job")).get("num")
+    words = read_words(hydra_dir / "overrides.yaml")
+    config = read_mapping(hydra_dir / "config.yaml")
     history: list[Row] = []
     try:
         history.extend(read_rounds(folder / "metrics.csv", sys.maxsize))
@@ -82,9 +83,9 @@ def read_run(folder: Path) -> RunRecord:
         num=num if isinstance(num, int) else None,
         overrides={key.lstrip("+"): value for key, _, value in (w.partition("=") for w in words)},
         choices={
-            group: str(option)
-            for group, option in hydra.get("runtime", {}).get("choices", {}).items()
-            if not group.startswith("hydra") and option is not None
+            str(group): str(option)
+            for group, option in mapping(mapping(hydra.get("runtime")).get("choices")).items()
+            if not str(group).startswith("hydra") and option is not None
         },
         config=config,
         history=history,
@@ -125,15 +126,16 @@ def last_clients(run: RunRecord) -> list[Row]:
     path = run.folder / "clients.csv"
     if not path.exists():
         return []
-    with path.open("rb") as file:
+    with open(path, "rb", opener=opener) as file:
         head = file.readline()
         size = file.seek(0, io.SEEK_END)
         start = file.seek(max(len(head), size - _TAIL_BYTES))
         text = file.read().decode("utf-8", errors="replace")
     if start > len(head):
         text = text[text.find("\n") + 1 :]
-    complete = text[: text.rfind("\n") + 1]
-    rows = list(csv.DictReader(io.StringIO(head.decode("utf-8", errors="replace") + complete)))
+    complete = head.decode("utf-8", errors="replace") + text[: text.rfind("\n") + 1]
+    rows = list(csv.DictReader(io.StringIO(printable(complete))))
+    rows = [row for row in rows if row.get("round") and (row.get("client_id") or "").isdecimal()]
     evaluated = [row for row in rows if any(row.get(column) for column in CLIENT_EVALUATION)]
     last = max((number(row, "round") for row in evaluated), default=-1)
     return [row for row in evaluated if number(row, "round") == last]
@@ -142,14 +144,34 @@ def last_clients(run: RunRecord) -> list[Row]:
 def partition(run: RunRecord) -> dict[str, Any]:
     """The contents of `partition.json`; empty if it cannot be read."""
     try:
-        found = json.loads((run.folder / "partition.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(read_file(run.folder / "partition.json"))
+    except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return found if _is_partition(found) else {}
 
 
-def _yaml(path: Path) -> Any:
-    try:
-        return yaml.load(path.read_text(encoding="utf-8"), LOADER) or {}
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is no YAML: {error}") from None
+def _is_partition(found: Any) -> bool:
+    """Whether this has the parts that a report shows, with the types that it needs."""
+    numbers = ("num_clients", "num_classes", "num_examples", "num_central_test")
+    clients, sizes = mapping(found).get("clients"), mapping(mapping(found).get("client_size"))
+    return (
+        all(isinstance(found[name], int) for name in numbers if name in found)
+        and all(isinstance(size, (int, float)) for size in sizes.values())
+        and isinstance(mapping(found).get("class_names", []), list)
+        and isinstance(clients, list)
+        and all(map(_is_client, clients))
+    )
+
+
+def _is_client(client: Any) -> bool:
+    labels = mapping(client).get("labels")
+    return (
+        all(isinstance(mapping(client).get(name), int) for name in ("client_id", "train", "test"))
+        and isinstance(labels, list)
+        and all(isinstance(count, int) for count in labels)
+    )
+
+
+def mapping(node: Any) -> dict[str, Any]:
+    """A part of a config that has keys; {} if it is anything else."""
+    return node if isinstance(node, dict) else {}

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flfast.messages import first_line
+from flfast.messages import first_line, printable
+from flfast.regular_file import opener, read_file
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class RoundTable:
             self._rewrite(earlier)
         elif self._add_columns(rows):
             self._rewrite(read_rows(self._path))
-        with self._path.open("a", newline="", encoding="utf-8") as file:
+        with open(self._path, "a", newline="", encoding="utf-8", opener=opener) as file:
             self._writer(file).writerows(rows)
 
     def replace(self, rows: Sequence[Row]) -> None:
@@ -68,7 +69,7 @@ class RoundTable:
     def _rewrite(self, rows: Iterable[Row]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_name(f"{self._path.name}.tmp")
-        with temporary.open("w", newline="", encoding="utf-8") as file:
+        with open(temporary, "w", newline="", encoding="utf-8", opener=opener) as file:
             writer = self._writer(file)
             writer.writeheader()
             writer.writerows(rows)
@@ -79,15 +80,16 @@ class RoundTable:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Rows of a table, values as text; empty if the file does not exist.
+    """Rows of a table, values as text without control characters; empty if there is no file.
 
     Raises:
+        OSError: with the path, if it is no file.
         ValueError: with the path, if the file is no table.
     """
     if not path.exists():
         return []
     try:
-        text = path.read_text(encoding="utf-8")
+        text = printable(read_file(path).decode("utf-8"))
         # A process that is killed while writing leaves an incomplete last line: it is dropped.
         return list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))
     except (UnicodeDecodeError, csv.Error) as error:
@@ -96,7 +98,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 def iterate_rows(path: Path) -> Iterator[dict[str, str]]:
     """Rows of a table that may not fit in memory, values as text; a torn last line is dropped."""
-    with path.open(newline="", encoding="utf-8") as file:
+    with open(path, newline="", encoding="utf-8", opener=opener) as file:
         yield from csv.DictReader(line for line in file if line.endswith("\n"))
 
 

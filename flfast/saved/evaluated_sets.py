@@ -31,6 +31,8 @@ class EvaluatedSet(NamedTuple):
         task_type: says what the predictions are.
         predictions: of the examples, by name, each [m, ...].
         metrics: by client; of one group for the central test set.
+        class_names: by number; empty if the data name none.
+        client_names: the same of the clients.
     """
 
     name: str
@@ -39,6 +41,8 @@ class EvaluatedSet(NamedTuple):
     task_type: TaskType
     predictions: Statistics
     metrics: GroupMetrics
+    class_names: tuple[str, ...] = ()
+    client_names: tuple[str, ...] = ()
 
     @property
     def by_client(self) -> bool:
@@ -74,19 +78,29 @@ def evaluate(run: OpenedRun, split: str) -> list[EvaluatedSet]:
     passes = [names]
     if split == "test" and run.saved.config.finetune_epochs:
         passes.append(_FINETUNED)
+    named = run.data.client_names
     predicted = run.engine.predict(run.server, run.plan, passes)
-    found = refused(lambda: [part for data, all_ in predicted for part in _sets(data, all_)])
+    found = refused(
+        lambda: [part for data, all_ in predicted for part in _sets(data, all_, named)]
+    )
     if not found:
         raise ConfigError(f"split={split}: there are no such examples; see split.val, split.test")
     return found
 
 
-def _sets(data: EvaluationDataModule, predictions: Statistics) -> list[EvaluatedSet]:
+def _sets(
+    data: EvaluationDataModule, predictions: Statistics, clients: tuple[str, ...]
+) -> list[EvaluatedSet]:
     task_type, found = data.data.examples.task_type, []
+    names = data.data.examples.class_names
     for name, part in data.sets.items():
         metrics = set_metrics(task_type, predictions, part)
         if metrics is not None:
             chosen = {key: value[part.positions].cpu() for key, value in predictions.items()}
             examples = data.indices[part.positions]
-            found.append(EvaluatedSet(name, examples, part.group, task_type, chosen, metrics))
+            found.append(
+                EvaluatedSet(
+                    name, examples, part.group, task_type, chosen, metrics, names, clients
+                )
+            )
     return found

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flfast.callbacks.figures import INK, figure
+from flfast.callbacks.figures import INK, figure, tick_label
 from flfast.federation.table_rows import client_columns, evaluation_columns
 from flfast.messages import naming
+from flfast.regular_file import replacing
 from flfast.saved.evaluated_sets import EvaluatedSet
 from flfast.tasks.classification import CLASSIFICATION
 
@@ -38,7 +39,7 @@ def write_all(
     """Write the files.
 
     Args:
-        folder: made if it does not exist.
+        folder: exists; links to files in it are replaced, not followed.
         sets: evaluated.
         about: what is known of the run, for `metrics.json`.
         table: type of the file of predictions.
@@ -46,16 +47,15 @@ def write_all(
     Raises:
         OSError: if the folder cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({**about, "metrics": metrics_of(sets)}, indent=1)
-    with naming(folder):
-        (folder / "metrics.json").write_text(f"{text}\n", encoding="utf-8")
-        _write_predictions(folder, sets, table)
-        _write_clients(folder / "clients.csv", sets)
+    with naming(folder), replacing(folder) as place:
+        (place / "metrics.json").write_text(f"{text}\n", encoding="utf-8")
+        _write_predictions(place, sets, table)
+        _write_clients(place / "clients.csv", sets)
         if sets[0].task_type is not CLASSIFICATION:
             return
-        _write_confusion(folder / "confusion.csv", sets)
-    draw_confusion(folder / "confusion.png", sets, title=about["title"])
+        _write_confusion(place / "confusion.csv", sets)
+        draw_confusion(place / "confusion.png", sets, title=about["title"])
 
 
 def prediction_columns(sets: Sequence[EvaluatedSet]) -> dict[str, np.ndarray]:
@@ -119,6 +119,8 @@ def _write_clients(path: Path, sets: Sequence[EvaluatedSet]) -> None:
         examples = part.metrics.num_examples.tolist()
         for client_id, columns in client_columns(part.name, part.metrics):
             found = {f"{part.name}/examples": examples[client_id], **columns}
+            if part.client_names:
+                found["client"] = part.client_names[client_id]
             rows.setdefault(client_id, {}).update(found)
             names.update(dict.fromkeys(found))
     lines = ([k, *(rows[k].get(name, "") for name in names)] for k in sorted(rows))
@@ -163,8 +165,11 @@ def draw_confusion(path: Path, sets: Sequence[EvaluatedSet], *, title: str) -> N
             axes.tick_params(length=0)
             axes.spines[:].set_visible(False)
             if len(counts) <= _MOST_LABELLED:
-                axes.set_xticks(range(len(counts)))
-                axes.set_yticks(range(len(counts)))
+                names = part.class_names or [str(label) for label in range(len(counts))]
+                shown = [tick_label(name) for name in names]
+                tilted = 90 if part.class_names else 0
+                axes.set_xticks(range(len(counts)), labels=shown, rotation=tilted)
+                axes.set_yticks(range(len(counts)), labels=shown)
             if len(counts) <= _MOST_LABELLED // 2:
                 for (row, column), count in np.ndenumerate(counts):
                     color = "white" if shares[row, column] > 0.6 else INK

@@ -10,17 +10,21 @@ from rich.text import Text
 from flfast.callbacks.screen import cell, empty_table, screen
 from flfast.config.saved_run import SavedRun
 from flfast.federation.table_rows import evaluation_columns
+from flfast.regular_file import make_folder
 from flfast.saved.evaluated_sets import EvaluatedSet, evaluate
-from flfast.saved.evaluation_files import write_all
+from flfast.saved.evaluation_files import metrics_of, write_all
 from flfast.saved.opened_run import open_run, refused
 
 
-def report(saved: SavedRun, options: Mapping[str, str]) -> None:
+def report(saved: SavedRun, options: Mapping[str, str]) -> dict[str, float]:
     """Evaluate a run, print a table and write the files.
 
     Args:
         saved: the run.
         options: reads `split`, `personal`, `predictions` and `output`.
+
+    Returns:
+        The metrics by column, such as `global/accuracy`.
 
     Raises:
         ConfigError: if the run cannot be opened or evaluated so.
@@ -33,6 +37,7 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> None:
     finally:
         refused(run.engine.close)
     folder = Path(options.get("output", saved.folder / "evaluation"))
+    make_folder(folder, named="output" in options)
     title = f"{run.components.module.algorithm.name} · {run.who} · {run.origin}"
     about: dict[str, Any] = {
         "title": title,
@@ -49,6 +54,7 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> None:
     console.print(_table(sets))
     # Soft-wrapped, so that the path can be copied.
     console.print(Text(str(folder), style="bold"), soft_wrap=True)
+    return metrics_of(sets)
 
 
 def _wants_parquet(options: Mapping[str, str]) -> bool:

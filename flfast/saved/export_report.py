@@ -7,18 +7,22 @@ from rich.text import Text
 
 from flfast.callbacks.screen import screen
 from flfast.config.saved_run import SavedRun
+from flfast.regular_file import make_folder
 from flfast.saved.exported_model import export
-from flfast.saved.opened_run import open_run, refused
+from flfast.saved.opened_run import OpenedRun, open_run, refused
 
 _ENDINGS = {"torch": ".pt2", "onnx": ".onnx"}
 
 
-def report(saved: SavedRun, options: Mapping[str, str]) -> None:
+def report(saved: SavedRun, options: Mapping[str, str]) -> Path:
     """Export a model and print its description.
 
     Args:
         saved: the run.
         options: reads `format`, `client` and `output`.
+
+    Returns:
+        The file.
 
     Raises:
         ConfigError: if the run has no such model, or the program does not agree with it.
@@ -26,9 +30,11 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> None:
     """
     client_id = int(options["client"]) if "client" in options else None
     run = open_run(saved, personal=client_id is not None)
-    name = "model" if client_id is None else f"personal/{client_id}"
+    name = "model" if client_id is None else f"personal/{_file_of(run, client_id)}"
     default = saved.folder / f"{name}{_ENDINGS[options['format']]}"
     path = Path(options.get("output", default))
+    # The run's folder itself is named by the user, and `personal` in it is not.
+    make_folder(path.parent, named="output" in options or client_id is None)
     try:
         found = export(run, options["format"], path, client_id)
     finally:
@@ -39,3 +45,9 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> None:
     difference = f"{found.difference:.1e} on {found.num_compared} examples"
     console.print(Text(f"largest difference of an output: {difference}"), soft_wrap=True)
     console.print(Text(str(path), style="bold"), soft_wrap=True)
+    return path
+
+
+def _file_of(run: OpenedRun, client_id: int) -> str:
+    known = client_id < run.data.num_clients  # an unknown one is refused later, with a message
+    return run.data.client_file(client_id) if known else str(client_id)

@@ -18,6 +18,7 @@ from torch.export import Dim
 from flfast.config.errors import ConfigError
 from flfast.datamodules.transforms import BatchTransform
 from flfast.messages import first_line
+from flfast.regular_file import replacing
 from flfast.saved.opened_run import OpenedRun, refused
 from flfast.setup.build import build_model
 from flfast.state.weights import load_weights, read_weights, write_weights
@@ -87,7 +88,7 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> Expo
     Args:
         run: opened.
         kind: `torch` or `onnx`.
-        path: of the file.
+        path: of the file; its folder exists.
         client_id: of the client; None is the server.
 
     Raises:
@@ -99,24 +100,23 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> Expo
     expected = _predict(run, model, stored)
     about = _describe(run, stored, expected, client_id)
     program = StoredInputs(deepcopy(model), run.data.examples.transform).eval()
-    path.parent.mkdir(parents=True, exist_ok=True)
     write: Callable[..., Program] = {"torch": _write_torch, "onnx": _write_onnx}[kind]
-    try:
-        exported = write(program, stored[:_BATCH], path, about)
-    except OSError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"format={kind}: {run.saved.config.model['_target_']} cannot be exported: "
-            f"{type(error).__name__}: {first_line(error)}"
-        ) from error
-    difference = _largest_difference(expected, exported, stored)
-    if not difference <= LARGEST_DIFFERENCE:
-        path.unlink()
-        raise ConfigError(
-            f"format={kind}: outputs of the exported program differ by {difference:.2g} from "
-            f"those of the model; allowed: {LARGEST_DIFFERENCE:g}. The file is deleted"
-        )
+    with replacing(path.parent) as place:
+        try:
+            exported = write(program, stored[:_BATCH], place / path.name, about)
+        except OSError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"format={kind}: {run.saved.config.model['_target_']} cannot be exported: "
+                f"{type(error).__name__}: {first_line(error)}"
+            ) from error
+        difference = _largest_difference(expected, exported, stored)
+        if not difference <= LARGEST_DIFFERENCE:
+            raise ConfigError(
+                f"format={kind}: outputs of the exported program differ by {difference:.2g} from "
+                f"those of the model; allowed: {LARGEST_DIFFERENCE:g}. The file is not written"
+            )
     return Exported(path, about, len(stored), difference)
 
 
@@ -131,7 +131,7 @@ def _model(run: OpenedRun, client_id: int | None) -> nn.Module:
             f"client={client_id}: clients of algorithm={algorithm.name} do not predict with the "
             f"model alone, so it cannot be exported"
         )
-    model = refused(lambda: build_model(run.saved.config, run.data))
+    model = refused(lambda: build_model(run.saved.config, run.data, run.saved.own))
     weights, adapted = run.weights(client_id), run.components.adapted
     if adapted is not None:
         weights = load_weights(read_weights(model), adapted.complete(weights), source=run.origin)

@@ -106,7 +106,7 @@ def open_run(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
 
 
 def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
-    components = build_components(saved.config)
+    components = build_components(saved.config, saved.own)
     data, module = components.data, components.module
     own = _check_models(module.algorithm, saved, personal=personal)
     _warn_of_other_data(saved, data)
@@ -190,7 +190,10 @@ def _load_files(
     folder = saved.folder / "personal"
     states = ClientStates()
     for client_id in site.data.candidates.tolist():
-        states.put(client_id, _read_personal(folder / f"{client_id}.pt", algorithm, initial))
+        states.put(
+            client_id,
+            _read_personal(folder / f"{site.data.client_file(client_id)}.pt", algorithm, initial),
+        )
     own = Algorithm(
         name=algorithm.name,
         evaluate_server=False,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from flfast.messages import naming
+from flfast.regular_file import opener
 
 
 def write_tensors(path: Path, value: dict[str, Any], *, buffered: Event | None = None) -> None:
@@ -28,7 +29,7 @@ def write_tensors(path: Path, value: dict[str, Any], *, buffered: Event | None =
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp")
-    with naming(path), temporary.open("wb") as file:
+    with naming(path), open(temporary, "wb", opener=opener) as file:
         recorder = _ErrorRecorder(file)
         try:
             torch.save(value, cast(IO[bytes], recorder))
@@ -59,7 +60,7 @@ def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str
     content = safetensors.torch.save(whole, metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp")
-    with naming(path), temporary.open("wb") as file:
+    with naming(path), open(temporary, "wb", opener=opener) as file:
         file.write(content)
         sync(file)
     temporary.rename(path)

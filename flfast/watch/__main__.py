@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
+from flfast.messages import printable
 from flfast.results.outcome import is_locked
 from flfast.watch.folder import Progress, jobs_of, newest, read_progress
 from flfast.watch.view import line, view
@@ -38,7 +39,7 @@ def main() -> None:
         _watch(folder, every=given.every, once=given.once)
     except KeyboardInterrupt:
         pass  # the run goes on
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
 
 
@@ -64,7 +65,7 @@ def follow_in_lines(folder: Path, *, every: float, once: bool) -> None:
         for job in jobs:
             if not once and job.last > shown.get(job.folder, -1):
                 shown[job.folder] = job.last
-                sys.stdout.write(f"{job.folder.name}  {line(job)}\n")
+                sys.stdout.write(f"{printable(job.folder.name)}  {line(job)}\n")
         if once or not _goes_on(folder, jobs):
             Console(width=160).print(view(jobs))
             return

@@ -2,14 +2,15 @@
 
 import math
 import statistics
+import sys
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from omegaconf import OmegaConf
+from typing import NamedTuple
 
 from flfast.results.history import Row, number
 from flfast.results.outcome import Outcome, is_locked, log_lines, outcome
-from flfast.results.table import read_rows
+from flfast.results.plain_yaml import read_mapping, read_words
+from flfast.results.runs import mapping
+from flfast.results.table import read_rounds
 
 _RECENT = 10
 """Rounds whose median duration predicts the rest."""
@@ -67,27 +68,28 @@ def read_progress(folder: Path) -> Progress:
     """How far the run of a folder is.
 
     Raises:
-        ValueError: if the folder's tables cannot be read.
+        OSError: if a file is missing, or is no file.
+        ValueError: if the folder's config or tables cannot be read.
     """
     hydra = folder / ".hydra"
-    config = OmegaConf.load(hydra / "config.yaml")
-    rounds = OmegaConf.select(config, "rounds")
-    if OmegaConf.select(config, "trainer.fast_dev_run", default=False):
+    config = read_mapping(hydra / "config.yaml")
+    history: list[Row] = [*read_rounds(folder / "metrics.csv", sys.maxsize)]
+    rounds = config.get("rounds")
+    if mapping(config.get("trainer")).get("fast_dev_run"):
         rounds = 1
     return Progress(
         folder=folder,
-        overrides=_typed(hydra / "overrides.yaml"),
-        rounds=int(rounds),
-        history=list(read_rows(folder / "metrics.csv")),
+        overrides=read_words(hydra / "overrides.yaml"),
+        rounds=_integer(rounds),
+        history=history,
         outcome=outcome(folder),
         warnings=[text for _, mark, text in map(_warning, log_lines(folder)) if mark][-_WARNINGS:],
     )
 
 
-def _typed(path: Path) -> list[str]:
-    """Overrides as they were typed: `${...}` in them is not of this list."""
-    words: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    return [str(word) for word in words]
+def _integer(rounds: object) -> int:
+    """The rounds of a config; 0 if they are `${...}`, which is not looked up."""
+    return rounds if isinstance(rounds, int) else 0
 
 
 def _warning(line: str) -> tuple[str, str, str]:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flfast.callbacks.screen import cell, empty_table
+from flfast.messages import printable
 from flfast.results.columns import VIEWS
 from flfast.results.durations import readable
 from flfast.results.history import Row, clock, last_value, number, series
@@ -51,7 +52,7 @@ def _run(job: Progress) -> RenderableType:
         Text("  ".join([_position(job), *_costs(job)])),
     )
     warnings = [Text(text, style="yellow") for text in job.warnings]
-    title = Text(f"{job.folder}  {' '.join(job.overrides)}", style="italic")
+    title = Text(f"{printable(str(job.folder))}  {' '.join(job.overrides)}", style="italic")
     return Group(title, bar, table if job.history else "", *warnings, *_advice(job))
 
 
@@ -60,7 +61,7 @@ def _advice(job: Progress) -> list[Text]:
         return []
     sweep = job.folder.parent if (job.folder.parent / "multirun.yaml").exists() else None
     place = f"hydra.sweep.dir={sweep}" if sweep else f"hydra.run.dir={job.folder}"
-    return [Text(f"go on with: resume=auto {place}", style="bold")]
+    return [Text(f"go on with: resume=auto {printable(place)}", style="bold")]
 
 
 def _sweep(jobs: Sequence[Progress]) -> RenderableType:
@@ -69,7 +70,7 @@ def _sweep(jobs: Sequence[Progress]) -> RenderableType:
     for job in jobs:
         left = job.seconds_left if job.status == "running" else math.nan
         table.add_row(
-            job.folder.name,
+            Text(printable(job.folder.name)),
             Text(" ".join(job.overrides)),
             Text(job.status, style=_STYLES.get(job.status, _ENDED)),
             f"{max(job.last, 0)} of {job.rounds}",

@@ -25,6 +25,7 @@ class Data:
     digest: str
     shift: Shift = NO_SHIFT
     drawn: Drawn = field(default_factory=dict)
+    client_names: tuple[str, ...] = ()
 
 
 @dataclass

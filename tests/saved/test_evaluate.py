@@ -13,8 +13,9 @@ from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 import flfast.evaluate as evaluate_command
 import flfast.export as export_command
 from flfast.config.errors import ConfigError
-from flfast.config.saved_run import find_run, read_options
-from flfast.evaluate import OPTIONS, evaluate
+from flfast.config.saved_options import EVALUATE, EXPORT, evaluate_options
+from flfast.config.saved_run import find_run
+from flfast.evaluate import evaluate
 from flfast.results.table import read_rows
 from flfast.saved.evaluated_sets import evaluate as evaluated_sets
 from flfast.saved.evaluation_files import metrics_of
@@ -24,7 +25,7 @@ from flfast.train import CONF
 
 def evaluated(run, *words):
     """Metrics by column, without the files."""
-    options, overrides = read_options([f"run={run}", *words], OPTIONS)
+    options, overrides = evaluate_options([f"run={run}", "allow=nets_to_export", *words])
     own = {"true": True, "false": False, None: None}[options.get("personal")]
     opened = open_run(find_run(options, overrides, conf=CONF), personal=own)
     return metrics_of(evaluated_sets(opened, options.get("split", "test")))
@@ -32,7 +33,7 @@ def evaluated(run, *words):
 
 def written(run, *words, output="evaluation"):
     """Metrics by column, read from the files in `output` of the run's folder."""
-    evaluate([f"run={run}", f"output={run / output}", *words])
+    evaluate([f"run={run}", "allow=nets_to_export", f"output={run / output}", *words])
     return json.loads((run / output / "metrics.json").read_text(encoding="utf-8"))["metrics"]
 
 
@@ -156,6 +157,25 @@ def test_other_data_are_evaluated_with_a_warning(run_of, caplog):
     assert len(read_rows(run / "evaluation" / "predictions.csv")) == 50
 
 
+def test_nothing_is_written_through_links(run_of, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(run_of("ditto"), run)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "metrics.json").write_text("mine")
+    (run / "evaluation").symlink_to(tmp_path / "mine")
+    words = [f"run={run}", "split=val", "finetune_epochs=0"]
+    with pytest.raises(OSError, match="is a link"):
+        evaluate(words)
+    (run / "evaluation").unlink()
+    (run / "evaluation").mkdir()
+    (run / "evaluation" / "metrics.json").symlink_to(tmp_path / "mine" / "metrics.json")
+    evaluate(words)
+    assert "val/loss" in (run / "evaluation" / "metrics.json").read_text(encoding="utf-8")
+    assert {p.name: p.read_text() for p in (tmp_path / "mine").iterdir()} == {
+        "metrics.json": "mine"
+    }
+
+
 def test_safetensors_hold_the_same_weights_and_a_description(run_of):
     run = run_of("fedavg")
     expected = torch.load(run / "model.pt", weights_only=True)
@@ -173,12 +193,14 @@ def test_safetensors_hold_the_same_weights_and_a_description(run_of):
     }
 
 
-@pytest.mark.parametrize("module", [evaluate_command, export_command])
-def test_the_commands_explain_themselves_and_end_with_2(module, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("module", "options"), [(evaluate_command, EVALUATE), (export_command, EXPORT)]
+)
+def test_the_commands_explain_themselves_and_end_with_2(module, options, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["command", "--help"])
     module.main()
     usage = capsys.readouterr().out
-    assert all(f"  {option}=" in usage for option in module.OPTIONS)
+    assert all(f"  {option}=" in usage for option in options)
     monkeypatch.setattr(sys, "argv", ["command", "run=nowhere", "format=torch", "seed"])
     with pytest.raises(SystemExit) as end:
         module.main()

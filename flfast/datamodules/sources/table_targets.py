@@ -19,11 +19,13 @@ class Targets(NamedTuple):
         task: of the data.
         values: int64 [N] classes, float64 [N, C] numbers, or uint8 [N, C] labels.
         num_outputs: C.
+        names: of the classes, by number; empty if the targets are numbers.
     """
 
     task: TaskName
     values: np.ndarray
     num_outputs: int
+    names: tuple[str, ...] = ()
 
     @property
     def groups(self) -> np.ndarray:
@@ -65,7 +67,9 @@ def _classes(columns: Columns, names: list[str]) -> Targets:
     codes, values = columns.codes(names[0])
     if None in values:
         raise ValueError(f"data.targets={names[0]}: the column lacks values")
-    return Targets("classification", codes, len(values))
+    texts = tuple(map(str, values))
+    named = () if texts == tuple(map(str, range(len(texts)))) else texts
+    return Targets("classification", codes, len(values), named)
 
 
 def _numbers(columns: Columns, names: list[str]) -> Targets:

@@ -100,6 +100,7 @@ def table(  # noqa: PLR0913 - one parameter an option
         owner=clients,
         task=found.task,
         categories=tuple(len(names) for _, names in coded),
+        class_names=found.names,
     )
 
 

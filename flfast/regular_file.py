@@ -1,0 +1,81 @@
+"""Files in the folder of a stranger: what is no file is not opened, and no link is followed.
+
+A named pipe would block whoever opens it, a device has no end, and a link leads anywhere.
+Torch-free.
+"""
+
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def opener(path: str, flags: int) -> int:
+    """For `open(path, mode, opener=opener)`: opens a file, and nothing else.
+
+    Raises:
+        OSError: if the path is a link, a folder, a named pipe, a socket or a device.
+    """
+    try:
+        number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "is a link; allowed: a file", path) from None
+        if error.errno == errno.ENXIO:  # a pipe without a reader, a socket
+            raise OSError(errno.EINVAL, "is no file", path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "is no file", path)
+    return number
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        OSError: with the path, if it cannot be read, or is no file.
+    """
+    with open(path, "rb", opener=opener) as file:
+        return file.read()
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """Context of an empty folder; what was written into it is moved to `folder` at the end.
+
+    A file there is replaced, and so is a link, which is not followed. If the context raises,
+    `folder` stays as it was.
+
+    Args:
+        folder: exists.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    place = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
+    try:
+        yield place
+        for path in place.iterdir():
+            path.replace(folder / path.name)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def make_folder(folder: Path, *, named: bool) -> None:
+    """Make a folder to write into, unless it is there.
+
+    Args:
+        folder: of the files.
+        named: whether the user has named it; others must be no links.
+
+    Raises:
+        OSError: if it is a link, or cannot be made.
+    """
+    if not named and folder.is_symlink():
+        raise OSError(errno.ELOOP, "is a link; allowed: a folder, or output=PATH", str(folder))
+    folder.mkdir(parents=True, exist_ok=True)
