@@ -16,12 +16,13 @@ SETTINGS = {
     "test_fraction": 0.0,
     "standardise": "none",
     "standardise_targets": False,
+    "missing": "error",
     "task": None,
     "seed": 0,
 }
 HOUSES = {
     "rooms": [1, 2, 3, 4, 5, 6],
-    "town": ["Ulm", "Bonn", "Ulm", "Trier", None, "Ulm"],
+    "town": ["Ulm", "Bonn", "Ulm", "Trier", "Aue", "Ulm"],
     "area": [10.0, 20.0, 30.0, 40.0, 50.0, 60.0],
     "agent": ["x", "x", "y", "y", "z", "y"],
     "part": ["train", "train", "train", "test", "test", "train"],
@@ -42,12 +43,13 @@ def write(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_numbers_come_first_and_categories_are_codes(write, suffix):
-    columns = HOUSES | ({"town": [t or "" for t in HOUSES["town"]]} if suffix == ".csv" else {})
-    examples = table(path=write(suffix, **columns), **SETTINGS | USED)
+    # A missing value comes first.
+    columns = HOUSES | {"town": [None if town == "Aue" else town for town in HOUSES["town"]]}
+    options = SETTINGS | USED | {"missing": "category"}
+    examples = table(path=write(suffix, **columns), **options)
     assert examples.inputs.dtype == torch.float32
     assert examples.inputs[:, 0].tolist() == HOUSES["rooms"]
     assert examples.inputs[:, 1].tolist() == HOUSES["area"]
-    # A missing value is a category; then Bonn, Trier, Ulm.
     assert examples.inputs[:, 2].tolist() == [3, 1, 3, 2, 0, 3]
     assert examples.categories == (4,)
     assert examples.input_shape == (3,)
@@ -156,9 +158,9 @@ def test_options_that_do_not_fit_are_refused(write, changes, message):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"rooms": [1, None, 3, 4, 5, 6]}, "column rooms lacks 1 of 6 numbers; fill them"),
-        ({"area": [1.0, float("nan"), 3.0, 4.0, 5.0, 6.0]}, "column area holds NaN"),
-        ({"target": [None, "a", "a", "b", "b", "b"]}, "data.targets=target: the column lacks"),
+        ({"rooms": [1, None, 3, 4, 5, 6]}, "column rooms: 1 of 6 .* in row 1 .*; fill them"),
+        ({"area": [1.0, float("nan"), 3.0, 4.0, 5.0, 6.0]}, "column area: 1 of 6 .* in row 1 "),
+        ({"target": [None, "a", "a", "b", "b", "b"]}, "data.targets=target: 1 of 6 .* in row 0 "),
         ({"rooms": [[1]] * 6}, "column rooms has the type list<.*; allowed: numbers and text"),
     ],
 )
