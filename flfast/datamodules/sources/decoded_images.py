@@ -80,9 +80,8 @@ def _cached(files: ImageFiles, folder: Path) -> Tensor:
 
 def _check_space(files: ImageFiles, folder: Path) -> None:
     """Check that the images fit onto the disk, and one into memory."""
-    existing = next(
-        place for place in [folder.absolute(), *folder.absolute().parents] if place.exists()
-    )
+    place = folder.absolute()
+    existing = next(part for part in [place, *place.parents] if part.exists())
     require_memory(files.num_bytes(), files.about())
     try:
         free = shutil.disk_usage(existing).free

@@ -22,7 +22,6 @@ from flfast.datamodules.sources.hf_columns import (
 )
 from flfast.datamodules.sources.hf_files import load_splits
 from flfast.datamodules.sources.hf_missing import ADVICE, HfRows, complete_rows
-from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.sources.table_files import Columns
 from flfast.datamodules.sources.text_tokens import (
     encode_texts,
@@ -99,31 +98,19 @@ def hf(  # noqa: PLR0913 - one parameter an option
     Raises:
         ValueError: if the dataset cannot be read, or columns are missing or do not fit.
     """
-    names = [inputs] if isinstance(inputs, str) else list(inputs)
-    goals = [targets] if isinstance(targets, str) else list(targets or [])
+    names, goals = _listed(inputs), _listed(targets)
     splits = load_splits(path, name=name, download=download, cache_dir=cache_dir)
     rows = _joined(splits, train_split, test_split, path)
     columns = Columns(rows.data.data.table, path, advice=ADVICE)
     columns.require(names, "inputs")
     columns.require(goals, "targets")
     columns.require([owner] if owner else [], "owner")
-    if both := set(names) & set(goals):
-        raise ValueError(f"data.inputs and data.targets both name {sorted(both)}")
-    kind = _kind(rows.data, names)
-    if kind != "text" and not goals:
-        raise ValueError(
-            "data.targets=null predicts the next token of a text; data.inputs="
-            f"{names[0]} holds {'an image' if kind == 'image' else kind}"
-        )
+    kind = _kind(rows.data, names, goals)
     rows = complete_rows(rows, columns, inputs=names, targets=goals, owner=owner, missing=missing)
     data, num_train = rows
     columns = Columns(data.data.table, path, advice=ADVICE)
     found = hf_targets(data, columns, goals, task) if goals else None
-    known = None
-    if owner is not None:
-        columns.kind(owner)
-        clients = columns.values(owner)
-        known = number_clients(clients, rows.is_test, where=f"data.owner={owner}")
+    known = None if owner is None else columns.clients(owner, rows.is_test)
     is_test = np.arange(len(data)) >= num_train
     if num_train == len(data):
         groups = np.zeros(len(data), dtype=np.int64) if found is None else found.groups
@@ -144,8 +131,7 @@ def hf(  # noqa: PLR0913 - one parameter an option
     elif kind == "image":
         transform = image_transform(mean=mean, std=std, channels=channels)
         images = HfImages(data, names[0], channels=channels, image_size=image_size)
-        if not in_memory:
-            require_memory(channels * (image_size or 1) ** 2, f"data.image_size={image_size}")
+        require_memory(channels * (image_size or 1) ** 2, f"data.image_size={image_size}")
         values = decode_images(images) if in_memory else images
     else:
         values = number_inputs(data, names)
@@ -190,15 +176,27 @@ def _joined(
     return HfRows(concatenate_datasets([train, test]), len(train))
 
 
-def _kind(data: Dataset, names: list[str]) -> ColumnKind:
+def _listed(names: str | list[str] | None) -> list[str]:
+    return [names] if isinstance(names, str) else list(names or [])
+
+
+def _kind(data: Dataset, names: list[str], targets: list[str]) -> ColumnKind:
     """What the columns of the inputs hold."""
+    if both := set(names) & set(targets):
+        raise ValueError(f"data.inputs and data.targets both name {sorted(both)}")
     kinds = {column_kind(data, name) for name in names}
     if not names or (len(names) > 1 and kinds != {"numbers"}):
         raise ValueError(
             f"data.inputs={names} are {', '.join(sorted(kinds)) or 'no columns'}; allowed: one "
             "column, or several of numbers"
         )
-    return kinds.pop()
+    kind = kinds.pop()
+    if kind != "text" and not targets:
+        raise ValueError(
+            "data.targets=null predicts the next token of a text; data.inputs="
+            f"{names[0]} holds {'an image' if kind == 'image' else kind}"
+        )
+    return kind
 
 
 def _language(

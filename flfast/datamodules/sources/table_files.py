@@ -14,6 +14,7 @@ from flfast.datamodules.bounds import check_parquet, open_gzip
 from flfast.datamodules.missing import FIX, missing_owners, missing_rows, refuse_missing, rows_of
 from flfast.datamodules.sources.csv_quotes import has_all_commas, strict_rows
 from flfast.datamodules.sources.extras import import_extra
+from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.sources.number_like import odd_ones
 
 if TYPE_CHECKING:
@@ -118,6 +119,16 @@ class Columns:
         """A column as Python objects, [N]; None where nothing is."""
         found: list[Any] = self._table.column(name).to_pylist()
         return found
+
+    def clients(self, name: str, is_test: np.ndarray | None) -> np.ndarray:
+        """A column that names clients as numbers, int64 [N]; see `number_clients`.
+
+        Raises:
+            ValueError: if names are missing, or are lists or dates.
+        """
+        self.kind(name)
+        where = f"{self._path}: data.owner={name}"
+        return number_clients(self.values(name), is_test, where=where, advice=self._advice)
 
     def missing(self, name: str, *, owners: bool = False) -> np.ndarray:
         """Rows that lack a value of a column, bool [N].

@@ -1,7 +1,7 @@
 """Tables in CSV or Parquet files, with named columns."""
 
 import logging
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import rows_of
 from flfast.datamodules.sources.held_out import held_out_test
-from flfast.datamodules.sources.natural_clients import number_clients, unowned
+from flfast.datamodules.sources.natural_clients import unowned
 from flfast.datamodules.sources.standardising import standardised
 from flfast.datamodules.sources.table_files import Columns, read_table
 from flfast.datamodules.sources.table_targets import read_targets
@@ -76,24 +76,16 @@ def table(  # noqa: PLR0913 - one parameter an option
     columns.require(named, "targets")
     columns.require(others, "owner" if owner in others[:1] else "is_test")
     numeric, categorical = _features(columns, numeric, categorical, leave=[*named, *others])
-    if missing == "drop":
-        columns = _without_missing(columns, [*named, *numeric, *categorical], owner, is_test)
-    if missing != "category":
-        for name in categorical:
-            columns.refuse_missing("categorical", name)
+    columns = _complete(columns, _Roles(named, numeric, categorical, owner, is_test), missing)
     found = read_targets(columns, named, task)
     if standardise == "client" and owner is None:
         raise ValueError(
             "data.standardise=client needs data.owner, the column that names the clients; "
             "allowed without it: none, all"
         )
-    held_out = None if is_test is None else _flags(columns, is_test)
-    clients = None if owner is None else _clients(columns, owner, held_out)
-    if is_test is None:
-        groups = found.groups if clients is None else clients
-        held_out = held_out_test(groups, test_fraction=test_fraction, seed=seed)
-    elif held_out is not None and not held_out.any():
-        held_out = None
+    clients, held_out = _split(
+        columns, owner, is_test, groups=found.groups, test_fraction=test_fraction, seed=seed
+    )
     is_training = np.ones(len(found.values), bool) if held_out is None else ~held_out
     numbers = _stack([columns.numbers(name) for name in numeric], len(is_training))
     if standardise != "none":
@@ -144,18 +136,32 @@ def _features(
     return list(numeric), list(categorical)
 
 
-def _without_missing(
-    columns: Columns, used: list[str], owner: str | None, is_test: str | None
+class _Roles(NamedTuple):
+    """Names of the columns in use, as the options of `table` name them."""
+
+    targets: list[str]
+    numeric: list[str]
+    categorical: list[str]
+    owner: str | None
+    is_test: str | None
+
+
+def _complete(
+    columns: Columns, roles: _Roles, missing: Literal["error", "drop", "category"]
 ) -> Columns:
-    """The rows that lack nothing."""
+    """The rows that lack nothing; those that do are refused, here or where they are read."""
+    if missing == "error":
+        for name in roles.categorical:
+            columns.refuse_missing("categorical", name)
+    if missing != "drop":
+        return columns
     lacking = np.zeros(columns.num_rows, bool)
-    for name in used if is_test is None else [*used, is_test]:
-        lacking |= columns.missing(name)
-    if owner is not None:
-        held_out = np.zeros(columns.num_rows, bool)
-        if is_test is not None:
-            held_out[~lacking] = _flags(columns.kept(~lacking), is_test)
-        lacking |= unowned(columns.values(owner), held_out if held_out.any() else None)
+    for name in (*roles.targets, *roles.numeric, *roles.categorical, roles.is_test):
+        lacking |= False if name is None else columns.missing(name)
+    if roles.owner is not None and not lacking.all():
+        rest = columns.kept(~lacking)
+        held_out = None if roles.is_test is None else _flags(rest, roles.is_test)
+        lacking[~lacking] = unowned(rest.values(roles.owner), held_out)
     if lacking.all():
         raise ValueError("data.missing=drop leaves no row: each lacks a value")
     if lacking.any():
@@ -166,14 +172,26 @@ def _without_missing(
     return columns.kept(~lacking)
 
 
-def _clients(columns: Columns, name: str, is_test: np.ndarray | None) -> np.ndarray:
-    columns.kind(name)
-    where = f"data.owner={name}"
-    return number_clients(columns.values(name), is_test, where=where, advice=_ADVICE)
+def _split(
+    columns: Columns,
+    owner: str | None,
+    is_test: str | None,
+    *,
+    groups: np.ndarray,
+    test_fraction: float,
+    seed: int,
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The client of each row, int64 [N], and the test rows, bool [N]; None if there are none."""
+    held_out = None if is_test is None else _flags(columns, is_test)
+    clients = None if owner is None else columns.clients(owner, held_out)
+    if is_test is None:
+        groups = groups if clients is None else clients
+        held_out = held_out_test(groups, test_fraction=test_fraction, seed=seed)
+    return clients, held_out
 
 
-def _flags(columns: Columns, name: str) -> np.ndarray:
-    """Test rows, bool [N]."""
+def _flags(columns: Columns, name: str) -> np.ndarray | None:
+    """Test rows, bool [N]; None if there are none."""
     columns.refuse_missing("is_test", name)
     codes, values = columns.codes(name)
     words = [str(value).lower() for value in values]
@@ -185,7 +203,7 @@ def _flags(columns: Columns, name: str) -> np.ndarray:
     is_test: np.ndarray = np.isin(codes, [i for i, w in enumerate(words) if w in "true 1 test"])
     if is_test.all():
         raise ValueError(f"data.is_test={name}: all rows are for testing")
-    return is_test
+    return is_test if is_test.any() else None
 
 
 def _stack(columns: list[np.ndarray], num_rows: int) -> np.ndarray:
