@@ -37,8 +37,7 @@ def require_memory(num_bytes: int, what: str, *, free: int | None = None) -> Non
     free = free_memory() if free is None else free
     if num_bytes > free:
         raise MemoryBoundError(
-            f"{what} needs {num_bytes / 1e9:,.1f} GB; allowed: up to {free / 1e9:,.1f} GB, which "
-            "are free"
+            f"{what} needs {_size(num_bytes)}; allowed: up to {_size(free)}, which are free"
         )
 
 
@@ -103,6 +102,12 @@ def check_parquet(path: Path) -> None:
         max(unpacked, cells),
         f"{path}, which has {about.num_rows:,} rows of {about.num_columns} columns,",
     )
+
+
+def _size(num_bytes: int) -> str:
+    if num_bytes < 10**9:
+        return f"{num_bytes / 1e6:,.0f} MB"
+    return f"{num_bytes / 1e9:,.1f} GB"
 
 
 class _Bounded(io.RawIOBase):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import Examples, check_num_classes
 from flfast.datamodules.mapped import shared_tensor
 from flfast.datamodules.missing import missing_owners, refuse_missing
 from flfast.datamodules.sources.array_files import read_arrays
@@ -138,7 +138,8 @@ def _width(targets: np.ndarray, task: str) -> int:
             "vocabulary, or targets [N] for classes"
         )
     if task == "classification":
-        return int(targets.max(initial=0)) + 1
+        key = "data.num_classes=null"
+        return check_num_classes(int(targets.max(initial=0)), len(targets), key)
     return int(targets.shape[1])
 
 

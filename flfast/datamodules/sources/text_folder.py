@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import Examples, check_num_classes
 from flfast.datamodules.sources.csv_quotes import strict_rows
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.text_tokens import make_tokenizer, padded_tokens, token_texts
@@ -64,7 +64,7 @@ def text_folder(
     return Examples(
         inputs=torch.from_numpy(padded_tokens(made, texts, max_tokens)),
         targets=torch.from_numpy(targets),
-        num_classes=int(targets.max()) + 1,
+        num_classes=check_num_classes(int(targets.max()), len(targets), f"data.root={root}"),
         input_shape=(max_tokens,),
         transform=BatchTransform(),
         is_test=is_test if is_test.any() else None,

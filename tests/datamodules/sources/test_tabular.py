@@ -1,3 +1,6 @@
+import gzip
+import re
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -138,6 +141,9 @@ def test_a_drawn_test_set_takes_a_share_of_every_client(write):
         ({"numeric": ["town"]}, "column town holds text, such as 'Ulm'"),
         ({"numeric": ["rooms"], "categorical": ["rooms"]}, r"both name \['rooms'\]"),
         ({"numeric": ["target"]}, r"name \['target'\], which data.targets"),
+        ({"numeric": ["rooms", "rooms"]}, "data.numeric names 'rooms' twice"),
+        ({"categorical": ["town", "town"]}, "data.categorical names 'town' twice"),
+        ({"targets": ["area", "area"]}, "data.targets names 'area' twice"),
         ({"numeric": [], "categorical": []}, "leave no column as input"),
         ({"standardise": "client"}, "data.standardise=client needs data.owner"),
         ({"targets": []}, r"data.targets=\[\] names no column"),
@@ -185,6 +191,68 @@ def test_files_that_are_no_tables_are_refused(tmp_path, name, content, message):
     with pytest.raises(ValueError, match=message) as caught:
         table(path=str(tmp_path / name), **SETTINGS)
     assert "data.path=" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ('a,target\n1,x\n2,"y\n3,z\n4,"w\n5,v\n', 3),
+        ('a,target\n1,x\n2,"y\n3,z"\n5,v\n', 3),
+        ('a,target\n1,x\n2,y\n3,"z\n', 4),
+        ('a,target\n"1"2,x\n', 2),
+    ],
+    ids=["closed by another", "closed at an end", "never closed", "closed too early"],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_a_stray_quote_swallows_no_row(tmp_path, content, line, suffix):
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(gzip.compress(content.encode()) if suffix == ".csv.gz" else content.encode())
+    with pytest.raises(ValueError, match=rf"data.path=.*a\.csv.*: line {line}: .*quote"):
+        table(path=str(path), **SETTINGS)
+
+
+def test_quoted_values_may_have_line_breaks_commas_and_quotes(tmp_path):
+    quoted = 'a,b,target\n1,"x ""y"", z",0\n2,"line\nbreak",1\n3,5" pipe,1\n'
+    (tmp_path / "a.csv").write_text(quoted)
+    examples = table(path=str(tmp_path / "a.csv"), **SETTINGS)
+    assert examples.categories == (3,)
+    assert examples.inputs[:, 0].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("odd", ["?", "1,234", "12 EUR", "3,5"])
+@pytest.mark.parametrize("column", ["area", "target"])
+def test_a_column_of_numbers_with_an_odd_one_is_no_column_of_categories(write, odd, column):
+    values = ["1.5", "2", odd, "4e3", "5", "6"]
+    path = write(**HOUSES | {column: values})
+    hint = {"area": r"say data.categorical=\[area, ...\]", "target": "say task=classification"}
+    with pytest.raises(ValueError, match=rf"column {column} .*'{re.escape(odd)}' in row 2 "):
+        table(path=path, **SETTINGS | {"owner": "agent"})
+    with pytest.raises(ValueError, match=hint[column]):
+        table(path=path, **SETTINGS | {"owner": "agent"})
+    said = {"categorical": ["town", "part", column]} if column == "area" else {}
+    said |= {"task": "classification"} if column == "target" else {}
+    assert len(table(path=path, **SETTINGS | {"owner": "agent"} | said).targets) == 6
+
+
+@pytest.mark.parametrize("column", ["area", "target"])
+@pytest.mark.parametrize("value", [1e300, -1e300, 1e30, 1e12])
+@pytest.mark.parametrize("is_test", [None, "part"])
+def test_a_value_that_hides_all_others_is_refused(write, column, value, is_test):
+    row = 4 if is_test and abs(value) > 1e100 else 1
+    columns = {name: list(values) for name, values in HOUSES.items()}
+    columns[column][row] = value
+    options = SETTINGS | USED | {"standardise": "all", "standardise_targets": True}
+    with pytest.raises(ValueError, match=rf"column {column}: the value \S+ in row {row} "):
+        table(path=write(**columns), **options | {"is_test": is_test})
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-30, 1.0, 1e30, 1e300])
+def test_numbers_of_any_scale_are_standardised_alike(write, scale):
+    options = SETTINGS | USED | {"standardise": "all", "standardise_targets": True}
+    plain = table(path=write(".parquet", **HOUSES), **options)
+    columns = {"target": np.array(HOUSES["target"]) * scale}
+    scaled = table(path=write(".parquet", **HOUSES | columns), **options)
+    torch.testing.assert_close(plain.targets, scaled.targets, rtol=1e-6, atol=1e-6)
 
 
 def test_a_missing_file_is_named(tmp_path):
