@@ -36,16 +36,16 @@ def unread(monkeypatch):
     monkeypatch.setattr(bounds._Bounded, "readinto", refuse)
 
 
+@pytest.mark.usefixtures("small_bound", "unread")
 @pytest.mark.parametrize("content", [b"a,b\n" + bytes(SIZE), bytes(SIZE)])
-def test_a_bomb_in_a_table_is_refused_before_it_is_unpacked(
-    tmp_path, small_bound, unread, content
-):
+def test_a_bomb_in_a_table_is_refused_before_it_is_unpacked(tmp_path, content):
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(content))
     with pytest.raises(ValueError, match=r"data.path=.*unpacks to 50 MB or more"):
         read_table(str(tmp_path / "a.csv.gz"))
 
 
-def test_a_bomb_in_images_is_refused_before_it_is_unpacked(tmp_path, small_bound, unread):
+@pytest.mark.usefixtures("small_bound", "unread")
+def test_a_bomb_in_images_is_refused_before_it_is_unpacked(tmp_path):
     for name, dims in (("images", 3), ("labels", 1)):
         header = struct.pack(f">BBBB{dims}I", 0, 0, 8, dims, *[1] * dims)
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(header + bytes(SIZE)))
@@ -53,7 +53,8 @@ def test_a_bomb_in_images_is_refused_before_it_is_unpacked(tmp_path, small_bound
         read_compressed(tmp_path / "images", tmp_path / "labels")
 
 
-def test_a_bomb_whose_size_lies_is_unpacked_up_to_its_bound(tmp_path, small_bound):
+@pytest.mark.usefixtures("small_bound")
+def test_a_bomb_whose_size_lies_is_unpacked_up_to_its_bound(tmp_path):
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(bytes(SIZE)) + gzip.compress(b"x"))
     with bounds.open_gzip(path) as stream, pytest.raises(ValueError, match="unpacks to 10 MB"):
@@ -67,7 +68,8 @@ def test_an_honest_file_is_read_as_it_is(tmp_path):
         assert stream.read() == content
 
 
-def test_archives_that_do_not_fit_are_refused(tmp_path, small_bound):
+@pytest.mark.usefixtures("small_bound")
+def test_archives_that_do_not_fit_are_refused(tmp_path):
     np.savez_compressed(tmp_path / "a.npz", inputs=np.zeros(SIZE, np.uint8))
     with pytest.raises(ValueError, match=r"data.root=.* needs 50 MB; .*unzip it"):
         read_arrays(tmp_path / "a.npz", {"inputs": "inputs"})
@@ -103,7 +105,8 @@ def test_a_pickle_that_claims_more_than_is_there_takes_no_memory(tmp_path, claim
         load_arrays(tmp_path / "a.npz", entry="data", names=("x",))
 
 
-def test_a_parquet_file_of_one_value_is_bounded_by_its_rows(tmp_path, small_bound):
+@pytest.mark.usefixtures("small_bound")
+def test_a_parquet_file_of_one_value_is_bounded_by_its_rows(tmp_path):
     column = pa.DictionaryArray.from_arrays(np.zeros(SIZE // 10, np.int8), ["a"])
     parquet.write_table(pa.table({"a": column}), tmp_path / "a.parquet")
     assert (tmp_path / "a.parquet").stat().st_size < 10**5
