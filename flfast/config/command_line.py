@@ -62,10 +62,10 @@ def _problems(text: str, conf: Path, *, more_config: bool) -> Iterator[str]:
     for value in _values(override):
         content = value.text if isinstance(value, QuotedString) else value
         names = content if isinstance(content, list) else [content]
-        if is_group and (key := _key_of_several(folder, names)):
+        if is_group and (shared := _key_of_several(folder, names)):
             yield (
-                f"{text}: each of these options sets {key}, so only the last would act; one run "
-                f"for each: -m {override.key_or_group}={','.join(map(str, names))}"
+                f"{text}: each of these options sets {shared}, so only the last would act; "
+                f"one run for each: -m {override.key_or_group}={','.join(map(str, names))}"
             )
         if is_group and not all(isinstance(name, str) and "${" not in name for name in names):
             allowed = ", ".join(options)
@@ -84,12 +84,12 @@ def _key_of_several(folder: Path, names: list[Any]) -> str | None:
 
 def _keys(node: Any) -> Iterator[str]:
     """The keys of all values of an option, with dots; its defaults are none."""
-    for key in node if isinstance(node, DictConfig) else ():
+    for key in map(str, node) if isinstance(node, DictConfig) else ():
         value = node._get_node(key)  # noqa: SLF001 - an interpolation is not resolved
         if isinstance(value, DictConfig) and not value._is_none() and len(value):  # noqa: SLF001
             yield from (f"{key}.{below}" for below in _keys(value))
         elif key != "defaults":
-            yield str(key)
+            yield key
 
 
 def _is_empty(override: Override, options: list[str] | None) -> bool:

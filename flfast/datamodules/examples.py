@@ -63,7 +63,8 @@ class Examples:
         num = len(self.targets)
         if not num:
             raise ValueError("the dataset is empty")
-        self._check_num_classes()
+        if self.task == "classification":
+            check_scores(self.num_classes, 1 if self.is_test is None else int(self.is_test.sum()))
         self.task_type.check_targets(self.targets, self.num_classes)
         if isinstance(self.inputs, Tensor) and self.inputs.is_floating_point():
             _check_finite(self.inputs)
@@ -71,15 +72,6 @@ class Examples:
             value = getattr(self, name)
             if value is not None and len(value) != num:
                 raise ValueError(f"{name} has {len(value)} entries, targets have {num}")
-
-    def _check_num_classes(self) -> None:
-        # Evaluation keeps a score of each class and test example.
-        num_test = 1 if self.is_test is None else int(self.is_test.sum())
-        if self.task == "classification":
-            require_memory(
-                4 * self.num_classes * num_test,
-                f"a score of {self.num_classes:,} classes for each of {num_test:,} test examples",
-            )
 
     @property
     def task_type(self) -> TaskType:
@@ -132,6 +124,18 @@ def warn_of_equal_targets(examples: Examples) -> None:
             "perfect, and there is nothing to learn",
             *(len(rows), rows[0].tolist()),
         )
+
+
+def check_scores(num_classes: int, num_test: int) -> None:
+    """Check that evaluation fits: it keeps a score of each class and test example.
+
+    Raises:
+        ValueError: if it does not.
+    """
+    require_memory(
+        4 * num_classes * num_test,
+        f"a score of {num_classes:,} classes for each of {num_test:,} test examples",
+    )
 
 
 def check_num_classes(largest: int, num: int, key: str) -> int:

@@ -105,7 +105,7 @@ _REPLACEMENTS: dict[tuple[str, str], Any] = {
 }
 
 
-class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]  # noqa: SLF001 - below
+class _Unpickler(pickle._Unpickler):  # noqa: SLF001 - below
     """In Python: the one in C takes as much memory as a pickle claims, before it reads."""
 
     def find_class(self, module: str, name: str) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from flfast.datamodules.bounds import require_memory
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import Examples, check_scores
 from flfast.datamodules.transforms import BatchTransform
 from flfast.options import Count, NonNegative, NonNegativeInt
 from flfast.randomness import generator
@@ -52,6 +52,8 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
     """
     _check_options(num_examples, num_test, num_classes, num_clients, shape)
     kind: TaskName = task or "classification"
+    if kind == "classification":
+        check_scores(num_classes, num_test)
     if kind == "language" and len(shape) > 1:
         raise ValueError(
             f"data.shape={list(shape)} with task=language must have one dimension, the "

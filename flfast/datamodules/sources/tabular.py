@@ -156,8 +156,9 @@ def _complete(
     if missing != "drop":
         return columns
     lacking = np.zeros(columns.num_rows, bool)
-    for name in (*roles.targets, *roles.numeric, *roles.categorical, roles.is_test):
-        lacking |= False if name is None else columns.missing(name)
+    flags = [] if roles.is_test is None else [roles.is_test]
+    for name in (*roles.targets, *roles.numeric, *roles.categorical, *flags):
+        lacking |= columns.missing(name)
     if roles.owner is not None and not lacking.all():
         rest = columns.kept(~lacking)
         held_out = None if roles.is_test is None else _flags(rest, roles.is_test)
