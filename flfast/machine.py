@@ -28,3 +28,13 @@ def cpu_name() -> str:
         if found:
             return found[1]
     return platform.processor() or platform.machine()
+
+
+def free_memory() -> int:
+    """Bytes of memory that this process may still take: of the machine, or of its container."""
+    free = psutil.virtual_memory().available
+    group = Path("/sys/fs/cgroup")
+    most, used = group / "memory.max", group / "memory.current"
+    if most.is_file() and used.is_file() and (limit := most.read_text().strip()) != "max":
+        free = min(free, max(int(limit) - int(used.read_text()), 0))
+    return int(free)

@@ -14,6 +14,7 @@ from flfast.api.own_targets import num_outputs, read_targets
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.mapped import shared_tensor
+from flfast.datamodules.missing import missing_owners, missing_rows, refuse_missing
 from flfast.datamodules.transforms import BatchTransform
 from flfast.tasks.names import TaskName
 
@@ -147,17 +148,22 @@ def client_names(clients: np.ndarray) -> tuple[str, ...]:
 
 
 def _owner(train: _Part, test: _Part | None) -> np.ndarray | None:
-    """Number of each example's client, in the order of their names; -1 if it has none."""
+    """Number of each example's client, in the order of their names; -1 if it has none.
+
+    Test examples have none if none of them names one.
+    """
     if train.clients is None:
         if test is not None and test.clients is not None:
             raise ConfigError("test_data= names clients, and data= does not; allowed: both do")
         return None
-    names, owner = np.unique(train.clients, return_inverse=True)
+    _refuse_missing("data=: the clients", missing_owners(train.clients))
+    names, owner = np.unique(np.ma.getdata(train.clients), return_inverse=True)
     owner = owner.astype(np.int64)
     if test is None:
         return owner
-    if test.clients is None:
+    if test.clients is None or missing_owners(test.clients).all():
         return np.concatenate([owner, np.full(len(test.targets), -1)])
+    _refuse_missing("test_data=: the clients", missing_owners(test.clients))
     place = np.searchsorted(names, test.clients).clip(max=len(names) - 1)
     unknown = names[place] != test.clients
     if unknown.any():
@@ -203,11 +209,15 @@ class _Reader(NamedTuple):
         raise ConfigError(f"{key}= is of type {type(data).__name__}; {_ALLOWED}")
 
     def _arrays(self, key: str, inputs: Any, targets: Any, clients: Any = None) -> _Part:
+        if isinstance(inputs, np.ma.MaskedArray):
+            _refuse_missing(f"{key}=: inputs", missing_rows(inputs))
+        if not isinstance(targets, Tensor):
+            _refuse_missing(f"{key}=: targets", missing_rows(_array(targets)))
         tensor = _tensor(f"{key}=: inputs", inputs)
         found = read_targets(f"{key}=: targets", targets, self.task)
         if tensor.ndim < 2:
             raise ConfigError(f"{key}=: inputs of shape {list(tensor.shape)}; allowed: [N, ...]")
-        named = None if clients is None else np.asarray(clients)
+        named = None if clients is None else _array(clients)
         for name, part in {
             "targets": found[:, 0] if self.task != "classification" else found,
             "clients": named,
@@ -277,20 +287,29 @@ class _Reader(NamedTuple):
                     f"{key}=: column {name} has values of type {kind}; allowed: numbers; drop the "
                     f"column or encode it"
                 )
-            if missing := int(inputs[name].isna().sum()):
-                raise ConfigError(
-                    f"{key}=: column {name} has {missing} missing values; fill them first"
-                )
+            _refuse_missing(f"{key}=: column {name}", inputs[name].isna().to_numpy())
         clients = None if client is None else frame[client].to_numpy()
-        if client is not None and (missing := int(frame[client].isna().sum())):
-            raise ConfigError(
-                f"{key}=: column {client} has {missing} missing values; fill them first"
-            )
         try:
             labels = frame[target].to_numpy()
             return self._arrays(key, inputs.to_numpy(dtype=np.float32), labels, clients)
         except ConfigError as error:
             raise ConfigError(str(error).replace("targets", f"column {target}")) from None
+
+
+def _refuse_missing(where: str, missing: np.ndarray) -> None:
+    try:
+        refuse_missing(where, missing)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _array(values: Any) -> np.ndarray:
+    """What numpy makes of values, with the mask of a masked array; [] of what it cannot read."""
+    try:
+        found: np.ndarray = np.asanyarray(values)
+    except (TypeError, ValueError):
+        return np.zeros(0)
+    return found
 
 
 def _tensor(where: str, values: Any) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from flfast.config.errors import ConfigError
+from flfast.datamodules.examples import check_num_classes
 from flfast.tasks.names import TaskName
 from flfast.tasks.task_type import IGNORED
 
@@ -67,6 +68,8 @@ def num_outputs(task: TaskName, inputs: Tensor | Dataset[Tensor], targets: Tenso
     if task in {"regression", "multilabel"}:
         return int(targets.shape[1])
     largest = int(targets.max()) if len(targets) else -1
+    if task == "classification":
+        return check_num_classes(largest, len(targets), "data=: targets")
     if task == "language":
         read = inputs if isinstance(inputs, Tensor) else targets
         largest = max(largest, int(read.max()), IGNORED)

@@ -1,5 +1,6 @@
 """Checks overrides for mistakes that Hydra answers with a traceback or an unclear message."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hydra.core.override_parser.types import (
     RangeSweep,
 )
 from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError
 from omegaconf.grammar_parser import parse
 
@@ -62,11 +64,34 @@ def _problems(text: str, conf: Path, *, more_config: bool) -> Iterator[str]:
     for value in _values(override):
         content = value.text if isinstance(value, QuotedString) else value
         names = content if isinstance(content, list) else [content]
+        if is_group and (shared := _key_of_several(folder, names)):
+            yield (
+                f"{text}: each of these options sets {shared}, so only the last would act; "
+                f"one run for each: -m {override.key_or_group}={','.join(map(str, names))}"
+            )
         if is_group and not all(isinstance(name, str) and "${" not in name for name in names):
             allowed = ", ".join(options)
             yield f"{text}: {override.key_or_group} is a config group; allowed: {allowed}"
         elif isinstance(content, str) and (error := _interpolation_error(content)):
             yield f"{text}: {error}"
+
+
+def _key_of_several(folder: Path, names: list[Any]) -> str | None:
+    """A key that several options of a group set themselves, so that they cannot be combined."""
+    paths = [folder / f"{name}.yaml" for name in names] if len(names) > 1 else []
+    known = [_keys(OmegaConf.load(path)) for path in paths if path.is_file()]
+    times = Counter(key for keys in known for key in keys)
+    return next((key for key, number in times.items() if number > 1), None)
+
+
+def _keys(node: Any) -> Iterator[str]:
+    """The keys of all values of an option, with dots; its defaults are none."""
+    for key in map(str, node) if isinstance(node, DictConfig) else ():
+        value = node._get_node(key)  # noqa: SLF001 - an interpolation is not resolved
+        if isinstance(value, DictConfig) and not value._is_none() and len(value):  # noqa: SLF001
+            yield from (f"{key}.{below}" for below in _keys(value))
+        elif key != "defaults":
+            yield key
 
 
 def _is_empty(override: Override, options: list[str] | None) -> bool:

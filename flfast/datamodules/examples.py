@@ -1,18 +1,24 @@
 """`Examples`: a whole dataset, loaded once; clients are index arrays into it."""
 
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.transforms import BatchTransform
 from flfast.tasks.by_name import TASKS
 from flfast.tasks.names import TaskName
-from flfast.tasks.task_type import TaskType
+from flfast.tasks.task_type import IGNORED, TaskType
+
+log = logging.getLogger(__name__)
 
 _CHECKED_BYTES = 2**26
+_FEW_CLASSES = 1000
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,8 @@ class Examples:
         num = len(self.targets)
         if not num:
             raise ValueError("the dataset is empty")
+        if self.task == "classification":
+            check_scores(self.num_classes, 1 if self.is_test is None else int(self.is_test.sum()))
         self.task_type.check_targets(self.targets, self.num_classes)
         if isinstance(self.inputs, Tensor) and self.inputs.is_floating_point():
             _check_finite(self.inputs)
@@ -105,6 +113,53 @@ class Examples:
     def _of_each(self) -> int:
         count = self.task_type.counts
         return 1 if count is None else int(count(self.targets[:1]))
+
+
+def warn_of_equal_targets(examples: Examples) -> None:
+    """Warn if all training targets are equal, so that there is nothing to learn."""
+    targets = examples.targets
+    if examples.is_test is not None:
+        targets = targets[torch.from_numpy(~examples.is_test)]
+    found = targets[targets != IGNORED] if examples.task == "language" else targets
+    rows = found if found.ndim == 1 else found.flatten(start_dim=1)
+    if len(rows) and bool((rows == rows[0]).all()):
+        log.warning(
+            "all %d training targets are equal (%s): every model that predicts this one is "
+            "perfect, and there is nothing to learn",
+            *(len(rows), rows[0].tolist()),
+        )
+
+
+def check_scores(num_classes: int, num_test: int) -> None:
+    """Check that evaluation fits: it keeps a score of each class and test example.
+
+    Raises:
+        ValueError: if it does not.
+    """
+    require_memory(
+        4 * num_classes * num_test,
+        f"a score of {num_classes:,} classes for each of {num_test:,} test examples",
+    )
+
+
+def check_num_classes(largest: int, num: int, key: str) -> int:
+    """The number of classes that follows from the largest label.
+
+    Args:
+        largest: label of all examples.
+        num: number of examples.
+        key: that says the number of classes or has the labels, for the error.
+
+    Raises:
+        ValueError: if it exceeds both the number of examples and 1000: labels that are names,
+            such as postal codes, would make the model huge.
+    """
+    if largest >= max(num, _FEW_CLASSES):
+        raise ValueError(
+            f"{key}: the largest label is {largest} for {num} examples; allowed: labels numbered "
+            f"0, 1, ..., below {max(num, _FEW_CLASSES)}"
+        )
+    return largest + 1
 
 
 def _check_finite(inputs: Tensor) -> None:

@@ -19,7 +19,7 @@ from flfast.datamodules.batches import (
     local_epoch,
 )
 from flfast.datamodules.client_data import ClientDataModule, transform_batch
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import Examples, warn_of_equal_targets
 from flfast.datamodules.fetching import Loading, make_fetch
 from flfast.datamodules.shifts.applying import shift_examples
 from flfast.datamodules.shifts.shift import NO_SHIFT, Affected, Drawn, Shift
@@ -107,6 +107,7 @@ class FederatedDataModule(L.LightningDataModule):
         if self._fetch is not None:
             return
         examples = call_with(self.source, seed=self.seed)
+        warn_of_equal_targets(examples)
         self.splits, central, server, self.owner, self.digest = split_examples(
             examples, self.partition, seed=self.seed, split=self.split
         )

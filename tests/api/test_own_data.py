@@ -147,7 +147,7 @@ TABLE = pd.DataFrame({"x": [0.5, 1.5], "city": ["Bonn", "Ulm"], "label": [0, 1]}
         ({"data": TABLE, "target": "y"}, "target=y with data= a DataFrame"),
         (
             {"data": TABLE[["x", "label"]].mask(TABLE["label"] == 1, np.nan), "target": "label"},
-            "column x has 1 missing values; fill them first",
+            "column x: 1 of 2 values are missing, in row 1 ",
         ),
         ({"data": (INPUTS, TARGETS), "target": "y"}, "target= and client= name columns of a"),
         ({"test_data": (INPUTS, TARGETS)}, "test_data= needs data="),
@@ -174,7 +174,7 @@ TABLE = pd.DataFrame({"x": [0.5, 1.5], "city": ["Bonn", "Ulm"], "label": [0, 1]}
                 "target": "label",
                 "client": "who",
             },
-            "column who has 1 missing values; fill them first",
+            "data=: the clients: 1 of 2 values are missing, in row 1 ",
         ),
         (
             {"data": TABLE[["x", "label"]], "test_data": TABLE[["label"]], "target": "label"},

@@ -131,6 +131,7 @@ BEFORE_TORCH = {
     ("optimizer=adam", "optimizer.betas=[0.5]"): "at least 2 items",
     ("+trainer.enable_checkpointing=true",): "is set by flfast",
     ("model={_target_: a.b, width: 3}",): "model is a config group; allowed: cnn, cnn1d, custom",
+    ("algorithm=[fedavg,fedprox]",): "only the last would act; one run for each: -m algorithm=fed",
     ("+trainer.sync_batchnorm=true",): "needs strategy=ddp strategy.shard=batch on GPUs",
     ("model=custom",): "model._target_ is missing; set it",
     ("aggregation=trimmed_mean", "aggregation.trim=0.5"): "trim=0.5: must be less than 0.5",

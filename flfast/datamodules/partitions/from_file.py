@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from flfast.datamodules.bounds import MemoryBoundError, check_archive
+
 
 def from_file(num_examples: int, *, path: str, digest: str) -> np.ndarray:
     """Owner of every example, int64 [N].
@@ -47,8 +49,11 @@ def _read(path: str) -> tuple[np.ndarray, str | None]:
     """Owners, integers [N], N >= 1, and the digest."""
     try:
         # Opened here: numpy leaves a broken file open.
+        check_archive(Path(path), {"owner.npy", "digest.npy"})
         with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files if name in {"owner", "digest"}}
+    except MemoryBoundError as error:
+        raise ValueError(f"partition.path={error}") from None
     except OSError as error:
         reason = error.strerror or "is no NPZ file"
         raise ValueError(f"partition.path={path}: {reason}; {_ALLOWED}") from None

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from flfast.datamodules.bounds import MemoryBoundError, check_archive
 from flfast.datamodules.mapped import map_array
 
 
@@ -38,15 +39,14 @@ def _read_folder(folder: Path, names: Set[str]) -> dict[str, np.ndarray]:
 
 def _read_file(path: Path, names: Set[str]) -> dict[str, np.ndarray]:
     try:
+        check_archive(path, {f"{name}.npy" for name in names})
         with path.open("rb") as stream:
             archive = np.load(stream, allow_pickle=False)
-            if isinstance(archive, np.ndarray):
-                raise ValueError("it is one array")
             return {name: np.ascontiguousarray(archive[name]) for name in names & archive.keys()}
-    except MemoryError:
+    except MemoryBoundError as error:
         raise ValueError(
-            f"data.root={path} does not fit in memory; unzip it, and point data.root to the "
-            "folder of .npy files, which are memory-mapped"
+            f"data.root={error}; unzip it, and point data.root to the folder of .npy files, "
+            "which are memory-mapped"
         ) from None
     except Exception as error:  # noqa: BLE001 - zipfile and zlib raise errors of many types
         raise ValueError(

@@ -72,7 +72,7 @@ def camelyon17(  # noqa: PLR0913 - one parameter an option
         input_shape=tuple(inputs[0].shape),
         transform=transform,
         is_test=is_test,
-        owner=number_clients(center, is_test),
+        owner=number_clients(center, is_test, where=f"data.root={root}: center"),
     )
 
 
@@ -80,7 +80,7 @@ def _read_table(path: Path, root: str) -> tuple[list[dict[str, str]], np.ndarray
     """Rows of metadata.csv, and int64 [N, 3]: tumor, center, split."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            table = csv.DictReader(file)
+            table = csv.DictReader(file, strict=True)
             missing = [name for name in _COLUMNS if name not in (table.fieldnames or [])]
             rows = [] if missing else list(table)
     except (OSError, UnicodeDecodeError, csv.Error) as error:

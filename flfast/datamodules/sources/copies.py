@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset
 
+from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
 from flfast.injection import call_with
 from flfast.options import Count
@@ -50,6 +51,11 @@ def copies(
             f"data.num_clients={num_clients} with data.num_copies={num_copies}; allowed: "
             f"{num_copies} to {num_copies * int((~is_test).sum())}"
         )
+    copied = one.inputs.nbytes if isinstance(one.inputs, Tensor) else 0
+    require_memory(
+        num_copies * (copied + one.targets.nbytes + 8 * len(is_test)),
+        f"data.num_copies={num_copies}",
+    )
     owner = np.empty((num_copies, len(is_test)), dtype=np.int64)
     for number, own in enumerate(owner):
         clients = np.arange(number, num_clients, num_copies)

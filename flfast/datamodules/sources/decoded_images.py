@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -10,6 +11,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
+from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.mapped import map_array, shared_tensor
 from flfast.datamodules.sources.image_files import (
     ImageFiles,
@@ -51,7 +53,10 @@ def load_images(
         return _cached(files, Path(cache).expanduser())
     if image_size is None:
         check_one_size(paths)
-    return decode_all(files) if in_memory else files
+    if in_memory:
+        return decode_all(files)
+    require_memory(files.num_bytes(), f"One of {files.about()}")
+    return files
 
 
 def _cached(files: ImageFiles, folder: Path) -> Tensor:
@@ -59,6 +64,7 @@ def _cached(files: ImageFiles, folder: Path) -> Tensor:
     if not path.is_file():
         if files.image_size is None:
             check_one_size(files.paths)
+        _check_space(files, folder)
         header = {
             "descr": "|u1",
             "fortran_order": False,
@@ -70,6 +76,20 @@ def _cached(files: ImageFiles, folder: Path) -> Tensor:
             for image in decode_each(files):
                 file.write(image.numpy().tobytes())
     return shared_tensor(map_array(path))
+
+
+def _check_space(files: ImageFiles, folder: Path) -> None:
+    """Check that the images fit onto the disk, and one into memory."""
+    place = folder.absolute()
+    existing = next(part for part in [place, *place.parents] if part.exists())
+    require_memory(files.num_bytes(), files.about())
+    try:
+        free = shutil.disk_usage(existing).free
+    except OSError as error:
+        raise ValueError(f"data.cache={folder} cannot be written: {error}") from None
+    require_memory(
+        len(files) * files.num_bytes(), f"data.cache={folder}: {files.about()}", free=free
+    )
 
 
 def _key(files: ImageFiles) -> str:

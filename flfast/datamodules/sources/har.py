@@ -45,7 +45,7 @@ def har(*, root: str, test_subjects: Literal["published", "none"]) -> Examples:
         input_shape=(len(SIGNALS), _STEPS),
         transform=BatchTransform(),
         is_test=tests,
-        owner=number_clients(subjects, tests),
+        owner=number_clients(subjects, tests, where=f"data.root={root}: subjects"),
     )
 
 

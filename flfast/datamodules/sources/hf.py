@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
+from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.hf_columns import (
@@ -18,10 +19,9 @@ from flfast.datamodules.sources.hf_columns import (
     decode_images,
     hf_targets,
     number_inputs,
-    read_texts,
 )
 from flfast.datamodules.sources.hf_files import load_splits
-from flfast.datamodules.sources.natural_clients import number_clients
+from flfast.datamodules.sources.hf_missing import ADVICE, HfRows, complete_rows
 from flfast.datamodules.sources.table_files import Columns
 from flfast.datamodules.sources.text_tokens import (
     encode_texts,
@@ -59,6 +59,7 @@ def hf(  # noqa: PLR0913 - one parameter an option
     in_memory: bool,
     mean: list[float],
     std: list[Positive],
+    missing: Literal["error", "drop"],
     seed: int,
 ) -> Examples:
     """Rows of a dataset: those for training, then those for testing.
@@ -90,38 +91,36 @@ def hf(  # noqa: PLR0913 - one parameter an option
         in_memory: decode all images at once; otherwise each on access.
         mean: per channel, of pixels scaled to [0, 1].
         std: same scale, > 0.
+        missing: what rows that lack a value of a column in use do: `error` refuses them, `drop`
+            leaves them out. A text may be empty.
         seed: the run's seed, which determines a drawn test set.
 
     Raises:
         ValueError: if the dataset cannot be read, or columns are missing or do not fit.
     """
-    names = [inputs] if isinstance(inputs, str) else list(inputs)
-    goals = [targets] if isinstance(targets, str) else list(targets or [])
+    names, goals = _listed(inputs), _listed(targets)
     splits = load_splits(path, name=name, download=download, cache_dir=cache_dir)
-    data, num_train = _joined(splits, train_split, test_split, path)
-    columns = Columns(data.data.table, path)
+    rows = _joined(splits, train_split, test_split, path)
+    columns = Columns(rows.data.data.table, path, advice=ADVICE)
     columns.require(names, "inputs")
     columns.require(goals, "targets")
     columns.require([owner] if owner else [], "owner")
-    kind = _kind(data, names)
-    if kind != "text" and not goals:
-        raise ValueError(
-            "data.targets=null predicts the next token of a text; data.inputs="
-            f"{names[0]} holds {'an image' if kind == 'image' else kind}"
-        )
+    kind = _kind(rows.data, names, goals)
+    rows = complete_rows(rows, columns, inputs=names, targets=goals, owner=owner, missing=missing)
+    data, num_train = rows
+    columns = Columns(data.data.table, path, advice=ADVICE)
     found = hf_targets(data, columns, goals, task) if goals else None
-    clients = columns.codes(owner)[0] if owner else None
+    known = None if owner is None else columns.clients(owner, rows.is_test)
     is_test = np.arange(len(data)) >= num_train
     if num_train == len(data):
         groups = np.zeros(len(data), dtype=np.int64) if found is None else found.groups
-        groups = groups if clients is None else clients
+        groups = groups if known is None else known
         drawn = held_out_test(groups, test_fraction=test_fraction, seed=seed)
         is_test = is_test if drawn is None else drawn
-    known = None if clients is None else number_clients(clients, is_test)
     transform, vocabulary = BatchTransform(), None
     values: Tensor | TorchDataset[Tensor]
     if kind == "text":
-        texts = read_texts(data, names[0])
+        texts = list(data[names[0]])
         training = [text for text, test in zip(texts, is_test, strict=True) if not test]
         made = make_tokenizer(tokenizer, texts=training, vocabulary_size=vocabulary_size)
         vocabulary = token_texts(made)
@@ -132,6 +131,7 @@ def hf(  # noqa: PLR0913 - one parameter an option
     elif kind == "image":
         transform = image_transform(mean=mean, std=std, channels=channels)
         images = HfImages(data, names[0], channels=channels, image_size=image_size)
+        require_memory(channels * (image_size or 1) ** 2, f"data.image_size={image_size}")
         values = decode_images(images) if in_memory else images
     else:
         values = number_inputs(data, names)
@@ -152,8 +152,8 @@ def hf(  # noqa: PLR0913 - one parameter an option
 
 def _joined(
     splits: dict[str, Dataset], train_split: str, test_split: str | None, path: str
-) -> tuple[Dataset, int]:
-    """The rows for training followed by those for testing, and the number of the former."""
+) -> HfRows:
+    """The rows for training followed by those for testing."""
     from datasets import concatenate_datasets
 
     if train_split not in splits:
@@ -165,25 +165,38 @@ def _joined(
     if not len(train):
         raise ValueError(f"data.path={path}: the split {train_split} has no rows")
     if test_split is None or test_split not in splits or test_split == train_split:
-        return train.flatten_indices() if train._indices is not None else train, len(train)  # noqa: SLF001
+        train = train.flatten_indices() if train._indices is not None else train  # noqa: SLF001
+        return HfRows(train, len(train))
     test = splits[test_split]
     if train.features != test.features:
         raise ValueError(
             f"data.path={path}: {test_split} has other columns than {train_split}: "
             f"{test.features} and {train.features}"
         )
-    return concatenate_datasets([train, test]), len(train)
+    return HfRows(concatenate_datasets([train, test]), len(train))
 
 
-def _kind(data: Dataset, names: list[str]) -> ColumnKind:
+def _listed(names: str | list[str] | None) -> list[str]:
+    return [names] if isinstance(names, str) else list(names or [])
+
+
+def _kind(data: Dataset, names: list[str], targets: list[str]) -> ColumnKind:
     """What the columns of the inputs hold."""
+    if both := set(names) & set(targets):
+        raise ValueError(f"data.inputs and data.targets both name {sorted(both)}")
     kinds = {column_kind(data, name) for name in names}
     if not names or (len(names) > 1 and kinds != {"numbers"}):
         raise ValueError(
             f"data.inputs={names} are {', '.join(sorted(kinds)) or 'no columns'}; allowed: one "
             "column, or several of numbers"
         )
-    return kinds.pop()
+    kind = kinds.pop()
+    if kind != "text" and not targets:
+        raise ValueError(
+            "data.targets=null predicts the next token of a text; data.inputs="
+            f"{names[0]} holds {'an image' if kind == 'image' else kind}"
+        )
+    return kind
 
 
 def _language(

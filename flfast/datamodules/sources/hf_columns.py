@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
-from flfast.datamodules.sources.image_files import image_tensor
+from flfast.datamodules.bounds import require_memory
+from flfast.datamodules.sources.image_files import READ_ERRORS, UnreadableImageError, image_tensor
 from flfast.datamodules.sources.table_files import Columns
 from flfast.datamodules.sources.table_targets import Targets, read_targets
 from flfast.tasks.task_type import TaskName
@@ -32,18 +33,6 @@ def column_kind(data: Dataset, name: str) -> ColumnKind:
     if isinstance(feature, Value) and feature.dtype in {"string", "large_string"}:
         return "text"
     return "numbers"
-
-
-def read_texts(data: Dataset, name: str) -> list[str]:
-    """A column of text.
-
-    Raises:
-        ValueError: if a text is missing.
-    """
-    texts = list(data[name])
-    if missing := sum(text is None for text in texts):
-        raise ValueError(f"data.inputs={name}: {missing} of {len(texts)} texts are missing")
-    return texts
 
 
 def read_numbers(data: Dataset, name: str, option: str) -> np.ndarray:
@@ -97,10 +86,13 @@ class HfImages(TorchDataset[Tensor]):
         return len(self.data)
 
     def __getitem__(self, index: int) -> Tensor:
-        image = self.data[int(index)][self.column]
-        if image is None:
-            raise ValueError(f"data.inputs={self.column}: row {index} has no image")
-        return image_tensor(image, channels=self.channels, image_size=self.image_size)
+        try:
+            image = self.data[int(index)][self.column]
+            return image_tensor(image, channels=self.channels, image_size=self.image_size)
+        except READ_ERRORS as error:
+            raise UnreadableImageError(
+                f"data.inputs={self.column}: row {index} is no readable image: {error}"
+            ) from None
 
 
 def decode_images(images: HfImages) -> Tensor:
@@ -109,7 +101,14 @@ def decode_images(images: HfImages) -> Tensor:
     Raises:
         ValueError: if their sizes differ.
     """
+    size = images.image_size
+    if size is not None:
+        require_memory(
+            len(images) * images.channels * size**2,
+            f"data.in_memory=true data.image_size={size}: {len(images):,} images",
+        )
     first = images[0]
+    require_memory(len(images) * first.nbytes, f"data.in_memory=true: {len(images):,} images")
     inputs = torch.empty((len(images), *first.shape), dtype=torch.uint8)
     for index in range(len(images)):
         image = images[index]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flfast.datamodules.bounds import check_archive, check_parquet, open_gzip
 from flfast.datamodules.sources.extras import import_extra
+from flfast.datamodules.sources.table_files import check_csv
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -63,6 +65,21 @@ def _unreadable(path: str, error: Exception) -> ValueError:
     return ValueError(f"data.path={path} cannot be read as a dataset: {reason}")
 
 
+def _check_files(paths: Iterable[Path]) -> None:
+    """Check quotes and unpacked sizes before the library reads the files."""
+    for path in paths:
+        if path.name.endswith((".csv", ".csv.gz")):
+            check_csv(path)
+        elif path.suffix == ".parquet":
+            check_parquet(path)
+        elif path.suffix == ".zip":
+            check_archive(path)
+        elif path.suffix == ".gz":
+            with open_gzip(path) as stream:
+                while stream.read(2**20):
+                    pass
+
+
 def _load(
     library: Any,
     place: Path,
@@ -74,6 +91,7 @@ def _load(
     if any((place / file).is_file() for file in ("state.json", "dataset_dict.json")):
         return library.load_from_disk(str(place))
     if place.is_dir():
+        _check_files(path for path in place.rglob("*") if path.is_file())
         return library.load_dataset(str(place), name, cache_dir=cache_dir)
     if files := sorted(glob(str(place))):  # noqa: PTH207 - the pattern may be absolute
         suffixes = {Path(file).suffix for file in files}
@@ -82,6 +100,7 @@ def _load(
                 f"data.path={path}: files end in {', '.join(sorted(suffixes))}; allowed: one of "
                 f"{', '.join(_BUILDERS)}"
             )
+        _check_files(map(Path, files))
         builder = _BUILDERS[suffixes.pop()]
         return library.load_dataset(builder, data_files=files, cache_dir=cache_dir)
     if not download:

@@ -1,6 +1,5 @@
 """Checks IDX files, the format of MNIST and similar datasets, and reads compressed ones."""
 
-import gzip
 import math
 import struct
 from pathlib import Path
@@ -8,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+
+from flfast.datamodules.bounds import open_gzip
 
 _HEADER = ">BBBB"
 _UINT8 = 8
@@ -53,7 +54,7 @@ def read_compressed(images: Path, labels: Path) -> tuple[Tensor, Tensor] | None:
 
 
 def _unpacked(path: Path, ndim: int) -> Tensor:
-    with gzip.open(path) as stream:
+    with open_gzip(path) as stream:
         content = stream.read()
     shape = _checked(path, content, len(content), ndim)
     values = np.frombuffer(content, np.uint8, offset=len(content) - math.prod(shape))

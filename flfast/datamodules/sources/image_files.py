@@ -10,7 +10,17 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import Dataset
 
-_READ_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+from flfast.datamodules.bounds import require_memory
+
+READ_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+"""Raised by Pillow, or here, if a file cannot be decoded."""
+
+_EIGHT_BIT = {
+    *("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
+}
+"""Modes that Pillow's `convert` does not clip."""
+
+_SIXTEEN_BIT = {"I;16", "I;16L", "I;16B", "I;16N"}
 
 
 class UnreadableImageError(ValueError):
@@ -35,19 +45,41 @@ class ImageFiles(Dataset[Tensor]):
     def __len__(self) -> int:
         return len(self.paths)
 
+    def num_bytes(self) -> int:
+        """Bytes of one decoded image; without `image_size`, of the first."""
+        width, height = self._size_of_first()
+        return self.channels * width * height
+
+    def about(self) -> str:
+        """Number and size of the images, for errors."""
+        width, height = self._size_of_first()
+        size = "null" if self.image_size is None else self.image_size
+        return f"data.image_size={size}: {len(self):,} images of {width:,} x {height:,} pixels"
+
+    def _size_of_first(self) -> tuple[int, int]:
+        if self.image_size is None:
+            return _size(self.paths[0])
+        return self.image_size, self.image_size
+
     def __getitem__(self, index: int) -> Tensor:
         try:
             with Image.open(self.paths[index]) as image:
                 return image_tensor(image, channels=self.channels, image_size=self.image_size)
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             raise UnreadableImageError(
                 f"{self.paths[index]} is not a readable image: {error}"
             ) from None
 
 
 def image_tensor(image: Image.Image, *, channels: int, image_size: int | None) -> Tensor:
-    """An image as uint8 [channels, H, W]; arguments as of `ImageFiles`."""
-    pixels = image.convert("L" if channels == 1 else "RGB")
+    """An image as uint8 [channels, H, W]; arguments as of `ImageFiles`.
+
+    16-bit grey values are scaled linearly: 65535 becomes 255. Transparency is left out.
+
+    Raises:
+        ValueError: if its pixels have another type, such as floats, whose range is unknown.
+    """
+    pixels = _eight_bit(image).convert("L" if channels == 1 else "RGB")
     if image_size is not None:
         size = (image_size, image_size)
         pixels = ImageOps.fit(pixels, size, method=Image.Resampling.BILINEAR)
@@ -55,8 +87,26 @@ def image_tensor(image: Image.Image, *, channels: int, image_size: int | None) -
     return tensor.unsqueeze(0) if channels == 1 else tensor.permute(2, 0, 1).contiguous()
 
 
+def _eight_bit(image: Image.Image) -> Image.Image:
+    if image.mode in _EIGHT_BIT:
+        return image
+    # Pillow reads some 16-bit PNG files as 32-bit integers, which PNG does not have.
+    if image.mode in _SIXTEEN_BIT or (image.mode == "I" and image.format == "PNG"):
+        values = np.asarray(image).astype(np.uint32)
+        return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+    raise ValueError(
+        f"its pixels are of Pillow's mode {image.mode}; allowed: 8 bits per channel, 16 bits in "
+        "grey, or arrays with data=npz"
+    )
+
+
 def decode_all(files: ImageFiles) -> Tensor:
-    """Decode all images, which must have equal sizes: uint8 [N, channels, H, W]."""
+    """Decode all images, which must have equal sizes: uint8 [N, channels, H, W].
+
+    Raises:
+        ValueError: if they do not fit into memory.
+    """
+    require_memory(len(files) * files.num_bytes(), f"data.in_memory=true: {files.about()}")
     inputs = torch.empty((len(files), *files[0].shape), dtype=torch.uint8)
     for index, image in enumerate(decode_each(files)):
         inputs[index] = image
@@ -87,5 +137,5 @@ def _size(path: str) -> tuple[int, int]:
     try:
         with Image.open(path) as image:
             return image.size
-    except _READ_ERRORS as error:
+    except READ_ERRORS as error:
         raise ValueError(f"{path} is not a readable image: {error}") from None

@@ -14,7 +14,8 @@ from torch.utils.data import Dataset
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.decoded_images import load_images
-from flfast.datamodules.sources.leaf_files import LeafUser, leaf_users, number_users
+from flfast.datamodules.sources.leaf_files import LeafUser, leaf_users
+from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.transforms import image_transform
 from flfast.options import Count, NonNegativeInt, Positive
 
@@ -125,7 +126,9 @@ def _read(root: str, dataset: str, convert: Callable[[list[Any]], Any]) -> _Tabl
         inputs,
         np.concatenate(targets),
         np.repeat(tests, counts),
-        np.repeat(number_users(names, tests), counts),
+        np.repeat(
+            number_clients(names, np.array(tests), where=f"data.root={root}: users"), counts
+        ),
     )
 
 

@@ -4,11 +4,9 @@ Caldas et al., LEAF: A Benchmark for Federated Settings, 2018 (arXiv:1812.01097)
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 
 class LeafUser(NamedTuple):
@@ -69,17 +67,3 @@ def _users_of(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
             raise ValueError(f"{path}: user {name!r} lacks lists x and y of equal length")
         if x:
             yield name, x, y
-
-
-def number_users(names: Sequence[str], is_test: Sequence[bool]) -> np.ndarray:
-    """Client of each `LeafUser`, int64: users of `train/` are numbered by their sorted names.
-
-    Users that are only in `test/` are -1: they have nothing to train on, and are no clients.
-
-    Args:
-        names: of the users; a name may occur several times.
-        is_test: where each was read, as long as `names`.
-    """
-    trained = {name for name, test in zip(names, is_test, strict=True) if not test}
-    numbers = {name: number for number, name in enumerate(sorted(trained))}
-    return np.array([numbers.get(name, -1) for name in names], dtype=np.int64)

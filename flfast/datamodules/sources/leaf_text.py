@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.sources.leaf_files import LeafUser, leaf_users, number_users
+from flfast.datamodules.sources.leaf_files import LeafUser, leaf_users
+from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.sources.word_vocabulary import PADDING, make_vocabulary, words_of
 from flfast.datamodules.transforms import BatchTransform
 from flfast.options import Count
@@ -197,7 +198,9 @@ def _examples(
         input_shape=inputs[0].shape[1:],
         transform=BatchTransform(),
         is_test=is_test if is_test.any() else None,
-        owner=np.repeat(number_users(names, tests), counts),
+        owner=np.repeat(
+            number_clients(names, np.array(tests), where=f"data.root={root}: users"), counts
+        ),
         task=task,
         vocabulary=vocabulary,
     )

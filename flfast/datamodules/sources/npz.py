@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import Examples, check_num_classes
 from flfast.datamodules.mapped import shared_tensor
+from flfast.datamodules.missing import missing_owners, refuse_missing
 from flfast.datamodules.sources.array_files import read_arrays
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.natural_clients import number_clients
@@ -82,7 +83,10 @@ def npz(  # noqa: PLR0913 - one parameter an option
     transform = _transform(
         values.shape[1:], mean=mean, std=std, random_crop=random_crop, random_flip=random_flip
     )
+    clients = None if clients is None else _names(clients)
     if tests is None:
+        if clients is not None:
+            refuse_missing(f"data.owner={owner}", missing_owners(clients))
         classes = wanted if task == "classification" else np.zeros(len(wanted), dtype=np.int64)
         test = held_out_test(classes, test_fraction=test_fraction, seed=seed)
     else:
@@ -95,7 +99,9 @@ def npz(  # noqa: PLR0913 - one parameter an option
             input_shape=values.shape[1:],
             transform=transform,
             is_test=test,
-            owner=None if clients is None else number_clients(_names(clients), test),
+            owner=None
+            if clients is None
+            else number_clients(clients, test, where=f"data.owner={owner}"),
             task=task,
         )
     except (ValueError, TypeError) as error:
@@ -132,7 +138,8 @@ def _width(targets: np.ndarray, task: str) -> int:
             "vocabulary, or targets [N] for classes"
         )
     if task == "classification":
-        return int(targets.max(initial=0)) + 1
+        key = "data.num_classes=null"
+        return check_num_classes(int(targets.max(initial=0)), len(targets), key)
     return int(targets.shape[1])
 
 

@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from flfast.datamodules.bounds import check_archive
+
 _NUMERIC = re.compile(r"[iuf]\d{1,2}")
 _READ_ERRORS = (
     OSError,
@@ -103,7 +105,9 @@ _REPLACEMENTS: dict[tuple[str, str], Any] = {
 }
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):  # noqa: SLF001 - below
+    """In Python: the one in C takes as much memory as a pickle claims, before it reads."""
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _REPLACEMENTS:
             raise ValueError(f"refers to {module}.{name}, only arrays of numbers are read")
@@ -122,6 +126,7 @@ def load_arrays(path: Path, *, entry: str, names: Sequence[str]) -> list[np.ndar
         ValueError: if the file is damaged, holds anything else, or refers to another global.
     """
     try:
+        check_archive(path, {f"{entry}.npy"})
         with zipfile.ZipFile(path) as archive, archive.open(f"{entry}.npy") as stream:
             version = np.lib.format.read_magic(stream)
             if version != (1, 0):

@@ -81,7 +81,7 @@ def pamap2(
         input_shape=(len(_SIGNALS), window),
         transform=BatchTransform(),
         is_test=test if test.any() else None,
-        owner=number_clients(np.array(subjects), test),
+        owner=number_clients(np.array(subjects), test, where=f"data.root={root}"),
     )
 
 

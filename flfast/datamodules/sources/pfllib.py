@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import Examples, check_num_classes
 from flfast.datamodules.sources.numeric_pickle import load_arrays
 from flfast.datamodules.transforms import BatchTransform
 
@@ -47,7 +47,8 @@ def pfllib(*, root: str) -> Examples:
     return Examples(
         inputs=torch.from_numpy(inputs),
         targets=torch.from_numpy(targets),
-        num_classes=config.get("num_classes", int(targets.max(initial=0)) + 1),
+        num_classes=config.get("num_classes")
+        or check_num_classes(int(targets.max(initial=0)), len(targets), f"data.root={root}"),
         input_shape=inputs.shape[1:],
         transform=BatchTransform(),
         is_test=np.repeat(np.arange(len(paths)) >= num_clients, counts),

@@ -3,10 +3,10 @@
 import math
 
 import numpy as np
-import psutil
 import torch
 
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.bounds import require_memory
+from flfast.datamodules.examples import Examples, check_scores
 from flfast.datamodules.transforms import BatchTransform
 from flfast.options import Count, NonNegative, NonNegativeInt
 from flfast.randomness import generator
@@ -52,6 +52,8 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
     """
     _check_options(num_examples, num_test, num_classes, num_clients, shape)
     kind: TaskName = task or "classification"
+    if kind == "classification":
+        check_scores(num_classes, num_test)
     if kind == "language" and len(shape) > 1:
         raise ValueError(
             f"data.shape={list(shape)} with task=language must have one dimension, the "
@@ -83,13 +85,11 @@ def _check_options(
     if not len(shape):
         raise ValueError("data.shape=[] must name at least one dimension, such as [32]")
     needed = 4 * (num_examples + num_test + num_classes) * math.prod(shape)
-    memory = psutil.virtual_memory().total
-    if needed > memory:
-        raise ValueError(
-            f"data.num_examples={num_examples} data.num_test={num_test} data.num_classes="
-            f"{num_classes} data.shape={list(shape)} need {needed / 1e9:.0f} GB of memory; "
-            f"allowed: up to {memory / 1e9:.0f} GB"
-        )
+    require_memory(
+        needed,
+        f"data.num_examples={num_examples} data.num_test={num_test} data.num_classes="
+        f"{num_classes} data.shape={list(shape)}",
+    )
 
 
 def _clusters(

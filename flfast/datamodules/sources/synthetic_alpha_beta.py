@@ -7,6 +7,7 @@ MLSys 2020, section 5.1. https://arxiv.org/abs/1812.06127
 import numpy as np
 import torch
 
+from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.transforms import BatchTransform
 from flfast.options import Count, NonNegative, Portion
@@ -49,8 +50,17 @@ def synthetic_alpha_beta(  # noqa: PLR0913 - one parameter an option
         num_classes: C.
         test_fraction: share of each client's examples for testing, rounded; 0 for no test set.
         seed: the run's seed.
+
+    Raises:
+        ValueError: if the data do not fit into memory.
     """
     rng = generator(seed, "synthetic alpha beta")
+    needed = 8 * (num_features * num_classes + _SMALLEST * num_clients * num_features)
+    require_memory(
+        needed,
+        f"data.num_clients={num_clients} data.num_features={num_features} "
+        f"data.num_classes={num_classes}",
+    )
     sizes = _SMALLEST + rng.lognormal(_LOG_MEAN, _LOG_STD, num_clients).astype(np.int64)
     shape = (num_features, num_classes)
     shared = rng.standard_normal(shape), rng.standard_normal(num_classes)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from flfast.datamodules.bounds import check_parquet, open_gzip
+from flfast.datamodules.missing import FIX, missing_owners, missing_rows, refuse_missing, rows_of
+from flfast.datamodules.sources.csv_quotes import has_all_commas, strict_rows
 from flfast.datamodules.sources.extras import import_extra
+from flfast.datamodules.sources.natural_clients import number_clients
+from flfast.datamodules.sources.number_like import odd_ones
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,11 +26,14 @@ Kind = Literal["integer", "float", "text"]
 def read_table(path: str) -> pa.Table:
     """A table, whose types come from the file: pyarrow infers those of a CSV file.
 
+    In a CSV file, empty cells and words such as NA, NaN and null are missing values.
+
     Args:
         path: ends in `.csv`, `.csv.gz` or `.parquet`. A CSV file has a header.
 
     Raises:
-        ValueError: if the file is missing, damaged or empty, or has two columns of one name.
+        ValueError: if the file is missing, damaged or empty, has two columns of one name or a
+            stray quote, or is larger unpacked than its bound.
     """
     import_extra("pyarrow", extra="table")
     import pyarrow
@@ -32,12 +42,18 @@ def read_table(path: str) -> pa.Table:
     file = Path(path).expanduser()
     try:
         if file.name.endswith((".csv", ".csv.gz")):
-            table = csv.read_csv(file)
+            check_csv(file)
+            table = csv.read_csv(
+                file,
+                parse_options=csv.ParseOptions(newlines_in_values=True),
+                convert_options=csv.ConvertOptions(strings_can_be_null=True),
+            )
         elif file.name.endswith(".parquet"):
+            check_parquet(file)
             table = parquet.read_table(file)
         else:
             raise ValueError("its name must end in .csv, .csv.gz or .parquet")
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
+    except (OSError, ValueError, EOFError, zlib.error, pyarrow.ArrowException) as error:
         raise ValueError(f"data.path={path} cannot be read as a table: {error}") from None
     if not table.num_rows:
         raise ValueError(f"data.path={path} has no rows; columns: {', '.join(table.column_names)}")
@@ -46,30 +62,112 @@ def read_table(path: str) -> pa.Table:
     return table
 
 
+def check_csv(path: Path) -> None:
+    """Check the quotes of a CSV file, which may be compressed by gzip, and its unpacked size.
+
+    Raises:
+        ValueError: if there is a stray quote, the text is not UTF-8, or it is too large.
+        OSError: if the file cannot be read.
+    """
+    packed = path.name.endswith(".gz")
+    with (
+        open_gzip(path) if packed else path.open("rb") as stream,
+        io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as lines,
+    ):
+        for _ in strict_rows(lines, like_a_row=has_all_commas):
+            pass
+
+
 class Columns:
     """The columns of a table, by name.
 
     Args:
         table: as `read_table` returns it.
         path: of the file, for error messages.
+        advice: what a user can do about missing values.
     """
 
-    def __init__(self, table: pa.Table, path: str) -> None:
-        self._table, self._path = table, path
+    def __init__(self, table: pa.Table, path: str, *, advice: str = FIX) -> None:
+        self._table, self._path, self._advice = table, path, advice
         self.names: list[str] = table.column_names
 
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return int(self._table.num_rows)
+
+    def kept(self, rows: np.ndarray) -> Columns:
+        """The same columns with some of the rows, bool [N]."""
+        return Columns(self._table.filter(rows), self._path, advice=self._advice)
+
     def require(self, names: Sequence[str], option: str) -> None:
-        """Check that columns exist.
+        """Check that columns exist, each named once.
 
         Raises:
-            ValueError: if one is missing.
+            ValueError: if one is missing, or named twice.
         """
-        for name in names:
+        for place, name in enumerate(names):
             if name not in self.names:
                 raise ValueError(
                     f"data.{option}={name!r} is no column of {self._path}; allowed: "
                     f"{', '.join(self.names)}"
                 )
+            if name in names[:place]:
+                raise ValueError(f"data.{option} names {name!r} twice; allowed: once")
+
+    def values(self, name: str) -> list[Any]:
+        """A column as Python objects, [N]; None where nothing is."""
+        found: list[Any] = self._table.column(name).to_pylist()
+        return found
+
+    def clients(self, name: str, is_test: np.ndarray | None) -> np.ndarray:
+        """A column that names clients as numbers, int64 [N]; see `number_clients`.
+
+        Raises:
+            ValueError: if names are missing, or are lists or dates.
+        """
+        self.kind(name)
+        where = f"{self._path}: data.owner={name}"
+        return number_clients(self.values(name), is_test, where=where, advice=self._advice)
+
+    def missing(self, name: str, *, owners: bool = False) -> np.ndarray:
+        """Rows that lack a value of a column, bool [N].
+
+        Args:
+            name: of the column.
+            owners: whether it names clients.
+        """
+        return (missing_owners if owners else missing_rows)(self.values(name))
+
+    def refuse_missing(self, option: str, name: str) -> None:
+        """Refuse a column that lacks values.
+
+        Raises:
+            ValueError: naming option, column and rows.
+        """
+        where = f"{self._path}: data.{option}={name}"
+        refuse_missing(where, self.missing(name), advice=self._advice)
+
+    def refuse_odd_numbers(self, name: str, advice: str) -> None:
+        """Refuse a column of text that is mostly numbers.
+
+        Args:
+            name: of the column.
+            advice: how to say that it is no column of numbers.
+
+        Raises:
+            ValueError: naming the first values that are no numbers.
+        """
+        if self.kind(name) != "text":
+            return
+        values = self.values(name)
+        odd = odd_ones(values)
+        if odd.any():
+            shown = ", ".join(dict.fromkeys(repr(values[row]) for row in np.flatnonzero(odd)[:3]))
+            raise ValueError(
+                f"{self._path}: column {name} looks like numbers, but holds {shown} in "
+                f"{rows_of(odd)}; mend these values, or {advice}"
+            )
 
     def kind(self, name: str) -> Kind:
         """What a column holds; truth values are integers.
@@ -101,15 +199,11 @@ class Columns:
         if self.kind(name) == "text":
             first = self._table.column(name)[0].as_py()
             raise ValueError(f"{self._path}: column {name} holds text, such as {first!r}")
-        column = self._table.column(name)
-        if column.null_count:
-            raise ValueError(
-                f"{self._path}: column {name} lacks {column.null_count} of {len(column)} numbers; "
-                "fill them, drop these rows, or make it categorical"
-            )
-        values: np.ndarray = np.array(column.to_pylist(), dtype=np.float64)
-        if not np.isfinite(values).all():
-            raise ValueError(f"{self._path}: column {name} holds NaN or infinity")
+        found = self.values(name)
+        refuse_missing(f"{self._path}: column {name}", missing_rows(found), advice=self._advice)
+        values: np.ndarray = np.array(found, dtype=np.float64)
+        if not (finite := np.isfinite(values)).all():
+            raise ValueError(f"{self._path}: column {name} holds infinity in {rows_of(~finite)}")
         return values
 
     def codes(self, name: str) -> tuple[np.ndarray, list[Any]]:
@@ -118,9 +212,10 @@ class Columns:
         A missing value is a value of its own, the first one.
         """
         self.kind(name)
-        values = self._table.column(name).to_pylist()
-        found = set(values)
-        ordered: list[Any] = [None] if None in found else []
-        ordered += sorted(found - {None})
+        values = self.values(name)
+        missing = missing_rows(values)
+        ordered: list[Any] = [None] if missing.any() else []
+        ordered += sorted({value for value, no in zip(values, missing, strict=True) if not no})
         numbers = {value: number for number, value in enumerate(ordered)}
-        return np.array([numbers[value] for value in values], dtype=np.int64), ordered
+        codes = [0 if no else numbers[value] for value, no in zip(values, missing, strict=True)]
+        return np.array(codes, dtype=np.int64), ordered

@@ -64,9 +64,8 @@ def _classes(columns: Columns, names: list[str]) -> Targets:
             f"data.targets={names}: a classification has one column of targets; allowed for "
             "several: task=regression or multilabel"
         )
+    columns.refuse_missing("targets", names[0])
     codes, values = columns.codes(names[0])
-    if None in values:
-        raise ValueError(f"data.targets={names[0]}: the column lacks values")
     texts = tuple(map(str, values))
     named = () if texts == tuple(map(str, range(len(texts)))) else texts
     return Targets("classification", codes, len(values), named)
@@ -93,6 +92,8 @@ _READERS: dict[str, Callable[[Columns, list[str]], Targets]] = {
 
 def _task_of(columns: Columns, names: list[str]) -> Literal["classification", "regression"]:
     kinds = {columns.kind(name) for name in names}
+    for name in names:
+        columns.refuse_odd_numbers(name, "say task=classification")
     if "float" in kinds:
         return "regression"
     num_values = len(columns.codes(names[0])[1])

@@ -1,20 +1,29 @@
 """Tables in CSV or Parquet files, with named columns."""
 
-from typing import Literal
+import logging
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from flfast.datamodules.examples import Examples
+from flfast.datamodules.missing import rows_of
 from flfast.datamodules.sources.held_out import held_out_test
-from flfast.datamodules.sources.natural_clients import number_clients
+from flfast.datamodules.sources.natural_clients import unowned
 from flfast.datamodules.sources.standardising import standardised
 from flfast.datamodules.sources.table_files import Columns, read_table
 from flfast.datamodules.sources.table_targets import read_targets
 from flfast.datamodules.transforms import BatchTransform
 from flfast.options import Portion
 from flfast.tasks.task_type import TaskName
+
+log = logging.getLogger(__name__)
+
+_ADVICE = (
+    "fill them, set data.missing=drop to leave these rows out, or with categorical inputs "
+    "data.missing=category to make them a category"
+)
 
 
 def table(  # noqa: PLR0913 - one parameter an option
@@ -28,6 +37,7 @@ def table(  # noqa: PLR0913 - one parameter an option
     test_fraction: Portion,
     standardise: Literal["none", "all", "client"],
     standardise_targets: bool,
+    missing: Literal["error", "drop", "category"],
     task: TaskName | None,
     seed: int,
 ) -> Examples:
@@ -50,6 +60,9 @@ def table(  # noqa: PLR0913 - one parameter an option
             testing: over those of all clients, which a federation would compute by one secure
             sum, or over those of each client, which nobody else learns.
         standardise_targets: the targets of a regression, too, by those of all clients.
+        missing: what missing values in the columns that are used do: `error` refuses them, `drop`
+            leaves their rows out, `category` makes those of a categorical column a category, the
+            first one, and refuses all others.
         task: of the run; None is `regression` for targets of the type float, `classification`
             for text and for integers of at most 100 different values.
         seed: the run's seed, which determines a drawn test set.
@@ -57,38 +70,32 @@ def table(  # noqa: PLR0913 - one parameter an option
     Raises:
         ValueError: if the file cannot be read, or columns are missing or do not fit.
     """
-    columns = Columns(read_table(path), path)
+    columns = Columns(read_table(path), path, advice=_ADVICE)
     named = [targets] if isinstance(targets, str) else list(targets)
     others = [name for name in (owner, is_test) if name is not None]
     columns.require(named, "targets")
     columns.require(others, "owner" if owner in others[:1] else "is_test")
     numeric, categorical = _features(columns, numeric, categorical, leave=[*named, *others])
+    columns = _complete(columns, _Roles(named, numeric, categorical, owner, is_test), missing)
     found = read_targets(columns, named, task)
-    clients = None if owner is None else columns.codes(owner)[0]
-    if standardise == "client" and clients is None:
+    if standardise == "client" and owner is None:
         raise ValueError(
             "data.standardise=client needs data.owner, the column that names the clients; "
             "allowed without it: none, all"
         )
-    held_out = _test_rows(
-        columns,
-        is_test,
-        groups=found.groups if clients is None else clients,
-        test_fraction=test_fraction,
-        seed=seed,
+    clients, held_out = _split(
+        columns, owner, is_test, groups=found.groups, test_fraction=test_fraction, seed=seed
     )
     is_training = np.ones(len(found.values), bool) if held_out is None else ~held_out
-    if clients is not None:
-        clients = number_clients(clients, held_out)
     numbers = _stack([columns.numbers(name) for name in numeric], len(is_training))
     if standardise != "none":
         group = clients if standardise == "client" else None
-        numbers = standardised(numbers, is_training=is_training, group=group)
+        numbers = standardised(numbers, is_training=is_training, group=group, names=numeric)
     coded = [columns.codes(name) for name in categorical]
     values = found.values
     if found.task == "regression":
         if standardise_targets:
-            values = standardised(values, is_training=is_training)
+            values = standardised(values, is_training=is_training, names=named)
         values = values.astype(np.float32)
     return Examples(
         inputs=_inputs(numbers, _stack([codes for codes, _ in coded], len(is_training))),
@@ -123,17 +130,71 @@ def _features(
         numeric = [name for name in free if columns.kind(name) != "text"]
     if categorical is None:
         categorical = [name for name in free if columns.kind(name) == "text"]
+        for name in categorical:
+            columns.refuse_odd_numbers(name, f"say data.categorical=[{name}, ...]")
     if not numeric and not categorical:
         raise ValueError("data.numeric and data.categorical leave no column as input")
     return list(numeric), list(categorical)
 
 
-def _test_rows(
-    columns: Columns, name: str | None, *, groups: np.ndarray, test_fraction: float, seed: int
-) -> np.ndarray | None:
-    """Bool [N]; None if there is no test set."""
-    if name is None:
-        return held_out_test(groups, test_fraction=test_fraction, seed=seed)
+class _Roles(NamedTuple):
+    """Names of the columns in use, as the options of `table` name them."""
+
+    targets: list[str]
+    numeric: list[str]
+    categorical: list[str]
+    owner: str | None
+    is_test: str | None
+
+
+def _complete(
+    columns: Columns, roles: _Roles, missing: Literal["error", "drop", "category"]
+) -> Columns:
+    """The rows that lack nothing; those that do are refused, here or where they are read."""
+    if missing == "error":
+        for name in roles.categorical:
+            columns.refuse_missing("categorical", name)
+    if missing != "drop":
+        return columns
+    lacking = np.zeros(columns.num_rows, bool)
+    flags = [] if roles.is_test is None else [roles.is_test]
+    for name in (*roles.targets, *roles.numeric, *roles.categorical, *flags):
+        lacking |= columns.missing(name)
+    if roles.owner is not None and not lacking.all():
+        rest = columns.kept(~lacking)
+        held_out = None if roles.is_test is None else _flags(rest, roles.is_test)
+        lacking[~lacking] = unowned(rest.values(roles.owner), held_out)
+    if lacking.all():
+        raise ValueError("data.missing=drop leaves no row: each lacks a value")
+    if lacking.any():
+        log.warning(
+            "data.missing=drop leaves out %d of %d rows: %s",
+            *(lacking.sum(), len(lacking), rows_of(lacking)),
+        )
+    return columns.kept(~lacking)
+
+
+def _split(
+    columns: Columns,
+    owner: str | None,
+    is_test: str | None,
+    *,
+    groups: np.ndarray,
+    test_fraction: float,
+    seed: int,
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The client of each row, int64 [N], and the test rows, bool [N]; None if there are none."""
+    held_out = None if is_test is None else _flags(columns, is_test)
+    clients = None if owner is None else columns.clients(owner, held_out)
+    if is_test is None:
+        groups = groups if clients is None else clients
+        held_out = held_out_test(groups, test_fraction=test_fraction, seed=seed)
+    return clients, held_out
+
+
+def _flags(columns: Columns, name: str) -> np.ndarray | None:
+    """Test rows, bool [N]; None if there are none."""
+    columns.refuse_missing("is_test", name)
     codes, values = columns.codes(name)
     words = [str(value).lower() for value in values]
     if set(words) - {"true", "false", "1", "0", "test", "train"}:

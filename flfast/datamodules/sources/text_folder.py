@@ -3,13 +3,14 @@
 Zhang, Zhao, LeCun: Character-level Convolutional Networks for Text Classification. NeurIPS 2015.
 """
 
-import csv
+import re
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import Examples, check_num_classes
+from flfast.datamodules.sources.csv_quotes import strict_rows
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.text_tokens import make_tokenizer, padded_tokens, token_texts
 from flfast.datamodules.transforms import BatchTransform
@@ -63,7 +64,7 @@ def text_folder(
     return Examples(
         inputs=torch.from_numpy(padded_tokens(made, texts, max_tokens)),
         targets=torch.from_numpy(targets),
-        num_classes=int(targets.max()) + 1,
+        num_classes=check_num_classes(int(targets.max()), len(targets), f"data.root={root}"),
         input_shape=(max_tokens,),
         transform=BatchTransform(),
         is_test=is_test if is_test.any() else None,
@@ -76,18 +77,22 @@ def _read(path: Path) -> tuple[list[int], list[str]]:
     labels, texts = [], []
     try:
         with path.open(encoding="utf-8", newline="") as stream:
-            for number, row in enumerate(csv.reader(stream), 1):
+            for number, row in enumerate(strict_rows(stream, like_a_row=_begins_a_row), 1):
                 if number == 1 and row and not row[0].strip().isdecimal():
                     continue  # a header
                 if len(row) < 2 or not row[0].strip().isdecimal() or int(row[0]) < 1:
                     raise ValueError(f"row {number} is {str(row)[:60]}; expected {_FORM}")
                 labels.append(int(row[0]))
                 texts.append(_unescaped(" ".join(row[1:])))
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     if not labels:
         raise ValueError(f"{path} has no rows; expected {_FORM}")
     return labels, texts
+
+
+def _begins_a_row(line: str, _width: int) -> bool:
+    return re.match(r'"?\d+"?,', line) is not None
 
 
 def _unescaped(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.sources.extras import import_extra
 
 if TYPE_CHECKING:
@@ -96,6 +97,9 @@ def padded_tokens(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -
             f"data.tokenizer: token 0 is {tokenizer.id_to_token(0)!r}, but it must be padding, "
             f"which fills up short texts; allowed: {', '.join(PADDING_TOKENS)}"
         )
+    require_memory(
+        8 * len(texts) * max_tokens, f"data.max_tokens={max_tokens} for {len(texts):,} texts"
+    )
     tokens = np.zeros((len(texts), max_tokens), dtype=np.int64)
     for row, text in zip(tokens, encode_texts(tokenizer, texts), strict=True):
         row[: len(text)] = text[:max_tokens]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.transforms import BatchTransform
 from flfast.tasks.task_type import IGNORED
@@ -73,6 +74,8 @@ def language_examples(
         vocabulary: text of every token.
         owned: whether the clients of the texts are known.
     """
+    num = sum(-(-max(len(text.tokens) - 1, 0) // length) for text in texts)
+    require_memory(16 * num * length, f"{num:,} examples of {length:,} tokens")
     windows = [next_token_windows(text.tokens, length) for text in texts]
     counts = [len(inputs) for inputs, _ in windows]
     is_test = np.repeat(np.array([text.is_test for text in texts], dtype=bool), counts)

@@ -77,6 +77,7 @@ def load(folder):
             "train_split": "train",
             "test_split": "test",
             "test_fraction": 0.0,
+            "missing": "error",
             "task": None,
             "tokenizer": "words",
             "vocabulary_size": 50,

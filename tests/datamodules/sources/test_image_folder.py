@@ -1,8 +1,14 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from flfast.datamodules.sources import image_files
+from flfast.datamodules.sources.class_folders import list_class_folders
+from flfast.datamodules.sources.decoded_images import load_images
+from flfast.datamodules.sources.image_files import ImageFiles
 from flfast.datamodules.sources.image_folder import image_folder
 
 SETTINGS = {
@@ -173,3 +179,81 @@ def test_test_without_train_and_unknown_test_classes_are_errors(save, load):
     save("train/a")
     with pytest.raises(ValueError, match=r"classes \['c'\] that train/ lacks"):
         load()
+
+
+MODES = {
+    "I;16": (np.uint16, [0, 257, 32896, 65535], [0, 1, 128, 255]),
+    "1": (bool, [0, 1, 1, 0], [0, 255, 255, 0]),
+    "L": (np.uint8, [0, 1, 128, 255], [0, 1, 128, 255]),
+}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    ("mode", "suffix"), [("I;16", ".png"), ("I;16", ".tif"), ("1", ".png"), ("L", ".png")]
+)
+def test_pixels_of_every_type_keep_their_order(tmp_path, mode, suffix, channels):
+    kind, stored, expected = MODES[mode]
+    path = str(tmp_path / f"a{suffix}")
+    Image.fromarray(np.array([stored], kind)).save(path)
+    found = ImageFiles([path], channels=channels, image_size=None)[0]
+    assert found.tolist() == [[expected]] * channels
+
+
+@pytest.mark.parametrize("mode", ["LA", "P", "RGBA", "CMYK"])
+def test_colours_are_those_of_the_file(tmp_path, mode):
+    grey = np.array([[0, 51, 153, 255]], np.uint8)  # of Pillow's palette
+    path = str(tmp_path / "a.tif")
+    Image.fromarray(grey).convert("RGB").convert(mode).save(path)
+    found = ImageFiles([path], channels=1, image_size=None)[0]
+    assert np.abs(found.numpy()[0].astype(int) - grey).max() <= 1
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_pixels_of_unknown_range_are_refused(tmp_path, kind):
+    path = str(tmp_path / "a.tif")
+    Image.fromarray(np.array([[0, 1], [2, 3]], kind)).save(path)
+    mode = "F" if kind is np.float32 else "I"
+    with pytest.raises(ValueError, match=rf"a\.tif is not .*Pillow's mode {mode}; allowed: 8"):
+        ImageFiles([path], channels=1, image_size=None)[0]
+
+
+def test_links_in_loops_are_read_once_and_logged(tmp_path, save_images, caplog):
+    for name in ("cat", "dog"):
+        save_images(name, ["a.png", "b.png"])
+        (tmp_path / name / "self").symlink_to(tmp_path / name)
+        (tmp_path / name / "up").symlink_to(tmp_path)
+        (tmp_path / name / "out").mkdir()
+        (tmp_path / name / "out" / "back").symlink_to("..")
+    save_images("dog/more", ["c.png"])
+    (tmp_path / "cat" / "again").symlink_to(tmp_path / "cat" / "out")
+    samples, classes = list_class_folders(tmp_path)
+    assert classes == ["cat", "dog"]
+    assert [(Path(path).name, label) for path, label in samples] == [
+        *(("a.png", 0), ("b.png", 0), ("a.png", 1), ("b.png", 1), ("c.png", 1))
+    ]
+    assert "links lead to folders that are read already" in caplog.text
+
+
+def test_links_to_other_folders_are_followed(tmp_path, save_images):
+    save_images("elsewhere/part", ["a.png"])
+    (tmp_path / "root" / "cat").mkdir(parents=True)
+    (tmp_path / "root" / "cat" / "part").symlink_to(tmp_path / "elsewhere" / "part")
+    assert len(list_class_folders(tmp_path / "root")[0]) == 1
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("cached", [True, False])
+def test_images_that_do_not_fit_are_refused_before_one_is_decoded(
+    tmp_path, save_images, in_memory, cached, monkeypatch
+):
+    save_images("cat", ["a.png"])
+    monkeypatch.setattr(image_files, "image_tensor", None)
+    with pytest.raises(ValueError, match=r"data.image_size=1000000|data.in_memory=true, or"):
+        load_images(
+            [str(tmp_path / "cat" / "a.png")],
+            channels=3,
+            image_size=1_000_000,
+            in_memory=in_memory,
+            cache=str(tmp_path / "cache") if cached else None,
+        )

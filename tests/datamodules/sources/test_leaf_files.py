@@ -1,13 +1,8 @@
 import json
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from flfast.datamodules.sources.leaf_files import leaf_users, number_users
-
-NAMES = st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=12)
+from flfast.datamodules.sources.leaf_files import leaf_users
 
 
 @pytest.fixture
@@ -24,17 +19,6 @@ def write(tmp_path):
         (tmp_path / path).write_text(json.dumps(content | changes))
 
     return file
-
-
-@given(NAMES)
-def test_users_of_train_are_numbered_by_name_without_gaps(read):
-    names, is_test = [name for name, _ in read], [test for _, test in read]
-    numbers = number_users(names, is_test)
-    trained = sorted({name for name, test in read if not test})
-    assert [trained[n] if n >= 0 else None for n in numbers] == [
-        name if name in trained else None for name in names
-    ]
-    assert np.array_equal(np.unique(numbers[numbers >= 0]), np.arange(len(trained)))
 
 
 def test_users_come_file_by_file_and_those_without_examples_are_left_out(write, tmp_path):

@@ -10,12 +10,12 @@ def test_training_examples_have_mean_0_and_deviation_1(num_train, num_test, widt
     rng = np.random.default_rng(seed)
     values = 7 + 3 * rng.standard_normal((num_train + num_test, width))
     is_training = rng.permutation(num_train + num_test) < num_train
-    found = standardised(values, is_training=is_training)
+    found = standardised(values, is_training=is_training, names=["a", "b", "c"])
     np.testing.assert_allclose(found[is_training].mean(0), 0, atol=1e-9)
     np.testing.assert_allclose(found[is_training].std(0), 1, atol=1e-9)
     # Test examples are moved by the same line, and have no part in it.
     values[~is_training] += 1000
-    moved = standardised(values, is_training=is_training)
+    moved = standardised(values, is_training=is_training, names=["a", "b", "c"])
     np.testing.assert_array_equal(moved[is_training], found[is_training])
 
 
@@ -25,10 +25,10 @@ def test_a_client_is_standardised_as_if_it_were_alone(num_clients, num, seed):
     values = rng.standard_normal((num + num_clients, 2)) * 5 + 1
     group = np.concatenate([np.arange(num_clients), rng.integers(num_clients, size=num)])
     is_training = np.concatenate([np.ones(num_clients, bool), rng.random(num) < 0.7])
-    found = standardised(values, is_training=is_training, group=group)
+    found = standardised(values, is_training=is_training, group=group, names=["a", "b", "c"])
     for client in range(num_clients):
         own = group == client
-        alone = standardised(values[own], is_training=is_training[own])
+        alone = standardised(values[own], is_training=is_training[own], names=["a", "b", "c"])
         np.testing.assert_array_equal(found[own], alone)
 
 
@@ -36,6 +36,6 @@ def test_strangers_use_the_statistics_of_all_and_constants_become_0():
     values = np.array([[0.0, 0.1], [2.0, 0.1], [10.0, 0.1], [12.0, 0.1]])
     group = np.array([0, 0, 1, -1])
     is_training = np.array([True, True, True, False])
-    found = standardised(values, is_training=is_training, group=group)
+    found = standardised(values, is_training=is_training, group=group, names=["a", "b", "c"])
     assert found[:, 0].tolist() == [-1, 1, 0, (12 - 4) / np.std([0, 2, 10])]
     np.testing.assert_allclose(found[:, 1], 0, atol=1e-12)

@@ -1,3 +1,6 @@
+import gzip
+import re
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,12 +19,13 @@ SETTINGS = {
     "test_fraction": 0.0,
     "standardise": "none",
     "standardise_targets": False,
+    "missing": "error",
     "task": None,
     "seed": 0,
 }
 HOUSES = {
     "rooms": [1, 2, 3, 4, 5, 6],
-    "town": ["Ulm", "Bonn", "Ulm", "Trier", None, "Ulm"],
+    "town": ["Ulm", "Bonn", "Ulm", "Trier", "Aue", "Ulm"],
     "area": [10.0, 20.0, 30.0, 40.0, 50.0, 60.0],
     "agent": ["x", "x", "y", "y", "z", "y"],
     "part": ["train", "train", "train", "test", "test", "train"],
@@ -42,12 +46,13 @@ def write(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_numbers_come_first_and_categories_are_codes(write, suffix):
-    columns = HOUSES | ({"town": [t or "" for t in HOUSES["town"]]} if suffix == ".csv" else {})
-    examples = table(path=write(suffix, **columns), **SETTINGS | USED)
+    # A missing value comes first.
+    columns = HOUSES | {"town": [None if town == "Aue" else town for town in HOUSES["town"]]}
+    options = SETTINGS | USED | {"missing": "category"}
+    examples = table(path=write(suffix, **columns), **options)
     assert examples.inputs.dtype == torch.float32
     assert examples.inputs[:, 0].tolist() == HOUSES["rooms"]
     assert examples.inputs[:, 1].tolist() == HOUSES["area"]
-    # A missing value is a category; then Bonn, Trier, Ulm.
     assert examples.inputs[:, 2].tolist() == [3, 1, 3, 2, 0, 3]
     assert examples.categories == (4,)
     assert examples.input_shape == (3,)
@@ -136,6 +141,9 @@ def test_a_drawn_test_set_takes_a_share_of_every_client(write):
         ({"numeric": ["town"]}, "column town holds text, such as 'Ulm'"),
         ({"numeric": ["rooms"], "categorical": ["rooms"]}, r"both name \['rooms'\]"),
         ({"numeric": ["target"]}, r"name \['target'\], which data.targets"),
+        ({"numeric": ["rooms", "rooms"]}, "data.numeric names 'rooms' twice"),
+        ({"categorical": ["town", "town"]}, "data.categorical names 'town' twice"),
+        ({"targets": ["area", "area"]}, "data.targets names 'area' twice"),
         ({"numeric": [], "categorical": []}, "leave no column as input"),
         ({"standardise": "client"}, "data.standardise=client needs data.owner"),
         ({"targets": []}, r"data.targets=\[\] names no column"),
@@ -156,9 +164,9 @@ def test_options_that_do_not_fit_are_refused(write, changes, message):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"rooms": [1, None, 3, 4, 5, 6]}, "column rooms lacks 1 of 6 numbers; fill them"),
-        ({"area": [1.0, float("nan"), 3.0, 4.0, 5.0, 6.0]}, "column area holds NaN"),
-        ({"target": [None, "a", "a", "b", "b", "b"]}, "data.targets=target: the column lacks"),
+        ({"rooms": [1, None, 3, 4, 5, 6]}, "column rooms: 1 of 6 .* in row 1 .*; fill them"),
+        ({"area": [1.0, float("nan"), 3.0, 4.0, 5.0, 6.0]}, "column area: 1 of 6 .* in row 1 "),
+        ({"target": [None, "a", "a", "b", "b", "b"]}, "data.targets=target: 1 of 6 .* in row 0 "),
         ({"rooms": [[1]] * 6}, "column rooms has the type list<.*; allowed: numbers and text"),
     ],
 )
@@ -183,6 +191,68 @@ def test_files_that_are_no_tables_are_refused(tmp_path, name, content, message):
     with pytest.raises(ValueError, match=message) as caught:
         table(path=str(tmp_path / name), **SETTINGS)
     assert "data.path=" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ('a,target\n1,x\n2,"y\n3,z\n4,"w\n5,v\n', 3),
+        ('a,target\n1,x\n2,"y\n3,z"\n5,v\n', 3),
+        ('a,target\n1,x\n2,y\n3,"z\n', 4),
+        ('a,target\n"1"2,x\n', 2),
+    ],
+    ids=["closed by another", "closed at an end", "never closed", "closed too early"],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_a_stray_quote_swallows_no_row(tmp_path, content, line, suffix):
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(gzip.compress(content.encode()) if suffix == ".csv.gz" else content.encode())
+    with pytest.raises(ValueError, match=rf"data.path=.*a\.csv.*: line {line}: .*quote"):
+        table(path=str(path), **SETTINGS)
+
+
+def test_quoted_values_may_have_line_breaks_commas_and_quotes(tmp_path):
+    quoted = 'a,b,target\n1,"x ""y"", z",0\n2,"line\nbreak",1\n3,5" pipe,1\n'
+    (tmp_path / "a.csv").write_text(quoted)
+    examples = table(path=str(tmp_path / "a.csv"), **SETTINGS)
+    assert examples.categories == (3,)
+    assert examples.inputs[:, 0].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("odd", ["?", "1,234", "12 EUR", "3,5"])
+@pytest.mark.parametrize("column", ["area", "target"])
+def test_a_column_of_numbers_with_an_odd_one_is_no_column_of_categories(write, odd, column):
+    values = ["1.5", "2", odd, "4e3", "5", "6"]
+    path = write(**HOUSES | {column: values})
+    hint = {"area": r"say data.categorical=\[area, ...\]", "target": "say task=classification"}
+    with pytest.raises(ValueError, match=rf"column {column} .*'{re.escape(odd)}' in row 2 "):
+        table(path=path, **SETTINGS | {"owner": "agent"})
+    with pytest.raises(ValueError, match=hint[column]):
+        table(path=path, **SETTINGS | {"owner": "agent"})
+    said = {"categorical": ["town", "part", column]} if column == "area" else {}
+    said |= {"task": "classification"} if column == "target" else {}
+    assert len(table(path=path, **SETTINGS | {"owner": "agent"} | said).targets) == 6
+
+
+@pytest.mark.parametrize("column", ["area", "target"])
+@pytest.mark.parametrize("value", [1e300, -1e300, 1e30, 1e12])
+@pytest.mark.parametrize("is_test", [None, "part"])
+def test_a_value_that_hides_all_others_is_refused(write, column, value, is_test):
+    row = 4 if is_test and abs(value) > 1e100 else 1
+    columns = {name: list(values) for name, values in HOUSES.items()}
+    columns[column][row] = value
+    options = SETTINGS | USED | {"standardise": "all", "standardise_targets": True}
+    with pytest.raises(ValueError, match=rf"column {column}: the value \S+ in row {row} "):
+        table(path=write(**columns), **options | {"is_test": is_test})
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-30, 1.0, 1e30, 1e300])
+def test_numbers_of_any_scale_are_standardised_alike(write, scale):
+    options = SETTINGS | USED | {"standardise": "all", "standardise_targets": True}
+    plain = table(path=write(".parquet", **HOUSES), **options)
+    columns = {"target": np.array(HOUSES["target"]) * scale}
+    scaled = table(path=write(".parquet", **HOUSES | columns), **options)
+    torch.testing.assert_close(plain.targets, scaled.targets, rtol=1e-6, atol=1e-6)
 
 
 def test_a_missing_file_is_named(tmp_path):

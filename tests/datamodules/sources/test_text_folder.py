@@ -121,3 +121,10 @@ def test_the_text_of_a_token_is_its_part_of_a_text():
     texts = token_texts(made)
     tokens = made.encode("not to be, é?").ids
     assert "".join(texts[token] for token in tokens[:3]) in "not to be"
+
+
+def test_a_stray_quote_swallows_no_text(tmp_path):
+    for content in ('1,"a\n2,b\n1,c"\n', '1,"a\n2,"b\n'):
+        (tmp_path / "train.csv").write_text(content)
+        with pytest.raises(ValueError, match=r"train.csv cannot be read: line 1: .*quote"):
+            _read(tmp_path / "train.csv")

@@ -1,0 +1,99 @@
+"""What counts as missing, for every source of data and every role of a column."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+_SHOWN = 5
+
+FIX = "fill them, or leave these rows out"
+"""What to do about missing values where no option keeps or drops them."""
+
+
+def missing_rows(values: Any) -> np.ndarray:
+    """Rows that lack a value, bool [N].
+
+    None, NaN, NaT, NA of pandas, masked entries, and strings that are empty or blank are missing.
+
+    Args:
+        values: an array or a sequence, [N, ...]; a row with several values lacks one if any of
+            them is missing.
+    """
+    array = values if isinstance(values, np.ndarray) else _array(values)
+    masked = np.ma.getmaskarray(array)
+    array = np.ma.getdata(array)
+    kind = array.dtype.kind
+    if kind in "fc":
+        found = np.isnan(array)
+    elif kind in "mM":
+        found = np.isnat(array)
+    elif kind in "US":
+        found = np.char.str_len(np.char.strip(array)) == 0
+    elif kind == "O":
+        flat = np.fromiter(map(_is_missing, array.flat), dtype=bool, count=array.size)
+        found = flat.reshape(array.shape)
+    else:
+        found = np.zeros(array.shape, dtype=bool)
+    found = found | masked
+    rows: np.ndarray = found.reshape(len(found), -1).any(axis=1) if found.ndim > 1 else found
+    return rows
+
+
+def missing_owners(names: Any) -> np.ndarray:
+    """Examples whose client is not named, bool [N]: as `missing_rows`, and the integer -1."""
+    found = missing_rows(names)
+    array = np.ma.getdata(names if isinstance(names, np.ndarray) else _array(names))
+    if array.dtype.kind == "i":
+        return found | (array == -1)
+    if array.dtype.kind == "O":
+        return found | np.array([isinstance(n, int) and n == -1 for n in array], dtype=bool)
+    return found
+
+
+def refuse_missing(where: str, missing: np.ndarray, *, advice: str = FIX) -> None:
+    """Refuse data with missing values.
+
+    Args:
+        where: beginning of the error: key and column.
+        missing: rows that lack a value, bool [N].
+        advice: what the user can do.
+
+    Raises:
+        ValueError: if a row lacks a value; names the first rows, counted from 0.
+    """
+    if missing.any():
+        raise ValueError(
+            f"{where}: {int(missing.sum())} of {len(missing)} values are missing, in "
+            f"{rows_of(missing)}; {advice}"
+        )
+
+
+def rows_of(chosen: np.ndarray) -> str:
+    """The first chosen rows, in words, such as `rows 3, 17 and 4 more`.
+
+    Args:
+        chosen: bool [N], at least one.
+    """
+    rows = np.flatnonzero(chosen)
+    listed = ", ".join(map(str, rows[:_SHOWN]))
+    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+    return f"row{'s' if len(rows) > 1 else ''} {listed}{more} (the first is 0)"
+
+
+def _array(values: Sequence[Any]) -> np.ndarray:
+    """A sequence as an array of objects [N], so that numpy converts none of them."""
+    return np.fromiter(values, dtype=object, count=len(values))
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None or value is np.ma.masked:
+        return True
+    if isinstance(value, (str, bytes)):
+        return not value.strip()
+    try:
+        return bool(value != value)  # noqa: PLR0124 - true of NaN and NaT only
+    except TypeError:
+        return True  # NA of pandas is neither equal nor unequal to anything
+    except ValueError:
+        return False  # an array

@@ -1,0 +1,102 @@
+"""Missing values in the columns of a dataset of the library `datasets`."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from flfast.datamodules.missing import missing_rows, refuse_missing, rows_of
+from flfast.datamodules.sources.hf_columns import column_kind, read_numbers
+from flfast.datamodules.sources.natural_clients import unowned
+from flfast.datamodules.sources.table_files import Columns
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+log = logging.getLogger(__name__)
+
+ADVICE = "fill them, or set data.missing=drop to leave these rows out"
+
+
+class HfRows(NamedTuple):
+    """Rows for training followed by those for testing.
+
+    Attributes:
+        data: all of them, N.
+        num_train: number of the former.
+    """
+
+    data: Dataset
+    num_train: int
+
+    @property
+    def is_test(self) -> np.ndarray | None:
+        """Rows of the split for testing, bool [N]; None if there is none."""
+        num = len(self.data)
+        return None if self.num_train == num else np.arange(num) >= self.num_train
+
+
+def complete_rows(
+    rows: HfRows,
+    columns: Columns,
+    *,
+    inputs: list[str],
+    targets: list[str],
+    owner: str | None,
+    missing: Literal["error", "drop"],
+) -> HfRows:
+    """The rows that lack no value of the columns in use.
+
+    A text may be empty. A class of -1 is a missing one.
+
+    Args:
+        rows: of the dataset.
+        columns: of these rows.
+        inputs: columns of the inputs.
+        targets: columns of the targets.
+        owner: column of the clients; None if there is none.
+        missing: `error` refuses rows that lack a value, `drop` leaves them out.
+
+    Raises:
+        ValueError: if rows are refused, or none is left for training.
+    """
+    found = {f"data.inputs={name}": _missing_inputs(rows.data, name) for name in inputs}
+    for name in targets:
+        found[f"data.targets={name}"] = _missing_targets(rows.data, columns, name)
+    if owner is not None:
+        found[f"data.owner={owner}"] = unowned(columns.values(owner), rows.is_test)
+    if missing == "error":
+        for where, lacking in found.items():
+            refuse_missing(where, lacking, advice=ADVICE)
+        return rows
+    dropped = np.any(list(found.values()), axis=0)
+    if not dropped.any():
+        return rows
+    if dropped[: rows.num_train].all():
+        raise ValueError("data.missing=drop leaves no row for training: each lacks a value")
+    log.warning(
+        "data.missing=drop leaves out %d of %d rows: %s",
+        *(dropped.sum(), len(dropped), rows_of(dropped)),
+    )
+    kept = rows.data.select(np.flatnonzero(~dropped)).flatten_indices()
+    return HfRows(kept, int((~dropped[: rows.num_train]).sum()))
+
+
+def _missing_inputs(data: Dataset, name: str) -> np.ndarray:
+    missing: np.ndarray = np.array(data.data.table.column(name).is_null())
+    if column_kind(data, name) == "numbers" and not missing.all():
+        given = np.flatnonzero(~missing)
+        part = data if len(given) == len(data) else data.select(given)
+        missing[given] = missing_rows(read_numbers(part, name, "inputs"))
+    return missing
+
+
+def _missing_targets(data: Dataset, columns: Columns, name: str) -> np.ndarray:
+    from datasets import ClassLabel
+
+    missing = columns.missing(name)
+    if isinstance(data.features[name], ClassLabel):
+        return missing | np.array([value == -1 for value in columns.values(name)], dtype=bool)
+    return missing

@@ -1,0 +1,27 @@
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from flfast import train
+from flfast.config.command_line import check_overrides
+from flfast.config.errors import ConfigError
+
+GROUPS = sorted(path.name for path in Path(train.CONF).iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_list_of_options_is_refused_where_only_the_last_would_act(group):
+    """Files of options that set no common key are combined by Hydra, such as loggers."""
+    options = sorted(path.stem for path in (Path(train.CONF) / group).glob("*.yaml"))
+    for first, second in pairwise(options):
+        texts = [(Path(train.CONF) / group / f"{n}.yaml").read_text() for n in (first, second)]
+        if all(re.search("^_target_:", text, re.MULTILINE) for text in texts):
+            with pytest.raises(ConfigError, match=rf"-m {group}={first},{second}"):
+                check_overrides([f"{group}=[{first},{second}]"], conf=train.CONF)
+
+
+@pytest.mark.parametrize("word", ["logger=[csv,tensorboard]", "callbacks=[none,files]"])
+def test_options_that_add_to_each_other_may_be_listed(word):
+    check_overrides([word], conf=train.CONF)

@@ -1,0 +1,120 @@
+"""What unpacks or asks for more than its bound is refused before memory is taken."""
+
+import gzip
+import io
+import struct
+import zipfile
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from flfast.datamodules import bounds
+from flfast.datamodules.sources.array_files import read_arrays
+from flfast.datamodules.sources.idx_files import read_compressed
+from flfast.datamodules.sources.numeric_pickle import load_arrays
+from flfast.datamodules.sources.table_files import read_table
+from flfast.datamodules.sources.text_windows import Text, language_examples
+
+SIZE = 5 * 10**7
+
+
+@pytest.fixture
+def small_bound(monkeypatch):
+    monkeypatch.setattr(bounds, "ALWAYS_UNPACKED", 10**6)
+    monkeypatch.setattr(bounds, "free_memory", lambda: 10**7)
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """Unpacking anything fails."""
+
+    def refuse(*_args, **_kwargs):
+        raise AssertionError("the file was unpacked")
+
+    monkeypatch.setattr(bounds._Bounded, "readinto", refuse)
+
+
+@pytest.mark.usefixtures("small_bound", "unread")
+@pytest.mark.parametrize("content", [b"a,b\n" + bytes(SIZE), bytes(SIZE)])
+def test_a_bomb_in_a_table_is_refused_before_it_is_unpacked(tmp_path, content):
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(content))
+    with pytest.raises(ValueError, match=r"data.path=.*unpacks to 50 MB or more"):
+        read_table(str(tmp_path / "a.csv.gz"))
+
+
+@pytest.mark.usefixtures("small_bound", "unread")
+def test_a_bomb_in_images_is_refused_before_it_is_unpacked(tmp_path):
+    for name, dims in (("images", 3), ("labels", 1)):
+        header = struct.pack(f">BBBB{dims}I", 0, 0, 8, dims, *[1] * dims)
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(header + bytes(SIZE)))
+    with pytest.raises(ValueError, match="unpacks to 50 MB or more"):
+        read_compressed(tmp_path / "images", tmp_path / "labels")
+
+
+@pytest.mark.usefixtures("small_bound")
+def test_a_bomb_whose_size_lies_is_unpacked_up_to_its_bound(tmp_path):
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(bytes(SIZE)) + gzip.compress(b"x"))
+    with bounds.open_gzip(path) as stream, pytest.raises(ValueError, match="unpacks to 10 MB"):
+        stream.read()
+
+
+def test_an_honest_file_is_read_as_it_is(tmp_path):
+    content = bytes(range(256)) * 100
+    (tmp_path / "a.gz").write_bytes(gzip.compress(content))
+    with bounds.open_gzip(tmp_path / "a.gz") as stream:
+        assert stream.read() == content
+
+
+@pytest.mark.usefixtures("small_bound")
+def test_archives_that_do_not_fit_are_refused(tmp_path):
+    np.savez_compressed(tmp_path / "a.npz", inputs=np.zeros(SIZE, np.uint8))
+    with pytest.raises(ValueError, match=r"data.root=.* needs 50 MB; .*unzip it"):
+        read_arrays(tmp_path / "a.npz", {"inputs": "inputs"})
+    np.savez_compressed(tmp_path / "b.npz", data=np.array({"x": np.zeros(SIZE, np.uint8)}))
+    with pytest.raises(ValueError, match="needs 50 MB"):
+        load_arrays(tmp_path / "b.npz", entry="data", names=("x",))
+
+
+def test_a_header_that_claims_more_than_is_there_is_refused(tmp_path):
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        stream, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)}
+    )
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("inputs.npy", stream.getvalue() + bytes(80))
+    with pytest.raises(ValueError, match=r"needs 8,000,000,000,000 bytes, it has 80"):
+        read_arrays(tmp_path / "a.npz", {"inputs": "inputs"})
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [b"\x8e" + struct.pack("<Q", 2**40), b"Nr" + struct.pack("<I", 2**31) + b"."],
+    ids=["bytes", "memo"],
+)
+def test_a_pickle_that_claims_more_than_is_there_takes_no_memory(tmp_path, claim):
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        stream, {"descr": "|O", "fortran_order": False, "shape": ()}
+    )
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("data.npy", stream.getvalue() + b"\x80\x04" + claim)
+    with pytest.raises(ValueError, match=r"a.npz cannot be read: (EOFError|holds NoneType)"):
+        load_arrays(tmp_path / "a.npz", entry="data", names=("x",))
+
+
+@pytest.mark.usefixtures("small_bound")
+def test_a_parquet_file_of_one_value_is_bounded_by_its_rows(tmp_path):
+    column = pa.DictionaryArray.from_arrays(np.zeros(SIZE // 10, np.int8), ["a"])
+    parquet.write_table(pa.table({"a": column}), tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 10**5
+    with pytest.raises(ValueError, match=r"5,000,000 rows of 1 columns, needs 40 MB"):
+        read_table(str(tmp_path / "a.parquet"))
+
+
+def test_windows_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"2,147,483,647 tokens needs .* GB; allowed"):
+        texts = [Text(np.zeros(9, np.int64), 0, is_test=False)] * 1000
+        language_examples(texts, length=2**31 - 1, vocabulary=("a",))
