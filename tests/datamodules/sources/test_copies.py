@@ -35,7 +35,9 @@ def test_every_copy_is_whole_and_divided_evenly_among_its_own_clients(
 
 
 def test_a_dataset_that_cannot_be_read_is_named_by_its_key(tmp_path):
-    source = partial(mnist, root=str(tmp_path), download=False, mean=[0.0], std=[1.0])
+    source = partial(
+        mnist, name="MNIST", root=str(tmp_path), download=False, mean=[0.0], std=[1.0]
+    )
     with pytest.raises(ValueError, match=r"^data\.source\.root=.*set data\.source\.download=true"):
         copies(source=source, num_copies=4, num_clients=8, seed=0)
 
