@@ -263,7 +263,7 @@ def in_world():
             dist.destroy_process_group()
             return result
 
-        return on_ranks(size, rank)
+        return dict(sorted(on_ranks(size, rank).items()))  # they come as ranks end
 
     return in_world
 

@@ -9,7 +9,8 @@ El Mhamdi, Guerraoui, Rouault: The Hidden Vulnerability of Distributed Learning 
 for every coordinate i. Among r uploads, Krum compares with the r - f - 2 nearest ones. The last of
 the theta steps leave fewer than Krum's proof asks for. It then compares with two, because two
 uploads that are each other's only neighbour would tie. All uploads weigh the same. Ties go to the
-first client of the cohort, and to the lower values of a coordinate.
+first client of the cohort, and to the lower values of a coordinate; what differs by rounding only
+is a tie (`state/near_ties.py`).
 """
 
 import logging
@@ -19,7 +20,9 @@ import torch
 from torch import Tensor
 
 from flfast.aggregations.aggregation import Aggregation, Combined
+from flfast.aggregations.multi_krum import krum_scores
 from flfast.options import NonNegativeInt
+from flfast.state.near_ties import first_lowest
 from flfast.state.row_statistics import column_blocks, squared_distances
 
 log = logging.getLogger(__name__)
@@ -57,10 +60,9 @@ def _selected(squares: Tensor, num_byzantine: int) -> Tensor:
     used = torch.zeros(num, dtype=torch.bool)
     for _ in range(num - 2 * num_byzantine):
         left = (~used).nonzero().flatten()
-        near = squares[left][:, left].fill_diagonal_(torch.inf).sort(dim=1).values
         num_neighbours = max(len(left) - num_byzantine - 2, 2)
-        scores = near[:, :num_neighbours].sum(dim=1)
-        used[left[scores.sort(stable=True).indices[0]]] = True
+        scores = krum_scores(squares[left][:, left], num_neighbours)
+        used[left[first_lowest(scores)]] = True
     return used
 
 
@@ -76,6 +78,6 @@ def _mean_around_median(rows: Tensor, num_dropped: int) -> Tensor:
         reach = np.maximum(
             middle[:, None] - columns[:, starts], columns[:, starts + kept - 1] - middle[:, None]
         )
-        first = reach.argmin(axis=1)[:, None]
+        first = first_lowest(torch.from_numpy(reach)).numpy()[:, None]
         means.append(np.take_along_axis(columns, first + np.arange(kept), axis=1).mean(axis=1))
     return torch.from_numpy(np.concatenate([np.empty(0), *means])).to(rows.dtype)

@@ -5,9 +5,10 @@ Gradient Descent. NeurIPS 2017, sections 3 and 6. https://arxiv.org/abs/1703.027
 
     s(k) = sum of |u_k - u_j|^2 over the K - f - 2 uploads j nearest to k
 
-All uploads weigh the same. Ties go to the first client of the cohort. At most K - f - 2 uploads
-are selected, which is the range of the proof (El Mhamdi, Guerraoui, Rouault: The Hidden
-Vulnerability of Distributed Learning in Byzantium. ICML 2018).
+All uploads weigh the same. Ties go to the first client of the cohort, and scores that differ by
+rounding only are ties (`state/near_ties.py`). At most K - f - 2 uploads are selected, which is the
+range of the proof (El Mhamdi, Guerraoui, Rouault: The Hidden Vulnerability of Distributed Learning
+in Byzantium. ICML 2018).
 """
 
 import logging
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from flfast.aggregations.aggregation import Aggregation, Combined
 from flfast.options import Count, NonNegativeInt
+from flfast.state.near_ties import largest
 from flfast.state.row_statistics import squared_distances, weighted_sum
 
 log = logging.getLogger(__name__)
@@ -35,10 +37,9 @@ def multi_krum(*, num_byzantine: NonNegativeInt, num_selected: Count | None) -> 
 
     def combine(rows: Tensor, weights: Tensor) -> Combined:
         num_neighbours = len(rows) - num_byzantine - 2
-        squares = squared_distances(rows).fill_diagonal_(torch.inf).sort(dim=1).values
-        order = squares[:, :num_neighbours].sum(dim=1).sort(stable=True).indices
+        scores = krum_scores(squared_distances(rows), num_neighbours)
         used = torch.zeros(len(rows), dtype=torch.bool)
-        used[order[: num_selected or num_neighbours]] = True
+        used[largest(-scores.numpy(), num_selected or num_neighbours)] = True
         vector = weighted_sum(rows[used], used[used] / used.sum().double())
         return Combined(vector.to(rows.dtype), used)
 
@@ -49,3 +50,14 @@ def multi_krum(*, num_byzantine: NonNegativeInt, num_selected: Count | None) -> 
         min_uploads,
         f"aggregation.num_byzantine={num_byzantine}{given} needs {min_uploads}",
     )
+
+
+def krum_scores(squares: Tensor, num_neighbours: int) -> Tensor:
+    """Sum of each upload's smallest squared distances to others, finite float64 [K].
+
+    Args:
+        squares: squared distances [K, K]; those that overflowed are infinite.
+        num_neighbours: others to count, < K.
+    """
+    near = squares.clone().fill_diagonal_(torch.inf).sort(dim=1).values
+    return near[:, :num_neighbours].sum(dim=1).clamp(max=torch.finfo(torch.float64).max / 2)

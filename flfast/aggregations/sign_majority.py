@@ -6,7 +6,9 @@ And Fault Tolerant. ICLR 2019, Algorithm 1. https://arxiv.org/abs/1810.05291
     result = step * sign(sum_k sign(x_k))
 
 x_k are changes, which in the paper are steps along a gradient. A draw leaves the coordinate as it
-is. All clients have one vote. Whole changes are sent; `compression=sign` sends signs.
+is. Values that may be zero but for rounding have no vote: 1e-4 of the mean magnitude of the
+client's change or less (`state/near_ties.py`). All clients have one vote. Whole changes are sent;
+`compression=sign` sends signs.
 """
 
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from flfast.aggregations.aggregation import Aggregation, Combined
 from flfast.options import Positive
+from flfast.state.near_ties import signs
 from flfast.state.row_statistics import column_blocks
 
 
@@ -25,7 +28,9 @@ def sign_majority(*, step: Positive) -> Aggregation:
     """
 
     def combine(rows: Tensor, weights: Tensor) -> Combined:
-        votes = [block.sign().sum(dim=0).sign() for block in column_blocks(rows)]
+        norms = torch.linalg.vector_norm(rows, 1, dim=1, keepdim=True, dtype=torch.float64)
+        scale = norms / max(rows.shape[1], 1)
+        votes = [signs(block, scale).sum(dim=0).sign() for block in column_blocks(rows)]
         vector = step * torch.cat([rows.new_empty(0), *votes])
         return Combined(vector, torch.ones(len(rows), dtype=torch.bool))
 

@@ -5,9 +5,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from flfast.state.near_ties import first_lowest, nearest_whole
 from flfast.state.tree import Tree, leaves, tree_map
 
 Selection = Literal["in_order", "highest", "lowest"]
+
+SAME = 1e-12
+"""One minus the cosine of models that are equal but for rounding of float32, or less."""
 
 
 def cross_aggregated(models: Tree, alpha: float, selection: Selection, num_rounds: int) -> Tree:
@@ -23,7 +27,7 @@ def cross_aggregated(models: Tree, alpha: float, selection: Selection, num_round
 
     def mix(leaf: Tensor) -> Tensor:
         mixed = alpha * leaf.double() + (1 - alpha) * leaf[others].double()
-        return (mixed if leaf.is_floating_point() else mixed.round()).to(leaf.dtype)
+        return (mixed if leaf.is_floating_point() else nearest_whole(mixed)).to(leaf.dtype)
 
     return tree_map(mix, models)
 
@@ -41,5 +45,5 @@ def collaborators(models: Tree, selection: Selection, num_rounds: int) -> Tensor
     if selection == "in_order":
         return (torch.arange(num) + num_rounds % max(num - 1, 1) + 1) % num
     unit = torch.nn.functional.normalize(vectors, dim=1)
-    cosines = unit @ unit.T * (1 if selection == "highest" else -1)
-    return cosines.fill_diagonal_(-torch.inf).argmax(1)
+    apart = (1 - unit @ unit.T).clamp(min=SAME) * (1 if selection == "highest" else -1)
+    return first_lowest(apart.fill_diagonal_(torch.inf))

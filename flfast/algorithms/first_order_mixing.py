@@ -10,6 +10,7 @@ from torch import Tensor
 from flfast.algorithms.client import Context, Measure, Task
 from flfast.algorithms.several_models import one_of
 from flfast.datamodules.batches import Batch
+from flfast.state.near_ties import nearest_whole
 from flfast.state.tree import Tree, leaves, merge, part_of, tree_map
 from flfast.state.weights import by_name
 
@@ -54,7 +55,7 @@ def mixed(ctx: Context) -> Tree:
     def mix(before: Tensor, moves: Tensor) -> Tensor:
         move = torch.tensordot(shares, moves.double(), dims=1)
         if not before.is_floating_point():
-            move = move.round()
+            move = nearest_whole(move)
         return (before + move).to(before.dtype)
 
     moves = _moves(ctx)

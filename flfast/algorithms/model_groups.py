@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.uploads import Uploads
+from flfast.state.near_ties import nearest_whole
 from flfast.state.tree import Tree, leaves, tree_map
 from flfast.state.weights import model_weights
 
@@ -47,4 +48,4 @@ def mean_of(models: Tree, weights: Tensor | None = None) -> Tree:
 def weighted_mean(rows: Tensor, weights: Tensor) -> Tensor:
     """Weighted mean of rows [K, ...], in float64; counts are rounded."""
     mean = torch.tensordot(weights / weights.sum(), rows.double(), dims=1)
-    return mean if rows.is_floating_point() else mean.round()
+    return mean if rows.is_floating_point() else nearest_whole(mean)

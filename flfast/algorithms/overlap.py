@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from flfast.state.near_ties import EQUAL
 from flfast.state.tree import Tree, leaves, tree_map
 
 ROUNDING = 8.0
@@ -25,7 +26,7 @@ def critical(change: Tensor, value: Tensor, share: float) -> Tensor:
     if num == 0:
         return torch.zeros_like(sensitivity, dtype=torch.uint8)
     smallest = sensitivity.flatten().topk(num).values[-1]
-    return ((sensitivity >= smallest) & (sensitivity > 0)).to(torch.uint8)
+    return ((sensitivity >= (1 - EQUAL) * smallest) & (sensitivity > 0)).to(torch.uint8)
 
 
 def critical_masks(before: Tree, after: Tree, share: float) -> Tree:
@@ -73,5 +74,5 @@ def collaboration(masks: Tree, strictness: float) -> Tensor:
     chosen = own
     if len(others):
         enough = others.mean() + strictness * (others.max() - others.mean())
-        chosen = own | (overlaps >= enough)
+        chosen = own | (overlaps >= enough - EQUAL)
     return chosen / chosen.sum(1, keepdim=True).double()

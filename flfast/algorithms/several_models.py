@@ -6,6 +6,7 @@ from torch import Tensor
 from flfast.algorithms.client import Context, Measure, Task
 from flfast.datamodules.batches import Batch
 from flfast.randomness import torch_generator
+from flfast.state.near_ties import first_lowest, nearest_whole
 from flfast.state.tree import Tree, leaves, merge, part_of, tree_map
 from flfast.state.weights import by_name, model_weights
 
@@ -77,7 +78,9 @@ def changed(models: Tree, change: Tree) -> Tree:
     """`models + change`, where the change may have other parts; counts are rounded."""
 
     def add(leaf: Tensor, change: Tensor) -> Tensor:
-        return leaf + (change if leaf.is_floating_point() else change.round().to(leaf.dtype))
+        if not leaf.is_floating_point():
+            change = nearest_whole(change).to(leaf.dtype)
+        return leaf + change
 
     return tree_map(add, models, model_weights(change))
 
@@ -95,5 +98,5 @@ LOSSES = Measure("losses", _loss_sums)
 
 
 def lowest(ctx: Context) -> Tensor:
-    """The place of the model that had the lowest of `LOSSES`."""
-    return ctx.measured["losses"]["sums"].argmin()
+    """The place of the first model that had the lowest of `LOSSES`, but for rounding."""
+    return first_lowest(ctx.measured["losses"]["sums"])

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
+from flfast.state.near_ties import signs
 from flfast.state.row_statistics import distances, row_moments, row_products
 
 Direction = Literal["std", "unit", "sign"]
@@ -49,6 +50,6 @@ def perturbation(changes: Tensor, direction: Direction) -> Perturbation:
     elif direction == "unit":
         p = -mean / mean.norm().clamp(min=1e-300)
     else:
-        p = -mean.sign()
+        p = -signs(mean, mean.abs().mean())
     products = p @ mean - row_products(changes, p)
     return Perturbation(mean, p, float(p @ p), distances(changes, mean).square(), products)

@@ -7,8 +7,9 @@ Schemes. ICML 2019, Algorithm 1 (EF-signSGD). https://arxiv.org/abs/1901.09847
 
     sent = |p|_1 / d * sign(p),  for each leaf p of d elements
 
-The sign of zero is sent as plus. Algorithm 1 has one magnitude for all; the paper's experiments
-have one per layer, as here.
+The sign of zero is sent as plus. So is that of values which may be zero but for rounding: 1e-4 of
+the leaf's mean magnitude or less (`state/near_ties.py`). Algorithm 1 has one magnitude for all;
+the paper's experiments have one per layer, as here.
 """
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 
 from flfast.compression.compression import Compression
 from flfast.compression.flat import flatten, from_bytes, layout_of, to_bytes, unflatten
+from flfast.state.near_ties import EQUAL
 from flfast.state.tree import Tree
 
 
@@ -30,12 +32,12 @@ def sign(*, feedback: bool) -> Compression:
     def encode(change: Tree, rng: np.random.Generator) -> bytes:
         sizes, _, dtype, work = layout_of(change)
         vector = flatten(change, work)
-        # Summed in float64, in which no sum of float32 overflows.
-        norms = [
-            float(leaf.abs().sum(dtype=torch.float64)) / leaf.numel()
-            for leaf in vector.split(sizes)
-            if leaf.numel()
-        ]
+        norms = []
+        for leaf in vector.split(sizes):
+            if leaf.numel():
+                # Summed in float64, in which no sum of float32 overflows.
+                norms.append(float(leaf.abs().sum(dtype=torch.float64)) / leaf.numel())
+                leaf.add_(EQUAL * norms[-1])
         largest = torch.finfo(dtype).max
         means = torch.tensor(norms, dtype=torch.float64).clamp_(max=largest).to(dtype)
         return to_bytes(means) + np.packbits(vector.numpy() >= 0).tobytes()

@@ -1,4 +1,4 @@
-"""Which elements of a change are sent: the largest, or random ones."""
+"""How many elements of a change are sent, and random ones."""
 
 import math
 
@@ -13,29 +13,6 @@ def num_sent(share: float, size: int) -> int:
     """
     # 0.3 * 10 is slightly more than 3 in floating point and must not round up to 4.
     return min(math.ceil(share * size * (1 - 1e-12)), size)
-
-
-def largest(vector: np.ndarray, num: int) -> np.ndarray:
-    """Ascending indices of the elements of largest magnitude; of equal ones the first.
-
-    Args:
-        vector: [D], finite.
-        num: k, from 0 to D.
-
-    Returns:
-        int64 [k].
-    """
-    size = len(vector)
-    if num in {0, size}:
-        return np.arange(num)
-    magnitudes = np.abs(vector)
-    threshold = np.partition(magnitudes, size - num)[size - num]
-    chosen = np.flatnonzero(magnitudes >= threshold)
-    surplus = len(chosen) - num
-    if surplus:
-        ties = np.flatnonzero(magnitudes[chosen] == threshold)
-        chosen = np.delete(chosen, ties[-surplus:])
-    return chosen
 
 
 def random_indices(size: int, num: int, rng: np.random.Generator) -> np.ndarray:

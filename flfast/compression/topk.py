@@ -6,7 +6,8 @@ Stich, Cordonnier, Jaggi: Sparsified SGD with Memory. NeurIPS 2018, Definition 2
 https://arxiv.org/abs/1809.07599
 
 The k elements of largest magnitude over all leaves are sent as they are, with their indices
-(`index_sets.py`). The others are zero.
+(`index_sets.py`). The others are zero. Magnitudes that differ by less than 1e-4 of themselves are
+equal, and the first of them are sent (`state/near_ties.py`).
 """
 
 import numpy as np
@@ -15,8 +16,9 @@ import torch
 from flfast.compression.compression import Compression
 from flfast.compression.flat import flatten, from_bytes, layout_of, to_bytes, unflatten
 from flfast.compression.index_sets import decode_indices, encode_indices
-from flfast.compression.sparse import largest, num_sent
+from flfast.compression.sparse import num_sent
 from flfast.options import Share
+from flfast.state.near_ties import largest
 from flfast.state.tree import Tree
 
 
@@ -33,7 +35,7 @@ def topk(*, share: Share, feedback: bool) -> Compression:
         _, size, dtype, _ = layout_of(change)
         vector = flatten(change, dtype)
         numbers = vector.float() if dtype == torch.bfloat16 else vector  # NumPy has none
-        indices = largest(numbers.numpy(), num_sent(share, size))
+        indices = largest(np.abs(numbers.numpy()), num_sent(share, size))
         values = vector[torch.from_numpy(indices)]
         return to_bytes(values) + encode_indices(indices, size)
 

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 _SOURCE = Path(__file__).with_name("kernels.cpp")
 _HEADERS = sorted(_SOURCE.parent.glob("*.h"))
 COMPILERS = ("c++", "g++", "clang++")
+VARIABLE = "FLFAST_MARCH"
+"""The compiler's `-march`, such as `x86-64-v3`: kernels for another processor than this one."""
 
 
 @lru_cache(maxsize=1)
@@ -71,11 +73,15 @@ def _command(compiler: str) -> list[str]:
     headers = [torch / "include", torch / "include" / "torch" / "csrc" / "api" / "include"]
     return [
         compiler,
-        *("-O3", "-march=native", "-std=c++20", "-shared", "-fPIC"),
+        *("-O3", _march(), "-std=c++20", "-shared", "-fPIC"),
         *(f"-I{folder}" for folder in headers),
         str(_SOURCE),
         *(f"-L{torch / 'lib'}", "-lc10", "-ltorch_cpu"),
     ]
+
+
+def _march() -> str:
+    return f"-march={os.environ.get(VARIABLE) or 'native'}"
 
 
 def _compile(command: list[str], target: Path) -> None:
@@ -112,7 +118,7 @@ def cache_folder() -> Path:
 def _fingerprint(command: list[str]) -> str:
     """Hash of all that the library depends on: source, compiler, torch, processor."""
     compiler = subprocess.run(
-        [command[0], "-march=native", "-E", "-dM", "-x", "c++", os.devnull],
+        [command[0], _march(), "-E", "-dM", "-x", "c++", os.devnull],
         capture_output=True,
         check=False,
     ).stdout

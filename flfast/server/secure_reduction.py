@@ -18,6 +18,7 @@ from flfast.secure.secure import SecureRound, ShortageError
 from flfast.server.channel import Channel
 from flfast.server.reduced import Reduced
 from flfast.server.reduction import divided
+from flfast.state.near_ties import nearest_whole
 from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree, leaves
 from flfast.state.vector import change_of, from_vectors, to_vectors, vector_sizes, with_learned
@@ -116,7 +117,7 @@ class SecureReduction:
             return Reduced(None)
         share = weight / self._max_weight
         means = torch.where(self._is_sum(like), wide, wide / share)
-        means = torch.where(_is_whole(like, self._is_wide), means.round(), means)
+        means = torch.where(_is_whole(like, self._is_wide), nearest_whole(means), means)
         tree = from_vectors(torch.from_numpy(sums.values) / share, means, like, self._is_wide)
         mean = with_learned(tree, self._origin, change_of(tree, {}, self._is_wide))
         traffic = self._secure.traffic(sizes.learned, num_wide)

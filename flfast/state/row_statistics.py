@@ -66,14 +66,21 @@ def distances(rows: Tensor, center: Tensor) -> Tensor:
 
 
 def squared_distances(rows: Tensor) -> Tensor:
-    """Squared Euclidean distances between all rows, float64 [K, K]; infinite if they overflow."""
+    """Squared Euclidean distances between all rows, float64 [K, K]; infinite if they overflow.
+
+    Rows that differ by a few units in their last places are at distance zero.
+    """
     products = torch.zeros(len(rows), len(rows), dtype=torch.float64)
     for block in column_blocks(rows):
         values = block.double()
         products += values @ values.T
     squares = products.diagonal()
-    distances = squares[:, None] + squares[None, :] - 2 * products
-    return distances.nan_to_num(nan=torch.inf).clamp_(min=0).fill_diagonal_(0)
+    sums = squares[:, None] + squares[None, :]
+    distances = sums - 2 * products
+    # Equal rows that were computed in another order, or cancellation in the line above.
+    rounding = max((16 * torch.finfo(rows.dtype).eps) ** 2, 16 * torch.finfo(sums.dtype).eps)
+    distances[distances <= rounding * sums] = 0
+    return distances.nan_to_num(nan=torch.inf).fill_diagonal_(0)
 
 
 def trimmed_mean_of_rows(rows: Tensor, num_trimmed: int) -> Tensor:

@@ -7,6 +7,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from flfast.state.near_ties import nearest_whole
+
 Tree = dict[str, Any]
 
 
@@ -154,7 +156,7 @@ class WeightedMean:
     def _mean(self, total: Tensor, like: Tensor) -> Tensor:
         mean = total / self.weight
         # The mean of bfloat16 uploads stays float32: rounding would lose what averaging gained.
-        return mean if like.is_floating_point() else mean.round().to(like.dtype)
+        return mean if like.is_floating_point() else nearest_whole(mean).to(like.dtype)
 
 
 def _sum_dtype(x: Tensor) -> torch.dtype:

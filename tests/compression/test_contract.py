@@ -5,9 +5,10 @@ import pytest
 import torch
 from changes import changes
 from hydra.utils import instantiate
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from tied import generators, rounded_otherwise, tied
 
 from flfast.compression.feedback import transmit, with_feedback
 from flfast.compression.float16 import float16
@@ -16,7 +17,9 @@ from flfast.compression.powersgd import powersgd
 from flfast.compression.quantize import quantize
 from flfast.compression.randk import randk
 from flfast.compression.sign import sign
+from flfast.compression.sparse import num_sent
 from flfast.compression.topk import topk
+from flfast.state.near_ties import EQUAL
 from flfast.state.tree import leaves, tree_map
 
 EVERY = {
@@ -169,3 +172,50 @@ def test_error_feedback_makes_the_largest_elements_converge():
     largest = topk(share=0.3, feedback=True)  # one of three elements
     assert descend(largest, feedback=False, steps=100) > 10 * 3**0.5
     assert descend(largest, feedback=True) < 1e-2
+
+
+AGREEMENT = 1e-5
+"""Relative to the largest value of a leaf: to this all ways to execute a run agree."""
+SHAPES = {"a": (9, 7), "b": (2, 8), "c": (5, 1)}
+LEVELS = {"quantize": 2 / 254, "quantize_by_leaf": 2 / 6, "quantize_one_bit": 2.0}
+"""Distance between levels, beside the largest magnitude."""
+
+
+def at_an_edge(name, leaves):
+    """Whether a value lies where the choice changes; only there may rounding decide."""
+    if name == "topk":
+        sizes = np.sort(np.abs(np.concatenate([leaf.ravel() for leaf in leaves.values()])))
+        threshold = sizes[-num_sent(0.2, len(sizes))]
+        edges = np.array([1 - EQUAL, 1 + EQUAL]) * threshold
+        return bool((np.abs(sizes - edges[:, None]) < AGREEMENT * threshold).any())
+    if name == "sign":
+        scaled = [leaf / max(np.abs(leaf).mean(), 1e-30) for leaf in leaves.values()]
+        return any((np.abs(leaf + EQUAL) < AGREEMENT).any() for leaf in scaled)
+    if name in {"powersgd", "lowrank"}:  # singular values that are equal, or zero
+        kept = {"powersgd": 2, "lowrank": 1}[name]
+        matrices = [leaf.astype(float) for leaf in leaves.values() if min(leaf.shape) > kept]
+        found = [np.linalg.svd(matrix, compute_uv=False) for matrix in matrices]
+        return any(values[kept - 1] - values[kept] <= 0.05 * values[0] for values in found)
+    return False
+
+
+@pytest.mark.parametrize("name", EVERY)
+@settings(max_examples=60)
+@given(generators(), st.sampled_from([np.float32, np.float64]))
+def test_changes_that_differ_by_rounding_arrive_as_the_same(name, random, dtype):
+    leaves = {key: tied(random, shape, dtype) for key, shape in SHAPES.items()}
+    assume(not at_an_edge(name, leaves))
+    others = {key: rounded_otherwise(leaf, random) for key, leaf in leaves.items()}
+    first, second = (
+        sent(EVERY[name], {key: torch.from_numpy(leaf) for key, leaf in tree.items()})
+        for tree in (leaves, others)
+    )
+    largest = max(float(np.abs(leaf).max()) for leaf in leaves.values())
+    error = (vector(first) - vector(second)).abs()
+    if name in LEVELS:  # values between levels are rounded at random, up or down
+        assert float(error.max()) <= (LEVELS[name] + AGREEMENT) * largest
+        assert int((error > AGREEMENT * largest).sum()) <= 2
+    elif name == "float16":  # rounds itself
+        assert (error <= 2.0**-10 * vector(first).abs() + AGREEMENT * largest).all()
+    else:
+        assert float(error.max()) <= AGREEMENT * largest

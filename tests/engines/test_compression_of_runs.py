@@ -1,11 +1,19 @@
-"""Messages and what clients keep of them are the same on every engine and number of ranks."""
+"""Messages and what clients keep of them are the same on every engine and number of ranks.
+
+With two classes the head's two rows change by opposite numbers, which differ by rounding only.
+"""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from adversaries import COMPRESSIONS
 from problems import problem_of
 from solving import CLIENTS, PLAIN, SINGLE, Way, assert_same, solve
+from tied import rounded_otherwise
+
+from flfast.state.tree import tree_map
 
 CASES = {
     ("scaffold", "quantize"): Way("fused"),
@@ -16,7 +24,7 @@ CASES = {
 
 
 def compressed(algorithm, compression):
-    """A problem in double precision: rounding would move elements to another level."""
+    """A problem of two classes, in double precision: rounding of float32 would move levels."""
     return replace(
         problem_of(5).without_batch_statistics(),
         sizes=(6, 9, 7, 8, 12, 5),
@@ -53,3 +61,28 @@ def test_messages_do_not_depend_on_engine_and_ranks(case, way, solve_in):
     }
     has_kept = {client for client, total in kept.items() if total > 0}
     assert has_kept == (set() if case[1] == "quantize" else set(kept))
+
+
+def rounds_otherwise(compression):
+    """The compression, given changes that were computed with other rounding errors."""
+    rng = np.random.default_rng(0)
+
+    def other(leaf):
+        if leaf.dtype == torch.float32:  # initial weights, which no way to execute a run changes
+            return leaf
+        return torch.from_numpy(rounded_otherwise(leaf.numpy(), rng))
+
+    def encode(change, generator):
+        return compression.encode(tree_map(other, change), generator)
+
+    return replace(compression, encode=encode)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [("ditto", "topk"), ("ditto", "sign"), ("scaffold", "quantize")])
+def test_rounding_does_not_choose_what_is_sent(case, monkeypatch):
+    problem = replace(compressed(*case), seed=0)
+    assert problem.num_classes == 2
+    expected = solve(problem, PLAIN)
+    monkeypatch.setitem(COMPRESSIONS, case[1], rounds_otherwise(COMPRESSIONS[case[1]]))
+    assert_same(solve(problem, PLAIN), expected, problem)

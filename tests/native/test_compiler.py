@@ -32,7 +32,7 @@ def test_only_the_first_process_compiles(cache, compiler, tmp_path):
     """With a slow compiler that counts; `test_kernels.py` takes the real one's library."""
     count = f"echo once >> {tmp_path / 'calls'}"
     compiler(
-        '[ "$1" = -march=native ] && exit', count, "sleep 1", "shift $(($# - 1))", "echo > $1"
+        'case "$1" in -march=*) exit ;; esac', count, "sleep 1", "shift $(($# - 1))", "echo > $1"
     )
     fork = multiprocessing.get_context("fork")
     processes = [fork.Process(target=build) for _ in range(3)]
@@ -44,6 +44,18 @@ def test_only_the_first_process_compiles(cache, compiler, tmp_path):
     assert build().exists()
     assert (tmp_path / "calls").read_text() == "once\n"
     assert sorted(path.name for path in cache.iterdir()) == sorted([build().name, "lock"])
+
+
+@pytest.mark.usefixtures("cache")
+def test_kernels_of_another_processor_are_another_library(compiler, monkeypatch, tmp_path):
+    compiler(f'echo "$*" >> {tmp_path / "calls"}', 'shift $(($# - 1)); echo > "$1"')
+    found = []
+    for march in ("", "x86-64", "x86-64-v3"):
+        monkeypatch.setenv("FLFAST_MARCH", march)
+        found.append(build())
+        last = (tmp_path / "calls").read_text().splitlines()[-1]
+        assert f"-march={march or 'native'} " in last
+    assert len(set(found)) == 3
 
 
 @pytest.mark.usefixtures("cache")

@@ -33,6 +33,7 @@ from flfast.algorithms.algorithm import Algorithm
 from flfast.federation.selections.memory import select_by_memory
 from flfast.options import Count, Fraction, Seed, Share
 from flfast.randomness import generator
+from flfast.state.near_ties import EQUAL
 
 
 def oort(  # noqa: PLR0913 - one parameter an option
@@ -118,5 +119,6 @@ def exploit(values: np.ndarray, num: int, cutoff: float, rng: np.random.Generato
     """
     if not num:
         return np.zeros(0, dtype=np.int64)
-    places = np.flatnonzero(values >= cutoff * np.sort(values)[-num])
+    lowest = (1 - EQUAL) * cutoff * np.sort(values)[-num]
+    places = np.flatnonzero(values >= lowest)
     return rng.choice(places, num, replace=False, p=values[places] / values[places].sum())

@@ -8,14 +8,16 @@ Analysis and Power-of-Choice Selection Strategies. https://arxiv.org/abs/2010.01
     S = the m candidates of A with the largest F_k(w[t]),   w[t] = the server's model
     w[t+1] = one round of the algorithm with the clients of S
 
-F_k is measured over all training examples, in evaluation mode. Ties go to the lower id; the paper
-breaks them at random. The paper averages with `algorithm.weighting=uniform`. Candidates download
-the model to measure it, and the selected ones download it again to train, which `comm/` counts. A
-candidate that drops out, or whose loss is NaN or infinite, is not selected.
+F_k is measured over all training examples, in evaluation mode. Ties go to the lower id, and losses
+that differ by rounding only are ties; the paper breaks them at random. The paper averages with
+`algorithm.weighting=uniform`. Candidates download the model to measure it, and the selected ones
+download it again to train, which `comm/` counts. A candidate that drops out, or whose loss is NaN
+or infinite, is not selected.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from flfast.algorithms.algorithm import Algorithm, Round
 from flfast.algorithms.client import Context, Finished
@@ -23,6 +25,7 @@ from flfast.algorithms.measures import LOSS, mean_loss
 from flfast.algorithms.uploads import Part
 from flfast.federation.selections.selected import SelectedRound
 from flfast.options import Count
+from flfast.state.near_ties import largest
 from flfast.state.tree import Tree
 
 
@@ -58,13 +61,13 @@ def power_of_choice(algorithm: Algorithm, *, count: Count) -> Algorithm:
 
     def run(server: Tree, rnd: Round) -> Tree:
         found = rnd.call(server, measuring)
-        chosen = largest(found.clients.tolist(), found.rows["loss"].tolist(), count)
+        chosen = largest_losses(found.clients.numpy(), found.rows["loss"].numpy(), count)
         return algorithm.one_round(server, SelectedRound(rnd, chosen))
 
     return replace(algorithm, round=run, calls=(*algorithm.calls, measuring))
 
 
-def largest(clients: Sequence[int], losses: Sequence[float], count: int) -> list[int]:
+def largest_losses(clients: np.ndarray, losses: np.ndarray, count: int) -> list[int]:
     """The clients with the largest losses, ascending; ties go to the lower id.
 
     Args:
@@ -72,5 +75,6 @@ def largest(clients: Sequence[int], losses: Sequence[float], count: int) -> list
         losses: of the clients, finite [K].
         count: number of clients; all of them if there are fewer.
     """
-    ordered = sorted(zip(clients, losses, strict=True), key=lambda pair: (-pair[1], pair[0]))
-    return sorted(client_id for client_id, _ in ordered[:count])
+    order = np.argsort(clients)
+    places = largest(losses[order], min(count, len(order)))
+    return [int(client_id) for client_id in clients[order][places]]

@@ -1,0 +1,69 @@
+"""Choices among values that differ by rounding only: such values count as equal.
+
+Engines, strategies and processors add in another order, so that two numbers which are equal by
+symmetry differ in their last digits. Comparing them would let rounding choose. Here the first one
+is chosen. What remains for rounding is a value exactly at the edge of what counts as equal.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+EQUAL = 1e-4
+"""Values that differ by less than this share of themselves count as equal: ten times the 1e-5 to
+which all ways to execute a run agree."""
+
+
+def largest(values: np.ndarray, num: int) -> np.ndarray:
+    """Ascending indices of the `num` largest values; of those that count as equal the first.
+
+    Whatever is larger than the num-th largest value by more than `EQUAL` is chosen, and nothing
+    that is smaller by more.
+
+    Args:
+        values: [N], finite; a value and its neighbours may be added without overflow.
+        num: from 0 to N.
+
+    Returns:
+        int64 [num].
+    """
+    size = len(values)
+    if num in {0, size}:
+        return np.arange(num)
+    threshold = np.partition(values, size - num)[size - num]
+    margin = EQUAL * abs(threshold)
+    chosen = np.flatnonzero(values >= threshold - margin)
+    surplus = len(chosen) - num
+    if surplus:
+        ties = np.flatnonzero(values[chosen] - threshold <= margin)
+        chosen = np.delete(chosen, ties[-surplus:])
+    return chosen
+
+
+def first_lowest(values: Tensor) -> Tensor:
+    """Index of the first of the lowest values along the last dimension: [..., N] -> int64 [...].
+
+    Args:
+        values: [..., N], N >= 1.
+    """
+    lowest = values.amin(-1, keepdim=True)
+    return (values <= lowest + EQUAL * lowest.abs()).to(torch.uint8).argmax(-1)
+
+
+def signs(values: Tensor, scale: Tensor | float) -> Tensor:
+    """-1, 0 or 1; 0 for values that are zero beside `scale`. In the dtype of the values.
+
+    Args:
+        values: of any shape.
+        scale: magnitude of typical values, broadcast to the values.
+    """
+    return values.sign() * (values.abs() > EQUAL * scale)
+
+
+def nearest_whole(values: Tensor) -> Tensor:
+    """Rounded to whole numbers, in float64; halves go up, and what is a half but for rounding.
+
+    >>> nearest_whole(torch.tensor([2.5, 2.4999999, 2.4, -0.5], dtype=torch.float64)).tolist()
+    [3.0, 3.0, 2.0, 0.0]
+    """
+    return (values.double() + (0.5 + EQUAL)).floor()
