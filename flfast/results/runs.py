@@ -153,11 +153,12 @@ def partition(run: RunRecord) -> dict[str, Any]:
 def _is_partition(found: Any) -> bool:
     """Whether this has the parts that a report shows, with the types that it needs."""
     numbers = ("num_clients", "num_classes", "num_examples", "num_central_test")
-    clients, sizes = mapping(found).get("clients"), mapping(mapping(found).get("client_size"))
+    parts = mapping(found)
+    clients, sizes = parts.get("clients"), mapping(parts.get("client_size"))
     return (
-        all(isinstance(found[name], int) for name in numbers if name in found)
-        and all(isinstance(size, (int, float)) for size in sizes.values())
-        and isinstance(mapping(found).get("class_names", []), list)
+        all(isinstance(parts.get(name), int) for name in numbers)
+        and all(isinstance(sizes.get(name), (int, float)) for name in ("min", "median", "max"))
+        and isinstance(parts.get("class_names", []), list)
         and isinstance(clients, list)
         and all(map(_is_client, clients))
     )

@@ -160,6 +160,7 @@ def test_other_data_are_evaluated_with_a_warning(run_of, caplog):
 def test_nothing_is_written_through_links(run_of, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(run_of("ditto"), run)
+    shutil.rmtree(run / "evaluation", ignore_errors=True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "metrics.json").write_text("mine")
     (run / "evaluation").symlink_to(tmp_path / "mine")
