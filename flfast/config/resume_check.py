@@ -10,11 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.checkpoints.compatibility import check_same_experiment
 from flfast.checkpoints.folders import find_checkpoints
 from flfast.config.errors import ConfigError
-from flfast.results.outcome import Result, holds_run, outcome, read_result
-
-_OF_THE_COMMAND = ("resume", "overwrite")
-"""Keys that say what happens to the folder, not what the run is."""
-
+from flfast.results.outcome import OF_THE_COMMAND, Result, holds_run, outcome, read_result
 
 def plain_config(config: DictConfig) -> dict[str, Any]:
     """The config as JSON has it: keys are text, tuples are lists."""
@@ -125,6 +121,6 @@ def _taken(folder: Path, setting: str, going_on: str) -> str:
 
 def _same(before: Any, now: dict[str, Any]) -> bool:
     def rest(config: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in config.items() if key not in _OF_THE_COMMAND}
+        return {key: value for key, value in config.items() if key not in OF_THE_COMMAND}
 
     return isinstance(before, dict) and rest(before) == rest(now)

@@ -20,6 +20,9 @@ LOCK = ".lock"
 FAILED_MARK = Path(".hydra", "failed")
 """File in which flfast 0.1.0 left the error of a sweep's job."""
 
+OF_THE_COMMAND = ("resume", "overwrite")
+"""Keys that say what a command does to the folder, not what the run is."""
+
 _TRACES = (
     *("metrics.csv", "clients.csv", "events.csv"),
     *("checkpoints/round-*", "model.pt", "shared.pt", "personal/*.pt"),

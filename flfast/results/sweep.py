@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flfast.results.history import Row, clock, last_value, number, series, total, uploaded
-from flfast.results.outcome import Outcome
+from flfast.results.outcome import OF_THE_COMMAND, Outcome
 from flfast.results.runs import read_run
 
 METRICS = (
@@ -74,7 +74,8 @@ def _read_job(folder: Path) -> Job | None:
 
 def varying_keys(jobs: Sequence[Job]) -> list[str]:
     """Keys of overrides in which jobs differ, in order of first appearance."""
-    keys = dict.fromkeys(key for job in jobs for key in job.overrides)
+    names = dict.fromkeys(key for job in jobs for key in job.overrides)
+    keys = [key for key in names if key not in OF_THE_COMMAND]
     return [key for key in keys if len({job.overrides.get(key) for job in jobs}) > 1]
 
 

@@ -115,14 +115,25 @@ def test_a_sweep_says_which_models_its_results_are_of(flfast_run, capsys):
     assert "optimized" in capsys.readouterr().out
 
 
-def test_a_run_that_begins_again_leaves_no_models_of_an_earlier_end(make_data, make_federation):
-    federation = federation_of(make_data, make_federation, "ditto", model(), rounds=1)
-    federation.callbacks = [FinalWeights(max_personal=3, model=None)]
-    folder = federation.run_dir
-    earlier = [folder / name for name in ("model.pt", "model.safetensors", "personal/7.pt")]
-    (folder / "personal").mkdir()
-    for path in (*earlier, folder / "metrics.csv"):
-        path.touch()
-    federation.callbacks[0].on_run_start(federation)
-    assert [path.exists() for path in earlier] == [False] * 3
-    assert (folder / "metrics.csv").exists()
+def test_no_rank_loses_the_models_of_another(flfast_run):
+    """A finished run that begins its end again, on two ranks: nothing else is in step with it."""
+    words = (
+        *(
+            "experiment=quick",
+            "algorithm=fedamp",
+            "model.hidden=[8]",
+            "rounds=1",
+            "callbacks=none",
+        ),
+        *("strategy=ddp", "trainer.devices=2", "checkpoint.every=1"),
+        "+callbacks.weights={_target_: flfast.callbacks.final_weights.FinalWeights,"
+        " max_personal: 20, model: null}",
+    )
+    folder = flfast_run(*words)
+    models = {path.name: path.read_bytes() for path in (folder / "personal").iterdir()}
+    assert len(models) == 10
+    for more in ("rounds=1", "eval_every=2", "rounds=2"):  # unchanged, its end again, a round
+        flfast_run(*words, "resume=auto", more)
+        found = {path.name: path.read_bytes() for path in (folder / "personal").iterdir()}
+        assert found.keys() == models.keys()
+        assert (found == models) is (more != "rounds=2")

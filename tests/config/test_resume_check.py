@@ -6,15 +6,18 @@ import sys
 import warnings
 
 import pytest
+import yaml
 from pages import page
 from processes import Command
 from tables import timeless
 
 import flfast
-from flfast import train
+from flfast import evaluate, export, train
 from flfast.config import folder_lock
 from flfast.config.folder_lock import FolderLock
+from flfast.report import __main__ as report
 from flfast.results.outcome import outcome
+from flfast.watch import __main__ as watch
 
 TINY = (
     *("data=synthetic", "data.num_examples=200", "data.num_test=50", "partition=iid", "rounds=2"),
@@ -86,6 +89,12 @@ def digests(folder):
     }
 
 
+def files(folder):
+    """Names of all files, but for those of checkpoints, which need not be written."""
+    found = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return {name for name in found if not name.startswith("checkpoints/")}
+
+
 def by_command(words, folder):
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setattr(sys, "argv", ["flfast", *words, f"hydra.run.dir={folder}"])
@@ -131,12 +140,12 @@ class Folders:
         return place / "0"
 
     def uninterrupted(self, *words):
-        """Rows of a run of these words in a folder of its own."""
+        """Folder of a run with these words that nothing stopped."""
         if words not in self._runs:
             folder = self.root / f"kept-{len(self._runs)}"
             self._make(words, folder)
             self._runs[words] = folder
-        return timeless(self._runs[words])
+        return self._runs[words]
 
     def _make(self, words, folder):
         if "kill" in str(words):
@@ -204,12 +213,12 @@ def test_a_command_does_what_the_table_says(folders, lock, state, command):
     by_command(words, folder)
     assert outcome(folder) == "finished"
     settings = [word for word in COMMANDS[command] if word.startswith(("seed", "rounds"))]
-    assert timeless(folder) == folders.uninterrupted(*settings)
-    assert own.exists()
-    if does == "begins":
-        assert "resuming after round" not in (folder / "train.log").read_text()
-    else:
-        assert "resuming after round" in (folder / "train.log").read_text()
+    fresh = folders.uninterrupted(*settings)
+    assert timeless(folder) == timeless(fresh)
+    assert files(folder) == files(fresh) | {"notes.txt"}
+    assert set(settings) <= set(yaml.safe_load((folder / ".hydra/overrides.yaml").read_text()))
+    goes_on = "resuming after round" in (folder / "train.log").read_text()
+    assert goes_on is (does == "goes on")
 
 
 REFUSED_LATE = {
@@ -251,3 +260,35 @@ def test_what_is_finished_is_so_for_every_door(folders):
     for way in DOORS.values():
         way((*TINY, "resume=auto"), folders.root / "sweep" / "0")
         assert digests(folders.root / "sweep" / "0") == before
+
+
+READERS = {
+    evaluate: ("evaluation/",),
+    export: ("model.pt2",),
+    report: ("report.html",),
+    watch: (),
+}
+"""What a command that reads a run adds to its folder, or replaces there."""
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("command", READERS, ids=lambda command: command.__name__)
+def test_who_reads_a_run_leaves_it_alone(folders, lock, monkeypatch, state, command):
+    folder = folders.put(state)
+    lock(state, folder)
+    before, code = digests(folder.parent), 0
+    words = [f"run={folder}"] if command in (evaluate, export) else [str(folder)]
+    words += ["format=torch"] * (command is export) + ["--once"] * (command is watch)
+    monkeypatch.setattr(sys, "argv", ["flfast", *words])
+    try:
+        command.main()
+    except SystemExit as stop:
+        code = stop.code
+    after = digests(folder.parent)
+    own = tuple(f"0/{name}" for name in READERS[command])
+    changed = {name for name in before | after if before.get(name) != after.get(name)}
+    assert all(f"{name}/".startswith(own) or name.startswith(own) for name in changed)
+    if state.startswith("finished"):
+        assert not code
+    if code:
+        assert changed == set()
