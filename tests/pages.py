@@ -7,6 +7,12 @@ from pathlib import Path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 ROOT = Path(__file__).parents[1]
+PAGES = (
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")),
+)
+"""Every page of the documentation."""
+
 _BLOCK = re.compile(r"^```(\w*)(?: ([\w./]+))?\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"(python3?|srun|torchrun) ")
 
