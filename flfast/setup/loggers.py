@@ -9,18 +9,42 @@ from lightning.pytorch.loggers.wandb import WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.checkpoints.folders import Checkpoint
+from flfast.config.errors import ConfigError
+from flfast.messages import first_line
 
 _LOGGER_IDS = {"WandbLogger": "id", "MLFlowLogger": "run_id"}
+_WITHOUT_ACCOUNT = {"wandb": "logger.wandb.offline=true"}
+"""Settings that make a logger work without a server, by its name."""
 
 
 def build_loggers(config: DictConfig, checkpoint: Checkpoint | None) -> list[Logger]:
-    """The configured loggers; those of a resumed run continue its records."""
+    """The configured loggers; those of a resumed run continue its records.
+
+    Raises:
+        ConfigError: if one of them cannot open its record, such as without a key of W&B.
+    """
     nodes, continued = _logger_nodes(config, checkpoint)
-    loggers = {name: logger for name, logger in instantiate(nodes).items() if logger}
-    for name, logger in loggers.items():
-        if name not in continued:  # MLflow refuses settings that differ, such as more rounds
+    return [
+        _open_logger(name, node, config, new=name not in continued)
+        for name, node in nodes.items()
+        if node
+    ]
+
+
+def _open_logger(name: str, node: Any, config: DictConfig, *, new: bool) -> Logger:
+    """A logger that has opened its record, before training starts."""
+    try:
+        logger: Logger = instantiate(node)
+        if new:  # MLflow refuses settings that differ, such as more rounds
             logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
-    return list(loggers.values())
+        elif name in _WITHOUT_ACCOUNT:
+            _ = logger.experiment
+    except Exception as error:
+        instead = _WITHOUT_ACCOUNT.get(name)
+        hint = f"; without an account: {instead}" if instead else ""
+        what = type(error).__name__
+        raise ConfigError(f"logger={name}: {what}: {first_line(error)}{hint}") from error
+    return logger
 
 
 def _logger_nodes(config: DictConfig, checkpoint: Checkpoint | None) -> tuple[Any, set[str]]:
