@@ -26,8 +26,8 @@ def evaluation_hint(rows: Sequence[Mapping[str, Any]]) -> str:
     if not _is_long(*now) or _is_long(*before):
         return ""
     return (
-        f"evaluation has taken {now[1]:.3g} s, training {now[0]:.3g} s; eval_every=10 evaluates less "
-        f"often, eval_examples=0.1 on fewer examples"
+        f"evaluation has taken {now[1]:.3g} s, training {now[0]:.3g} s; eval_every=10 evaluates "
+        f"less often, eval_examples=0.1 on fewer examples"
     )
 
 
