@@ -34,7 +34,7 @@ def build_loggers(config: DictConfig, checkpoint: Checkpoint | None) -> list[Log
 def _open_logger(name: str, node: Any, config: DictConfig, *, new: bool) -> Logger:
     """A logger that has opened its record, before training starts."""
     try:
-        logger: Logger = instantiate(node)
+        logger: Any = instantiate(node)
         if new:  # MLflow refuses settings that differ, such as more rounds
             logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
         elif name in _WITHOUT_ACCOUNT:
