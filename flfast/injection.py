@@ -30,6 +30,16 @@ def asks_for(fn: Callable[..., Any], name: str) -> bool:
     return name in inspect.signature(fn).parameters
 
 
+def forwards_any(fn: Callable[..., Any]) -> bool:
+    """Whether a function takes `**kwargs`, of which its signature does not say what they may be.
+
+    >>> forwards_any(lambda **kwargs: kwargs), forwards_any(lambda x: x)
+    (True, False)
+    """
+    kinds = (parameter.kind for parameter in inspect.signature(fn).parameters.values())
+    return inspect.Parameter.VAR_KEYWORD in kinds
+
+
 def bound(fn: Callable[..., T], **offers: Any) -> Callable[..., T]:
     """`fn` with those offers that are parameters of it, for a function that is called often.
 

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flfast.checkpoints.signals import StoppedError
 from flfast.config.check import check
-from flfast.config.command_line import check_overrides
+from flfast.config.command_line import check_overrides, implied
 from flfast.config.composition import CONF, VERSION_BASE
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
@@ -77,6 +77,7 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         check_overrides(sys.argv[1:], conf=CONF)
+        sys.argv += implied(sys.argv[1:])
         _run()
     except Exception as error:
         expected = isinstance(

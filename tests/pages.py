@@ -7,7 +7,14 @@ from pathlib import Path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 ROOT = Path(__file__).parents[1]
+PAGES = (
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")),
+)
+"""Every page of the documentation."""
+
 _BLOCK = re.compile(r"^```(\w*)(?: ([\w./]+))?\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+_NEEDS = re.compile(r"^<!-- needs: [^>\n]+ -->\n```.*?^```$", flags=re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"(python3?|srun|torchrun) ")
 
 
@@ -23,6 +30,11 @@ def programs(text):
 def named_files(text):
     """Blocks that name their file, by it."""
     return {path: code for _, path, code in _BLOCK.findall(text) if path}
+
+
+def runnable(text):
+    """The page without the blocks of which a comment above says what they need."""
+    return _NEEDS.sub("", text)
 
 
 def commands(text):

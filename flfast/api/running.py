@@ -18,7 +18,7 @@ from flfast.api.result import Run
 from flfast.checkpoints.signals import StoppedError
 from flfast.config import composition
 from flfast.config.check import check
-from flfast.config.command_line import check_overrides
+from flfast.config.command_line import check_overrides, implied
 from flfast.config.composition import CONF, without_hydra
 from flfast.config.errors import ConfigError, RunStopped
 from flfast.config.explain import message
@@ -168,7 +168,7 @@ def _composed(overrides: Sequence[str]) -> DictConfig:
 
     try:
         check_overrides(overrides, conf=CONF)
-        composed = composition.compose(overrides)
+        composed = composition.compose([*overrides, *implied(overrides)])
     except Exception as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise

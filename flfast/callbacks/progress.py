@@ -1,9 +1,10 @@
-"""Progress bars of rounds and clients, with the clock of virtual time."""
+"""Progress bars of rounds and clients, with the clock of virtual time; or lines in the log."""
 
 from __future__ import annotations
 
 import logging
 import math
+import multiprocessing
 import sys
 from importlib.util import find_spec
 from time import perf_counter
@@ -13,6 +14,7 @@ import rich
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 from rich import progress
+from rich.console import Console
 from rich.filesize import decimal
 
 from flfast.options import Positive
@@ -25,11 +27,17 @@ if TYPE_CHECKING:
     from flfast.federation.samplers.cohort import Cohort
     from flfast.plan import RoundPlan
 
+log = logging.getLogger(__name__)
+
+_LINE_S = 30.0
+"""Fewest seconds between two lines in the log."""
+
 
 class RoundProgress(Callback):
     """Shows progress, the last loss and accuracy, and clients per second.
 
-    On a terminal, and in a notebook where ipywidgets is installed; otherwise nothing is shown.
+    Bars on a terminal, and in a notebook where ipywidgets is installed and the run has one
+    process. Elsewhere the log gets a line after a round, at most every 30 s.
 
     Memory and GPU utilisation are those that `Monitor` measures.
     Where clients have virtual time, it also shows the clock, the mean staleness of the last
@@ -48,12 +56,16 @@ class RoundProgress(Callback):
         self._num_clients = 0
         self._round_start, self._rate = 0.0, ""
         self._latest: dict[str, Any] = {}
+        self._start = self._line = 0.0
+        self._first_round = 0
 
     @rank_zero_only
     def on_run_start(self, federation: Federation) -> None:
         """Open the bars, if the console can show them."""
+        self._start = self._line = perf_counter()
+        self._first_round = len(federation.history) - 1
         console = rich.get_console()
-        if not (console.is_terminal or (console.is_jupyter and find_spec("ipywidgets"))):
+        if not (console.is_terminal or _has_widgets(console)):
             return
         self.close()
         self._bars = progress.Progress(
@@ -105,13 +117,24 @@ class RoundProgress(Callback):
     def on_round_end(
         self, federation: Federation, row: dict[str, Any], clients: dict[int, dict[str, Any]]
     ) -> None:
-        """Advance the bar of rounds."""
-        if self._bars:
-            self._latest.update(row)
+        """Advance the bar of rounds, or write a line."""
+        self._latest.update(row)
+        if not self._bars:
+            self._write_line(int(row["round"]), federation.rounds)
+        else:
             note = _scores(self._latest)
             self._bars.update(self._rounds, completed=int(row["round"]), note=note)
             note = _joined(self._rate, _clock(self._latest))
             self._bars.update(self._clients, note=note)
+
+    def _write_line(self, round_idx: int, rounds: int) -> None:
+        now, done = perf_counter(), round_idx - max(0, self._first_round)
+        if done < 1 or round_idx == rounds or now - self._line < _LINE_S:
+            return
+        self._line = now
+        left = readable((now - self._start) / done * (rounds - round_idx))
+        scores = _joined(_scores(self._latest), _clock(self._latest))
+        log.info("round %d of %d: %s, about %s left", round_idx, rounds, scores, left)
 
     def on_run_end(self, federation: Federation) -> None:
         """Leave the finished bars on the screen."""
@@ -129,6 +152,16 @@ class RoundProgress(Callback):
             handler.setStream(stream)
         self._bars.stop()
         self._bars, self._redirected = None, []
+
+
+def _has_widgets(console: Console) -> bool:
+    """Whether this process can show bars in a notebook.
+
+    A rank that a notebook has forked cannot: each of its messages takes a connection of its own to
+    the kernel, so they arrive in any order, and a widget is told to end before it has begun.
+    """
+    alone = multiprocessing.parent_process() is None
+    return console.is_jupyter and alone and find_spec("ipywidgets") is not None
 
 
 def _console_handlers() -> list[logging.StreamHandler]:

@@ -21,6 +21,7 @@ OPERATIONAL = frozenset(
         "data.root",
         "engine",
         "eval_every",
+        "eval_examples",
         "experiment",
         "hydra",
         "loader",
@@ -58,7 +59,7 @@ def fixed_settings(config: Config) -> Config:
     for number, phase in enumerate(_fixed_phases(_sorted_phases(config))):
         settings[f"schedule.phases.{number}"] = phase
     if config["schedule"]["adapt"]:  # its patience counts evaluations
-        settings["eval_every"] = config["eval_every"]
+        settings |= {key: config[key] for key in ("eval_every", "eval_examples")}
     if config["bn"] == "recalibrate":  # measures statistics in batches of this size
         settings["loader.eval_batch_size"] = config["loader"]["eval_batch_size"]
     return settings

@@ -21,6 +21,9 @@ from omegaconf.grammar_parser import parse
 from flfast.config.errors import ConfigError
 from flfast.messages import first_line
 
+_EITHER = ("local_epochs", "local_steps")
+"""Keys of which exactly one is set."""
+
 _MORE_CONFIG = ("--config-dir", "-cd", "hydra.searchpath")
 """Arguments that add folders with config groups."""
 
@@ -44,6 +47,21 @@ def check_overrides(arguments: Sequence[str], *, conf: str) -> None:
     ]
     if problems:
         raise ConfigError("\n".join(problems))
+
+
+def implied(words: Sequence[str]) -> list[str]:
+    """Overrides that follow from others: setting `local_steps` unsets `local_epochs`, and back.
+
+    Who sets both gets the message about them. A key that is set to null implies nothing.
+
+    >>> implied(["rounds=3", "local_steps=5"]), implied(["local_steps=5", "local_epochs=null"])
+    (['local_epochs=null'], [])
+    """
+    given = dict(word.lstrip("+").partition("=")[::2] for word in words if "=" in word)
+    named = [key for key in _EITHER if key in given]
+    if len(named) != 1 or given[named[0]] == "null":
+        return []
+    return [f"{key}=null" for key in _EITHER if key not in named]
 
 
 def _problems(text: str, conf: Path, *, more_config: bool) -> Iterator[str]:

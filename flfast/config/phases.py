@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.check import check
+from flfast.config.command_line import implied
 from flfast.config.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ def compose_phases(
         if not 1 <= start <= config.rounds:
             continue  # the run is too short for this phase
         try:
-            composed = compose(list(phase.overrides))
+            composed = compose([*phase.overrides, *implied(phase.overrides)])
             check(composed)
         except (ValueError, TypeError, AssertionError) as error:  # Hydra's internal errors, too
             raise ConfigError(f"{key}: {error}") from None

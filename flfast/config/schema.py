@@ -6,7 +6,16 @@ from annotated_types import Le
 from pydantic import BaseModel, ConfigDict, Field
 
 from flfast.config.rules import OPTIMIZED, SELECTING
-from flfast.options import BatchSize, Count, NonNegative, NonNegativeInt, Portion, Positive, Seed
+from flfast.options import (
+    BatchSize,
+    Count,
+    NonNegative,
+    NonNegativeInt,
+    Portion,
+    Positive,
+    Seed,
+    Share,
+)
 from flfast.plan import LastBatch
 from flfast.tasks.names import TaskName
 
@@ -158,6 +167,7 @@ class Settings(_Strict):
     upload_clip_norm: Positive | None
     client_states: Literal["auto", "ram", "disk"]
     eval_every: Count
+    eval_examples: Share
     finetune_epochs: NonNegativeInt
     optimized_metric: Literal[_OPTIMIZED]  # type: ignore[valid-type]
     checkpoint: CheckpointSettings

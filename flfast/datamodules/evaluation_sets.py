@@ -12,7 +12,7 @@ from flfast.datamodules.batches import WHOLE, Batch, EvalLoader, RankShare, num_
 from flfast.datamodules.client_data import transform_batch
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.splits import ClientIndices
-from flfast.randomness import generator
+from flfast.randomness import generator, uniforms
 
 OWN = {"personal", "personal_val", "personal_train", "finetuned", "new_finetuned"}
 """Sets that each client predicts with its own model."""
@@ -78,6 +78,7 @@ class EvaluationDataModule(EvaluationPart):
         share: this rank's share of the pass.
         shard_batches: divide every batch over the ranks, so that all have equally many batches.
             Otherwise the examples of the pass are divided.
+        portion: share of the examples of each group that are predicted; at least one.
 
     Attributes:
         personal: whether each client's examples are predicted with its own model.
@@ -95,9 +96,11 @@ class EvaluationDataModule(EvaluationPart):
         limit: float | int = 1.0,
         share: RankShare = WHOLE,
         shard_batches: bool = False,
+        portion: float = 1.0,
     ) -> None:
         self.personal, self.shard_batches = not OWN.isdisjoint(names), shard_batches
-        members = {name: found for name in names if len((found := _members(data, name))[0])}
+        found = {name: _drawn(*_members(data, name), portion, data.seed) for name in names}
+        members = {name: part for name, part in found.items() if len(part[0])}
         none = np.zeros(0, np.int64)
         indices = np.concatenate([found[0] for found in members.values()] or [none])
         owner = np.concatenate([found[1] for found in members.values()] or [none])
@@ -178,6 +181,20 @@ def _split_sets(
         kept = own < num
         num_groups = 1 if name in {"global", ATTACK} else num_clients
         yield name, EvaluationSet(own[kept], groups[kept], num_groups)
+
+
+def _drawn(
+    indices: np.ndarray, groups: np.ndarray, portion: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The share of each group's examples that are evaluated, rounded up, in the given order."""
+    if portion == 1.0:
+        return indices, groups
+    # An example has the same number in all sets, so that sets which overlap draw the same ones.
+    order = np.lexsort((uniforms(seed, "evaluated examples", indices), groups))
+    sizes = np.bincount(groups)
+    place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    kept = np.sort(order[place < np.ceil(portion * np.repeat(sizes, sizes))])
+    return indices[kept], groups[kept]
 
 
 def _members(data: FederatedDataModule, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -241,13 +241,21 @@ class Engine:
         gathered = [report for part in gather(self.site.world, reports) for report in part]
         return sorted(gathered, key=lambda report: place[report.client_id])
 
-    def evaluate(self, server: Tree, plan: RoundPlan) -> dict[str, GroupMetrics]:
+    def evaluate(
+        self, server: Tree, plan: RoundPlan, *, portion: float = 1.0
+    ) -> dict[str, GroupMetrics]:
         """Metrics by evaluation set: see `results/columns.py` for their names.
 
         Every example is predicted once; each rank predicts a part of them. Collective.
+
+        Args:
+            server: server state.
+            plan: of the round.
+            portion: share of the examples of each client and of the central test set, in (0, 1].
         """
         plan = for_evaluation(plan)
-        return self._evaluation(server, plan, together=self.site.divides_batches(plan))
+        together = self.site.divides_batches(plan)
+        return self._evaluation(server, plan, together=together, portion=portion)
 
     def predict(
         self, server: Tree, plan: RoundPlan, passes: Sequence[tuple[str, ...]]

@@ -71,7 +71,7 @@ class Evaluation:
         self.sets = {name for evaluation in unlimited for name in evaluation.sets}
 
     def __call__(
-        self, server: Tree, plan: RoundPlan, *, together: bool
+        self, server: Tree, plan: RoundPlan, *, together: bool, portion: float = 1.0
     ) -> dict[str, GroupMetrics]:
         """Metrics by set; collective.
 
@@ -79,14 +79,22 @@ class Evaluation:
             server: server state.
             plan: how to predict and fine-tune.
             together: whether every batch is divided over all ranks, as FSDP requires.
+            portion: share of each group's examples that are predicted.
         """
         results: dict[str, GroupMetrics] = {}
-        for data, predictions in self.predict(server, plan, self._passes, together=together):
+        found = self.predict(server, plan, self._passes, together=together, portion=portion)
+        for data, predictions in found:
             results.update(self._set_metrics(predictions, data))
         return results
 
     def predict(
-        self, server: Tree, plan: RoundPlan, passes: Sequence[tuple[str, ...]], *, together: bool
+        self,
+        server: Tree,
+        plan: RoundPlan,
+        passes: Sequence[tuple[str, ...]],
+        *,
+        together: bool,
+        portion: float = 1.0,
     ) -> Iterator[tuple[EvaluationDataModule, Statistics]]:
         """(sets, predictions) of every pass that has examples; collective.
 
@@ -95,10 +103,12 @@ class Evaluation:
             plan: how to predict and fine-tune.
             passes: names of the sets of each pass; see `EvaluationDataModule`.
             together: as of a call.
+            portion: as of a call.
         """
         trainer, module = self.trainers.trainer(plan), self.trainers.module(plan)
         for names in passes:
-            data = self._data(names, limit=trainer.test_limit, shard_batches=together)
+            limit = trainer.test_limit
+            data = self._data(names, limit=limit, shard_batches=together, portion=portion)
             if not data.sets:
                 continue
             module.predictions.reset()

@@ -22,6 +22,7 @@ from flfast.engines.recalibration import recalibrate_batchnorm
 from flfast.engines.reports import Trained
 from flfast.evaluation.metrics import GroupMetrics
 from flfast.federation.calls import Calls, DivergedError, NoUploadsError
+from flfast.federation.evaluation_hint import evaluation_hint
 from flfast.federation.hooks import Hooks
 from flfast.federation.message_sizes import message_bytes
 from flfast.federation.paces.pace import Pace, Setting
@@ -67,6 +68,7 @@ class Federation:
         initial: weights before round 1.
         rounds: number of rounds.
         eval_every: rounds between evaluations; the last round is always evaluated.
+        eval_examples: share of the examples that evaluations use.
         seed: the run's seed.
         recalibrate: measure BatchNorm statistics after every server step.
         stop: ends the run before its last round.
@@ -91,6 +93,7 @@ class Federation:
     rounds: int
     eval_every: int
     seed: int
+    eval_examples: float = 1.0
     recalibrate: bool = False
     stop: Stop = field(default_factory=never)
     devices: DeviceModel = ONE_SECOND
@@ -298,7 +301,7 @@ class Federation:
         start = time.perf_counter()
         results: dict[str, GroupMetrics] = {}
         if evaluate:
-            results = self.engine.evaluate(self.server, evaluate)
+            results = self.engine.evaluate(self.server, evaluate, portion=self.eval_examples)
         for name, metrics in results.items():
             row.update(evaluation_columns(name, metrics))
             for client_id, numbers in client_columns(name, metrics):
@@ -306,6 +309,8 @@ class Federation:
         if evaluate:
             row["time/eval_s"] = time.perf_counter() - start
         self.history.append(row)
+        if hint := evaluation_hint(self.history):
+            log.info("%s", hint)
         numbers = {name: value for name, value in row.items() if not isinstance(value, str)}
         for logger in self.loggers:
             # Lightning's loggers accept numbers only. RoundCSVLogger also writes text columns.

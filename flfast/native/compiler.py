@@ -58,6 +58,8 @@ def build() -> Path:
     command = _command(compiler)
     folder = cache_folder()
     target = folder / f"kernels-{_fingerprint(command)}.so"
+    if not target.exists():  # also said by processes that wait for another one's compiler
+        log.info("compiling C++ for this machine, which is done once and takes up to a minute")
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():

@@ -34,6 +34,8 @@ def clients(content: Content) -> Section | None:
     column = _column(list(rows.values()))
     if column is None:
         return None
+    shown = (_own_column(found, column) for found in rows.values() if found)
+    column_name = " or ".join(dict.fromkeys(shown))
     lines: list[Line] = []
     summary: list[list[str]] = []
     worst: list[DataTable] = []
@@ -47,12 +49,16 @@ def clients(content: Content) -> Section | None:
         ordered = np.sort(pooled)
         lines.append(Line(name, ordered.tolist(), _shares(ordered)))
         marks = [float(np.quantile(ordered, q)) for q in (0.0, 0.1, 0.5, 0.9, 1.0)]
-        summary.append([name, *(value(column, mark) for mark in marks), count(len(ordered))])
         first = setting.finished[0]
+        own = _own_column(rows[first.folder], column)
+        marked = (value(column, mark) for mark in marks)
+        summary.append([name, own, *marked, count(len(ordered))])
         if len(worst) < _MOST_TABLES:
             worst.append(_worst(name, first, rows[first.folder], column, alone=content.single))
     form, better = percent if is_accuracy(column) else axis, "left" if falls(column) else "right"
-    axes = Axes(column, "share of clients", form, percent, lambda y: f"{100 * y:.1f} % of clients")
+    axes = Axes(
+        column_name, "share of clients", form, percent, lambda y: f"{100 * y:.1f} % of clients"
+    )
     chart = line_chart(
         f"Clients up to {_METRICS[_metric(column)]}",
         lines,
@@ -60,9 +66,9 @@ def clients(content: Content) -> Section | None:
         note=f"A line further {better} is better; a steep line means equal clients.",
         steps=True,
     )
-    headings = ["setting", "lowest", "10 %", "median", "90 %", "highest", "clients"]
-    table = DataTable(f"{column} over clients, all seeds together", headings, summary)
-    intro = f"{column} of every client in the last round in which clients were evaluated."
+    headings = ["setting", "measured", "lowest", "10 %", "median", "90 %", "highest", "clients"]
+    table = DataTable(f"{column_name} over clients, all seeds together", headings, summary)
+    intro = f"{column_name} of every client in the last round in which clients were evaluated."
     return Section("Clients", intro, [chart] if chart else [], [table, *worst])
 
 

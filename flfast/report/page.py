@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from flfast.regular_file import replacing
-from flfast.report import client_sections, cost_sections, outcome_sections, setting_sections
+from flfast.report import (
+    class_section,
+    client_sections,
+    cost_sections,
+    outcome_sections,
+    resolution,
+    setting_sections,
+)
 from flfast.report.chart import Section
 from flfast.report.content import Content
 from flfast.report.verdict import verdict
@@ -37,7 +44,7 @@ def write_report(runs: Sequence[RunRecord], path: Path) -> None:
 
 def write_page(content: Content, path: Path) -> None:
     """Write a report of which the content is known already, as `write_report`."""
-    page = render(content)
+    page = render(content, path.parent)
     with replacing(path.parent) as place:
         (place / path.name).write_text(page, encoding="utf-8")
 
@@ -50,8 +57,8 @@ def report_or_warn(folders: Sequence[Path], path: Path) -> None:
         log.warning("%s was not written: %s: %s", path, type(error).__name__, error)
 
 
-def render(content: Content) -> str:
-    """The page as text."""
+def render(content: Content, folder: Path = Path()) -> str:
+    """The page as text; its links lead to run folders from `folder`."""
     # Jinja takes as long to import as a report to write; commands that write none go without.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -69,7 +76,8 @@ def render(content: Content) -> str:
         title=_title(content),
         verdict=verdict(content),
         chart=outcome_sections.result_chart(content),
-        sections=_sections(content),
+        sections=_sections(content, folder),
+        warning=resolution.warning(content),
         facts=_facts(content),
         # Both are files of this package.
         script=Markup(script),
@@ -82,19 +90,20 @@ def _read(name: str) -> str:
     return (_FILES / name).read_text(encoding="utf-8")
 
 
-def _sections(content: Content) -> list[Section]:
+def _sections(content: Content, folder: Path) -> list[Section]:
     found = [
         setting_sections.settings(content),
         outcome_sections.tests(content),
         outcome_sections.curves(content),
         cost_sections.targets(content),
         client_sections.clients(content),
+        class_section.classes(content),
         client_sections.partitions(content),
         setting_sections.plans(content),
         cost_sections.phases(content),
         cost_sections.lost_clients(content),
         cost_sections.virtual_time(content),
-        setting_sections.runs(content),
+        setting_sections.runs(content, folder),
         setting_sections.configs(content),
     ]
     return [section for section in found if section is not None]
@@ -112,6 +121,8 @@ def _facts(content: Content) -> dict[str, Any]:
     facts = {"Written": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"}
     if content.criterion:
         facts["Criterion"] = f"last {content.criterion.name} of each run"
+        if number := resolution.fact(content):
+            facts["Test examples"] = number
     if lost:
         facts["Not finished"] = f"{lost} of {len(content.runs)} runs"
     return facts

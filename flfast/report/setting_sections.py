@@ -1,10 +1,13 @@
 """Sections about settings: what differs, plans by round, runs, and whole configs."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
 
 import yaml
 
-from flfast.report.chart import Chart, DataTable, Section
+from flfast.report.chart import Chart, DataTable, Link, Section
 from flfast.report.content import Content
 from flfast.report.formats import axis, count, value
 from flfast.report.line_chart import Axes, Line, line_chart
@@ -94,8 +97,8 @@ def _spans(run: RunRecord, column: str) -> str:
     return ", ".join(f"from {round_idx}: {cell}" for round_idx, cell in spans)
 
 
-def runs(content: Content) -> Section:
-    """All runs and their folders."""
+def runs(content: Content, page_folder: Path) -> Section:
+    """All runs and their folders, as links from the folder of the page."""
     rows = []
     names = {
         run.folder: name
@@ -110,7 +113,7 @@ def runs(content: Content) -> Section:
         spent = total(run.history, "time/train_s", "time/eval_s")
         rows.append(
             [
-                str(run.folder),
+                _link(run.folder, page_folder),
                 names.get(run.folder, "left out"),
                 run.seed,
                 f"{last} of {planned}",
@@ -122,6 +125,12 @@ def runs(content: Content) -> Section:
     result = content.criterion.name if content.criterion else "result"
     headings = ["folder", "setting", "seed", "rounds", result, "time", "outcome"]
     return Section("Runs", "", tables=[DataTable("Runs", headings, rows)])
+
+
+def _link(folder: Path, page_folder: Path) -> Link:
+    # A name such as `javascript:x` must stay a path: it begins with a dot.
+    path = os.path.relpath(folder.resolve(), page_folder.resolve())
+    return Link(str(folder), quote(f"./{path}/"))
 
 
 def configs(content: Content) -> Section:

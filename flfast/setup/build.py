@@ -28,7 +28,7 @@ from flfast.datamodules.fetching import Loading
 from flfast.datamodules.splits import Split
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
-from flfast.injection import bound, call_with
+from flfast.injection import asks_for, bound, call_with, forwards_any
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
 from flfast.randomness import seed_torch
 from flfast.setup.model_offers import model_offers
@@ -94,6 +94,7 @@ def build_model(config: DictConfig, data: FederatedDataModule, own: Own = NOTHIN
     with named("model", config.model["_target_"]):
         given = own.take(config, "model")
         made = instantiate(config.model, _convert_="all") if given is None else deepcopy(given)
+        builder = made
         if not isinstance(made, nn.Module):
             made = call_with(made, **model_offers(made, data.examples))
     where = f"model={config.model['_target_']}"
@@ -112,10 +113,23 @@ def build_model(config: DictConfig, data: FederatedDataModule, own: Own = NOTHIN
         raise ConfigError(
             f"{where}: forward{place(type(made).forward)} gives {found} for {len(inputs)} "
             f"examples; it must give {name} {['B', *wanted[1:]]}".replace("'", "")
+            + _how_to_set(builder, num_classes)
         )
     if not any(p.requires_grad for p in made.parameters()):
         raise ConfigError(f"{where}: has no parameters to train")
     return made.train()
+
+
+def _how_to_set(builder: Any, num_classes: int) -> str:
+    """What gives a builder the number of classes that it hides in its `**kwargs`."""
+    if isinstance(builder, nn.Module) or asks_for(builder, "num_classes"):
+        return ""
+    if not forwards_any(builder):
+        return ""
+    return (
+        f"; its **kwargs get nothing by themselves: set +model.num_classes={num_classes}, or in "
+        f"Python model=partial(BUILDER, num_classes={num_classes})"
+    )
 
 
 def build_optimizer(

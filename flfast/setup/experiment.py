@@ -226,6 +226,7 @@ def build_federation(
         initial=components.initial,
         rounds=_num_rounds(config, components.privacy),
         eval_every=config.eval_every,
+        eval_examples=config.eval_examples,
         seed=config.seed,
         recalibrate=config.bn == "recalibrate",
         stop=instantiate(config.stop),

@@ -9,8 +9,12 @@ from lightning.pytorch.loggers.wandb import WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.checkpoints.folders import Checkpoint
+from flfast.config.errors import ConfigError
+from flfast.messages import first_line
 
 _LOGGER_IDS = {"WandbLogger": "id", "MLFlowLogger": "run_id"}
+_WITHOUT_ACCOUNT = {"wandb": "logger.wandb.offline=true"}
+"""Settings that make a logger work without a server, by its name."""
 
 
 def build_loggers(config: DictConfig, checkpoint: Checkpoint | None) -> list[Logger]:
@@ -22,13 +26,25 @@ def build_loggers(config: DictConfig, checkpoint: Checkpoint | None) -> list[Log
 def log_settings(
     loggers: Iterable[Logger], config: DictConfig, checkpoint: Checkpoint | None
 ) -> None:
-    """Write the config into the records of loggers, as `build_loggers` returned them."""
+    """Open the records of loggers, as `build_loggers` returned them, and write the config there.
+
+    Raises:
+        ConfigError: if one of them cannot open its record, such as without a key of W&B.
+    """
     nodes, continued = _logger_nodes(config, checkpoint)
     names = [name for name, node in nodes.items() if node]
     settings: Any = OmegaConf.to_container(config, resolve=True)
     for name, logger in zip(names, loggers, strict=True):
-        if name not in continued:  # MLflow refuses settings that differ, such as more rounds
-            logger.log_hyperparams(settings)
+        try:
+            if name not in continued:  # MLflow refuses settings that differ, such as more rounds
+                logger.log_hyperparams(settings)
+            elif name in _WITHOUT_ACCOUNT:
+                _ = logger.experiment
+        except Exception as error:
+            instead = _WITHOUT_ACCOUNT.get(name)
+            hint = f"; without an account: {instead}" if instead else ""
+            what = type(error).__name__
+            raise ConfigError(f"logger={name}: {what}: {first_line(error)}{hint}") from error
 
 
 def _logger_nodes(config: DictConfig, checkpoint: Checkpoint | None) -> tuple[Any, set[str]]:

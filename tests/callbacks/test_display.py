@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Callback
 
 from flfast.callbacks.progress import RoundProgress
 from flfast.callbacks.summary import FinalTable
+from flfast.results.durations import readable
 
 CONF = Path(__file__).parents[2] / "conf"
 FILES = {"clients_table", "events_table", "partition_report", "devices_figure", "curves"} | {
@@ -89,27 +90,45 @@ def test_progress_of_a_resumed_run_starts_where_it_stopped(federation, history, 
     assert "2/4" in screen.getvalue()
 
 
-def test_progress_is_silent_without_a_terminal(federation, history, capsys):
+@pytest.mark.parametrize(
+    ("seconds", "rounds"), [(1.0, []), (12.0, [3, 6]), (31.0, [1, 2, 3, 4, 5, 6]), (0.0, [])]
+)
+def test_without_a_terminal_a_line_per_round_or_per_30_s(  # whichever is less frequent
+    federation, history, caplog, monkeypatch, seconds, rounds
+):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("flfast.callbacks.progress.perf_counter", lambda: clock.now)
     run = federation()
-    run.history, run.rounds = [], 4
+    run.history, run.rounds = [], 7
     progress = RoundProgress(refresh_per_second=4)
-    play(progress, run, history(rounds=4))
+    progress.on_run_start(run)
+    with caplog.at_level("INFO"):
+        for row in history(rounds=7):
+            clock.now += seconds * (row["round"] > 0)
+            run.history.append(row)
+            progress.on_round_end(run, row, {})
     progress.on_run_end(run)
-    captured = capsys.readouterr()
-    assert captured.out + captured.err == ""
+    lines = caplog.messages
+    assert [int(line.split()[1]) for line in lines] == rounds
+    assert all(line.startswith("round ") and "accuracy" in line for line in lines)
+    assert not lines or f"about {readable(seconds * (7 - rounds[0]))} left" in lines[0]
 
 
-@pytest.mark.parametrize("has_widgets", [True, False])
-def test_progress_in_a_notebook_needs_its_widgets(federation, screen, monkeypatch, has_widgets):
-    """Without them, rich would warn at every refresh."""
+@pytest.mark.parametrize(("has_widgets", "is_rank"), [(True, False), (False, False), (True, True)])
+def test_progress_in_a_notebook_needs_its_widgets(
+    federation, screen, monkeypatch, has_widgets, is_rank
+):
+    """Without them, rich would warn at every refresh; those of a forked rank come in any order."""
     monkeypatch.setattr("flfast.callbacks.progress.find_spec", lambda name: has_widgets or None)
+    parent = object() if is_rank else None
+    monkeypatch.setattr("flfast.callbacks.progress.multiprocessing.parent_process", lambda: parent)
     rich.reconfigure(file=screen, force_terminal=False)
     rich.get_console().is_jupyter = True
     monkeypatch.setattr("rich.progress.Progress.start", lambda bars: None)
     monkeypatch.setattr("rich.progress.Progress.stop", lambda bars: None)
     progress = RoundProgress(refresh_per_second=4)
     progress.on_run_start(federation())
-    assert (progress._bars is not None) is has_widgets
+    assert (progress._bars is not None) is (has_widgets and not is_rank)
     progress.close()
 
 

@@ -3,6 +3,10 @@
 import pytest
 from tables import rows
 
+from flfast.config.command_line import implied
+from flfast.config.composition import compose
+from flfast.config.job import HydraJob
+from flfast.config.phases import compose_phases
 from flfast.federation.schedules.piecewise import scale_lr
 
 QUICK = ("local_epochs=1", "sampler.fraction=0.3", "callbacks=none")
@@ -82,3 +86,21 @@ def test_the_learning_rate_grows_with_the_batch():
     assert scale_lr(0.1, rule="sqrt", batch_size=40, base_batch_size=10) == pytest.approx(0.2)
     assert scale_lr(0.1, rule="none", batch_size=40, base_batch_size=10) == 0.1
     assert scale_lr(0.1, rule="linear", batch_size=-1, base_batch_size=10) == 0.1
+
+
+@pytest.mark.parametrize(
+    ("words", "phase", "found"),
+    [
+        ((), "local_steps=3", [(5, None), (None, 3)]),
+        (("local_steps=3",), "local_epochs=2", [(None, 3), (2, None)]),
+        (("local_steps=3",), "local_steps=4", [(None, 3), (None, 4)]),
+        (("++local_steps=3",), "batch_size=5", [(None, 3), (None, 3)]),
+        (("experiment=ifca_rotated_mnist", "local_epochs=1"), "batch_size=5", [(1, None)] * 2),
+    ],
+)
+def test_epochs_or_steps_unset_each_other_wherever_they_are_set(words, phase, found):
+    composed = compose([*words, *implied(words), "rounds=9", phases((2, phase))])
+    composed.hydra.runtime.output_dir = "run"
+    job = HydraJob.of(composed)
+    made = compose_phases(job.compose(()), job.compose)
+    assert [(p.config.local_epochs, p.config.local_steps) for p in made] == found

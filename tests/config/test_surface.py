@@ -13,7 +13,8 @@ from flfast.train import CONF
 SURFACE = """
 adapter aggregation algorithm attack batch_size bn callbacks checkpoint.every checkpoint.keep_best
 audit compression privacy secure
-checkpoint.keep_last client_states data devices engine eval_every faults finetune_epochs
+checkpoint.keep_last client_states data devices engine eval_every eval_examples faults
+finetune_epochs
 init_from loader.eval_batch_size loader.num_workers loader.persistent_workers loader.pin_memory
 local_epochs local_optimizer_state local_steps logger lr_schedule.scheduler
 lr_schedule.warmup_rounds last_batch micro_batch mode model optimized_metric optimizer.lr

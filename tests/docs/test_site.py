@@ -5,18 +5,14 @@ from pathlib import PurePosixPath
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
-from pages import ROOT, first_job, trainings
+from pages import PAGES, ROOT, first_job, trainings
 
 import flfast
 from docs import reference
 
-PAGES = reference.pages()
+REFERENCE = reference.pages()
 CONF = ROOT / "conf"
 FILES = sorted(path.relative_to(CONF).as_posix() for path in CONF.rglob("*.yaml"))
-OF_REPOSITORY = [
-    *(ROOT / "docs").rglob("*.md"),
-    *(ROOT / f"{n}.md" for n in ("README", "CHANGELOG", "CONTRIBUTING")),
-]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HIDDEN = {"_target_", "_partial_", "defaults"}
 
@@ -24,7 +20,7 @@ HIDDEN = {"_target_", "_partial_", "defaults"}
 def section(file):
     """What the reference says about the option of a file of conf/."""
     group, _, option = file.removesuffix(".yaml").partition("/")
-    text = PAGES[f"reference/{group}.md"]
+    text = REFERENCE[f"reference/{group}.md"]
     return text.partition(f"\n## {option}\n")[2].partition("\n## ")[0] if option else text
 
 
@@ -70,7 +66,7 @@ def test_a_docstring_becomes_markdown():
 def test_the_navigation_has_every_page():
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = set(re.findall(r": ([\w/]+\.md)$", text, flags=re.MULTILINE))
-    places = {path.relative_to(ROOT / "docs").as_posix() for path in OF_REPOSITORY[:-3]}
+    places = {path.relative_to(ROOT / "docs").as_posix() for path in PAGES[:-3]}
     assert listed == places | {"index.md", "contributing.md", "changelog.md"}
 
 
@@ -81,7 +77,7 @@ def anchors(path):
     return {re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-") for name in names}
 
 
-@pytest.mark.parametrize("path", OF_REPOSITORY, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_links_lead_to_files_and_headings_that_exist(path):
     for link in LINK.findall(path.read_text(encoding="utf-8")):
         place, _, anchor = link.partition("#")
@@ -91,13 +87,13 @@ def test_links_lead_to_files_and_headings_that_exist(path):
         made = (
             target.resolve().relative_to(ROOT / "docs").as_posix() if "reference/" in place else ""
         )
-        assert target.exists() or made in PAGES, link
+        assert target.exists() or made in REFERENCE, link
         assert not anchor or made or anchor in anchors(target), link
 
 
 COMMANDS = {
     tuple(words): path.name
-    for path in OF_REPOSITORY
+    for path in PAGES
     for words in trainings(path.read_text(encoding="utf-8"))
     if not {"--config-dir", "--help"} & set(words)
     and not any(word.startswith("hparams_search") for word in words)  # tests/sweeps: needs Optuna

@@ -70,6 +70,17 @@ def test_wandb_offline(record):
     assert sum("val/accuracy" in row for row in rows) == len(ROUNDS)
 
 
+def test_wandb_without_a_key_names_the_way_without_an_account(start, tmp_path):
+    pytest.importorskip("wandb")
+    env = {"HOME": str(tmp_path), "WANDB_API_KEY": "", "NETRC": str(tmp_path / "none")}
+    command = start(train.main, "logger=wandb", "rounds=1", *TINY, env=env)
+    code, said = command.end()
+    assert code == 2
+    (line,) = (line for line in said.splitlines() if "logger=wandb: UsageError" in line)
+    assert "No API key" in line
+    assert "logger.wandb.offline=true" in line
+
+
 @pytest.fixture(scope="module")
 def database(tmp_path_factory):
     """An empty MLflow database; this process has imported what opens it.

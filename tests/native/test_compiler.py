@@ -1,5 +1,6 @@
 """Kernels are compiled once for a machine, and their absence has a reason."""
 
+import logging
 import multiprocessing
 import os
 import tempfile
@@ -56,6 +57,28 @@ def test_kernels_of_another_processor_are_another_library(compiler, monkeypatch,
         last = (tmp_path / "calls").read_text().splitlines()[-1]
         assert f"-march={march or 'native'} " in last
     assert len(set(found)) == 3
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_line_says_so_before_the_compiler_starts(compiler, caplog, tmp_path):
+    said = tmp_path / "said"
+    compiler(
+        '[ "$1" = -march=native ] && exit',
+        f"cp {said} {said}.then",
+        "shift $(($# - 1))",
+        "echo > $1",
+    )
+    handler = logging.FileHandler(said)
+    logging.getLogger().addHandler(handler)
+    try:
+        with caplog.at_level("INFO"):
+            build()
+            build()
+    finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+    assert "compiling C++ for this machine" in said.with_suffix(".then").read_text()
+    assert sum("compiling" in line for line in caplog.messages) == 1
 
 
 @pytest.mark.usefixtures("cache")

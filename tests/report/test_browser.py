@@ -133,3 +133,19 @@ def test_a_printed_page_has_no_empty_controls(visit):
     assert page.locator("details").first.is_hidden()
     assert page.locator("svg.chart").first.is_visible()
     assert page.pdf()[:5] == b"%PDF-"
+
+
+def test_tables_are_copied_and_figures_are_saved(visit):
+    page = visit("sweep")
+    rows = [["setting", "a_b"], ["x, y", '5 % "q" ± 1']]
+    given = page.evaluate("(rows) => [toCsv(rows), toLatex(rows)]", rows)
+    assert given[0] == 'setting,a_b\n"x, y","5 % ""q"" ± 1"\n'
+    assert r"setting & a\_b \\" in given[1]
+    assert r'x, y & 5 \% "q" $\pm$ 1 \\' in given[1]
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as SVG").first.click()
+    text = download.value.path().read_text(encoding="utf-8")
+    assert text.startswith("<svg") and "<style" in text
+    tables = page.locator("table").count()
+    assert page.get_by_text("Copy as CSV").count() == tables
+    assert page.problems == []

@@ -1,5 +1,7 @@
+import json
 import re
 from itertools import pairwise
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -162,7 +164,7 @@ def test_a_page_needs_no_network(pages, page, name):
     assert not re.search(r"https?:|url\(|@import|//[a-z]", body)
     for element in page(name).all():
         assert not {"src", "srcset", "action"} & element.attributes.keys()
-        assert element.attributes.get("href", "#").startswith("#")
+        assert element.attributes.get("href", "#").startswith(("#", "./"))
     policies = [e for e in page(name).all("meta") if "http-equiv" in e.attributes]
     assert [p.attributes["content"].split(";")[0] for p in policies] == ["default-src 'none'"]
 
@@ -175,7 +177,8 @@ def test_a_page_can_be_read_aloud(page, name):
     assert all(after <= before + 1 for before, after in pairwise(levels))
     ids = [e.attributes["id"] for e in found.all() if "id" in e.attributes]
     assert len(ids) == len(set(ids))
-    assert {e.attributes["href"][1:] for e in found.all("a")} <= set(ids)
+    targets = {e.attributes["href"] for e in found.all("a")}
+    assert {target[1:] for target in targets if target.startswith("#")} <= set(ids)
     for table in found.all("table"):
         assert next(table.all("caption")).text
         assert all(cell.attributes.get("scope") in {"col", "row"} for cell in table.all("th"))
@@ -304,3 +307,63 @@ def test_clients_of_a_regression_are_shown_by_their_error(tmp_path):
     assert "A line further left is better" in section.text
     worst = section.text.partition("with the highest mae")[2]
     assert worst.index("1.5") < worst.index("0.5") < worst.index("0.25")
+
+
+def section(page, name):
+    return next(s for s in page.all("section") if s.attributes["aria-labelledby"] == name)
+
+
+def test_runs_are_links_to_their_folders(swept, pages, page):
+    links = [a.attributes["href"] for a in section(page("sweep"), "runs").all("a")]
+    found = {(pages / unquote(link)).resolve() for link in links}
+    assert found == {(swept / str(job)).resolve() for job in range(9)}
+
+
+def test_a_folder_of_any_name_is_a_path(tmp_path):
+    folder = write_run(tmp_path / "javascript:x?y#z", rows=accuracies(0.1, 0.5))
+    path = tmp_path / "page.html"
+    assert main([str(folder), f"output={path}"]) == 0
+    (link,) = section(parse(path.read_text(encoding="utf-8")), "runs").all("a")
+    assert link.attributes["href"] == "./javascript%3Ax%3Fy%23z/"
+
+
+def test_clients_are_called_what_they_were_measured_with(page):
+    (found,) = (s for s in page("sweep").all("section") if "Clients up to" in s.text)
+    assert "local/accuracy or personal/accuracy of every client" in found.text
+    for name, own in {"fedavg": "local", "fedprox": "local", "ditto": "personal"}.items():
+        assert f"{name} {own}/accuracy" in found.text
+
+
+@pytest.mark.parametrize(
+    ("values", "examples", "share", "shown", "fine"),
+    [
+        ((0.9, 0.9001, 0.9002), 100, 1.0, "100", True),
+        ((0.9, 0.91, 0.92), 100, 1.0, "100", False),
+        ((0.9, 0.9001, 0.9002), 100_000, 1.0, "100,000", False),
+        ((0.9, 0.91, 0.92), 100, 0.101, "11", True),
+        ((0.9, 0.9001, 0.9002), None, 1.0, None, False),
+    ],
+)
+def test_an_interval_finer_than_one_example_is_said(
+    tmp_path, values, examples, share, shown, fine
+):
+    for seed, last in enumerate(values):
+        config = {"seed": seed, "eval_examples": share}
+        folder = write_run(tmp_path / str(seed), config=config, rows=accuracies(0.1, last))
+        if examples:
+            (folder / "partition.json").write_text(json.dumps({"num_central_test": examples}))
+    text = parse(render(Content(find_runs([tmp_path])))).text
+    assert (f"Test examples: {shown}" in text) == (shown is not None)
+    assert not fine or f"test examples is worth {100 / int(shown):.2g} points" in text
+    assert ("is narrower than that" in text) == fine
+
+
+def test_accuracy_by_class_is_there_once_it_was_evaluated(tmp_path):
+    folder = write_run(tmp_path / "run", rows=accuracies(0.1, 0.5))
+    assert 'id="classes"' not in render(Content([read_run(folder)]))
+    (folder / "evaluation").mkdir()
+    lines = ("set,target,0,1,2", "global,0,8,2,0", "global,1,0,5,0", "global,2,0,0,0")
+    (folder / "evaluation" / "confusion.csv").write_text("\n".join(lines))
+    page = parse(render(Content([read_run(folder)])))
+    rows = [row.text for row in section(page, "classes").all("tr")]
+    assert rows[1:] == ["global 0 10 80.00 % 1 (2)", "global 1 5 100.00 % -"]

@@ -60,6 +60,10 @@ OWN = """
             return super().forward(x)
 
 
+    def hides_its_classes(**kwargs):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, kwargs.get("num_classes", 1000)))
+
+
     def no_optimizer(params, lr):
         return None
 
@@ -92,6 +96,7 @@ CASES = {
         'return {}["logits"]',
     ),
     ("model", "HasNoParameters"): ("model=own.HasNoParameters: has no parameters to train",),
+    ("model", "hides_its_classes"): ("gives [2, 1000]", "set +model.num_classes=10"),
     ("model", "IsNoModule"): ("gives a IsNoModule; allowed: a torch.nn.Module",),
     ("model", "Quits"): (
         "model=own.Quits: SystemExit: 0",

@@ -57,3 +57,73 @@ for (const chart of document.querySelectorAll("svg.chart")) {
     show(move());
   });
 }
+
+// Tables can be copied as CSV and LaTeX, charts be saved as SVG. Without a script there are no buttons.
+const csvCell = (cell) => (/[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell);
+const toCsv = (rows) => rows.map((row) => row.map(csvCell).join(",")).join("\n") + "\n";
+const TEX = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}",
+  "±": "$\\pm$", "<": "$<$", ">": "$>$" };
+const tex = (cell) => cell.replace(/[\\~^±<>&%$#_{}]/g, (sign) => TEX[sign] || `\\${sign}`);
+const toLatex = (rows) => {
+  const [head, ...body] = rows.map((row) => row.map(tex).join(" & ") + " \\\\");
+  const columns = "l" + "r".repeat(rows[0].length - 1);
+  return [`\\begin{tabular}{${columns}}`, "\\hline", head, "\\hline", ...body, "\\hline",
+    "\\end{tabular}", ""].join("\n");
+};
+const toSvg = (chart) => {
+  const copy = chart.cloneNode(true);
+  const box = chart.viewBox.baseVal;
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  copy.setAttribute("width", box.width);
+  copy.setAttribute("height", box.height);
+  const style = document.createElementNS("http://www.w3.org/2000/svg", "style");
+  style.textContent = document.querySelector("style").textContent;
+  copy.prepend(style);
+  return new XMLSerializer().serializeToString(copy);
+};
+const textRows = (table) =>
+  [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim()));
+const save = (text, type, name) => {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+};
+const copy = (text) => {
+  const area = document.createElement("textarea");
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  const done = document.execCommand("copy"); // navigator.clipboard is missing in files that are opened
+  area.remove();
+  return done;
+};
+const addButton = (place, label, what, act) => {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = label;
+  button.setAttribute("aria-label", `${label}: ${what}`);
+  button.addEventListener("click", () => {
+    const done = act() !== false;
+    button.textContent = done ? "Done" : "Not possible here";
+    setTimeout(() => { button.textContent = label; }, 1500);
+  });
+  place.append(button);
+};
+for (const table of document.querySelectorAll("table")) {
+  const bar = document.createElement("p");
+  bar.className = "buttons";
+  table.parentElement.after(bar);
+  const what = table.caption.textContent;
+  addButton(bar, "Copy as CSV", what, () => copy(toCsv(textRows(table))));
+  addButton(bar, "Copy as LaTeX", what, () => copy(toLatex(textRows(table))));
+}
+for (const chart of document.querySelectorAll("svg.chart")) {
+  const bar = document.createElement("p");
+  bar.className = "buttons";
+  chart.after(bar);
+  const title = chart.closest("figure").querySelector("figcaption").textContent.trim();
+  const name = title.toLowerCase().replace(/[^a-z0-9]+/g, "-");
+  addButton(bar, "Save as SVG", title, () => save(toSvg(chart), "image/svg+xml", `${name}.svg`));
+}

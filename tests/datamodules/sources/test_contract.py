@@ -1,14 +1,17 @@
 """What holds for every data source and its YAML; both are found by listing the folder."""
 
 import inspect
+import re
 from pathlib import Path
 
 import hydra
 import pytest
 import torch
 from omegaconf import OmegaConf
+from pages import page
 
-from flfast.injection import call_with
+from flfast.config.composition import compose
+from flfast.injection import asks_for, call_with
 
 CONF = Path(__file__).parents[3] / "conf" / "data"
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
@@ -28,6 +31,21 @@ def test_the_yaml_names_every_option_of_the_source_and_no_other(name):
     for parameter in parameters.values():
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
         assert parameter.default is inspect.Parameter.empty
+
+
+def tasks():
+    """The last cell about each source on docs/data.md, by its name."""
+    rows = re.findall(r"^\| (`.*?`) \|.*\| ([^|]+) \|$", page("data"), flags=re.MULTILINE)
+    return {name: task for cell, task in rows for name in re.findall(r"`(\w+)", cell)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_data_that_may_lack_labels_choose_a_partition_that_needs_none(name):
+    config = compose([f"data={name}"])
+    task = tasks().get(name, "classification")  # `task` in backticks: that key chooses
+    free = "targets" in config.data or (task != "classification" and "`task`" not in task)
+    if free:
+        assert not asks_for(hydra.utils.get_method(config.partition._target_), "labels")
 
 
 @pytest.mark.parametrize("name", ["digits", "synthetic"])

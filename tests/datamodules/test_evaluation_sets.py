@@ -1,0 +1,39 @@
+"""A share of the examples: of each client, of every set, the same ones in each pass."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flfast.datamodules.evaluation_sets import EvaluationDataModule, _drawn
+
+NAMES = [("global", "local", "val"), ("personal", "personal_val")]
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=8),
+    st.floats(0.01, 1),
+    st.integers(0, 99),
+)
+def test_each_group_keeps_its_share_rounded_up(sizes, portion, seed):
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    indices = np.random.default_rng(seed).permutation(100)[: len(groups)]
+    kept, owners = _drawn(indices, groups, portion, seed)
+    assert set(zip(kept, owners, strict=True)) <= set(zip(indices, groups, strict=True))
+    found = np.bincount(owners, minlength=len(sizes))
+    assert found.tolist() == [int(np.ceil(portion * size)) for size in sizes]
+    fewer, _ = _drawn(indices, groups, portion / 2, seed)
+    assert set(fewer) <= set(kept), "a smaller share is a part of a larger one"
+    again, _ = _drawn(indices, groups, portion, seed)
+    assert (again == kept).all()
+
+
+@pytest.mark.parametrize("names", NAMES)
+def test_a_pass_has_that_share_of_each_set_and_all_clients(make_data, names):
+    data = make_data([20, 31, 47], split=(0.2, 0.3), num_test=40)
+    whole, part = (EvaluationDataModule(data, names, portion=p) for p in (1.0, 0.4))
+    assert part.sets.keys() == whole.sets.keys()
+    for name, found in part.sets.items():
+        sizes, kept = (np.bincount(s.group, minlength=3) for s in (whole.sets[name], found))
+        assert kept.tolist() == np.ceil(0.4 * sizes).astype(int).tolist()
+    assert set(part.indices) <= set(whole.indices)
