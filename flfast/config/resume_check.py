@@ -12,6 +12,7 @@ from flfast.checkpoints.folders import find_checkpoints
 from flfast.config.errors import ConfigError
 from flfast.results.outcome import OF_THE_COMMAND, Result, holds_run, outcome, read_result
 
+
 def plain_config(config: DictConfig) -> dict[str, Any]:
     """The config as JSON has it: keys are text, tuples are lists."""
     values: Any = OmegaConf.to_container(config, resolve=True)
