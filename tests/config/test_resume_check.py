@@ -281,7 +281,7 @@ def test_who_reads_a_run_leaves_it_alone(folders, lock, monkeypatch, state, comm
     words += ["format=torch"] * (command is export) + ["--once"] * (command is watch)
     monkeypatch.setattr(sys, "argv", ["flfast", *words])
     try:
-        command.main()
+        command.main(*([words] if command is report else []))
     except SystemExit as stop:
         code = stop.code
     after = digests(folder.parent)
