@@ -60,6 +60,7 @@ TORCH_FREE = {
     "flfast.checkpoints.policy",
     "flfast.checkpoints.compatibility",
     "flfast.checkpoints.signals",
+    "flfast.distributed.child",
     "flfast.injection",
     "flfast.machine",
     "flfast.messages",

@@ -11,6 +11,7 @@ from hydra.core.utils import JobReturn, JobStatus, run_job
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from flfast.distributed.child import begin_child
 from flfast.messages import one_line
 from flfast.results.runs import FAILED_MARK
 from flfast.sweeps.workers import Slot
@@ -25,6 +26,7 @@ def run_forked(
     config: DictConfig,
     slot: Slot,
     connection: Connection,
+    parent: int,
 ) -> None:
     """Run a job in this process, which was forked for it, and send its `JobReturn`.
 
@@ -34,10 +36,9 @@ def run_forked(
         config: of the job, with the node `hydra`.
         slot: where the job runs.
         connection: gets the result.
+        parent: process id of the sweep.
     """
-    from flfast.distributed.elastic import end_with_parent  # torch is there already
-
-    end_with_parent(os.getppid())
+    begin_child(parent)
     for name in ("SIGTERM", "SIGINT", "SIGUSR1"):  # the sweep's handlers
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     # Ctrl-C reaches all processes of a group. The sweep passes it on, once.

@@ -5,6 +5,7 @@ Torch-free at import.
 
 import logging
 import multiprocessing
+import os
 import signal
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
@@ -17,6 +18,7 @@ from omegaconf import DictConfig, open_dict
 
 from flfast.checkpoints.signals import EXIT_STOPPED, StoppedError, StopRequests
 from flfast.config.job import typed_overrides
+from flfast.distributed.child import start_child
 from flfast.sweeps.finished import GO_ON
 from flfast.sweeps.forked_job import mark_failed, run_forked
 from flfast.sweeps.job_lines import SweepProgress
@@ -154,9 +156,9 @@ class _Pack:
 
     def _start(self, job: PackedJob, slot: Slot) -> None:
         ours, theirs = _FORK.Pipe(duplex=False)
-        args = (self._context, self._task, job.config, slot, theirs)
+        args = (self._context, self._task, job.config, slot, theirs, os.getpid())
         process = _FORK.Process(target=run_forked, args=args, name=f"job-{job.num}")
-        process.start()
+        start_child(process)
         theirs.close()  # the next job must not inherit it: its end would not be noticed
         self._running[ours] = _Running(job, process, slot)
 
