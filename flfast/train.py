@@ -26,6 +26,7 @@ from flfast.config.job import HydraJob
 from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_resume
 from flfast.config.run_folder import locked_folder, release_folders
+from flfast.output_streams import surviving_output
 from flfast.sweeps.finished import GO_ON, finished_result, remove_result, write_result
 
 log = logging.getLogger("flfast.train")  # as `python -m`, too
@@ -75,6 +76,7 @@ def _shares_world() -> bool:
     return any(int(size) > 1 for size in sizes)
 
 
+@surviving_output()
 def main() -> None:
     """Run the command.
 

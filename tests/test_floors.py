@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "flfast"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
-    {"messages"},
+    {"messages", "output_streams"},
     {"options", "randomness", "plan", "injection", "machine", "csv_file", "native", "state"},
     {"tasks"},
     {"models", "adapters", "datamodules"},
@@ -64,6 +64,7 @@ TORCH_FREE = {
     "flfast.injection",
     "flfast.machine",
     "flfast.messages",
+    "flfast.output_streams",
     "flfast.results.*",
     "flfast.report.*",
     "flfast.callbacks.comparison",

@@ -19,6 +19,8 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from flfast.output_streams import surviving_output
+
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _KILL = int(signal.SIGKILL) if sys.platform != "win32" else 9
 
@@ -120,7 +122,8 @@ def run_rank(pipe: Connection, parent: int, environment: dict[str, str], work: W
     begin_child(parent)
     os.environ |= environment
     try:
-        pipe.send((work(), None))
+        with surviving_output():
+            pipe.send((work(), None))
     except Exception as error:  # noqa: BLE001 - the launcher says so
         lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
         pipe.send((None, lines[-1]))

@@ -30,6 +30,7 @@ from flfast.doctor.checks import (
 )
 from flfast.doctor.flops import flops_per_example, peak_flops
 from flfast.models.mlp import mlp
+from flfast.output_streams import surviving_output
 from flfast.results.table import read_rows
 
 _ROUNDS = 10
@@ -128,6 +129,7 @@ def _run_command(*overrides: str) -> tuple[int, str]:
     return 0, ""
 
 
+@surviving_output()
 def main() -> None:
     """Run all checks, print the findings, and exit."""
     parser = argparse.ArgumentParser(

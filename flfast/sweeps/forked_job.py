@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from flfast.distributed.child import begin_child
 from flfast.messages import one_line
+from flfast.output_streams import surviving_output
 from flfast.results.runs import FAILED_MARK
 from flfast.sweeps.workers import Slot
 
@@ -51,13 +52,14 @@ def run_forked(
             stream.flush()
             os.dup2(output.fileno(), number)
         sys.stdout = sys.stderr = output
-        result = run_job(
-            hydra_context=context,
-            task_function=task,
-            config=config,
-            job_dir_key="hydra.sweep.dir",
-            job_subdir_key="hydra.sweep.subdir",
-        )
+        with surviving_output():
+            result = run_job(
+                hydra_context=context,
+                task_function=task,
+                config=config,
+                job_dir_key="hydra.sweep.dir",
+                job_subdir_key="hydra.sweep.subdir",
+            )
         connection.send_bytes(_pickled(result))
 
 

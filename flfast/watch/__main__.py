@@ -14,10 +14,12 @@ from rich.console import Console
 from rich.live import Live
 
 from flfast.config.run_folder import is_locked
+from flfast.output_streams import output_is_read, surviving_output
 from flfast.watch.folder import Progress, jobs_of, newest, read_progress
 from flfast.watch.view import line, view
 
 
+@surviving_output()
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="flfast.watch", description=__doc__)
@@ -65,7 +67,7 @@ def follow_in_lines(folder: Path, *, every: float, once: bool) -> None:
             if not once and job.last > shown.get(job.folder, -1):
                 shown[job.folder] = job.last
                 sys.stdout.write(f"{job.folder.name}  {line(job)}\n")
-        if once or not _goes_on(folder, jobs):
+        if once or not _goes_on(folder, jobs) or not output_is_read():
             Console(width=160).print(view(jobs))
             return
         time.sleep(every)
