@@ -27,6 +27,7 @@ from flfast.config.job import HydraJob
 from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import locked_folder, recorded, release_folders
+from flfast.output_streams import surviving_output
 from flfast.sweeps.job_folders import GO_ON
 
 log = logging.getLogger("flfast.train")  # as `python -m`, too
@@ -67,6 +68,7 @@ def _shares_world() -> bool:
     return any(int(size) > 1 for size in sizes)
 
 
+@surviving_output()
 def main() -> None:
     """Run the command.
 

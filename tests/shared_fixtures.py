@@ -33,8 +33,8 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.transforms import BatchTransform
-from flfast.distributed.elastic import on_ranks
-from flfast.distributed.world import ALONE, launched_world
+from flfast.distributed.launcher import on_ranks
+from flfast.distributed.world import ALONE, enter, launched_world
 from flfast.engines.eager import EagerTraining
 from flfast.engines.engine import Engine
 from flfast.engines.fused.graph.trace import operators
@@ -258,7 +258,7 @@ def in_world():
         def rank():
             world = launched_world()
             rank_zero_only.rank = world.rank
-            dist.init_process_group("gloo")
+            enter("gloo", timeout_s=120)
             result = work(world)
             dist.destroy_process_group()
             return result

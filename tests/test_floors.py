@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "flfast"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
-    {"messages", "regular_file"},
+    {"messages", "output_streams", "regular_file"},
     {"options", "randomness", "plan", "injection", "machine", "csv_file", "native", "state"},
     {"tasks"},
     {"models", "adapters", "datamodules"},
@@ -60,9 +60,11 @@ TORCH_FREE = {
     "flfast.checkpoints.policy",
     "flfast.checkpoints.compatibility",
     "flfast.checkpoints.signals",
+    "flfast.distributed.child",
     "flfast.injection",
     "flfast.machine",
     "flfast.messages",
+    "flfast.output_streams",
     "flfast.regular_file",
     "flfast.results.*",
     "flfast.report.*",

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 
 from flfast.config.job import HydraJob
+from flfast.output_streams import surviving_output
 
 
 @contextmanager
@@ -24,6 +25,7 @@ def session(job: HydraJob) -> Iterator[None]:
         gpus = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
         stack.enter_context(torch.random.fork_rng(devices=gpus))
         stack.enter_context(_same_threads())
+        stack.enter_context(surviving_output())
         stack.enter_context(_logging(job))
         yield
 

@@ -54,12 +54,19 @@ class SweepComparison(Callback):
 
 
 def write_comparison(sweep_dir: Path) -> None:
-    """Print the tables and write the files into the sweep folder, if any job has started."""
+    """Write the files into the sweep folder and print the tables, if any job has started."""
     jobs = read_jobs(sweep_dir)
     if not jobs:
         return
-    console = screen(plain_width=_PLAIN_WIDTH)
     target = sweep_target(jobs, shown_columns(jobs))
+    _write_csv(jobs, target, sweep_dir / "comparison.csv")
+    draw_comparison(jobs, sweep_dir / "comparison.png")
+    report_or_warn([sweep_dir], sweep_dir / "report.html")
+    _print(jobs, target, sweep_dir)
+
+
+def _print(jobs: Sequence[Job], target: Target | None, sweep_dir: Path) -> None:
+    console = screen(plain_width=_PLAIN_WIDTH)
     console.print(_job_table(jobs, target))
     if any(len(seeds) > 1 for seeds in group_by_settings(jobs).values()):
         console.print(_seed_table(jobs, target))
@@ -70,9 +77,6 @@ def write_comparison(sweep_dir: Path) -> None:
             console.print(Text(line, style="red"), soft_wrap=True)
     # Soft-wrapped, so that the path can be copied.
     console.print(Text(str(sweep_dir), style="bold"), soft_wrap=True)
-    _write_csv(jobs, target, sweep_dir / "comparison.csv")
-    draw_comparison(jobs, sweep_dir / "comparison.png")
-    report_or_warn([sweep_dir], sweep_dir / "report.html")
 
 
 def _measured_metrics(jobs: Sequence[Job]) -> list[str]:

@@ -26,7 +26,13 @@ _METRICS = tuple(f"{view}/{name}" for name in _NAMES for view in VIEWS)
 
 
 class FinalTable(Callback):
-    """Prints first, best and last metrics, time, bytes sent, and the run folder."""
+    """Prints first, best and last metrics, time, bytes sent, and the run folder.
+
+    Attributes:
+        prints_only: it has no file to write, so it ends a run after those that have.
+    """
+
+    prints_only = True
 
     @rank_zero_only
     def on_run_end(self, federation: Federation) -> None:

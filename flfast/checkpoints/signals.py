@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Literal
@@ -125,4 +126,5 @@ def _has_handler(number: int) -> bool:
 
 def _write_stderr(text: str) -> None:
     # Not sys.stderr, which is not reentrant: the signal may have interrupted a write to it.
-    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())
+    with suppress(OSError):  # a screen that fails does not stop the run otherwise
+        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())

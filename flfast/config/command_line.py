@@ -75,23 +75,29 @@ def _problems(text: str, conf: Path, *, more_config: bool) -> Iterator[str]:
     if override.key_or_group == "hydra.output_subdir":
         yield f"{text}: flfast itself writes .hydra/; allowed: hydra.run.dir or hydra.sweep.dir"
     folder = conf / override.key_or_group
-    is_group = "." not in override.key_or_group and folder.is_dir()
     options = sorted(path.stem for path in folder.glob("*.yaml"))
     if _is_empty(override, None if more_config else options):
         yield f"{text}: the sweep has no value, so nothing would run"
     for value in _values(override):
         content = value.text if isinstance(value, QuotedString) else value
-        names = content if isinstance(content, list) else [content]
-        if is_group and (shared := _key_of_several(folder, names)):
-            yield (
-                f"{text}: each of these options sets {shared}, so only the last would act; "
-                f"one run for each: -m {override.key_or_group}={','.join(map(str, names))}"
-            )
-        if is_group and not all(isinstance(name, str) and "${" not in name for name in names):
-            allowed = ", ".join(options)
-            yield f"{text}: {override.key_or_group} is a config group; allowed: {allowed}"
+        if "." not in override.key_or_group and folder.is_dir():
+            yield from _problems_of_choice(text, folder, content, options)
         elif isinstance(content, str) and (error := _interpolation_error(content)):
             yield f"{text}: {error}"
+
+
+def _problems_of_choice(
+    text: str, folder: Path, content: Any, options: Sequence[str]
+) -> Iterator[str]:
+    """What is wrong with the choice of one or several options of a group."""
+    names = content if isinstance(content, list) else [content]
+    if shared := _key_of_several(folder, names):
+        yield (
+            f"{text}: each of these options sets {shared}, so only the last would act; "
+            f"one run for each: -m {folder.name}={','.join(map(str, names))}"
+        )
+    if not all(isinstance(name, str) and "${" not in name for name in names):
+        yield f"{text}: {folder.name} is a config group; allowed: {', '.join(options)}"
 
 
 def _key_of_several(folder: Path, names: list[Any]) -> str | None:

@@ -11,8 +11,10 @@ from omegaconf.errors import OmegaConfBaseException
 from flfast.config.composition import CONF
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
+from flfast.output_streams import surviving_output
 
 
+@surviving_output()
 def run_command(name: str, usage: str, work: Callable[[list[str]], None]) -> None:
     """Run a command with the words of the command line; exit code 2 for a wrong setting.
 

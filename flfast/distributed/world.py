@@ -1,5 +1,6 @@
 """The world: the ranks of a run and their collectives. Without a launcher it is one rank."""
 
+import datetime
 import os
 import re
 from collections.abc import Sequence
@@ -37,9 +38,12 @@ class World(NamedTuple):
 
 ALONE = World()
 
+RENDEZVOUS = "FLFAST_RENDEZVOUS"
+"""Environment variable with the URL of the file in which the ranks of our launcher meet."""
+
 
 def launched_world() -> World | None:
-    """The world that TorchElastic, torchrun or SLURM launched; None without a launcher.
+    """The world that our launcher, torchrun or SLURM launched; None without a launcher.
 
     For SLURM it sets torchrun's environment variables, which `env://` and Lightning read.
     """
@@ -58,8 +62,25 @@ def launched_world() -> World | None:
 
 
 def num_restarts() -> int:
-    """How often TorchElastic or torchrun has restarted this world."""
+    """How often our launcher or torchrun has restarted this world."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def enter(backend: str, *, timeout_s: float) -> None:
+    """Initialise the process group of the world that was launched; collective.
+
+    Args:
+        backend: of torch.distributed.
+        timeout_s: seconds until a rank that does not respond is an error.
+    """
+    limit = datetime.timedelta(seconds=timeout_s)
+    where = os.environ.get(RENDEZVOUS, "env://")
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store, rank, size = next(dist.rendezvous(where, rank, size, timeout=limit))
+    # torchrun's store survives a restart and still holds the addresses of dead ranks: each attempt
+    # needs a prefix of its own.
+    store = dist.PrefixStore(f"attempt-{num_restarts()}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
 
 
 def _in_slurm_step() -> bool:

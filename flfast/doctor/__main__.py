@@ -13,7 +13,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from flfast.output_streams import surviving_output
 
+
+@surviving_output()
 def main() -> None:
     """Run all checks, print the findings, and exit."""
     parser = argparse.ArgumentParser(

@@ -1,6 +1,5 @@
 """Checks of this machine, one function each: whether it works, and how to fix it if not."""
 
-import datetime
 import os
 import platform
 import shutil
@@ -13,10 +12,10 @@ from pathlib import Path
 import psutil
 import torch
 import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 import flfast
-from flfast.distributed.elastic import first_failure, on_ranks
+from flfast.distributed.launcher import RankDiedError, on_ranks
+from flfast.distributed.world import enter
 from flfast.engines.fused.graph.executor import choice, wanted
 from flfast.machine import cpu_name, num_cores
 from flfast.native.compiler import cache_folder, missing
@@ -127,15 +126,15 @@ def _all_reduce(backend: str, size: int) -> Result:
     try:
         sums = on_ranks(size, _sum_of_ranks, backend)
         reason = "" if set(sums.values()) == {size * (size + 1) / 2} else f"wrong sums {sums}"
-    except ChildFailedError as error:
-        reason = first_failure(error, size)
+    except RankDiedError as error:
+        reason = str(error)
     if not reason:
         return True, f"all-reduce over {size} {'process' if size == 1 else 'processes'}"
     return False, f"{reason}; use strategy=single, or {_FIXES[backend]}"
 
 
 def _sum_of_ranks(backend: str) -> float:
-    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=_ALL_REDUCE_S))
+    enter(backend, timeout_s=_ALL_REDUCE_S)
     rank = dist.get_rank()
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":

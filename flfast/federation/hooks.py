@@ -31,7 +31,11 @@ class Hooks:
         Raises:
             OSError: of the first one. After a failed run it is only logged.
         """
-        ends = (_end(callback, federation) for callback in self._callbacks)
+        # Files first: a screen may make the run wait, as a pipe does that nobody reads.
+        files_first = sorted(
+            self._callbacks, key=lambda callback: hasattr(callback, "prints_only")
+        )
+        ends = (_end(callback, federation) for callback in files_first)
         errors = [error for error in ends if error is not None]
         logged = errors[1:] if status == "success" else errors
         for error in logged:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from flfast.messages import first_line, printable
+from flfast.output_streams import surviving_output
 from flfast.report.content import Content
 from flfast.report.page import write_page
 from flfast.report.verdict import verdict
@@ -19,6 +20,7 @@ USAGE = "usage: python -m flfast.report FOLDER... [output=FILE.html]"
 _OUTPUT = "output="
 
 
+@surviving_output()
 def main(words: list[str]) -> int:
     """Write the report; returns the exit code.
 

@@ -3,6 +3,8 @@
 import csv
 from collections.abc import Sequence
 
+from flfast.messages import printable
+from flfast.regular_file import opener
 from flfast.report.chart import DataTable, Section
 from flfast.report.content import Content
 from flfast.report.formats import count, value
@@ -30,11 +32,11 @@ def classes(content: Content) -> Section | None:
 
 def _rows(run: RunRecord) -> list[list[str]]:
     """A row for each class with examples; empty if the file is of another form."""
-    with (run.folder / _FILE).open(encoding="utf-8", newline="") as file:
-        lines = list(csv.reader(file))
     try:
+        with open(run.folder / _FILE, encoding="utf-8", newline="", opener=opener) as file:
+            lines = [[*map(printable, line)] for line in csv.reader(file)]
         return [_row(line, lines[0][2:]) for line in lines[1:] if any(map(int, line[2:]))]
-    except (ValueError, IndexError):
+    except (OSError, ValueError, IndexError, csv.Error):
         return []
 
 

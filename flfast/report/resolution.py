@@ -47,7 +47,7 @@ def warning(content: Content) -> str:
 def _ends(content: Content) -> tuple[int, int] | None:
     if content.criterion is None:
         return None
-    runs = [run for run in content.runs if not run.failed]
+    runs = [run for run in content.runs if run.counts]
     found = [n for run in runs if (n := num_examples(run, _column(content, run.history)))]
     return (min(found), max(found)) if found else None
 

@@ -1,6 +1,7 @@
-"""Adapts the config to a world that torchrun or SLURM started, which sets the number of ranks."""
+"""Adapts the config to what surrounds the run: ranks that were started, threads that run."""
 
 import logging
+from collections.abc import Sequence
 from copy import deepcopy
 
 import torch
@@ -8,8 +9,44 @@ from omegaconf import DictConfig, ListConfig
 
 from flfast.config.phases import Phase
 from flfast.distributed.world import World
+from flfast.setup.plans import choose_strategy
 
 log = logging.getLogger(__name__)
+
+
+def fit_to_threads(phases: list[Phase], threads: Sequence[str]) -> list[Phase]:
+    """Phases for one process on the CPU, if other threads run here and the ranks are left to us.
+
+    Ranks are not forked beside other threads (`distributed/launcher.py`). New interpreters import
+    for longer than many runs of a notebook take, and cannot import what a notebook defines.
+
+    Args:
+        phases: the phases of the run.
+        threads: names of the other threads of this process.
+    """
+    if not threads or not any(_ranks_are_ours(phase.config) for phase in phases):
+        return phases
+    log.info(
+        "one process: threads run beside this one (%s), so that ranks would not be forked but "
+        "import everything; trainer.devices=N starts N of them",
+        ", ".join(threads),
+    )
+    return [Phase(phase.start, _alone(phase.config)) for phase in phases]
+
+
+def _ranks_are_ours(config: DictConfig) -> bool:
+    if config.strategy.name != "auto" or config.trainer.devices != "auto":
+        return False
+    name, devices = choose_strategy(config)
+    return name == "ddp" and isinstance(devices, int)
+
+
+def _alone(config: DictConfig) -> DictConfig:
+    if not _ranks_are_ours(config):
+        return config
+    config = deepcopy(config)
+    config.trainer.devices = 1
+    return config
 
 
 def fit_to_world(phases: list[Phase], world: World, *, equal_nodes: bool) -> list[Phase]:

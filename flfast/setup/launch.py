@@ -1,8 +1,6 @@
-"""Starts the ranks of a run with TorchElastic, or joins a world that is already running."""
+"""Starts the ranks of a run, or joins a world that is already running."""
 
-import datetime
 import logging
-import os
 import signal
 import sys
 import time
@@ -16,19 +14,17 @@ import torch.distributed as dist
 from hydra.core.utils import configure_log, setup_globals
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from flfast.checkpoints.signals import Second, StoppedError, StopRanks, StopRequests
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.job import HydraJob
 from flfast.config.phases import Phase
 from flfast.distributed.devices import num_devices
-from flfast.distributed.elastic import can_fork, end_with_parent, first_failure, on_ranks
-from flfast.distributed.world import ALONE, World, gather, launched_world, num_restarts
+from flfast.distributed.launcher import RankDiedError, can_fork, on_ranks, other_threads
+from flfast.distributed.world import ALONE, World, enter, gather, launched_world
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.experiment import run_experiment
-from flfast.setup.external_world import fit_to_world
+from flfast.setup.external_world import fit_to_threads, fit_to_world
 from flfast.setup.plans import choose_strategy
 from flfast.setup.spawning import check_spawnable
 
@@ -56,6 +52,7 @@ def run(phases: list[Phase], job: HydraJob, *, second: Second = "exit") -> float
     """
     world = launched_world()
     if world is None:
+        phases = fit_to_threads(phases, other_threads())
         size = num_ranks(phases)
         if size > 1:
             return _launch(phases, job, size, second)
@@ -119,16 +116,14 @@ def _launch(phases: list[Phase], job: HydraJob, size: int, second: Second) -> fl
         check_spawnable(job.own)
     notes = TemporaryDirectory(prefix="flfast-")
     with notes as folder, StopRanks(Path(folder) / STOP, second=second) as requests:
-        args = phases, job, Path(folder), os.getpid()
+        args = phases, job, Path(folder)
         restarts = max(phase.config.strategy.get("max_restarts", 0) for phase in phases)
         try:
             results = on_ranks(size, _run_rank, *args, max_restarts=restarts)
-        except ChildFailedError as error:
+        except RankDiedError as error:
             if requests.received:  # the ranks got the same signal and died of it
                 raise StoppedError from None
-            raise ConfigError(first_failure(error, size)) from None
-        except SignalException as error:
-            raise SystemExit(128 + error.sigval) from None
+            raise ConfigError(str(error)) from None
     outcome: _Outcome = results[0]
     if outcome.refused is not None:
         raise ConfigError(outcome.refused)
@@ -137,22 +132,19 @@ def _launch(phases: list[Phase], job: HydraJob, size: int, second: Second) -> fl
     return outcome.value
 
 
-def _run_rank(phases: list[Phase], job: HydraJob, notes: Path, launcher: int) -> _Outcome:
+def _run_rank(phases: list[Phase], job: HydraJob, notes: Path) -> _Outcome:
     """Run this process as a rank of the launched world.
 
     Args:
         phases: the phases of the run.
         job: what they were composed from.
         notes: folder of the note files `STOP` and `REFUSAL`, shared by launcher and ranks.
-        launcher: process id of the launcher.
     """
-    end_with_parent(launcher)
     # A terminal sends SIGINT to the launcher, too, which passes the request on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # TorchElastic sends SIGTERM when another rank has died.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # A forked process inherits the launcher's handler.
-    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    # A forked process inherits the launcher's handlers.
+    for name in ("SIGTERM", "SIGUSR1"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
     with StopRequests(second="ignore", names=["SIGUSR1"]) as requests:
         if (notes / REFUSAL).exists():  # after a restart: the same error would occur again
             return _Outcome(refused=(notes / REFUSAL).read_text(encoding="utf-8"))
@@ -171,7 +163,7 @@ def _run_rank(phases: list[Phase], job: HydraJob, notes: Path, launcher: int) ->
         except ConfigError as error:
             return _Outcome(refused=str(error))
         except RuntimeError:
-            # Often only the connection to a dead rank: let TorchElastic notice that rank first.
+            # Often only the connection to a dead rank: let the launcher notice that rank first.
             time.sleep(1)
             raise
         except Exception as error:
@@ -206,10 +198,5 @@ def _join_world(phases: list[Phase], world: World) -> None:
         logging.getLogger().setLevel(logging.ERROR)
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        timeout = max(phase.config.strategy.get("timeout_s", 1800) for phase in phases)
-        limit = datetime.timedelta(seconds=timeout)
-        # TorchElastic's store survives a restart and still holds the addresses of dead ranks:
-        # each attempt needs a prefix of its own.
-        store, rank, size = next(dist.rendezvous("env://", timeout=limit))
-        store = dist.PrefixStore(f"attempt-{num_restarts()}", store)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+        limit = max(phase.config.strategy.get("timeout_s", 1800) for phase in phases)
+        enter(backend, timeout_s=limit)

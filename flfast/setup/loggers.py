@@ -35,16 +35,22 @@ def log_settings(
     names = [name for name, node in nodes.items() if node]
     settings: Any = OmegaConf.to_container(config, resolve=True)
     for name, logger in zip(names, loggers, strict=True):
-        try:
-            if name not in continued:  # MLflow refuses settings that differ, such as more rounds
-                logger.log_hyperparams(settings)
-            elif name in _WITHOUT_ACCOUNT:
-                _ = logger.experiment
-        except Exception as error:
-            instead = _WITHOUT_ACCOUNT.get(name)
-            hint = f"; without an account: {instead}" if instead else ""
-            what = type(error).__name__
-            raise ConfigError(f"logger={name}: {what}: {first_line(error)}{hint}") from error
+        # MLflow refuses settings that differ, such as more rounds.
+        _open_record(name, logger, None if name in continued else settings)
+
+
+def _open_record(name: str, logger: Any, settings: Any | None) -> None:
+    """Open a logger's record before training starts, and write settings there if there are some."""
+    try:
+        if settings is not None:
+            logger.log_hyperparams(settings)
+        elif name in _WITHOUT_ACCOUNT:
+            _ = logger.experiment
+    except Exception as error:
+        instead = _WITHOUT_ACCOUNT.get(name)
+        hint = f"; without an account: {instead}" if instead else ""
+        what = type(error).__name__
+        raise ConfigError(f"logger={name}: {what}: {first_line(error)}{hint}") from error
 
 
 def _logger_nodes(config: DictConfig, checkpoint: Checkpoint | None) -> tuple[Any, set[str]]:

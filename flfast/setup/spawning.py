@@ -11,8 +11,8 @@ from flfast.config.own import Own
 from flfast.messages import first_line
 
 _ALLOWED = (
-    "allowed: functions and classes of a module of your own; trainer.devices=1; or threads=1 "
-    "and no CUDA before the run, since ranks are then forked"
+    "allowed: functions and classes of a module of your own; trainer.devices=1; or threads=1, no "
+    "CUDA and no other thread before the run, since ranks are then forked"
 )
 
 

@@ -11,7 +11,9 @@ from hydra.core.utils import JobReturn, JobStatus, run_job
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from flfast.distributed.child import begin_child
 from flfast.messages import one_line
+from flfast.output_streams import surviving_output
 from flfast.sweeps.workers import Slot
 
 OUTPUT = "output.log"
@@ -24,6 +26,7 @@ def run_forked(
     config: DictConfig,
     slot: Slot,
     connection: Connection,
+    parent: int,
 ) -> None:
     """Run a job in this process, which was forked for it, and send its `JobReturn`.
 
@@ -33,10 +36,9 @@ def run_forked(
         config: of the job, with the node `hydra`.
         slot: where the job runs.
         connection: gets the result.
+        parent: process id of the sweep.
     """
-    from flfast.distributed.elastic import end_with_parent  # torch is there already
-
-    end_with_parent(os.getppid())
+    begin_child(parent)
     for name in ("SIGTERM", "SIGINT", "SIGUSR1"):  # the sweep's handlers
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     # Ctrl-C reaches all processes of a group. The sweep passes it on, once.
@@ -49,13 +51,14 @@ def run_forked(
             stream.flush()
             os.dup2(output.fileno(), number)
         sys.stdout = sys.stderr = output
-        result = run_job(
-            hydra_context=context,
-            task_function=task,
-            config=config,
-            job_dir_key="hydra.sweep.dir",
-            job_subdir_key="hydra.sweep.subdir",
-        )
+        with surviving_output():
+            result = run_job(
+                hydra_context=context,
+                task_function=task,
+                config=config,
+                job_dir_key="hydra.sweep.dir",
+                job_subdir_key="hydra.sweep.subdir",
+            )
         connection.send_bytes(_pickled(result))
 
 

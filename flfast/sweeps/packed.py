@@ -5,6 +5,7 @@ Torch-free at import.
 
 import logging
 import multiprocessing
+import os
 import signal
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
@@ -16,6 +17,7 @@ from omegaconf import DictConfig
 
 from flfast.checkpoints.signals import EXIT_STOPPED, StoppedError, StopRequests
 from flfast.config.job import typed_overrides
+from flfast.distributed.child import start_child
 from flfast.sweeps.forked_job import run_forked
 from flfast.sweeps.job_folders import GO_ON, JobConfig, compose_job, record_failure
 from flfast.sweeps.job_lines import SweepProgress
@@ -133,9 +135,9 @@ class _Pack:
 
     def _start(self, job: JobConfig, slot: Slot) -> None:
         ours, theirs = _FORK.Pipe(duplex=False)
-        args = (self._context, self._task, job.config, slot, theirs)
+        args = (self._context, self._task, job.config, slot, theirs, os.getpid())
         process = _FORK.Process(target=run_forked, args=args, name=f"job-{job.num}")
-        process.start()
+        start_child(process)
         theirs.close()  # the next job must not inherit it: its end would not be noticed
         self._running[ours] = _Running(job, process, slot)
 

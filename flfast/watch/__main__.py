@@ -14,11 +14,13 @@ from rich.console import Console
 from rich.live import Live
 
 from flfast.messages import printable
+from flfast.output_streams import output_is_read, surviving_output
 from flfast.results.outcome import is_locked
 from flfast.watch.folder import Progress, jobs_of, newest, read_progress
 from flfast.watch.view import line, view
 
 
+@surviving_output()
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="flfast.watch", description=__doc__)
@@ -66,7 +68,7 @@ def follow_in_lines(folder: Path, *, every: float, once: bool) -> None:
             if not once and job.last > shown.get(job.folder, -1):
                 shown[job.folder] = job.last
                 sys.stdout.write(f"{printable(job.folder.name)}  {line(job)}\n")
-        if once or not _goes_on(folder, jobs):
+        if once or not _goes_on(folder, jobs) or not output_is_read():
             Console(width=160).print(view(jobs))
             return
         time.sleep(every)

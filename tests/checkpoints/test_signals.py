@@ -74,7 +74,7 @@ def test_ranks_agree_to_stop_though_only_one_knew_before_they_met(tmp_path, in_w
     def rank(world):
         dist.barrier()  # the other one may still be connecting
         dist.destroy_process_group()
-        return launch._run_rank(phases, None, tmp_path / str(world.rank), os.getppid())
+        return launch._run_rank(phases, None, tmp_path / str(world.rank))
 
     outcomes = in_world(2, rank)
     assert [outcomes[rank].stopped for rank in (0, 1)] == [True, True]

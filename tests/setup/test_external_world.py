@@ -12,7 +12,7 @@ from tables import assert_same_numbers, rows
 from flfast import train
 from flfast.config.phases import Phase
 from flfast.distributed.world import World, launched_world
-from flfast.setup.external_world import fit_to_world
+from flfast.setup.external_world import fit_to_threads, fit_to_world
 
 QUICK = ("experiment=quick", "rounds=2", "callbacks=none", "engine=eager")
 STEP = {
@@ -98,6 +98,23 @@ def test_ranks_without_work_are_said(caplog, strategy):
     (fitted,) = fit_to_world([phase(strategy, 3)], FOUR, equal_nodes=True)
     assert fitted.config.trainer.devices == 3
     assert "trains on one of the 4 ranks" in caplog.text
+
+
+@pytest.mark.parametrize("devices", ["auto", -1, 2])
+@pytest.mark.parametrize("strategy", ["auto", "ddp", "fsdp", "dp", "single"])
+def test_ranks_that_nobody_asked_for_are_not_started_beside_threads(
+    monkeypatch, caplog, strategy, devices
+):
+    caplog.set_level("INFO")
+    monkeypatch.setattr("flfast.distributed.devices.num_cores", lambda: 4)
+    given = phase(strategy, devices)
+    given.config.update({"mode": "", "threads": 1, "sampler": {}, "partition": {}})
+    assert fit_to_threads([given], []) == [given]
+    (fitted,) = fit_to_threads([given], ["IOPub"])
+    left_to_us = (strategy, devices) == ("auto", "auto")
+    assert fitted.config.trainer.devices == (1 if left_to_us else devices)
+    assert given.config.trainer.devices == devices
+    assert ("(IOPub)" in caplog.text) == left_to_us
 
 
 def free_port():
