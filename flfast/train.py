@@ -23,9 +23,11 @@ from flfast.config.composition import CONF, VERSION_BASE
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.job import HydraJob
+from flfast.config.launcher import check_environment
 from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_resume
 from flfast.config.run_folder import locked_folder, release_folders
+from flfast.environment import integer
 from flfast.sweeps.finished import GO_ON, finished_result, remove_result, write_result
 
 log = logging.getLogger("flfast.train")  # as `python -m`, too
@@ -71,8 +73,7 @@ def _train(phases: list[Phase], job: HydraJob) -> float | None:
 
 def _shares_world() -> bool:
     """Whether torchrun or srun started other ranks, which do not see that a job has finished."""
-    sizes = (os.environ.get(name, "1") for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
-    return any(int(size) > 1 for size in sizes)
+    return any(integer(name, 1) > 1 for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
 
 
 def main() -> None:
@@ -84,6 +85,7 @@ def main() -> None:
     # Without this variable, Hydra prints a stripped traceback and exits instead of raising.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        check_environment()
         check_overrides(sys.argv[1:], conf=CONF)
         _run()
     except Exception as error:

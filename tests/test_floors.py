@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "flfast"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     {"messages"},
-    {"options", "randomness", "plan", "injection", "machine", "csv_file", "native", "state"},
+    {"options", "randomness", "plan", "injection", "machine", "environment", "csv_file"}
+    | {"native", "state"},
     {"tasks"},
     {"models", "adapters", "datamodules"},
     {"algorithms", "aggregations", "attacks", "faults", "devices", "compression", "secure"},
@@ -62,6 +63,7 @@ TORCH_FREE = {
     "flfast.checkpoints.signals",
     "flfast.injection",
     "flfast.machine",
+    "flfast.environment",
     "flfast.messages",
     "flfast.results.*",
     "flfast.report.*",

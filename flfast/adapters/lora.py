@@ -45,11 +45,18 @@ def lora(  # noqa: PLR0913 - one parameter an option
         freeze_a: whether A stays random.
 
     Raises:
-        ValueError: if peft is missing, or the model has no such layers.
+        ValueError: if peft is missing, the model has no such layers, or the rank is larger than
+            all of them.
     """
     peft = import_peft("lora")
     known = known_layers(model, peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING)
     layers = target_layers(model, "target_modules", target_modules or known)
+    widest = max(max(model.get_submodule(name).weight.shape[:2]) for name in layers.names)
+    if rank > widest:
+        raise ValueError(
+            f"adapter.rank={rank}: a product B A has at most the rank of the weights beside it; "
+            f"allowed: 1 to {widest}, the largest width of {', '.join(layers.names)}"
+        )
     settings = peft.LoraConfig(
         r=rank,
         lora_alpha=alpha,

@@ -16,6 +16,7 @@ from flfast.api.own_data import read_data
 from flfast.api.own_targets import chosen_task
 from flfast.config.errors import ConfigError
 from flfast.config.own import GROUPS, OWN, Own
+from flfast.setup.model_check import check_initialized, check_module
 
 _KINDS: dict[str, tuple[type, ...]] = {"model": (nn.Module,), "algorithm": (Algorithm,)}
 
@@ -49,6 +50,10 @@ def own_objects(
                 f"{group}= is of type {type(value).__name__}; allowed: {allowed}, or a "
                 f"function that returns one"
             )
+    if isinstance(model := found.get("model"), nn.Module):
+        where = f"model={name_of(model)}"
+        check_module(where, model)
+        check_initialized(where, model)
     nodes = {}
     task = chosen_task(overrides)
     read = read_data(found.get("data"), test_data, target=target, client=client, task=task)

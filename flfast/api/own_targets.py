@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from flfast.api.own_dataset import check_plain
 from flfast.config.errors import ConfigError
 from flfast.tasks.names import TaskName
 from flfast.tasks.task_type import IGNORED
@@ -45,6 +46,7 @@ def read_targets(where: str, values: Any, task: TaskName) -> Tensor:
         ConfigError: if they are no targets of the task.
     """
     allowed = _ALLOWED[task]
+    check_plain(where, values)
     try:
         found = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
     except (TypeError, ValueError):

@@ -1,5 +1,6 @@
 """`Run`: what a finished run has left in its folder. Torch-free until a model is asked for."""
 
+import os
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,10 +28,20 @@ class Run:
     Args:
         folder: of the run.
         own: objects that the run had in place of what the config names.
+
+    Raises:
+        ConfigError: if the folder holds no run.
     """
 
     def __init__(self, folder: str | Path, own: Own = NOTHING) -> None:
+        if not isinstance(folder, (str, os.PathLike)):
+            raise ConfigError(f"flfast.Run({folder!r}): allowed: a path, the folder of a run")
         self.folder = Path(folder).absolute()
+        if not (self.folder / ".hydra" / "config.yaml").is_file():
+            raise ConfigError(
+                f"flfast.Run({str(folder)!r}): there is no .hydra/config.yaml; allowed: the "
+                f"folder of a run"
+            )
         self._own = own
 
     def __repr__(self) -> str:

@@ -1,5 +1,6 @@
 """Checks overrides for mistakes that Hydra answers with a traceback or an unclear message."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from flfast.messages import first_line
 
 _MORE_CONFIG = ("--config-dir", "-cd", "hydra.searchpath")
 """Arguments that add folders with config groups."""
+
+_SETTING = re.compile(r"(?<![\w.@/+~\"'-])[\w.@/+~-]+=[^\s,{}\[\]\"']+")
+"""A setting without quotes, such as one of `overrides: [batch_size=5]`."""
 
 
 def check_overrides(arguments: Sequence[str], *, conf: str) -> None:
@@ -51,6 +55,8 @@ def _problems(text: str, conf: Path, *, more_config: bool) -> Iterator[str]:
         if not text.isascii():
             key = text.partition("=")[0]
             yield f"{text}: Hydra reads such characters in quotes only; write {key}='\"...\"'"
+        elif (quoted := _with_quotes(text)) is not None:
+            yield f"{text}: settings inside of brackets need quotes; write {quoted}"
         return  # otherwise Hydra's own message is clear
     folder = conf / override.key_or_group
     is_group = "." not in override.key_or_group and folder.is_dir()
@@ -65,6 +71,17 @@ def _problems(text: str, conf: Path, *, more_config: bool) -> Iterator[str]:
             yield f"{text}: {override.key_or_group} is a config group; allowed: {allowed}"
         elif isinstance(content, str) and (error := _interpolation_error(content)):
             yield f"{text}: {error}"
+
+
+def _with_quotes(text: str) -> str | None:
+    """The override with quotes around settings in lists and dicts; None if that is no remedy."""
+    key, _, value = text.partition("=")
+    changed = _SETTING.sub(r'"\g<0>"', value)
+    try:
+        OverridesParser.create().parse_overrides([f"{key}={changed}"])
+    except HydraException:
+        return None
+    return f"{key}='{changed}'"
 
 
 def _is_empty(override: Override, options: list[str] | None) -> bool:

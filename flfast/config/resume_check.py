@@ -1,6 +1,5 @@
 """Checks whether a run may resume from its checkpoint or start in its folder. Torch-free."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.checkpoints.compatibility import check_same_experiment
 from flfast.checkpoints.folders import checkpoint_folders, find_checkpoints
 from flfast.config.errors import ConfigError
+from flfast.environment import integer
 
 
 def check_resume(config: DictConfig, run_dir: Path, *, setting: str | None = None) -> None:
@@ -25,7 +25,7 @@ def check_resume(config: DictConfig, run_dir: Path, *, setting: str | None = Non
             is no checkpoint to resume from.
     """
     if config.resume is None:
-        restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by torchrun
+        restarted = integer("TORCHELASTIC_RESTART_COUNT", 0) > 0  # by torchrun
         if checkpoint_folders(run_dir) and not restarted:
             raise ConfigError(
                 f"{setting or f'hydra.run.dir={run_dir}'} already holds a run's checkpoints; "

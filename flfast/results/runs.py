@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from flfast.messages import one_line
 from flfast.results.columns import CLIENT_EVALUATION, COLUMNS
 from flfast.results.history import Row, number, series, validation_column
 from flfast.results.table import read_rounds
@@ -18,7 +19,8 @@ from flfast.results.table import read_rounds
 log = logging.getLogger(__name__)
 
 FAILED_MARK = "failed"
-_NUMERIC = [column for column in COLUMNS if not column.startswith("plan/")]
+NUMERIC = [column for column in COLUMNS if not column.startswith("plan/")]
+"""Columns of `metrics.csv` that hold numbers."""
 _END = 20  # lines of a log
 _TAIL_BYTES = 16 * 2**20
 # C's parser reads a config in 2 ms; OmegaConf.load takes 50 ms.
@@ -74,14 +76,14 @@ def read_run(folder: Path) -> RunRecord:
         ValueError: with the path, if the config is no YAML.
     """
     hydra_dir = folder / ".hydra"
-    hydra = _yaml(hydra_dir / "hydra.yaml").get("hydra", {})
+    hydra = read_yaml(hydra_dir / "hydra.yaml").get("hydra", {})
     num = hydra.get("job", {}).get("num")
-    words = [str(word) for word in _yaml(hydra_dir / "overrides.yaml") or ()]
-    config = _yaml(hydra_dir / "config.yaml")
+    words = [str(word) for word in read_yaml(hydra_dir / "overrides.yaml") or ()]
+    config = read_yaml(hydra_dir / "config.yaml")
     history: list[Row] = []
     try:
         history.extend(read_rounds(folder / "metrics.csv", sys.maxsize))
-        for metric in _NUMERIC:
+        for metric in NUMERIC:
             series(history, metric)
     except (OSError, ValueError) as error:
         history.clear()
@@ -169,8 +171,14 @@ def partition(run: RunRecord) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _yaml(path: Path) -> Any:
+def read_yaml(path: Path) -> Any:
+    """The content of a file of `.hydra`, interpolations unresolved; `{}` if it is empty.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: with the path, if it is no YAML of plain data.
+    """
     try:
         return yaml.load(path.read_text(encoding="utf-8"), _LOADER) or {}
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is no YAML: {error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no YAML of plain data: {one_line(error)}") from None

@@ -38,7 +38,7 @@ def main() -> None:
         _watch(folder, every=given.every, once=given.once)
     except KeyboardInterrupt:
         pass  # the run goes on
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         parser.error(str(error))
 
 

@@ -2,15 +2,14 @@
 
 import math
 import statistics
+import sys
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from omegaconf import OmegaConf
+from typing import NamedTuple
 
 from flfast.config.run_folder import is_locked
-from flfast.results.history import Row, number
-from flfast.results.runs import ended_early, log_lines
-from flfast.results.table import read_rows
+from flfast.results.history import Row, number, series
+from flfast.results.runs import NUMERIC, ended_early, log_lines, read_yaml
+from flfast.results.table import read_rounds
 
 _RECENT = 10
 """Rounds whose median duration predicts the rest."""
@@ -72,29 +71,47 @@ def read_progress(folder: Path) -> Progress:
     """How far the run of a folder is.
 
     Raises:
-        ValueError: if the folder's tables cannot be read.
+        OSError: if a file of the folder cannot be read.
+        ValueError: with its path, if it is damaged.
     """
     hydra = folder / ".hydra"
-    config = OmegaConf.load(hydra / "config.yaml")
-    rounds = OmegaConf.select(config, "rounds")
-    if OmegaConf.select(config, "trainer.fast_dev_run", default=False):
-        rounds = 1
     lines = log_lines(folder)
     return Progress(
         folder=folder,
-        overrides=_typed(hydra / "overrides.yaml"),
-        rounds=int(rounds),
-        history=list(read_rows(folder / "metrics.csv")),
+        overrides=_words(hydra / "overrides.yaml"),
+        rounds=_rounds(hydra / "config.yaml"),
+        history=_history(folder / "metrics.csv"),
         runs=is_locked(folder),
         ended=ended_early(lines),
         warnings=[text for _, mark, text in map(_warning, lines) if mark][-_WARNINGS:],
     )
 
 
-def _typed(path: Path) -> list[str]:
-    """Overrides as they were typed: `${...}` in them is not of this list."""
-    words: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    return [str(word) for word in words]
+def _words(path: Path) -> list[str]:
+    found = read_yaml(path) or []
+    if not isinstance(found, list):
+        raise ValueError(f"{path}: is no list of overrides, as a run writes it")
+    return [str(word) for word in found]
+
+
+def _rounds(path: Path) -> int:
+    """Rounds that a run shall have, by its config."""
+    config = read_yaml(path)
+    found = config.get("rounds") if isinstance(config, dict) else None
+    if not isinstance(found, int):
+        raise ValueError(f"{path}: rounds={found}; allowed: an integer, as a run writes it")
+    trainer = config.get("trainer")
+    return 1 if isinstance(trainer, dict) and trainer.get("fast_dev_run") else found
+
+
+def _history(path: Path) -> list[Row]:
+    history: list[Row] = list(read_rounds(path, sys.maxsize))
+    try:
+        for column in NUMERIC:
+            series(history, column)
+    except ValueError as error:
+        raise ValueError(f"{path} is no table of numbers: {error}") from None
+    return history
 
 
 def _warning(line: str) -> tuple[str, str, str]:
