@@ -10,6 +10,7 @@ LEAST = {
     "TORCHELASTIC_RESTART_COUNT": 0,
     "SLURM_STEP_NUM_TASKS": 1,
     "SLURM_PROCID": 0,
+    "MASTER_PORT": 0,
 }
 """Variables that torchrun, TorchElastic or srun set, and the smallest value of each."""
 

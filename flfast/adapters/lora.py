@@ -51,7 +51,8 @@ def lora(  # noqa: PLR0913 - one parameter an option
     peft = import_peft("lora")
     known = known_layers(model, peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING)
     layers = target_layers(model, "target_modules", target_modules or known)
-    widest = max(max(model.get_submodule(name).weight.shape[:2]) for name in layers.names)
+    weights = [model.get_parameter(f"{name}.weight") for name in layers.names]
+    widest = max(max(weight.shape[:2]) for weight in weights)
     if rank > widest:
         raise ValueError(
             f"adapter.rank={rank}: a product B A has at most the rank of the weights beside it; "

@@ -28,6 +28,8 @@ def check_words(overrides: Iterable[object]) -> None:
 
 
 def _check_text(word: str) -> None:
+    if "=" not in word and not word.startswith(("~", "-")):
+        raise ConfigError(f"{word!r} is no setting; allowed: key=value, such as 'rounds=5'")
     if word.startswith("-"):
         raise ConfigError(
             f"{word}: flags belong to the command line; allowed: key=value; more config groups "
@@ -56,7 +58,7 @@ def check_settings(settings: Mapping[str, object], *, known: Iterable[str], call
     close = difflib.get_close_matches(next(iter(settings)), known, n=1, cutoff=0.8)
     instead = f"did you mean {close[0]}=?" if close else f"write {_texts(settings)}"
     names = ", ".join(f"{name}=" for name in settings)
-    raise ConfigError(f"{names} is no argument of {caller}, settings are texts; {instead}")
+    raise ConfigError(f"{names}: no argument of {caller}, and settings are texts; {instead}")
 
 
 def check_objects(
@@ -76,11 +78,15 @@ def check_objects(
         if isinstance(value, str):
             instead = f'write "{name}={value}"' if name in GROUPS else "allowed: examples"
             raise ConfigError(f"{name}={value!r} is a text, not an object; {instead}")
-    if folder is not None and (not isinstance(folder, (str, os.PathLike)) or not str(folder)):
+    is_path = isinstance(folder, (str, os.PathLike)) and str(folder) and "\0" not in str(folder)
+    if folder is not None and not is_path:
         raise ConfigError(f"folder={folder!r}: allowed: a path")
     for name, column in columns.items():
         if not isinstance(column, Hashable):
             raise ConfigError(f"{name}={column!r}: allowed: the name of one column")
+    given = [column for column in columns.values() if column is not None]
+    if len(set(given)) < len(given):
+        raise ConfigError(f"{' and '.join(columns)} are both {given[0]!r}; allowed: two columns")
 
 
 def _texts(settings: Mapping[Any, object]) -> str:

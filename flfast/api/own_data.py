@@ -119,7 +119,10 @@ def _examples(train: _Part, test: _Part | None, task: TaskName) -> Examples:
 def _shape(part: _Part) -> tuple[int, ...]:
     if not len(part.targets):
         raise ConfigError("data=: there is no example")
-    return tuple(part.inputs[0].shape)
+    shape = tuple(part.inputs[0].shape)
+    if not shape or 0 in shape:
+        raise ConfigError(f"data=: an input has shape {list(shape)}; allowed: one number or more")
+    return shape
 
 
 def _joined(inputs: Sequence[Tensor | Dataset[Tensor]]) -> Tensor | Dataset[Tensor]:

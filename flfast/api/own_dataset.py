@@ -117,7 +117,7 @@ class _Inputs(Dataset[Tensor]):
 
 
 def check_plain(where: str, values: object) -> None:
-    """Refuse a tensor that is sparse, nested, quantized or without values.
+    """Refuse a tensor that is sparse, nested or without values.
 
     Raises:
         ConfigError: naming what it is, and what is allowed.
@@ -130,5 +130,3 @@ def check_plain(where: str, values: object) -> None:
         raise ConfigError(f"{where}: {values.layout}; allowed: dense, as of .to_dense()")
     if values.is_meta:
         raise ConfigError(f"{where}: on the device meta, without values; allowed: values")
-    if values.is_quantized:
-        raise ConfigError(f"{where}: {values.dtype}; allowed: numbers, as of .dequantize()")
