@@ -28,6 +28,7 @@ Availability = Annotated[float, Ge(0.001), Le(1)]
 UpToHalf = Annotated[float, Ge(0), Le(0.5)]
 BelowHalf = Annotated[float, Ge(0), Lt(0.5)]
 VocabularySize = Annotated[int, Ge(3), Le(_MAX_INT)]  # padding, unknown, and one word
+Rank = Annotated[int, Ge(1), Le(65_536)]  # far more than a layer can use, but fits in memory
 Several = Annotated[int, Ge(2), Le(_MAX_INT)]
 HalfTurn = Annotated[float, Ge(0), Le(180)]
 Numbers = Annotated[list[Annotated[float, Ge(-_MAX_FLOAT), Le(_MAX_FLOAT)]], MinLen(1)]

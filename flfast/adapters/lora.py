@@ -19,13 +19,13 @@ from torch import nn
 
 from flfast.adapters.adapted import Adapted
 from flfast.adapters.injected import adapt_with, import_peft, known_layers, target_layers
-from flfast.options import Count, Portion, Positive
+from flfast.options import Portion, Positive, Rank
 
 
 def lora(  # noqa: PLR0913 - one parameter an option
     model: nn.Module,
     *,
-    rank: Count,
+    rank: Rank,
     alpha: Positive,
     dropout: Portion,
     target_modules: list[str] | None,
@@ -45,19 +45,11 @@ def lora(  # noqa: PLR0913 - one parameter an option
         freeze_a: whether A stays random.
 
     Raises:
-        ValueError: if peft is missing, the model has no such layers, or the rank is larger than
-            all of them.
+        ValueError: if peft is missing, or the model has no such layers.
     """
     peft = import_peft("lora")
     known = known_layers(model, peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING)
     layers = target_layers(model, "target_modules", target_modules or known)
-    weights = [model.get_parameter(f"{name}.weight") for name in layers.names]
-    widest = max(max(weight.shape[:2]) for weight in weights)
-    if rank > widest:
-        raise ValueError(
-            f"adapter.rank={rank}: a product B A has at most the rank of the weights beside it; "
-            f"allowed: 1 to {widest}, the largest width of {', '.join(layers.names)}"
-        )
     settings = peft.LoraConfig(
         r=rank,
         lora_alpha=alpha,

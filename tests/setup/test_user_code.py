@@ -64,8 +64,8 @@ OWN = """
         calls = 0
 
         def forward(self, x):
-            FailsInAnEpoch.calls += self.training
-            if FailsInAnEpoch.calls > 3:
+            self.calls += self.training
+            if self.calls > 3:
                 raise KeyError("in an epoch")
             return super().forward(x)
 
