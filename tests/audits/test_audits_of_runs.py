@@ -240,7 +240,7 @@ def test_runs_that_cannot_be_attacked_are_refused(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_algorithm_is_audited_or_refused(name, make_data, make_federation):
-    model = network()
+    model = network(nn.Linear(16, 8), hidden=8)
     algorithm = algorithm_of(name, model)
     data = images(make_data, server_examples=3 if algorithm.server_calls else 0)
     federation = make_federation(data, model, algorithm=algorithm)
