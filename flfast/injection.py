@@ -17,7 +17,7 @@ def call_with(fn: Callable[..., T], *args: Any, **offers: Any) -> T:
     >>> call_with(lambda x, *, b: (x, b), 1, a=2, b=3)
     (1, 3)
     """
-    asked: Container[str] = inspect.signature(fn).parameters if offers else {}
+    asked: Container[str] = _parameters(fn) if offers else {}
     return fn(*args, **{name: value for name, value in offers.items() if name in asked})
 
 
@@ -27,7 +27,7 @@ def asks_for(fn: Callable[..., Any], name: str) -> bool:
     >>> asks_for(lambda x, *, b: x, "b")
     True
     """
-    return name in inspect.signature(fn).parameters
+    return name in _parameters(fn)
 
 
 def forwards_any(fn: Callable[..., Any]) -> bool:
@@ -45,8 +45,16 @@ def bound(fn: Callable[..., T], **offers: Any) -> Callable[..., T]:
 
     A partial is made anew: Hydra's own checks its target in every call, which costs 0.3 ms.
     """
-    parameters = inspect.signature(fn).parameters
+    parameters = _parameters(fn)
     given = {name: value for name, value in offers.items() if name in parameters}
     if isinstance(fn, partial):
         return partial(fn.func, *fn.args, **{**fn.keywords, **given})
     return partial(fn, **given)
+
+
+def _parameters(fn: Callable[..., Any]) -> Container[str]:
+    """Names of parameters; none of a function in C that does not tell them."""
+    try:
+        return inspect.signature(fn).parameters
+    except ValueError:
+        return {}

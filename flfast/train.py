@@ -24,9 +24,11 @@ from flfast.config.composition import CONF, VERSION_BASE
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.job import HydraJob
+from flfast.config.launcher import check_environment
 from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import locked_folder, recorded, release_folders
+from flfast.environment import integer
 from flfast.output_streams import surviving_output
 from flfast.sweeps.job_folders import GO_ON
 
@@ -64,8 +66,7 @@ def _train(phases: list[Phase], job: HydraJob) -> float | None:
 
 def _shares_world() -> bool:
     """Whether torchrun or srun started other ranks, which have to hear that the run finished."""
-    sizes = (os.environ.get(name, "1") for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
-    return any(int(size) > 1 for size in sizes)
+    return any(integer(name, 1) > 1 for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
 
 
 @surviving_output()
@@ -78,6 +79,7 @@ def main() -> None:
     # Without this variable, Hydra prints a stripped traceback and exits instead of raising.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        check_environment()
         check_overrides(sys.argv[1:], conf=CONF)
         sys.argv += implied(sys.argv[1:])
         _run()

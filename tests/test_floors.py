@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "flfast"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     {"messages", "output_streams", "regular_file"},
-    {"options", "randomness", "plan", "injection", "machine", "csv_file", "native", "state"},
+    {"options", "randomness", "plan", "injection", "machine", "environment", "csv_file"}
+    | {"native", "state"},
     {"tasks"},
     {"models", "adapters", "datamodules"},
     {"algorithms", "aggregations", "attacks", "faults", "devices", "compression", "secure"},
@@ -63,6 +64,7 @@ TORCH_FREE = {
     "flfast.distributed.child",
     "flfast.injection",
     "flfast.machine",
+    "flfast.environment",
     "flfast.messages",
     "flfast.output_streams",
     "flfast.regular_file",

@@ -19,13 +19,13 @@ from torch import nn
 
 from flfast.adapters.adapted import Adapted
 from flfast.adapters.injected import adapt_with, import_peft, known_layers, target_layers
-from flfast.options import Count, Portion, Positive
+from flfast.options import Portion, Positive, Rank
 
 
 def lora(  # noqa: PLR0913 - one parameter an option
     model: nn.Module,
     *,
-    rank: Count,
+    rank: Rank,
     alpha: Positive,
     dropout: Portion,
     target_modules: list[str] | None,

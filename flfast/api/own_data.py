@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
+from flfast.api.own_dataset import check_plain, is_dataset, read_dataset
 from flfast.api.own_frame import Coded, coded_text, is_frame
 from flfast.api.own_targets import num_outputs, read_targets
 from flfast.config.errors import ConfigError
@@ -65,12 +66,13 @@ def read_data(
         if unused:
             raise ConfigError(f"{unused}= needs data=; {_ALLOWED}")
         return None
-    if isinstance(data, Examples) or (callable(data) and not _is_dataset(data)):
+    if isinstance(data, Examples) or (callable(data) and not is_dataset(data)):
         if test_data is not None:
             raise ConfigError("test_data=: an Examples names its own test set, in is_test")
         return data
     coded = Coded(data, test_data)
     if is_frame(data):
+        _check_names("data", data)
         coded = coded_text(
             data, _with_columns_of(data, test_data, client), target=target, client=client
         )
@@ -128,7 +130,10 @@ def _examples(train: _Part, test: _Part | None, task: TaskName) -> Examples:
 def _shape(part: _Part) -> tuple[int, ...]:
     if not len(part.targets):
         raise ConfigError("data=: there is no example")
-    return tuple(part.inputs[0].shape)
+    shape = tuple(part.inputs[0].shape)
+    if not shape or 0 in shape:
+        raise ConfigError(f"data=: an input has shape {list(shape)}; allowed: one number or more")
+    return shape
 
 
 def _joined(inputs: Sequence[Tensor | Dataset[Tensor]]) -> Tensor | Dataset[Tensor]:
@@ -197,6 +202,7 @@ class _Reader(NamedTuple):
             ConfigError: if it has none of them.
         """
         if is_frame(data):
+            _check_names(key, data)
             return self._frame(key, data)
         if self.target is not None or self.client is not None:
             raise ConfigError(f"target= and client= name columns of a DataFrame, {key}= is none")
@@ -204,8 +210,10 @@ class _Reader(NamedTuple):
             data = data.tensors
         if isinstance(data, (tuple, list)) and len(data) in {2, 3}:
             return self._arrays(key, *data)
-        if _is_dataset(data):
-            return self._dataset(key, data)
+        if is_dataset(data):
+            found = read_dataset(key, data, one_integer=self.task == "classification")
+            targets = read_targets(f"{key}=: targets", found.targets, self.task)
+            return _Part(found.inputs, targets, found.clients)
         raise ConfigError(f"{key}= is of type {type(data).__name__}; {_ALLOWED}")
 
     def _arrays(self, key: str, inputs: Any, targets: Any, clients: Any = None) -> _Part:
@@ -228,45 +236,6 @@ class _Reader(NamedTuple):
                     f"allowed: [{len(tensor)}]"
                 )
         return _Part(tensor, found, named)
-
-    def _dataset(self, key: str, data: Any) -> _Part:
-        """Labels and clients, in one pass; inputs are read again when they are needed."""
-        labels, clients = [], []
-        shape = None
-        for index in range(len(data)):
-            item = data[index]
-            if not isinstance(item, (tuple, list)) or len(item) not in {2, 3}:
-                raise ConfigError(
-                    f"{key}=: item {index} is a {type(item).__name__}; allowed: (input, target) "
-                    f"or (input, target, client)"
-                )
-            if not isinstance(item[0], (Tensor, np.ndarray)):
-                raise ConfigError(
-                    f"{key}=: the input of item {index} is a {type(item[0]).__name__}; allowed: a "
-                    f"tensor, such as that of torchvision's ToTensor"
-                )
-            shape = tuple(item[0].shape) if shape is None else shape
-            if tuple(item[0].shape) != shape:
-                raise ConfigError(
-                    f"{key}=: item {index} has shape {list(item[0].shape)}, item 0 {list(shape)}; "
-                    f"allowed: one shape"
-                )
-            label = np.asarray(item[1])
-            if self.task == "classification" and label.size != 1:
-                raise ConfigError(
-                    f"{key}=: the target of item {index} has shape {list(label.shape)}; allowed: "
-                    f"one integer"
-                )
-            labels.append(label.reshape(()) if label.size == 1 else label)
-            clients += list(item[2:])
-        if not labels:
-            raise ConfigError(f"{key}=: there is no example")
-        if clients and len(clients) != len(labels):
-            raise ConfigError(f"{key}=: {len(clients)} of {len(labels)} items have a client")
-        named = np.array([np.asarray(name)[()] for name in clients]) if clients else None
-        return _Part(
-            _Inputs(data), read_targets(f"{key}=: targets", np.stack(labels), self.task), named
-        )
 
     def _frame(self, key: str, frame: Any) -> _Part:
         target, client = self.target, self.client
@@ -314,6 +283,7 @@ def _array(values: Any) -> np.ndarray:
 
 def _tensor(where: str, values: Any) -> Tensor:
     """Numbers; a memory-mapped array is not copied, and booleans become floats."""
+    check_plain(where, values)
     try:
         if isinstance(values, np.memmap):
             found = shared_tensor(values)
@@ -327,18 +297,7 @@ def _tensor(where: str, values: Any) -> Tensor:
     return found.float() if found.dtype == torch.bool else found
 
 
-def _is_dataset(data: Any) -> bool:
-    return hasattr(data, "__getitem__") and hasattr(data, "__len__")
-
-
-class _Inputs(Dataset[Tensor]):
-    """The inputs of a `Dataset` of (input, target, ...)."""
-
-    def __init__(self, data: Any) -> None:
-        self._data = data
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def __getitem__(self, index: int) -> Tensor:
-        return torch.as_tensor(self._data[int(index)][0])
+def _check_names(key: str, frame: Any) -> None:
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise ConfigError(f"{key}=: column {twice} is there twice; allowed: one of each name")

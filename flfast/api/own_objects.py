@@ -15,6 +15,7 @@ from flfast.algorithms.algorithm import Algorithm
 from flfast.api.own_data import read_data
 from flfast.config.errors import ConfigError
 from flfast.config.own import GROUPS, OWN, Own
+from flfast.setup.model_check import check_initialized, check_module
 from flfast.tasks.names import TaskName
 
 _KINDS: dict[str, tuple[type, ...]] = {"model": (nn.Module,), "algorithm": (Algorithm,)}
@@ -49,6 +50,10 @@ def own_objects(
                 f"{group}= is of type {type(value).__name__}; allowed: {allowed}, or a "
                 f"function that returns one"
             )
+    if isinstance(model := found.get("model"), nn.Module):
+        where = f"model={name_of(model)}"
+        check_module(where, model)
+        check_initialized(where, model)
     nodes: dict[str, dict[str, Any]] = {}
     read = read_data(found.get("data"), test_data, target=target, client=client, task=task)
     for group, value in found.items():

@@ -1,6 +1,6 @@
 """Targets of a Python program's data, by task."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from flfast.api.own_dataset import check_plain
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import check_num_classes
 from flfast.tasks.names import TaskName
@@ -46,10 +47,12 @@ def read_targets(where: str, values: Any, task: TaskName) -> Tensor:
         ConfigError: if they are no targets of the task.
     """
     allowed = _ALLOWED[task]
+    check_plain(where, values)
     try:
         found = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
     except (TypeError, ValueError):
-        kind = type(next(iter(values), None)).__name__
+        first = next(iter(values), None) if isinstance(values, Iterable) else values
+        kind = type(first).__name__
         hint = ", such as those of pandas.factorize" if task == "classification" else ""
         raise ConfigError(f"{where}: {kind}; allowed: {allowed.partition(';')[0]}{hint}") from None
     integers = task in {"classification", "language"}

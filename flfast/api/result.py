@@ -1,5 +1,6 @@
 """`Run`: what a finished run has left in its folder. Torch-free until a model is asked for."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -45,6 +46,9 @@ class Run:
         algorithm: as of `flfast.run`.
         allow: packages, modules or functions that the run's config names and that may be called,
             by dotted path. Without it, flfast's own options are.
+
+    Raises:
+        ConfigError: if the folder holds no run.
     """
 
     def __init__(  # noqa: PLR0913 - one parameter an option
@@ -59,7 +63,14 @@ class Run:
         algorithm: "Algorithm | Callable[..., Algorithm] | None" = None,
         allow: str | Sequence[str] = (),
     ) -> None:
+        if not isinstance(folder, (str, os.PathLike)):
+            raise ConfigError(f"flfast.Run({folder!r}): allowed: a path, the folder of a run")
         self.folder = Path(folder).absolute()
+        if not (self.folder / ".hydra" / "config.yaml").exists():
+            raise ConfigError(
+                f"flfast.Run({str(folder)!r}): there is no .hydra/config.yaml; allowed: the "
+                f"folder of a run"
+            )
         self._given = {"data": data, "model": model, "algorithm": algorithm}
         self._arguments = {"test_data": test_data, "target": target, "client": client}
         self._allow = [allow] if isinstance(allow, str) else list(allow)

@@ -2,18 +2,20 @@
 
 import multiprocessing
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from flfast.api.arguments import check_objects, check_settings, check_words
 from flfast.api.result import Run
 from flfast.checkpoints.signals import StoppedError
 from flfast.config import composition
@@ -23,6 +25,7 @@ from flfast.config.composition import CONF, without_hydra
 from flfast.config.errors import ConfigError, RunStopped
 from flfast.config.explain import message
 from flfast.config.job import HydraJob
+from flfast.config.launcher import check_environment
 from flfast.config.own import GROUPS, NOTHING, Own
 from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_folder, finished_before
@@ -39,15 +42,17 @@ _NO_FOLDER = "outputs/DATE/TIME"
 _busy = threading.Lock()
 
 
-def compose(*overrides: str) -> DictConfig:
+def compose(*overrides: str, **settings: NoReturn) -> DictConfig:
     """The config that `run` would run, checked.
 
     Args:
         overrides: as on the command line, such as `"algorithm=fedprox"`.
+        settings: none is allowed; the error says how to write them.
 
     Raises:
         ConfigError: with the command line's message, if a setting is wrong.
     """
+    check_settings(settings, known=(), caller="flfast.compose")
     return _checked(_composed(overrides), NOTHING)
 
 
@@ -60,6 +65,7 @@ def run(  # noqa: PLR0913 - one parameter an option
     client: str | None = None,
     model: "nn.Module | Callable[..., nn.Module] | None" = None,
     algorithm: "Algorithm | Callable[..., Algorithm] | None" = None,
+    **settings: NoReturn,
 ) -> Run:
     """Run a federation, as the command line does with the same words.
 
@@ -80,9 +86,11 @@ def run(  # noqa: PLR0913 - one parameter an option
             initial ones, or a function of (input_shape, num_classes), or of fewer.
         algorithm: in place of `algorithm=NAME`: an `Algorithm`, or a function that gets what its
             signature names of initial, batchnorm, seed, num_clients.
+        settings: none is allowed; the error says how to write them.
 
     Raises:
-        ConfigError: with the command line's message, if a setting cannot be run.
+        ConfigError: with the command line's message, if a setting cannot be run; also inside
+            `torch.inference_mode` and `torch.autocast`, and with another default device or dtype.
         RunStopped: after the round and a checkpoint, on Ctrl-C, SIGTERM or SIGUSR1.
     """
     if getattr(multiprocessing.process.current_process(), "_inheriting", False):
@@ -91,6 +99,16 @@ def run(  # noqa: PLR0913 - one parameter an option
             'flfast.run under `if __name__ == "__main__":`'
         )
     given = {"data": data, "model": model, "algorithm": algorithm}
+    columns = {"target": target, "client": client}
+    known = ["folder", *given, "test_data", *columns]
+    check_settings(settings, known=known, caller="flfast.run")
+    check_words(overrides)
+    check_objects({**given, "test_data": test_data}, folder, columns)
+    check_environment()
+    if "torch" in sys.modules:  # otherwise it is as at its start
+        from flfast.api.surroundings import check_surroundings
+
+        check_surroundings()
     with _alone():
         own = NOTHING
         if any(value is not None for value in (*given.values(), test_data, target, client)):
@@ -163,9 +181,7 @@ def _composed(overrides: Sequence[str]) -> DictConfig:
     Raises:
         ConfigError: if an override names no key or no option, or is a flag.
     """
-    for word in overrides:
-        _check_word(word)
-
+    check_words(overrides)
     try:
         check_overrides(overrides, conf=CONF)
         composed = composition.compose([*overrides, *implied(overrides)])
@@ -183,21 +199,6 @@ def _composed(overrides: Sequence[str]) -> DictConfig:
     composed.hydra.job.name = "train"  # as on the command line: the log is train.log
     composed.hydra.runtime.output_dir = _NO_FOLDER
     return composed
-
-
-def _check_word(word: object) -> None:
-    if not isinstance(word, str):
-        raise ConfigError(f"{word!r}: allowed: a text such as 'rounds=5'")
-    if word.startswith("-"):
-        raise ConfigError(
-            f"{word}: flags belong to the command line; allowed: key=value; more config groups "
-            f"are found with hydra.searchpath=[file://FOLDER]"
-        )
-    if word.lstrip("+~").startswith("hydra") and not word.startswith("hydra.searchpath="):
-        raise ConfigError(
-            f"{word}: belongs to the command line; allowed: hydra.searchpath=[file://FOLDER]; "
-            f"folder= names the folder of the run"
-        )
 
 
 def _checked(composed: DictConfig, own: Own) -> DictConfig:

@@ -16,6 +16,7 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
+from flfast.algorithms.downloads import first_downloads
 from flfast.algorithms.wrapping import check_one_call
 from flfast.audits.audit import Audit, Leak
 from flfast.audits.gradient_matching import match_gradient
@@ -79,7 +80,7 @@ def _check(federation: Federation, *, client: int, num_images: int, labels: Labe
             f"[channels, height, width] of classes; allowed: audit=membership or none"
         )
     check_one_call(algorithm, option)
-    origin = algorithm.origin(algorithm.broadcast(federation.server))
+    origin = algorithm.origin(first_downloads(algorithm, federation.initial)(0))
     uploaded = origin.get("params", {})
     missing = [name for name in federation.initial["params"] if name not in uploaded]
     if missing:

@@ -1,5 +1,6 @@
 """Checks overrides for mistakes that Hydra answers with a traceback or an unclear message."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,6 +27,9 @@ _EITHER = ("local_epochs", "local_steps")
 
 _MORE_CONFIG = ("--config-dir", "-cd", "hydra.searchpath")
 """Arguments that add folders with config groups."""
+
+_SETTING = re.compile(r"(?<![\w.@/+~\"'-])[\w.@/+~-]+=[^\s,{}\[\]\"']+")
+"""A setting without quotes, such as one of `overrides: [batch_size=5]`."""
 
 
 def check_overrides(arguments: Sequence[str], *, conf: str) -> None:
@@ -68,10 +72,8 @@ def _problems(text: str, conf: Path, *, more_config: bool) -> Iterator[str]:
     try:
         (override,) = OverridesParser.create().parse_overrides([text])
     except HydraException:
-        if not text.isascii():
-            key = text.partition("=")[0]
-            yield f"{text}: Hydra reads such characters in quotes only; write {key}='\"...\"'"
-        return  # otherwise Hydra's own message is clear
+        yield from _how_to_quote(text)  # otherwise Hydra's own message is clear
+        return
     if override.key_or_group == "hydra.output_subdir":
         yield f"{text}: flfast itself writes .hydra/; allowed: hydra.run.dir or hydra.sweep.dir"
     folder = conf / override.key_or_group
@@ -84,6 +86,15 @@ def _problems(text: str, conf: Path, *, more_config: bool) -> Iterator[str]:
             yield from _problems_of_choice(text, folder, content, options)
         elif isinstance(content, str) and (error := _interpolation_error(content)):
             yield f"{text}: {error}"
+
+
+def _how_to_quote(text: str) -> Iterator[str]:
+    """What an override lacks that Hydra's grammar cannot read, if quotes are a remedy."""
+    if not text.isascii():
+        key = text.partition("=")[0]
+        yield f"{text}: Hydra reads such characters in quotes only; write {key}='\"...\"'"
+    elif (quoted := _with_quotes(text)) is not None:
+        yield f"{text}: settings inside of brackets need quotes; write {quoted}"
 
 
 def _problems_of_choice(
@@ -116,6 +127,17 @@ def _keys(node: Any) -> Iterator[str]:
             yield from (f"{key}.{below}" for below in _keys(value))
         elif key != "defaults":
             yield key
+
+
+def _with_quotes(text: str) -> str | None:
+    """The override with quotes around settings in lists and dicts; None if that is no remedy."""
+    key, _, value = text.partition("=")
+    changed = _SETTING.sub(r'"\g<0>"', value)
+    try:
+        OverridesParser.create().parse_overrides([f"{key}={changed}"])
+    except HydraException:
+        return None
+    return f"{key}='{changed}'"
 
 
 def _is_empty(override: Override, options: list[str] | None) -> bool:

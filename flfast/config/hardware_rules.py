@@ -1,5 +1,6 @@
 """Rules about devices, processes and strategies. Torch-free."""
 
+import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -15,6 +16,26 @@ def _workers(config: Config) -> str | None:
     if loader["persistent_workers"] and not loader["num_workers"]:
         return "loader.persistent_workers=True needs loader.num_workers >= 1, got 0"
     return None
+
+
+def _daemonic(config: Config) -> str | None:
+    workers = config["loader"]["num_workers"]
+    return cannot_start(f"loader.num_workers={workers}", allowed="0") if workers else None
+
+
+def cannot_start(setting: str, *, allowed: str) -> str | None:
+    """Why a setting that starts processes is refused in this process; None if it can start them.
+
+    Args:
+        setting: key and value.
+        allowed: value that starts none.
+    """
+    if not multiprocessing.process.current_process().daemon:
+        return None
+    return (
+        f"{setting} in a daemonic process, such as one of multiprocessing.Pool, which cannot "
+        f"start processes; allowed: {allowed}, or concurrent.futures.ProcessPoolExecutor"
+    )
 
 
 def _devices(config: Config) -> str | None:
@@ -91,6 +112,7 @@ def _may_have_gpu() -> bool:
 
 HARDWARE_RULES: tuple[Rule, ...] = (
     _workers,
+    _daemonic,
     _devices,
     _num_processes,
     _sync_batchnorm,

@@ -1,7 +1,6 @@
 """Whether a command may use its folder: begin there, go on, or replace a run. Torch-free."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.checkpoints.compatibility import check_same_experiment
 from flfast.checkpoints.folders import find_checkpoints
 from flfast.config.errors import ConfigError
+from flfast.environment import integer
 from flfast.results.outcome import OF_THE_COMMAND, Result, holds_run, outcome, read_result
 
 
@@ -35,7 +35,7 @@ def finished_before(config: DictConfig, folder: Path) -> Result | None:
 
 def began_before(config: DictConfig, folder: Path) -> bool:
     """Whether torchrun or TorchElastic started the ranks again that began the folder's run."""
-    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0:
+    if integer("TORCHELASTIC_RESTART_COUNT", 0) == 0:
         return False
     said = read_result(folder)
     return said is not None and said.outcome == "running" and said.config == plain_config(config)

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.folder_lock import FolderLock, missing_folders
+from flfast.environment import integer
 from flfast.messages import one_line
 from flfast.results.outcome import outcome_of, read_result, write_result
 
@@ -157,11 +158,11 @@ def _is_later_rank() -> bool:
     """Whether torchrun or SLURM started this process as another rank than 0."""
     env = os.environ
     if "RANK" in env:
-        return int(env["RANK"]) > 0
+        return integer("RANK", 0) > 0
     # Only srun sets the variables of a step. Shells of interactive jobs are no ranks.
-    is_step = int(env.get("SLURM_STEP_NUM_TASKS", "1")) > 1
+    is_step = integer("SLURM_STEP_NUM_TASKS", 1) > 1
     is_shell = env.get("SLURM_JOB_NAME") in {"bash", "interactive"}
-    return is_step and not is_shell and int(env.get("SLURM_PROCID", "0")) > 0
+    return is_step and not is_shell and integer("SLURM_PROCID", 0) > 0
 
 
 # At import, so that launchers of sweeps know it in their processes, which import the callback.

@@ -75,6 +75,7 @@ def find_run(
         rows = [_numbers(row) for row in read_rows(folder / "metrics.csv")]
     except (OSError, ValueError) as error:
         raise ConfigError(str(error)) from None
+    _check_rounds(folder, config, rows)
     if "checkpoint" in options and "model" in options:
         raise ConfigError("model and checkpoint exclude each other; set one of them")
     checkpoint, model = None, None
@@ -111,6 +112,16 @@ def _compose_phase(config: DictConfig, more: Sequence[str], *, conf: str) -> Dic
     for key, name in sorted(after - before):
         raise ConfigError(f"{key}._target_={short(name)}: allowed: a target of the whole run")
     return found
+
+
+def _check_rounds(folder: Path, config: DictConfig, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a config of fewer rounds than the run has done: it is not of these rows."""
+    done = max((row.get("round", 0) for row in rows), default=0)
+    if done > config.rounds:
+        raise ConfigError(
+            f"{folder / '.hydra' / 'config.yaml'}: rounds={config.rounds}, and metrics.csv has "
+            f"round {done}; allowed: the config of the run, with rounds >= {done}"
+        )
 
 
 def _find_checkpoint(

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flfast.messages import one_line
+
 
 def map_array(path: Path) -> np.memmap:
     """A .npy file as an array that is read on access, and cannot be written.
@@ -17,8 +19,8 @@ def map_array(path: Path) -> np.memmap:
     """
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, SyntaxError) as error:
-        raise ValueError(f"{path} is not a readable .npy file: {error}") from None
+    except Exception as error:  # noqa: BLE001 - the parser of headers raises errors of many types
+        raise ValueError(f"{path} is not a readable .npy file: {one_line(error)}") from None
     if not isinstance(array, np.memmap):
         raise ValueError(f"{path} is not a .npy file of numbers")
     if not array.flags.c_contiguous:

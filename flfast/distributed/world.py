@@ -16,6 +16,7 @@ from lightning.fabric.plugins.environments import (
 )
 from torch import nn
 
+from flfast.environment import integer
 from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree, WeightedMean, leaves, tree_map
 
@@ -54,16 +55,16 @@ def launched_world() -> World | None:
         return None
     env.setdefault("LOCAL_RANK", "0")
     return World(
-        rank=int(env["RANK"]),
-        size=int(env["WORLD_SIZE"]),
-        local_rank=int(env["LOCAL_RANK"]),
-        local_size=int(env.get("LOCAL_WORLD_SIZE", "1")),
+        rank=integer("RANK", 0),
+        size=integer("WORLD_SIZE", 1),
+        local_rank=integer("LOCAL_RANK", 0),
+        local_size=integer("LOCAL_WORLD_SIZE", 1),
     )
 
 
 def num_restarts() -> int:
     """How often our launcher or torchrun has restarted this world."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return integer("TORCHELASTIC_RESTART_COUNT", 0)
 
 
 def enter(backend: str, *, timeout_s: float) -> None:
@@ -75,7 +76,7 @@ def enter(backend: str, *, timeout_s: float) -> None:
     """
     limit = datetime.timedelta(seconds=timeout_s)
     where = os.environ.get(RENDEZVOUS, "env://")
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, size = integer("RANK", 0), integer("WORLD_SIZE", 1)
     store, rank, size = next(dist.rendezvous(where, rank, size, timeout=limit))
     # torchrun's store survives a restart and still holds the addresses of dead ranks: each attempt
     # needs a prefix of its own.
@@ -85,7 +86,7 @@ def enter(backend: str, *, timeout_s: float) -> None:
 
 def _in_slurm_step() -> bool:
     # Only srun sets the variables of a step; batch scripts and shells have those of the job.
-    return int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1 and SLURMEnvironment.detect()
+    return integer("SLURM_STEP_NUM_TASKS", 1) > 1 and SLURMEnvironment.detect()
 
 
 def _torchrun_variables_of_slurm() -> dict[str, str]:

@@ -19,7 +19,8 @@ from flfast.results.table import read_rounds
 
 log = logging.getLogger(__name__)
 
-_NUMERIC = [column for column in COLUMNS if not column.startswith("plan/")]
+NUMERIC = [column for column in COLUMNS if not column.startswith("plan/")]
+"""Columns of `metrics.csv` that hold numbers."""
 _TAIL_BYTES = 16 * 2**20
 
 
@@ -71,7 +72,7 @@ def read_run(folder: Path) -> RunRecord:
     history: list[Row] = []
     try:
         history.extend(read_rounds(folder / "metrics.csv", sys.maxsize))
-        for metric in _NUMERIC:
+        for metric in NUMERIC:
             series(history, metric)
     except (OSError, ValueError) as error:
         history.clear()

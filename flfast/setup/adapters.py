@@ -12,6 +12,7 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.batchnorm import batchnorm_layers
 from flfast.lit.task import LocalTask, evaluation_mode
 from flfast.randomness import seed_torch
+from flfast.setup.user_code import named
 from flfast.state.tree import Tree
 from flfast.state.weights import write_weights
 
@@ -42,7 +43,8 @@ def build_adapter(
         )
     seed_torch(config.seed, "adapter")
     with torch.inference_mode(mode=False):
-        adapted: Adapted | None = instantiate(config.adapter)(model)
+        with named("adapter", config.adapter["_target_"]):
+            adapted: Adapted | None = instantiate(config.adapter)(model)
         if adapted is not None:
             _check_used(name, model, data)
     return adapted

@@ -11,7 +11,7 @@ import torch
 from hydra.utils import instantiate
 from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging
 from omegaconf import DictConfig
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from flfast.algorithms.algorithm import Algorithm
@@ -28,12 +28,18 @@ from flfast.datamodules.fetching import Loading
 from flfast.datamodules.splits import Split
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
-from flfast.injection import asks_for, bound, call_with, forwards_any
+from flfast.injection import asks_for, call_with, forwards_any
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
 from flfast.randomness import seed_torch
+from flfast.setup.model_check import (
+    check_initialized,
+    check_module,
+    check_outputs,
+    first_batch,
+)
 from flfast.setup.model_offers import model_offers
 from flfast.setup.preload import data_source
-from flfast.setup.user_code import named, place
+from flfast.setup.user_code import named
 from flfast.state.optimizer_state import LOCAL_MESSAGE, state_tensors, trial_step
 from flfast.state.tree import Tree
 from flfast.state.weights import load_weights, read_state_dict, read_weights
@@ -72,11 +78,20 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
 
 def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
     given = own.take(config, "data")
-    if given is None:
-        return data_source(config)
     if isinstance(given, Examples):
         return lambda: given
-    return bound(given, task=None if config.task == "auto" else config.task)
+    target = config.data["_target_"]
+
+    def source(seed: int) -> Examples:
+        with named("data", target):
+            offers = {"seed": seed, "task": None if config.task == "auto" else config.task}
+            found: object = call_with(data_source(config) if given is None else given, **offers)
+        if not isinstance(found, Examples):
+            kind = type(found).__name__
+            raise ConfigError(f"data={target}: gives a {kind}; allowed: an Examples of flfast")
+        return found
+
+    return source
 
 
 def build_model(config: DictConfig, data: FederatedDataModule, own: Own = NOTHING) -> nn.Module:
@@ -90,31 +105,25 @@ def build_model(config: DictConfig, data: FederatedDataModule, own: Own = NOTHIN
             as logits [2, C], or has no parameters.
     """
     seed_torch(config.seed, "initial weights")
-    shape, num_classes = data.examples.input_shape, data.num_classes
-    with named("model", config.model["_target_"]):
+    target = config.model["_target_"]
+    where = f"model={target}"
+    with named("model", target):
         given = own.take(config, "model")
         made = instantiate(config.model, _convert_="all") if given is None else deepcopy(given)
         builder = made
         if not isinstance(made, nn.Module):
             made = call_with(made, **model_offers(made, data.examples))
-    where = f"model={config.model['_target_']}"
     if not isinstance(made, nn.Module):
         kind = type(made).__name__
         raise ConfigError(f"{where}: gives a {kind}; allowed: a torch.nn.Module")
-    batch = next(iter(data.eval_loader(data.train_clients.indices_of(0)[:2])))
-    inputs = data.examples.transform(batch.inputs, dtype=torch.get_default_dtype())
-    reads = f"inputs of shape {list(shape)}: model"
-    with named(reads, config.model["_target_"]), torch.no_grad():
-        logits: Any = made.eval()(inputs)
-    found = list(logits.shape) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
-    wanted = list(data.examples.task_type.output_shape(batch.targets, num_classes))
-    if found != wanted:
-        name = "numbers" if data.examples.task == "regression" else "logits"
-        raise ConfigError(
-            f"{where}: forward{place(type(made).forward)} gives {found} for {len(inputs)} "
-            f"examples; it must give {name} {['B', *wanted[1:]]}".replace("'", "")
-            + _how_to_set(builder, num_classes)
-        )
+    check_module(where, made)
+    batch = first_batch(data)
+    reads = f"inputs of shape {list(data.examples.input_shape)}: model"
+    with named(reads, target), torch.no_grad():
+        outputs: Any = made.eval()(batch.inputs)
+    check_initialized(where, made)
+    hint = _how_to_set(builder, data.num_classes)
+    check_outputs(where, made, outputs, data, batch, hint=hint)
     if not any(p.requires_grad for p in made.parameters()):
         raise ConfigError(f"{where}: has no parameters to train")
     return made.train()
@@ -179,17 +188,16 @@ def build_algorithm(
     """The algorithm, with the wrappers that `mode`, `bn` and `local_optimizer_state` ask for.
 
     Raises:
-        ConfigError: if statistics shall be measured again that the server does not send.
+        ConfigError: if the option or the function gives no `Algorithm`, or statistics shall be
+            measured again that the server does not send.
     """
-    given = own.take(config, "algorithm")
-    make = instantiate(config.algorithm) if given is None else given
     offers = {
         "initial": initial,
         "batchnorm": batchnorm_weights(model, initial),
         "seed": config.seed,
         "num_clients": num_clients,
     }
-    algorithm = make if isinstance(make, Algorithm) else call_with(make, **offers)
+    algorithm = _algorithm(config, own, offers)
     if config.mode != "federated" and algorithm.name != "fedavg":
         log.warning("mode=%s does not use algorithm=%s", config.mode, algorithm.name)
     if config.mode == "local_only":
@@ -209,6 +217,19 @@ def build_algorithm(
     if config.local_optimizer_state == "keep":
         return keep_optimizer(algorithm)
     return average_optimizer(algorithm) if config.local_optimizer_state == "average" else algorithm
+
+
+def _algorithm(config: DictConfig, own: Own, offers: dict[str, Any]) -> Algorithm:
+    target = config.algorithm["_target_"]
+    with named("algorithm", target):
+        given = own.take(config, "algorithm")
+        made: object = instantiate(config.algorithm) if given is None else given
+        if callable(made) and not isinstance(made, Algorithm):
+            made = call_with(made, **offers)
+    if not isinstance(made, Algorithm):
+        kind = type(made).__name__
+        raise ConfigError(f"algorithm={target}: gives a {kind}; allowed: an Algorithm of flfast")
+    return made
 
 
 def check_data(algorithm: Algorithm, data: FederatedDataModule) -> None:

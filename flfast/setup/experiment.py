@@ -45,6 +45,7 @@ from flfast.setup.build import (
 )
 from flfast.setup.loggers import end_records, log_settings
 from flfast.setup.machinery import Machinery, build_machinery
+from flfast.setup.model_check import try_training
 from flfast.setup.optimized_metric import check_direction, optimized_metric, use_metrics
 from flfast.setup.protection import build_privacy, protect
 from flfast.setup.resume import (
@@ -95,7 +96,7 @@ def run_experiment(
         history = federation.run()
     except (DivergedError, MisconfigurationException, FileNotFoundError) as error:
         raise ConfigError(str(error)) from error
-    except UnreadableImageError as error:
+    except (UnreadableImageError, OneRankError) as error:
         # In a worker process of the loader, the message follows a traceback.
         raise OneRankError(str(error).strip().splitlines()[-1]) from error
     except ValueError as error:
@@ -187,6 +188,7 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     adapted = build_adapter(config, model, initial, data)
     if adapted is not None:
         initial = read_weights(model)
+    try_training(config.model["_target_"], model, data, bn=config.bn)
     algorithm = build_algorithm(config, initial, model, data.num_clients, own)
     check_data(algorithm, data)
     algorithm = build_selection(config, algorithm, data)

@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from flfast.checkpoints.signals import Second, StoppedError, StopRanks, StopRequests
 from flfast.config.errors import ConfigError, OneRankError
+from flfast.config.hardware_rules import cannot_start
 from flfast.config.job import HydraJob
 from flfast.config.phases import Phase
 from flfast.distributed.devices import num_devices
@@ -77,9 +78,12 @@ def num_ranks(phases: list[Phase]) -> int:
     """Number of processes that the run needs on this machine.
 
     Raises:
-        ConfigError: if phases need different numbers of ranks.
+        ConfigError: if phases need different numbers of ranks, or this process cannot start any.
     """
     sizes = {size for phase in phases if (size := _num_ranks(phase.config)) > 1}
+    setting = f"trainer.devices={max(sizes, default=1)}"
+    if sizes and (problem := cannot_start(setting, allowed="trainer.devices=1")):
+        raise ConfigError(problem)
     if len(sizes) > 1:
         raise ConfigError(
             f"trainer.devices={sorted(sizes)} in different phases of strategy=ddp or fsdp: the "

@@ -40,7 +40,7 @@ def log_settings(
 
 
 def _open_record(name: str, logger: Any, settings: Any | None) -> None:
-    """Open a logger's record before training starts, and write settings there if there are some."""
+    """Open a logger's record before training starts, and write the settings if there are some."""
     try:
         if settings is not None:
             logger.log_hyperparams(settings)

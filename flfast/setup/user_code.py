@@ -37,9 +37,14 @@ def named(key: str, target: object) -> Iterator[None]:
         cause = _cause(error)
         if isinstance(cause, ConfigError) or (isinstance(cause, ValueError) and _is_ours(cause)):
             raise
-        what = type(cause).__name__
-        text = f"{what}: {first_line(cause)}" if str(cause) else what
-        raise ConfigError(f"{key}={_path(target)}: {text}{_own_lines(cause)}") from error
+        raise ConfigError(f"{key}={_path(target)}: {described(cause)}") from error
+
+
+def described(error: BaseException) -> str:
+    """Type and message of an exception, and the user's own lines of its traceback."""
+    what = type(error).__name__
+    text = f"{what}: {first_line(error)}" if str(error) else what
+    return f"{text}{_own_lines(error)}"
 
 
 def own_failure(error: BaseException) -> str | None:

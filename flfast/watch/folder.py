@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from flfast.results.history import Row, number
+from flfast.results.history import Row, number, series
 from flfast.results.outcome import Outcome, is_locked, log_lines, outcome
 from flfast.results.plain_yaml import read_mapping, read_words
-from flfast.results.runs import mapping
+from flfast.results.runs import NUMERIC, mapping
 from flfast.results.table import read_rounds
 
 _RECENT = 10
@@ -69,27 +69,40 @@ def read_progress(folder: Path) -> Progress:
 
     Raises:
         OSError: if a file is missing, or is no file.
-        ValueError: if the folder's config or tables cannot be read.
+        ValueError: with its path, if the config or a table is damaged.
     """
     hydra = folder / ".hydra"
-    config = read_mapping(hydra / "config.yaml")
-    history: list[Row] = [*read_rounds(folder / "metrics.csv", sys.maxsize)]
-    rounds = config.get("rounds")
-    if mapping(config.get("trainer")).get("fast_dev_run"):
-        rounds = 1
     return Progress(
         folder=folder,
         overrides=read_words(hydra / "overrides.yaml"),
-        rounds=_integer(rounds),
-        history=history,
+        rounds=_rounds(hydra / "config.yaml"),
+        history=_history(folder / "metrics.csv"),
         outcome=outcome(folder),
         warnings=[text for _, mark, text in map(_warning, log_lines(folder)) if mark][-_WARNINGS:],
     )
 
 
-def _integer(rounds: object) -> int:
-    """The rounds of a config; 0 if they are `${...}`, which is not looked up."""
-    return rounds if isinstance(rounds, int) else 0
+def _rounds(path: Path) -> int:
+    """Rounds that a run shall have, by its config; 0 if they are `${...}`, not looked up."""
+    config = read_mapping(path)
+    if mapping(config.get("trainer")).get("fast_dev_run"):
+        return 1
+    found = config.get("rounds")
+    if isinstance(found, str) and "${" in found:
+        return 0
+    if not isinstance(found, int):
+        raise ValueError(f"{path}: rounds={found}; allowed: an integer, as a run writes it")
+    return found
+
+
+def _history(path: Path) -> list[Row]:
+    history: list[Row] = list(read_rounds(path, sys.maxsize))
+    try:
+        for column in NUMERIC:
+            series(history, column)
+    except ValueError as error:
+        raise ValueError(f"{path} is no table of numbers: {error}") from None
+    return history
 
 
 def _warning(line: str) -> tuple[str, str, str]:

@@ -83,7 +83,7 @@ def test_a_model_cannot_be_rebuilt_without_its_object(quick):
 @pytest.mark.parametrize(
     ("words", "given", "message"),
     [
-        ((), {"model": "mlp"}, "model= is of type str; allowed: a torch.nn.Module, or a function"),
+        ((), {"model": "mlp"}, "model=.mlp. is a text, not an object; write .model=mlp."),
         ((), {"algorithm": 3}, "algorithm= is of type int; allowed: an Algorithm, or a function"),
         (("model.width=3",), {"model": small}, "model.width=3: flfast.run has model=, too"),
         ((), {"model": nn.Linear(64, 3)}, "inputs of shape .1, 8, 8.: model=.*Linear: "),

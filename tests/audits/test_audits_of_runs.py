@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from algorithms_by_name import NAMES, algorithm_of
 from hydra import compose, initialize_config_dir
 from torch import nn
 
@@ -235,6 +236,18 @@ def test_runs_that_cannot_be_attacked_are_refused(
     federation = make_federation(data, model, algorithm=options.get("algorithm"))
     with pytest.raises(ValueError, match=said):
         audit.check(federation)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_algorithm_is_audited_or_refused(name, make_data, make_federation):
+    model = network(nn.Linear(16, 8), hidden=8)
+    algorithm = algorithm_of(name, model)
+    data = images(make_data, server_examples=3 if algorithm.server_calls else 0)
+    federation = make_federation(data, model, algorithm=algorithm)
+    try:
+        inversion(num_images=2).check(federation)
+    except ValueError as error:
+        assert "audit=gradient_inversion with algorithm=" in str(error)
 
 
 @pytest.mark.parametrize(

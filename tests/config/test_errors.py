@@ -74,6 +74,15 @@ BEFORE_TORCH = {
     ("strategy=fsdp", "strategy.group_params=0"): "strategy.group_params=0: must be greater than",
     ("strategy=fsdp", "+trainer.inference_mode=true"): "gathered in inference mode cannot be",
     ("strategy=fsdp", "adapter=head"): "adapter=head with strategy=fsdp: every rank has the whole",
+    ("adapter=lora", "adapter.rank=1000000000"): "adapter.rank=1000000000: must be less than or",
+    ("data=hf", "data.vocabulary_size=2"): "data.vocabulary_size=2: must be greater than or equal",
+    (
+        "data=text_folder",
+        "data.vocabulary_size=1",
+    ): "data.vocabulary_size=1: must be greater than or equal to 3",
+    (
+        "schedule.phases=[{from: 2, overrides: [optimizer.lr=0.5, +model.a=b]}]",
+    ): """write schedule.phases='[{from: 2, overrides: ["optimizer.lr=0.5", "+model.a=b"]}]'""",
     ("adapter=lora", "adapter.rank=0"): "adapter.rank=0: must be greater than or equal to 1",
     ("client_states=disc",): "client_states=disc: must be 'auto', 'ram' or 'disk'",
     ("finetune_epochs=-1",): "finetune_epochs=-1: must be greater than or equal to 0",

@@ -1,6 +1,7 @@
 """`flfast.evaluate`: a saved model has the numbers that the run's own evaluation gave."""
 
 import json
+import re
 import shutil
 import sys
 
@@ -252,6 +253,13 @@ def test_runs_without_the_weights_are_refused_with_what_saves_them(run_of, tmp_p
     with pytest.raises(ConfigError, match=r"has no model\.pt.*allowed: checkpoint=last"):
         evaluated(tmp_path)
     with pytest.raises(ConfigError, match=r"train with checkpoint\.every=auto"):
+        evaluated(tmp_path, "checkpoint=last")
+    config = tmp_path / ".hydra" / "config.yaml"
+    text = config.read_text()
+    config.write_text(re.sub(r"^rounds: \d+", "rounds: 1", text, flags=re.M))
+    shutil.copy(fedrep / "metrics.csv", tmp_path)
+    message = r"config.yaml: rounds=1, and metrics.csv has round \d+; allowed: .* rounds >= \d+"
+    with pytest.raises(ConfigError, match=message):
         evaluated(tmp_path, "checkpoint=last")
     with pytest.raises(ConfigError, match="run is missing"):
         evaluate(["split=test"])

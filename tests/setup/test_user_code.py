@@ -64,6 +64,16 @@ OWN = """
         return nn.Sequential(nn.Flatten(), nn.Linear(64, kwargs.get("num_classes", 1000)))
 
 
+    class FailsInAnEpoch(Net):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += self.training
+            if self.calls > 3:
+                raise KeyError("in an epoch")
+            return super().forward(x)
+
+
     def no_optimizer(params, lr):
         return None
 
@@ -103,8 +113,12 @@ CASES = {
         f"line {line('raise SystemExit')}, in __init__",
     ),
     ("model", "FailsInTraining"): (
-        "KeyError in your own code: 'later'",
+        "training mode, inputs of shape [1, 8, 8]: model=own.FailsInTraining: KeyError: 'later'",
         f"line {line('later')}, in forward",
+    ),
+    ("model", "FailsInAnEpoch"): (
+        "KeyError in your own code: 'in an epoch'",
+        f"line {line('in an epoch')}, in forward",
     ),
     ("optimizer", "no_optimizer"): (
         "optimizer=own.no_optimizer: gives a NoneType; allowed: a torch.optim.Optimizer",
@@ -135,7 +149,7 @@ def refusal(flfast_run, capsys, *overrides):
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(
     ("group", "name", "ranks"),
-    [*((*case, 1) for case in CASES), ("model", "Quits", 2), ("model", "FailsInTraining", 2)],
+    [*((*case, 1) for case in CASES), ("model", "Quits", 2), ("model", "FailsInAnEpoch", 2)],
 )
 def test_own_code_that_fails_is_named(flfast_run, capfd, group, name, ranks):
     words = (f"{group}=custom", f"{group}._target_=own.{name}", f"trainer.devices={ranks}")

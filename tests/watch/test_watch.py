@@ -80,6 +80,48 @@ def test_it_says_what_a_run_does_now(folder, log):
     assert read_progress(folder).status == "finished"
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "rounds: !!python/object/apply:os.system ['exit 1']",
+        "rounds: !mine 3",
+        "rounds: *nowhere",
+        "rounds: {",
+        "rounds: [1]",
+        "rounds: four",
+        "- rounds",
+        "",
+        "\xff",
+    ],
+)
+@pytest.mark.parametrize("name", [".hydra/config.yaml", ".hydra/overrides.yaml", "metrics.csv"])
+def test_damaged_files_are_named(folder, log, capsys, monkeypatch, name, content):
+    log(0)
+    (folder / name).write_bytes(content.encode("latin-1"))
+    monkeypatch.setattr("sys.argv", ["watch", str(folder), "--once"])
+    if (name, content) in {(".hydra/overrides.yaml", ""), (".hydra/overrides.yaml", "- rounds")}:
+        watch.main()
+    elif name == "metrics.csv" and content != "\xff":
+        watch.main()  # a torn first line: no row has been written
+    else:
+        with pytest.raises(SystemExit) as stop:
+            watch.main()
+        assert stop.value.code == 2
+        assert str(folder / name) in capsys.readouterr().err
+
+
+def test_cells_that_are_no_numbers_are_named(folder, log):
+    log(0)
+    path = folder / "metrics.csv"
+    lines = path.read_text().splitlines()
+    cells = lines[1].split(",")
+    for place, message in ((0, "a row is of no round"), (1, "is no table of numbers")):
+        changed = ["x" if i == place else cell for i, cell in enumerate(cells)]
+        path.write_text("\n".join([lines[0], ",".join(changed), ""]))
+        with pytest.raises(ValueError, match=f"{path}.*{message}"):
+            read_progress(folder)
+
+
 def test_losses_are_shown_without_accuracies(folder, log):
     log(1, **{"val/accuracy": "", "val/loss": 0.25})
     assert "val/loss" in text(folder)

@@ -31,7 +31,7 @@ from flfast.datamodules.sources.text_tokens import (
 )
 from flfast.datamodules.sources.text_windows import Text, language_examples
 from flfast.datamodules.transforms import BatchTransform, image_transform
-from flfast.options import Count, Portion, Positive
+from flfast.options import Count, Portion, Positive, VocabularySize
 from flfast.tasks.task_type import TaskName
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def hf(  # noqa: PLR0913 - one parameter an option
     test_fraction: Portion,
     task: TaskName | None,
     tokenizer: str,
-    vocabulary_size: Count,
+    vocabulary_size: VocabularySize,
     max_tokens: Count,
     image_size: Count | None,
     channels: Literal[1, 3],

@@ -15,7 +15,7 @@ from flfast.datamodules.sources.leaf_files import LeafUser, leaf_users
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.sources.word_vocabulary import PADDING, make_vocabulary, words_of
 from flfast.datamodules.transforms import BatchTransform
-from flfast.options import Count
+from flfast.options import Count, VocabularySize
 from flfast.tasks.task_type import IGNORED, TaskName
 
 ALPHABET = (
@@ -62,7 +62,7 @@ def leaf_shakespeare(*, root: str) -> Examples:
 
 
 def leaf_sent140(
-    *, root: str, vocabulary: str | None, vocabulary_size: Count, max_tokens: Count
+    *, root: str, vocabulary: str | None, vocabulary_size: VocabularySize, max_tokens: Count
 ) -> Examples:
     """Words of tweets int64 [N, max_tokens], classified as negative (0) or positive (1).
 
@@ -93,7 +93,7 @@ def leaf_sent140(
     return _examples(root, encode, task="classification", vocabulary=known.texts(), num_classes=2)
 
 
-def leaf_reddit(*, root: str, vocabulary: str | None, vocabulary_size: Count) -> Examples:
+def leaf_reddit(*, root: str, vocabulary: str | None, vocabulary_size: VocabularySize) -> Examples:
     """Words of comments in the windows of the files, and the next word of each position.
 
     Padding is no target. Windows without a target are left out.

@@ -53,12 +53,13 @@ def read_table(path: str) -> pa.Table:
             table = parquet.read_table(file)
         else:
             raise ValueError("its name must end in .csv, .csv.gz or .parquet")
+        names = table.column_names  # text that is no UTF-8 raises here
     except (OSError, ValueError, EOFError, zlib.error, pyarrow.ArrowException) as error:
         raise ValueError(f"data.path={path} cannot be read as a table: {error}") from None
     if not table.num_rows:
-        raise ValueError(f"data.path={path} has no rows; columns: {', '.join(table.column_names)}")
-    if len(set(table.column_names)) < table.num_columns:
-        raise ValueError(f"data.path={path} has two columns of one name: {table.column_names}")
+        raise ValueError(f"data.path={path} has no rows; columns: {', '.join(names)}")
+    if len(set(names)) < table.num_columns:
+        raise ValueError(f"data.path={path} has two columns of one name: {names}")
     return table
 
 

@@ -32,7 +32,7 @@ def make_tokenizer(tokenizer: str, *, texts: Sequence[str], vocabulary_size: int
         vocabulary_size: most tokens of `words` and `bpe`.
 
     Raises:
-        ValueError: if the file cannot be read.
+        ValueError: if the file cannot be read, or `bpe` has fewer tokens than bytes.
     """
     library = import_extra("tokenizers", extra="text")
     if tokenizer == "words":
@@ -68,13 +68,20 @@ def _train_words(texts: Sequence[str], vocabulary_size: int) -> Tokenizer:
 def _train_bpe(texts: Sequence[str], vocabulary_size: int) -> Tokenizer:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    least = len(alphabet) + len(_SPECIAL)
+    if vocabulary_size < least:
+        raise ValueError(
+            f"data.vocabulary_size={vocabulary_size} with data.tokenizer=bpe: every byte is a "
+            f"token; allowed: >= {least}"
+        )
     pairs = Tokenizer(models.BPE())
     pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pairs.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size,
         special_tokens=_SPECIAL,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        initial_alphabet=alphabet,
         show_progress=False,
     )
     pairs.train_from_iterator(texts, trainer)

@@ -9,7 +9,10 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+from flfast.datamodules.mapped import map_array
 from flfast.datamodules.sources.npz import npz
 
 SETTINGS = {
@@ -171,6 +174,21 @@ def test_pickled_objects_are_refused_and_never_run(form, write, tmp_path):
     with pytest.raises(ValueError, match="is not a readable"):
         npz(root=root, **SETTINGS)
     assert not (tmp_path / "was-run").exists()
+
+
+@given(place=st.integers(0, 127), byte=st.integers(0, 255))
+@settings(max_examples=200, deadline=None)
+@example(place=60, byte=ord("-"))
+def test_damaged_headers_are_named(tmp_path_factory, place, byte):
+    path = tmp_path_factory.mktemp("headers") / "inputs.npy"
+    np.save(path, np.zeros((8, 3), dtype=np.float32))
+    content = bytearray(path.read_bytes())
+    content[place] = byte
+    path.write_bytes(content)
+    try:
+        map_array(path)
+    except ValueError as error:
+        assert str(path) in str(error)
 
 
 def test_broken_and_missing_files_are_named(write, tmp_path):

@@ -183,11 +183,12 @@ def test_values_that_do_not_fit_are_refused(write, columns, message):
         ("a.csv", "a,target\n", "has no rows; columns: a, target"),
         ("a.csv", "a,a,target\n1,2,3\n", "two columns of one name"),
         ("a.parquet", "a,b\n", "cannot be read as a table"),
+        ("a.csv", "gr\xf6\xdfe,target\n1,2\n", "cannot be read as a table: 'utf-8' codec"),
         ("a.xlsx", "a,b\n", r"must end in \.csv"),
     ],
 )
 def test_files_that_are_no_tables_are_refused(tmp_path, name, content, message):
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_text(content, encoding="latin-1")
     with pytest.raises(ValueError, match=message) as caught:
         table(path=str(tmp_path / name), **SETTINGS)
     assert "data.path=" in str(caught.value)

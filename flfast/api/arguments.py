@@ -1,0 +1,106 @@
+"""Checks the arguments of `flfast.run` and `flfast.compose`. Torch-free."""
+
+import difflib
+import os
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any
+
+from flfast.config.errors import ConfigError
+from flfast.config.own import GROUPS
+from flfast.config.rule import shown
+
+
+def check_words(overrides: Iterable[object]) -> None:
+    """Refuse an override that is no text, a flag, or of Hydra.
+
+    Raises:
+        ConfigError: naming it, and the text to write instead.
+    """
+    for word in overrides:
+        if isinstance(word, str):
+            _check_text(word)
+        elif isinstance(word, Mapping):
+            raise ConfigError(f"{word!r} is a {_kind(word)}; allowed: texts, {_texts(word)}")
+        elif isinstance(word, (list, tuple)):
+            raise ConfigError(f"{word!r} is a {_kind(word)}; allowed: texts, such as *{word!r}")
+        else:
+            raise ConfigError(f"{word!r} is of type {_kind(word)}; allowed: a text, 'rounds=5'")
+
+
+def _check_text(word: str) -> None:
+    if "=" not in word and not word.startswith(("~", "-")):
+        raise ConfigError(f"{word!r} is no setting; allowed: key=value, such as 'rounds=5'")
+    if word.startswith("-"):
+        raise ConfigError(
+            f"{word}: flags belong to the command line; allowed: key=value; more config groups "
+            f"are found with hydra.searchpath=[file://FOLDER]"
+        )
+    if word.lstrip("+~").startswith("hydra") and not word.startswith("hydra.searchpath="):
+        raise ConfigError(
+            f"{word}: belongs to the command line; allowed: hydra.searchpath=[file://FOLDER]; "
+            f"folder= names the folder of the run"
+        )
+
+
+def check_settings(settings: Mapping[str, object], *, known: Iterable[str], caller: str) -> None:
+    """Refuse keyword arguments that the function does not have.
+
+    Args:
+        settings: the keyword arguments.
+        known: names of the arguments that it has.
+        caller: name of the function.
+
+    Raises:
+        ConfigError: naming them, and the texts to write instead.
+    """
+    if not settings:
+        return
+    close = difflib.get_close_matches(next(iter(settings)), known, n=1, cutoff=0.8)
+    instead = f"did you mean {close[0]}=?" if close else f"write {_texts(settings)}"
+    names = ", ".join(f"{name}=" for name in settings)
+    raise ConfigError(f"{names}: no argument of {caller}, and settings are texts; {instead}")
+
+
+def check_objects(
+    objects: Mapping[str, object], folder: object, columns: Mapping[str, object]
+) -> None:
+    """Refuse names of options where objects belong, and a folder or a column that is no name.
+
+    Args:
+        objects: arguments by name.
+        folder: of the run.
+        columns: arguments that name columns.
+
+    Raises:
+        ConfigError: naming the argument, its value and what is allowed.
+    """
+    for name, value in objects.items():
+        if isinstance(value, str):
+            instead = f'write "{name}={value}"' if name in GROUPS else "allowed: examples"
+            raise ConfigError(f"{name}={value!r} is a text, not an object; {instead}")
+    is_path = isinstance(folder, (str, os.PathLike)) and str(folder) and "\0" not in str(folder)
+    if folder is not None and not is_path:
+        raise ConfigError(f"folder={folder!r}: allowed: a path")
+    for name, column in columns.items():
+        if not isinstance(column, Hashable):
+            raise ConfigError(f"{name}={column!r}: allowed: the name of one column")
+    given = [column for column in columns.values() if column is not None]
+    if len(set(given)) < len(given):
+        raise ConfigError(f"{' and '.join(columns)} are both {given[0]!r}; allowed: two columns")
+
+
+def _texts(settings: Mapping[Any, object]) -> str:
+    """Settings as overrides: `"rounds=3", "optimizer.lr=0.1"`."""
+    return ", ".join(f'"{key}={shown(value)}"' for key, value in _flat(settings, ""))
+
+
+def _flat(settings: Mapping[Any, object], prefix: str) -> Iterator[tuple[str, object]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__

@@ -1,0 +1,159 @@
+"""Checks that a model can be trained, before any training."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.parameter import is_lazy
+
+from flfast.config.errors import ConfigError
+from flfast.datamodules.batches import Batch
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.lit.batchnorm import freeze
+from flfast.setup.user_code import named, place
+
+
+def check_module(where: str, model: nn.Module) -> None:
+    """Refuse a model whose code torch has replaced, or whose weights are not in memory.
+
+    Args:
+        where: the argument or option, for messages.
+        model: may have lazy layers.
+
+    Raises:
+        ConfigError: naming the module or the tensor, and what is allowed.
+    """
+    for name, module in model.named_modules():
+        what = f"{where}: {name or 'the model'} is"
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ConfigError(
+                f"{what} compiled by torch.jit; allowed: the nn.Module that it was made of"
+            )
+        if any(getattr(module, key, None) for key in ("_orig_mod", "_compiled_call_impl")):
+            raise ConfigError(
+                f"{what} compiled by torch.compile; allowed: the nn.Module itself, whose steps "
+                f"engine=fused captures"
+            )
+    for name, tensor in _tensors(model):
+        if tensor.device.type != "cpu":
+            raise ConfigError(
+                f"{where}: {name} is on {tensor.device}; allowed: cpu; the run moves the model to "
+                f"its devices"
+            )
+
+
+def check_initialized(where: str, model: nn.Module) -> None:
+    """Refuse lazy layers whose weights do not exist yet.
+
+    Args:
+        where: the argument or option, for messages.
+        model: any.
+
+    Raises:
+        ConfigError: naming the tensor, and what is allowed.
+    """
+    for name, tensor in _tensors(model):
+        if is_lazy(tensor):
+            raise ConfigError(
+                f"{where}: {name} has no values yet, since its layer is lazy; allowed: a function "
+                f"that makes the model, or a model that was called with a batch before"
+            )
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return chain(model.named_parameters(), model.named_buffers())
+
+
+def first_batch(data: FederatedDataModule) -> Batch:
+    """Two examples of client 0, or one twice, with inputs as the model reads them.
+
+    Args:
+        data: set up.
+    """
+    indices = np.resize(data.train_clients.indices_of(0), 2)
+    batch = next(iter(data.eval_loader(indices)))
+    inputs = data.examples.transform(batch.inputs, dtype=torch.get_default_dtype())
+    return batch._replace(inputs=inputs)
+
+
+def check_outputs(
+    where: str,
+    model: nn.Module,
+    outputs: object,
+    data: FederatedDataModule,
+    batch: Batch,
+    *,
+    hint: str = "",
+) -> None:
+    """Refuse outputs of another shape than the task's.
+
+    Args:
+        where: the argument or option, for messages.
+        model: that gave them.
+        outputs: of the batch.
+        data: set up.
+        batch: what the model read.
+        hint: what sets the shape; empty if that is not known.
+
+    Raises:
+        ConfigError: with the shape that it must be.
+    """
+    found = list(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
+    wanted = list(data.examples.task_type.output_shape(batch.targets, data.num_classes))
+    if found != wanted:
+        name = "numbers" if data.examples.task == "regression" else "logits"
+        raise ConfigError(
+            f"{where}: forward{place(type(model).forward)} gives {found} for "
+            f"{len(batch.inputs)} examples; it must give {name} {['B', *wanted[1:]]}".replace(
+                "'", ""
+            )
+            + hint
+        )
+
+
+def try_training(target: str, model: nn.Module, data: FederatedDataModule, *, bn: str) -> None:
+    """Compute a gradient in training mode. Weights, buffers and seeds stay as they are.
+
+    Args:
+        target: dotted path of the model's function or class, for messages.
+        model: with its adapter.
+        data: set up.
+        bn: the option.
+
+    Raises:
+        ConfigError: if the model raises, its outputs are of another shape, they do not depend on
+            a trained parameter, or a weight is NaN or infinite.
+    """
+    batch = first_batch(data)
+    reads = f"training mode, inputs of shape {list(data.examples.input_shape)}: model"
+    trained = [p for p in model.parameters() if p.requires_grad]
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model.train()
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), named(reads, target):
+        freeze(model, frozen=bn == "frozen")
+        outputs: Any = functional_call(model, buffers, (batch.inputs,))
+        check_outputs(f"{reads}={target}", model, outputs, data, batch)
+        loss = data.examples.task_type.loss(outputs, batch.targets)
+        if not loss.requires_grad:
+            raise ConfigError(
+                f"{reads}={target}: the outputs have no gradient; allowed: a forward{_at(model)} "
+                f"without detach() and no_grad()"
+            )
+        torch.autograd.grad(loss, trained[:1], allow_unused=True)
+    freeze(model, frozen=False)
+    if not torch.isfinite(loss):
+        _check_finite(f"model={target}", model)
+
+
+def _at(model: nn.Module) -> str:
+    return place(type(model).forward)
+
+
+def _check_finite(where: str, model: nn.Module) -> None:
+    for name, tensor in _tensors(model):
+        if not torch.isfinite(tensor).all():
+            raise ConfigError(f"{where}: {name} has NaN or infinity; allowed: finite weights")
