@@ -37,7 +37,8 @@ def apfl(*, alpha: Fraction, adaptive: bool, weighting: Weighting) -> Algorithm:
     degenerate(fixed, f"algorithm.alpha={alpha:g} makes APFL's personal models {model}")
 
     def client_state(broadcast: Tree) -> Tree:
-        return {**model_weights(broadcast), "alpha": torch.tensor(float(alpha))}
+        first = next(iter(broadcast["params"].values()))
+        return {**model_weights(broadcast), "alpha": first.new_tensor(alpha)}
 
     def start(broadcast: Tree, client: Tree) -> Tree:
         joint = with_personal(broadcast, client)

@@ -36,7 +36,7 @@ from flfast.setup.preload import data_source
 from flfast.setup.user_code import named, place
 from flfast.state.optimizer_state import LOCAL_MESSAGE, state_tensors, trial_step
 from flfast.state.tree import Tree
-from flfast.state.weights import load_weights, read_state_dict, read_weights
+from flfast.state.weights import load_weights, read_state_dict, read_weights, weights_type
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def build_model(config: DictConfig, data: FederatedDataModule, own: Own = NOTHIN
         kind = type(made).__name__
         raise ConfigError(f"{where}: gives a {kind}; allowed: a torch.nn.Module")
     batch = next(iter(data.eval_loader(data.train_clients.indices_of(0)[:2])))
-    inputs = data.examples.transform(batch.inputs, dtype=torch.get_default_dtype())
+    inputs = data.examples.transform(batch.inputs, dtype=weights_type(made))
     reads = f"inputs of shape {list(shape)}: model"
     with named(reads, config.model["_target_"]), torch.no_grad():
         logits: Any = made.eval()(inputs)

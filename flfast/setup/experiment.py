@@ -28,6 +28,7 @@ from flfast.distributed.world import World, gather
 from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
+from flfast.lit.trainers import weight_type
 from flfast.loggers.csv import RoundCSVLogger
 from flfast.privacy.privacy import Privacy
 from flfast.setup.adapters import build_adapter
@@ -66,7 +67,7 @@ from flfast.setup.robustness import (
 )
 from flfast.setup.secure_aggregation import check_precision, check_sums
 from flfast.setup.user_code import own_failure
-from flfast.state.weights import read_weights
+from flfast.state.weights import convert_weights, read_weights
 
 log = logging.getLogger(__name__)
 
@@ -183,6 +184,9 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     return_freed_memory()
     model = build_model(config, data, own)
     use_channels_last(model)
+    # The data type of means of uploads: what is made of the initial weights keeps theirs.
+    dtype = weight_type(config.trainer.precision)
+    convert_weights(model, torch.promote_types(dtype, torch.float32))
     initial = initial_weights(config, model)
     adapted = build_adapter(config, model, initial, data)
     if adapted is not None:

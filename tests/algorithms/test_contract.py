@@ -2,11 +2,12 @@
 
 from collections import OrderedDict
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
-from engine_runs import ran
+from engine_runs import engine_of, ran
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import nn
@@ -97,8 +98,8 @@ def federation_of(make_data, make_federation):
             model,
             algorithm=build_algorithm(config, read_weights(model), model, len(sizes)),
             trainer={"precision": "64-true"},
-            batching=Batching(2, drop_single=problem == "own_batchnorm"),
             **{
+                "batching": Batching(2, drop_single=problem == "own_batchnorm"),
                 "rounds": 3,
                 "eval_every": 3,
                 "sampling": {"fraction": 0.8, "dropout": 0.3},
@@ -227,6 +228,88 @@ def test_every_algorithm_combines_with_attacks_and_robust_aggregation(federation
     assert all_finite(trained.mean)
     compared = vector_sizes(trained.mean, federation.algorithm.counted).learned > 0
     assert sum(report.rejected for report in trained.reports) == (3 if compared else 0)
+
+
+def single_leaves(tree, name):
+    """Paths of the leaves in single precision."""
+    if isinstance(tree, dict):
+        return {path for key in tree for path in single_leaves(tree[key], f"{name}.{key}")}
+    # torch.optim counts its steps in single precision.
+    counts = name.endswith(".step")
+    return {name} if tree.dtype == torch.float32 and not counts else set()
+
+
+class SinglePrecision:
+    """Finds the leaves in single precision of all that is sent, kept and measured."""
+
+    def __init__(self):
+        self.found = set()
+
+    def look(self, **trees):
+        self.found |= {path for name in trees for path in single_leaves(trees[name] or {}, name)}
+
+    def delivered(self, deliver):
+        def looked(channel, upload, sender, **kept):
+            self.look(upload=upload, origin=sender.origin)
+            return deliver(channel, upload, sender, **kept)
+
+        return looked
+
+    def trained(self, train):
+        def looked(training, client_id, download, plan):
+            result = train(training, client_id, download, plan)
+            context, done = result.context, result.done
+            for name in ("server", "client", "start", "facts", "measured"):
+                self.look(**{f"context.{name}": getattr(context, name)})
+            self.look(weights=done.weights, optimizer=done.optimizer)
+            return result
+
+        return looked
+
+    def on_round_end(self, federation, row, clients):
+        kept = federation.engine.site.kept._asdict()
+        self.look(server=federation.server)
+        for name, k in product(kept, range(federation.population)):
+            self.look(**{name: kept[name].get(k)})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_in_double_precision_has_no_leaf_in_single_precision(
+    federation_of, name, monkeypatch
+):
+    single = SinglePrecision()
+    federation = federation_of(name, sampling={}, rounds=3, callbacks=[single])
+    for owner, method, looked in (
+        (Channel, "deliver", single.delivered),
+        (EagerTraining, "_train_client", single.trained),
+    ):
+        monkeypatch.setattr(owner, method, looked(getattr(owner, method)))
+    ran(federation, EagerTraining)
+    assert not single.found
+    assert len({row["comm/down_bytes"] for row in federation.history[1:]}) == 1
+
+
+SPLITS = {
+    "accumulate": (Batching(2, accumulate=3), "trainer.accumulate_grad_batches=3 cuts"),
+    "micro-batches": (Batching(6, micro_batch=2), "micro_batch=2 cuts"),
+}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_local_step_in_several_batches_is_that_of_one_or_is_refused(federation_of, name, split):
+    batching, message = SPLITS[split]
+    cut = federation_of(name, smallest(name), batching=batching, rounds=2)
+    everybody = (cut.algorithm, *cut.algorithm.calls, *cut.algorithm.server_calls)
+    if not all(algorithm.splits_batches for algorithm in everybody):
+        for training in (EagerTraining, FusedTraining, AutoTraining):
+            with pytest.raises(ValueError, match=f"needs whole batches, which .*{message}"):
+                engine_of(cut, training).choose(cut.plans(1, []))
+        return
+    whole = ran(
+        federation_of(name, smallest(name), batching=Batching(6), rounds=2), EagerTraining
+    )
+    assert_close(outcome(ran(cut, EagerTraining)), outcome(whole), tol=1e-9)
 
 
 @pytest.mark.slow
