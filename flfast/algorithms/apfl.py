@@ -10,7 +10,6 @@ https://arxiv.org/abs/2003.13461
 The authors' code mixes outputs instead, and updates alpha_k in the first step of a round only.
 """
 
-import torch
 from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm, Weighting

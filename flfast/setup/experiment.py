@@ -48,7 +48,7 @@ from flfast.setup.build import (
 from flfast.setup.loggers import end_records
 from flfast.setup.machinery import Machinery, build_machinery
 from flfast.setup.optimized_metric import check_direction, optimized_metric, use_metrics
-from flfast.setup.protection import build_privacy, protect
+from flfast.setup.protection import build_privacy, check_noised_sums, protect
 from flfast.setup.resume import (
     changed_hardware,
     checkpoint_keeper,
@@ -254,6 +254,7 @@ def build_federation(
     audit.check(federation)
     # Drawing the first cohort also refuses a sampler that wants more clients than there are.
     checked = range(1, min(federation.rounds, _CHECKED_ROUNDS) + 1)
+    check_noised_sums(engine.channel, federation.pace)
     warn_of_rows(engine.channel.aggregation, federation.algorithm)
     check_cohorts(
         engine.channel.aggregation,

@@ -306,9 +306,7 @@ def test_a_local_step_in_several_batches_is_that_of_one_or_is_refused(federation
             with pytest.raises(ValueError, match=f"needs whole batches, which .*{message}"):
                 engine_of(cut, training).choose(cut.plans(1, []))
         return
-    whole = ran(
-        federation_of(name, smallest(name), batching=Batching(6), rounds=2), EagerTraining
-    )
+    whole = ran(federation_of(name, smallest(name), batching=Batching(6), rounds=2), EagerTraining)
     assert_close(outcome(ran(cut, EagerTraining)), outcome(whole), tol=1e-9)
 
 
