@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig
@@ -38,7 +39,8 @@ def build_privacy(config: DictConfig, data: FederatedDataModule) -> Privacy:
     privacy = _made(config, data)
     if privacy.warning:
         log.warning("%s", privacy.warning)
-    problem = unmet(privacy.needs, config)
+    settings: Any = config
+    problem = unmet(privacy.needs, settings)
     if problem is not None:
         raise ConfigError(problem)
     return privacy

@@ -19,6 +19,7 @@ from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.federation.loop import DivergedError
+from flfast.lit.trainers import weight_type
 from flfast.plan import Batching
 from flfast.server.channel import Channel
 from flfast.setup.build import build_algorithm
@@ -55,6 +56,8 @@ SPLIT = {
 }
 # They train a whole model on the server, which needs examples for it and refuses bn=local.
 ON_SERVER = {"feddf": 6}
+# Its steps are as long for small gradients, which are rounded more, as for large ones.
+ADAM = {"feddf"}
 # On the fused engine, to test that NaN of one client does not spread to others in its stack.
 STACKED = {"ditto", "scaffold"}
 # Algorithms for which `engine=auto` chooses another engine than the fused one: "eager".
@@ -86,9 +89,9 @@ def config_of(name, bn):
 def federation_of(make_data, make_federation):
     """Make a federation with partial participation, by algorithm and problem."""
 
-    def federation_of(name, problem="mlp", **options):
+    def federation_of(name, problem="mlp", precision="64-true", **options):
         torch.manual_seed(3)  # noqa: TID251 - a test's own model
-        model = nn.Sequential(OrderedDict(MODELS[problem]())).double()
+        model = nn.Sequential(OrderedDict(MODELS[problem]())).to(weight_type(precision))
         num_server = ON_SERVER.get(name, 0)
         bn = "local" if problem == "own_batchnorm" and not num_server else "aggregate"
         config = config_of(name, bn)
@@ -97,7 +100,7 @@ def federation_of(make_data, make_federation):
             make_data(sizes, split=(0.0, 0.3), server_examples=num_server),
             model,
             algorithm=build_algorithm(config, read_weights(model), model, len(sizes)),
-            trainer={"precision": "64-true"},
+            trainer={"precision": precision},
             **{
                 "batching": Batching(2, drop_single=problem == "own_batchnorm"),
                 "rounds": 3,
@@ -287,6 +290,33 @@ def test_a_run_in_double_precision_has_no_leaf_in_single_precision(
     ran(federation, EagerTraining)
     assert not single.found
     assert len({row["comm/down_bytes"] for row in federation.history[1:]}) == 1
+
+
+def movements(federation):
+    """How far each model has moved from the initial weights, as one vector each."""
+    algorithm, initial = federation.algorithm, federation.initial["params"]
+    models = [federation.weights()] if algorithm.evaluate_server else []
+    if algorithm.personal is not None:
+        clients = range(federation.population)
+        server = federation.server
+        models += [federation.engine.personal_weights(server, k)["params"] for k in clients]
+    return [
+        torch.cat([(model[n].double() - initial[n].double()).flatten() for n in sorted(initial)])
+        for model in models
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_single_precision_is_that_of_double_up_to_rounding(federation_of, name):
+    """The model is smooth: at a kink of ReLU, rounding decides between two gradients."""
+    single, double = (
+        movements(ran(federation_of(name, "mlp", precision, rounds=2), EagerTraining))
+        for precision in ("32-true", "64-true")
+    )
+    assert double
+    tol = 1e-4 if name in ADAM else 1e-5
+    for found, expected in zip(single, double, strict=True):
+        assert (found - expected).norm() <= tol * expected.norm()
 
 
 SPLITS = {
