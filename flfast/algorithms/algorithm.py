@@ -135,8 +135,9 @@ class Algorithm:
         make_optimizer: (parameters, lr=...) -> the local optimizer; None is that of the run.
         loss: local objective. It gets all parameters, and the buffers that the model lacks.
         gradient: instead of an objective: what each local step gets. Batches are never split.
-        separable: whether the objective is a mean over examples. Only then may a batch be padded,
-            or be split into micro-batches or over devices, whose gradients are summed.
+        separable: whether the objective is a mean over examples. Only then may the batch of a
+            local step be padded, accumulated, or be split into micro-batches or over devices,
+            whose gradients are summed.
         correct: (gradients, params, context) -> gradients for the optimizer; None is the identity.
         finish: (`Finished`, context) -> (upload, new client state).
         parts: of the upload, by top-level key; others are learned and averaged.
@@ -215,7 +216,7 @@ class Algorithm:
 
     @property
     def splits_batches(self) -> bool:
-        """Whether a batch may be split, into micro-batches or over devices."""
+        """Whether a local step may add up gradients: of batches, micro-batches or devices."""
         own_gradients = any(self.objective(stage)[1] for stage in self.training_stages)
         return self.separable and not own_gradients
 

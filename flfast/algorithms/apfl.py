@@ -10,7 +10,6 @@ https://arxiv.org/abs/2003.13461
 The authors' code mixes outputs instead, and updates alpha_k in the first step of a round only.
 """
 
-import torch
 from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm, Weighting
@@ -37,7 +36,8 @@ def apfl(*, alpha: Fraction, adaptive: bool, weighting: Weighting) -> Algorithm:
     degenerate(fixed, f"algorithm.alpha={alpha:g} makes APFL's personal models {model}")
 
     def client_state(broadcast: Tree) -> Tree:
-        return {**model_weights(broadcast), "alpha": torch.tensor(float(alpha))}
+        first = next(iter(broadcast["params"].values()))
+        return {**model_weights(broadcast), "alpha": first.new_tensor(alpha)}
 
     def start(broadcast: Tree, client: Tree) -> Tree:
         joint = with_personal(broadcast, client)

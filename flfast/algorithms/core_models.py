@@ -20,8 +20,9 @@ RELATIONS = "apple/relations"
 def core_models(records: Records, clients: Sequence[int], num_clients: int) -> Tree:
     """The download of K clients. Its models are views of one copy."""
     models, shape = records[range(num_clients)]["params"], (len(clients), num_clients)
+    first = next(iter(models.values()))
     return {
-        "own": F.one_hot(torch.tensor(clients), num_clients).float(),
+        "own": F.one_hot(torch.tensor(clients), num_clients).to(first.dtype),
         "models": tree_map(lambda leaf: leaf.expand(*shape, *leaf.shape[1:]), models),
     }
 

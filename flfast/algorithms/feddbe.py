@@ -58,13 +58,13 @@ def feddbe(
 
     def step(server: Tree, uploads: Uploads) -> Tree:
         found = server["consensus"] + (1 - server["known"]) * uploads.mean["consensus"]
-        return {**server, **uploads.mean, "consensus": found, "known": torch.tensor(1.0)}
+        return {**server, **uploads.mean, "consensus": found, "known": zero.new_ones(())}
 
     return Algorithm(
         name="feddbe",
         tasks=("classification",),
         weighting=weighting,
-        server_state=lambda weights: {**weights, "consensus": zero, "known": torch.tensor(0.0)},
+        server_state=lambda weights: {**weights, "consensus": zero, "known": zero.new_zeros(())},
         client_state=lambda broadcast: bias,
         broadcast=lambda server: server,
         start=lambda broadcast, client: merge(model_weights(broadcast), {**client, **mean}),

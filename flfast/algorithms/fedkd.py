@@ -43,7 +43,8 @@ def fedkd(
         initial: weights before round 1; the head must be one linear layer.
     """
     top = linear_head(initial, head)
-    projection = {"params": {PROJECTION: torch.eye(top.shape[1])}}
+    like = initial["params"][top.names[0]]
+    projection = {"params": {PROJECTION: torch.eye(top.shape[1], dtype=like.dtype)}}
     degenerate(
         lam == 0, "algorithm.lam=0 turns FedKD into FedAvg, and its mentors are purely local"
     )

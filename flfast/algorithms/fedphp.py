@@ -47,6 +47,7 @@ def fedphp(
         initial: weights before round 1.
     """
     layer, expected = head_layer(initial, None), max(horizon * (fraction or 1.0), 1.0)
+    never = torch.zeros((), dtype=torch.float64)
     degenerate(lam == 0, "algorithm.lam=0 makes FedPHP's shared model that of FedAvg")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
@@ -63,7 +64,7 @@ def fedphp(
     return Algorithm(
         name="fedphp",
         weighting=weighting,
-        client_state=lambda broadcast: {**model_weights(broadcast), "rounds": torch.tensor(0.0)},
+        client_state=lambda broadcast: {**model_weights(broadcast), "rounds": never},
         loss=loss,
         separable=False,
         finish=finish,

@@ -69,7 +69,7 @@ def gpfl(
     federated = Algorithm(
         name="gpfl",
         server_state=lambda weights: merge(weights, own),
-        client_state=lambda broadcast: {"buffers": {COUNTS: torch.ones(num)}},
+        client_state=lambda broadcast: {"buffers": {COUNTS: torch.ones(num).double()}},
         facts=("labels",),
         loss=loss,
         finish=lambda done, ctx: (done.weights, {"buffers": {COUNTS: ctx.facts["labels"]}}),

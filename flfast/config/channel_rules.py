@@ -1,13 +1,19 @@
 """Rules about what clients send: privacy, compression, secure aggregation. Torch-free."""
 
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 
 from flfast.config.rule import Config, Rule, choice, shown
 
-CENTRAL = ("central", "dp_ftrl")
-"""Options of `privacy` whose noise the server adds to the sum of uploads."""
+OPTION_NEEDS = {
+    "central": ("sums", "one bound"),
+    "dp_ftrl": ("sums", "one bound"),
+    "local": ("one bound",),
+    "dp_sgd": ("equal steps",),
+}
+"""`Privacy.needs` of our options at most, which are known before their objects are made."""
 
-_NEEDS = {
+_SUMS = {
     "aggregation": ("mean", "the noise is calibrated for a mean"),
     "pace": ("sync", "its accountant counts rounds of whole cohorts"),
     "selection": ("none", "it reads from clients what the noise does not hide"),
@@ -16,20 +22,34 @@ _NEEDS = {
 
 
 def _privacy(config: Config) -> str | None:
+    return unmet(OPTION_NEEDS.get(choice(config["privacy"]), ()), config)
+
+
+def unmet(needs: Iterable[str], config: Config) -> str | None:
+    """The first problem of a privacy with the other settings of a run; None if there is none.
+
+    Args:
+        needs: of the privacy; see `Privacy.needs`.
+        config: of the run.
+    """
     name = choice(config["privacy"])
-    if name in CENTRAL:
-        for group, (needed, reason) in _NEEDS.items():
-            if (chosen := choice(config[group])) != needed:
-                return (
-                    f"privacy={name} with {group}={chosen}: {reason}; allowed: {group}={needed}, "
-                    f"or privacy=local"
-                )
-        if config["pace"].get("keep_first") is not None:
+    problems = (_NEEDS[need](config, name) for need in sorted(needs))
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _sums(config: Config, name: str) -> str | None:
+    for group, (needed, reason) in _SUMS.items():
+        if (chosen := choice(config[group])) != needed:
             return (
-                f"pace.keep_first={config['pace']['keep_first']} with privacy={name}: a client "
-                f"that takes part puts another one out, which the noise does not hide; allowed: "
-                f"pace.keep_first=null"
+                f"privacy={name} with {group}={chosen}: {reason}; allowed: {group}={needed}, "
+                f"or privacy=local"
             )
+    if config["pace"].get("keep_first") is not None:
+        return (
+            f"pace.keep_first={config['pace']['keep_first']} with privacy={name}: a client "
+            f"that takes part puts another one out, which the noise does not hide; allowed: "
+            f"pace.keep_first=null"
+        )
     return None
 
 
@@ -45,10 +65,8 @@ def _packages(config: Config) -> str | None:
 _OF_STEPS = ("batch_size", "last_batch", "local_epochs", "local_steps", "trainer.accumulate")
 
 
-def _single_examples(config: Config) -> str | None:
+def _equal_steps(config: Config, name: str) -> str | None:
     """What DP-SGD's sensitivity and its number of passes rest on."""
-    if choice(config["privacy"]) != "dp_sgd":
-        return None
     schedule, accumulate = config["schedule"], config["trainer"]["accumulate_grad_batches"]
     wrong = {
         "batch_size=auto": (config["batch_size"] == "auto", "a number, or -1"),
@@ -67,19 +85,30 @@ def _single_examples(config: Config) -> str | None:
     for key, (is_wrong, allowed) in wrong.items():
         if is_wrong:
             return (
-                f"{key} with privacy=dp_sgd: its noise and its accountant need steps of one size, "
+                f"{key} with privacy={name}: its noise and its accountant need steps of one size, "
                 f"in which no example is twice; allowed: {allowed}"
             )
     return None
 
 
-def _bounds(config: Config) -> str | None:
+def _one_bound(config: Config, name: str) -> str | None:
+    if config["upload_clip_norm"] is None:
+        return None
+    return (
+        f"upload_clip_norm={shown(config['upload_clip_norm'])} with privacy={name}: the bound is "
+        f"privacy.clip_norm; use upload_clip_norm=null"
+    )
+
+
+_NEEDS: dict[str, Callable[[Config, str], str | None]] = {
+    "sums": _sums,
+    "equal steps": _equal_steps,
+    "one bound": _one_bound,
+}
+
+
+def _statistics(config: Config) -> str | None:
     name = choice(config["privacy"])
-    if name in {*CENTRAL, "local"} and config["upload_clip_norm"] is not None:
-        return (
-            f"upload_clip_norm={shown(config['upload_clip_norm'])} with privacy={name}: the bound "
-            f"is privacy.clip_norm; use upload_clip_norm=null"
-        )
     if name != "none" and config["bn"] == "recalibrate":
         return (
             f"bn=recalibrate with privacy={name}: the server would get statistics without noise; "
@@ -150,8 +179,7 @@ def _audit(config: Config) -> str | None:
 CHANNEL_RULES: tuple[Rule, ...] = (
     _privacy,
     _packages,
-    _single_examples,
-    _bounds,
+    _statistics,
     _secure,
     _compression,
     _audit,

@@ -29,12 +29,18 @@ def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan) -> None:
 
 
 def _splits_batches(plan: RoundPlan) -> str | None:
-    """How the plan splits batches; None if it keeps them whole."""
+    """How the plan splits the batch of a local step; None if it keeps it whole."""
     whole = "needs whole batches, which"
     if plan.strategy in {"dp", "fsdp"}:
         return f"{whole} strategy={plan.strategy} divides; use strategy=ddp"
     if plan.strategy == "ddp" and plan.shard == "batch":
         return f"{whole} strategy.shard=batch divides; use strategy.shard=clients"
-    if plan.batching.micro_batch is not None:
-        return f"{whole} micro_batch={plan.batching.micro_batch} cuts; use micro_batch=null"
+    size, accumulate, micro_batch = plan.batching[:3]
+    if micro_batch is not None:
+        return f"{whole} micro_batch={micro_batch} cuts; use micro_batch=null"
+    if accumulate > 1 and size > 0:
+        return (
+            f"{whole} trainer.accumulate_grad_batches={accumulate} cuts; use "
+            f"batch_size={size * accumulate} and trainer.accumulate_grad_batches=1"
+        )
     return None

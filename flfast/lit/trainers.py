@@ -13,7 +13,19 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.plan import RoundPlan
 
-TRUE_PRECISION = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
+_TRUE_PRECISION = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
+
+
+def weight_type(precision: str) -> torch.dtype:
+    """Data type of a model's parameters and buffers.
+
+    >>> weight_type("64-true"), weight_type("bf16-mixed")
+    (torch.float64, torch.float32)
+
+    Args:
+        precision: a value of `trainer.precision`.
+    """
+    return _TRUE_PRECISION.get(precision, torch.float32)
 
 
 class ReusedTrainer:
@@ -100,7 +112,7 @@ class Trainers:
 
     def trainer(self, plan: RoundPlan) -> ReusedTrainer:
         """The plan's Trainer."""
-        dtype = TRUE_PRECISION.get(plan.precision, torch.float32)
+        dtype = weight_type(plan.precision)
         if dtype != self._dtype:
             # Converted before weights are written, or they would be rounded to the old dtype.
             self._module.to(dtype)

@@ -11,6 +11,10 @@ from flfast.privacy.adaptive_clipping import AdaptiveClipping
 from flfast.state.tree import Tree
 
 Unit = Literal["client", "example"]
+Need = Literal["sums", "equal steps", "one bound"]
+"""What a promise rests on: the server gets no more of a whole cohort than the weighted sum of its
+changes; all local steps have one size, and no example twice; nothing else clips."""
+
 Adjacency = Literal["add or remove", "replace", "zero out"]
 """How two neighbouring data sets differ: one unit more or less; another unit in its place; or its
 contribution is zero while everything else, such as the order of clients, stays."""
@@ -87,6 +91,16 @@ class Privacy:
     rounds: int | None = None
     secure: bool = False
     warning: str = ""
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the rest of the run must keep to, whatever the option's name is."""
+        found: dict[Need, bool] = {
+            "sums": self.central_noise is not None,
+            "equal steps": self.wrap is not None,
+            "one bound": self.clip_norm is not None and self.wrap is None,
+        }
+        return frozenset(need for need, is_needed in found.items() if is_needed)
 
 
 NO_PRIVACY = Privacy("none")

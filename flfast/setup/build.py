@@ -117,7 +117,7 @@ def build_model(config: DictConfig, data: FederatedDataModule, own: Own = NOTHIN
         kind = type(made).__name__
         raise ConfigError(f"{where}: gives a {kind}; allowed: a torch.nn.Module")
     check_module(where, made)
-    batch = first_batch(data)
+    batch = first_batch(data, made)
     reads = f"inputs of shape {list(data.examples.input_shape)}: model"
     with named(reads, target), torch.no_grad():
         outputs: Any = made.eval()(batch.inputs)

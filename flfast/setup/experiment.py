@@ -27,6 +27,7 @@ from flfast.distributed.world import World, gather
 from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
+from flfast.lit.trainers import weight_type
 from flfast.privacy.privacy import Privacy
 from flfast.setup.acceptance import accept
 from flfast.setup.adapters import build_adapter
@@ -47,7 +48,7 @@ from flfast.setup.loggers import end_records, log_settings
 from flfast.setup.machinery import Machinery, build_machinery
 from flfast.setup.model_check import try_training
 from flfast.setup.optimized_metric import check_direction, optimized_metric, use_metrics
-from flfast.setup.protection import build_privacy, protect
+from flfast.setup.protection import build_privacy, check_noised_sums, protect
 from flfast.setup.resume import (
     changed_hardware,
     checkpoint_keeper,
@@ -66,7 +67,7 @@ from flfast.setup.robustness import (
 )
 from flfast.setup.secure_aggregation import check_precision, check_sums
 from flfast.setup.user_code import own_failure
-from flfast.state.weights import read_weights
+from flfast.state.weights import convert_weights, read_weights
 
 log = logging.getLogger(__name__)
 
@@ -184,6 +185,9 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     return_freed_memory()
     model = build_model(config, data, own)
     use_channels_last(model)
+    # The data type of means of uploads: what is made of the initial weights keeps theirs.
+    dtype = weight_type(config.trainer.precision)
+    convert_weights(model, torch.promote_types(dtype, torch.float32))
     initial = initial_weights(config, model)
     adapted = build_adapter(config, model, initial, data)
     if adapted is not None:
@@ -253,6 +257,7 @@ def build_federation(
     audit.check(federation)
     # Drawing the first cohort also refuses a sampler that wants more clients than there are.
     checked = range(1, min(federation.rounds, _CHECKED_ROUNDS) + 1)
+    check_noised_sums(engine.channel, federation.pace)
     warn_of_rows(engine.channel.aggregation, federation.algorithm)
     check_cohorts(
         engine.channel.aggregation,

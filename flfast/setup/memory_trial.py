@@ -19,7 +19,7 @@ from flfast.engines.measuring import Measuring
 from flfast.engines.site import facts_of
 from flfast.lit.batchnorm import batchnorm_layers
 from flfast.lit.local_module import LocalModule
-from flfast.lit.trainers import TRUE_PRECISION, ReusedTrainer
+from flfast.lit.trainers import ReusedTrainer, weight_type
 from flfast.plan import Batching, RoundPlan
 from flfast.state.tree import Tree
 
@@ -71,7 +71,7 @@ class Trial:
     def _copy(self) -> LocalModule:
         original, algorithm = self.module, self.module.algorithm
         module = original.of(deepcopy(original.model), algorithm)
-        module.to(TRUE_PRECISION.get(self.plan.precision, torch.float32))
+        module.to(weight_type(self.plan.precision))
         server = first_downloads(algorithm, self.initial)(0)
         client = algorithm.client_state(server)
         lr = torch.tensor(self.plan.lr, dtype=torch.float64)

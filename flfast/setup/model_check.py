@@ -15,6 +15,7 @@ from flfast.datamodules.batches import Batch
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.batchnorm import freeze
 from flfast.setup.user_code import named, place
+from flfast.state.weights import weights_type
 
 
 def check_module(where: str, model: nn.Module) -> None:
@@ -68,15 +69,16 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return chain(model.named_parameters(), model.named_buffers())
 
 
-def first_batch(data: FederatedDataModule) -> Batch:
+def first_batch(data: FederatedDataModule, model: nn.Module) -> Batch:
     """Two examples of client 0, or one twice, with inputs as the model reads them.
 
     Args:
         data: set up.
+        model: whose weights have the type of its inputs.
     """
     indices = np.resize(data.train_clients.indices_of(0), 2)
     batch = next(iter(data.eval_loader(indices)))
-    inputs = data.examples.transform(batch.inputs, dtype=torch.get_default_dtype())
+    inputs = data.examples.transform(batch.inputs, dtype=weights_type(model))
     return batch._replace(inputs=inputs)
 
 
@@ -128,7 +130,7 @@ def try_training(target: str, model: nn.Module, data: FederatedDataModule, *, bn
         ConfigError: if the model raises, its outputs are of another shape, they do not depend on
             a trained parameter, or a weight is NaN or infinite.
     """
-    batch = first_batch(data)
+    batch = first_batch(data, model)
     reads = f"training mode, inputs of shape {list(data.examples.input_shape)}: model"
     trained = [p for p in model.parameters() if p.requires_grad]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}

@@ -4,21 +4,25 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from flfast.algorithms.algorithm import Algorithm
 from flfast.algorithms.wrapping import check_one_call
+from flfast.config.channel_rules import unmet
 from flfast.config.errors import ConfigError
 from flfast.config.rule import choice
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.world import World, gather
+from flfast.federation.paces.pace import Pace
 from flfast.federation.samplers.cohort import cohort_size
 from flfast.injection import call_with
 from flfast.privacy.noise_sources import draw_secure_seed, secure_noise, seeded_noise
 from flfast.privacy.participation import Participation
 from flfast.privacy.privacy import NoiseSource, Privacy
+from flfast.server.channel import Channel
 from flfast.state.tree import Tree, leaves
 from flfast.state.vector import vector_sizes
 
@@ -29,8 +33,20 @@ def build_privacy(config: DictConfig, data: FederatedDataModule) -> Privacy:
     """The privacy of a run, calibrated to its rounds and its sampler.
 
     Raises:
-        ConfigError: if there is no accountant for the sampler.
+        ConfigError: if there is no accountant for the sampler, or if other settings break what it
+            needs.
     """
+    privacy = _made(config, data)
+    if privacy.warning:
+        log.warning("%s", privacy.warning)
+    settings: Any = config
+    problem = unmet(privacy.needs, settings)
+    if problem is not None:
+        raise ConfigError(problem)
+    return privacy
+
+
+def _made(config: DictConfig, data: FederatedDataModule) -> Privacy:
     make = instantiate(config.privacy)
     if isinstance(make, Privacy):
         return make
@@ -41,10 +57,32 @@ def build_privacy(config: DictConfig, data: FederatedDataModule) -> Privacy:
         "local_epochs": config.local_epochs,
         "local_steps": config.local_steps,
     }
-    privacy = call_with(make, **offers)
-    if privacy.warning:
-        log.warning("%s", privacy.warning)
+    privacy: Privacy = call_with(make, **offers)
     return privacy
+
+
+def check_noised_sums(channel: Channel, pace: Pace) -> None:
+    """Refuse what noise on sums does not hide, by what objects do and not by their names.
+
+    Args:
+        channel: of the run.
+        pace: of the run.
+
+    Raises:
+        ConfigError: if the server may get more than the sum of a whole cohort's changes.
+    """
+    if "sums" not in channel.privacy.needs:
+        return
+    found, allowed = f"aggregation={channel.aggregation.name}", "aggregation=mean"
+    if channel.aggregation.combine is None:
+        if pace.most_uploads is None:
+            return
+        key, number = pace.most_uploads
+        found, allowed = f"{key}={number}", "pace=sync pace.keep_first=null"
+    raise ConfigError(
+        f"{found} with privacy={channel.privacy.name}: its noise is for the sum of a whole "
+        f"cohort; allowed: {allowed}"
+    )
 
 
 def _participation(config: DictConfig, population: int) -> Participation:

@@ -70,6 +70,20 @@ def write_weights(module: nn.Module, weights: Tree) -> None:
         tensor.copy_(shard_like(value, tensor) if isinstance(tensor, DTensor) else value)
 
 
+def convert_weights(module: nn.Module, dtype: torch.dtype) -> None:
+    """Give all floating-point parameters and buffers of a module a data type, in place.
+
+    `Module.to` would also drop the imaginary parts of complex ones.
+    """
+    module._apply(lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf)  # noqa: SLF001
+
+
+def weights_type(module: nn.Module) -> torch.dtype:
+    """Data type of a module's first floating-point parameter; torch's default if it has none."""
+    types = (p.dtype for p in module.parameters() if p.is_floating_point())
+    return next(types, torch.get_default_dtype())
+
+
 def read_state_dict(path: str, *, key: str) -> dict[str, torch.Tensor]:
     """Read a flat state dict from a file, without running code from the file.
 

@@ -2,11 +2,12 @@
 
 from collections import OrderedDict
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
-from engine_runs import ran
+from engine_runs import engine_of, ran
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import nn
@@ -18,6 +19,7 @@ from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.federation.loop import DivergedError
+from flfast.lit.trainers import weight_type
 from flfast.plan import Batching
 from flfast.server.channel import Channel
 from flfast.setup.build import build_algorithm
@@ -54,6 +56,8 @@ SPLIT = {
 }
 # They train a whole model on the server, which needs examples for it and refuses bn=local.
 ON_SERVER = {"feddf": 6}
+# Its steps are as long for small gradients, which are rounded more, as for large ones.
+ADAM = {"feddf"}
 # On the fused engine, to test that NaN of one client does not spread to others in its stack.
 STACKED = {"ditto", "scaffold"}
 # Algorithms for which `engine=auto` chooses another engine than the fused one: "eager".
@@ -85,9 +89,9 @@ def config_of(name, bn):
 def federation_of(make_data, make_federation):
     """Make a federation with partial participation, by algorithm and problem."""
 
-    def federation_of(name, problem="mlp", **options):
+    def federation_of(name, problem="mlp", precision="64-true", **options):
         torch.manual_seed(3)  # noqa: TID251 - a test's own model
-        model = nn.Sequential(OrderedDict(MODELS[problem]())).double()
+        model = nn.Sequential(OrderedDict(MODELS[problem]())).to(weight_type(precision))
         num_server = ON_SERVER.get(name, 0)
         bn = "local" if problem == "own_batchnorm" and not num_server else "aggregate"
         config = config_of(name, bn)
@@ -96,9 +100,9 @@ def federation_of(make_data, make_federation):
             make_data(sizes, split=(0.0, 0.3), server_examples=num_server),
             model,
             algorithm=build_algorithm(config, read_weights(model), model, len(sizes)),
-            trainer={"precision": "64-true"},
-            batching=Batching(2, drop_single=problem == "own_batchnorm"),
+            trainer={"precision": precision},
             **{
+                "batching": Batching(2, drop_single=problem == "own_batchnorm"),
                 "rounds": 3,
                 "eval_every": 3,
                 "sampling": {"fraction": 0.8, "dropout": 0.3},
@@ -227,6 +231,113 @@ def test_every_algorithm_combines_with_attacks_and_robust_aggregation(federation
     assert all_finite(trained.mean)
     compared = vector_sizes(trained.mean, federation.algorithm.counted).learned > 0
     assert sum(report.rejected for report in trained.reports) == (3 if compared else 0)
+
+
+def single_leaves(tree, name):
+    """Paths of the leaves in single precision."""
+    if isinstance(tree, dict):
+        return {path for key in tree for path in single_leaves(tree[key], f"{name}.{key}")}
+    # torch.optim counts its steps in single precision.
+    counts = name.endswith(".step")
+    return {name} if tree.dtype == torch.float32 and not counts else set()
+
+
+class SinglePrecision:
+    """Finds the leaves in single precision of all that is sent, kept and measured."""
+
+    def __init__(self):
+        self.found = set()
+
+    def look(self, **trees):
+        self.found |= {path for name in trees for path in single_leaves(trees[name] or {}, name)}
+
+    def delivered(self, deliver):
+        def looked(channel, upload, sender, **kept):
+            self.look(upload=upload, origin=sender.origin)
+            return deliver(channel, upload, sender, **kept)
+
+        return looked
+
+    def trained(self, train):
+        def looked(training, client_id, download, plan):
+            result = train(training, client_id, download, plan)
+            context, done = result.context, result.done
+            for name in ("server", "client", "start", "facts", "measured"):
+                self.look(**{f"context.{name}": getattr(context, name)})
+            self.look(weights=done.weights, optimizer=done.optimizer)
+            return result
+
+        return looked
+
+    def on_round_end(self, federation, row, clients):
+        kept = federation.engine.site.kept._asdict()
+        self.look(server=federation.server)
+        for name, k in product(kept, range(federation.population)):
+            self.look(**{name: kept[name].get(k)})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_in_double_precision_has_no_leaf_in_single_precision(
+    federation_of, name, monkeypatch
+):
+    single = SinglePrecision()
+    federation = federation_of(name, sampling={}, rounds=3, callbacks=[single])
+    for owner, method, looked in (
+        (Channel, "deliver", single.delivered),
+        (EagerTraining, "_train_client", single.trained),
+    ):
+        monkeypatch.setattr(owner, method, looked(getattr(owner, method)))
+    ran(federation, EagerTraining)
+    assert not single.found
+    assert len({row["comm/down_bytes"] for row in federation.history[1:]}) == 1
+
+
+def movements(federation):
+    """How far each model has moved from the initial weights, as one vector each."""
+    algorithm, initial = federation.algorithm, federation.initial["params"]
+    models = [federation.weights()] if algorithm.evaluate_server else []
+    if algorithm.personal is not None:
+        clients = range(federation.population)
+        server = federation.server
+        models += [federation.engine.personal_weights(server, k)["params"] for k in clients]
+    return [
+        torch.cat([(model[n].double() - initial[n].double()).flatten() for n in sorted(initial)])
+        for model in models
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_single_precision_is_that_of_double_up_to_rounding(federation_of, name):
+    """The model is smooth: at a kink of ReLU, rounding decides between two gradients."""
+    single, double = (
+        movements(ran(federation_of(name, "mlp", precision, rounds=2), EagerTraining))
+        for precision in ("32-true", "64-true")
+    )
+    assert double
+    tol = 1e-4 if name in ADAM else 1e-5
+    for found, expected in zip(single, double, strict=True):
+        assert (found - expected).norm() <= tol * expected.norm()
+
+
+SPLITS = {
+    "accumulate": (Batching(2, accumulate=3), "trainer.accumulate_grad_batches=3 cuts"),
+    "micro-batches": (Batching(6, micro_batch=2), "micro_batch=2 cuts"),
+}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_local_step_in_several_batches_is_that_of_one_or_is_refused(federation_of, name, split):
+    batching, message = SPLITS[split]
+    cut = federation_of(name, smallest(name), batching=batching, rounds=2)
+    everybody = (cut.algorithm, *cut.algorithm.calls, *cut.algorithm.server_calls)
+    if not all(algorithm.splits_batches for algorithm in everybody):
+        for training in (EagerTraining, FusedTraining, AutoTraining):
+            with pytest.raises(ValueError, match=f"needs whole batches, which .*{message}"):
+                engine_of(cut, training).choose(cut.plans(1, []))
+        return
+    whole = ran(federation_of(name, smallest(name), batching=Batching(6), rounds=2), EagerTraining)
+    assert_close(outcome(ran(cut, EagerTraining)), outcome(whole), tol=1e-9)
 
 
 @pytest.mark.slow

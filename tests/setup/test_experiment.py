@@ -1,0 +1,65 @@
+"""The components of a run: what is built before round 1."""
+
+from contextlib import closing
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from tables import rows
+from torch import nn
+
+from flfast.config.own import Own
+from flfast.setup.experiment import build_components
+from flfast.state.tree import leaves
+from flfast.state.weights import read_weights
+from flfast.train import CONF
+
+PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true", "64-true")
+# A model that a program gives, and what reads or changes the initial weights.
+WAYS = {
+    "float32": (torch.float32, []),
+    "float64": (torch.float64, []),
+    "bfloat16": (torch.bfloat16, []),
+    "adapter": (torch.float32, ["adapter=lora", "bn=frozen"]),
+    "init_from": (torch.float32, ["init_from=weights.pt"]),
+}
+
+
+def net(dtype):
+    torch.manual_seed(2)  # noqa: TID251 - a test's own model
+    layers = (nn.Linear(64, 6), nn.BatchNorm1d(6), nn.Linear(6, 10))
+    return nn.Sequential(nn.Flatten(), *layers).to(dtype)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_initial_weights_have_the_data_type_of_means_of_uploads(
+    precision, way, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    dtype, words = WAYS[way]
+    saved = net(torch.float64).state_dict()
+    saved["1.bias"] += 1e-12  # which single precision would lose
+    torch.save(saved, "weights.pt")
+    with initialize_config_dir(CONF, version_base="1.3"):
+        config = compose("config", [f"trainer.precision={precision}", *words])
+    model = net(dtype)
+    components = build_components(config, Own(model=model))
+    with closing(components.data):
+        found = read_weights(components.module.model)
+    wanted = torch.float64 if precision == "64-true" else torch.float32
+    for tree in (components.initial, found):
+        assert {leaf.dtype for leaf in leaves(tree) if leaf.is_floating_point()} == {wanted}
+    torch.testing.assert_close(components.initial, found, rtol=0, atol=0)
+    assert {p.dtype for p in model.parameters()} == {dtype}  # the program's own stays
+    if way == "init_from":
+        bias = components.initial["params"]["1.bias"]
+        assert torch.equal(bias, saved["1.bias"].to(wanted))
+
+
+def test_round_1_sends_as_many_bytes_as_later_rounds(flfast_run):
+    small = ("experiment=quick", "callbacks=none", "model.hidden=[8]", "devices=ideal")
+    for precision in ("32-true", "64-true", "bf16-true"):
+        folder = flfast_run(*small, f"trainer.precision={precision}", run_dir=precision)
+        first, *others = [row["comm/down_bytes"] for row in rows(folder)[1:]]
+        assert {first} == {*others}, precision
