@@ -15,20 +15,12 @@ _LOGGER_IDS = {"WandbLogger": "id", "MLFlowLogger": "run_id"}
 
 def build_loggers(config: DictConfig, checkpoint: Checkpoint | None) -> list[Logger]:
     """The configured loggers; those of a resumed run continue its records."""
-    nodes, _ = _logger_nodes(config, checkpoint)
-    return [logger for logger in instantiate(nodes).values() if logger]
-
-
-def log_settings(
-    loggers: Iterable[Logger], config: DictConfig, checkpoint: Checkpoint | None
-) -> None:
-    """Write the config into the records of loggers, as `build_loggers` returned them."""
     nodes, continued = _logger_nodes(config, checkpoint)
-    names = [name for name, node in nodes.items() if node]
-    settings: Any = OmegaConf.to_container(config, resolve=True)
-    for name, logger in zip(names, loggers, strict=True):
+    loggers = {name: logger for name, logger in instantiate(nodes).items() if logger}
+    for name, logger in loggers.items():
         if name not in continued:  # MLflow refuses settings that differ, such as more rounds
-            logger.log_hyperparams(settings)
+            logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
+    return list(loggers.values())
 
 
 def _logger_nodes(config: DictConfig, checkpoint: Checkpoint | None) -> tuple[Any, set[str]]:
