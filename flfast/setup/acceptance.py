@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 
 from flfast.callbacks.clients_table import ClientsTable
@@ -20,7 +21,7 @@ def accept(
     config: DictConfig,
     job: HydraJob,
     restored: Restored | None,
-    describe: Callable[[], None],
+    make_loggers: Callable[[], list[Logger]],
 ) -> None:
     """Make the folder that of this run, on rank 0; other ranks write there only afterwards.
 
@@ -32,7 +33,7 @@ def accept(
         config: of the run, `auto` included.
         job: that the run comes from.
         restored: where the run goes on; None if it begins.
-        describe: writes the settings into the records of loggers.
+        make_loggers: makes the loggers, some of which begin a record or a database at once.
     """
     folder = job.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +43,7 @@ def accept(
     elif len(federation.history) <= federation.last_round:
         remove_files(folder, OF_ITS_END)
     job.write_settings()
-    describe()
+    federation.loggers = make_loggers()  # only here: other ranks would make the same files
     if restored is None:
         return
     if any(isinstance(logger, RoundCSVLogger) for logger in federation.loggers):

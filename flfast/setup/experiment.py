@@ -44,7 +44,7 @@ from flfast.setup.build import (
     check_data,
     initial_weights,
 )
-from flfast.setup.loggers import end_records, log_settings
+from flfast.setup.loggers import build_loggers, end_records
 from flfast.setup.machinery import Machinery, build_machinery
 from flfast.setup.model_check import try_training
 from flfast.setup.optimized_metric import check_direction, optimized_metric, use_metrics
@@ -142,7 +142,7 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     check_direction(phases[0].config, job.hydra)
     decided = previous_decisions(newest, changes, world)
     machinery = on_all_ranks(
-        world, partial(build_machinery, phases, job, components, world, newest, decided)
+        world, partial(build_machinery, phases, job, components, world, decided)
     )
     restored: Restored | None = None
     if checkpoints:
@@ -159,8 +159,8 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
         build_federation, phases[0].config, job.folder, components, machinery, keeper, restored
     )
     federation = on_all_ranks(world, make)
-    describe = partial(log_settings, machinery.loggers, phases[0].config, newest)
-    begin = partial(accept, federation, config, job, restored, describe)
+    loggers = partial(build_loggers, phases[0].config, newest)
+    begin = partial(accept, federation, config, job, restored, loggers)
     on_all_ranks(world, begin if first else lambda: None)
     return federation
 
@@ -240,7 +240,6 @@ def build_federation(
         work=instantiate(config.work),
         make_pace=instantiate(config.pace),
         callbacks=[*machinery.callbacks, keeper, AuditAtEnd(audit)],
-        loggers=machinery.loggers,
         run_dir=folder,
         title=machinery.title,
         adapted=components.adapted,

@@ -18,32 +18,25 @@ _WITHOUT_ACCOUNT = {"wandb": "logger.wandb.offline=true"}
 
 
 def build_loggers(config: DictConfig, checkpoint: Checkpoint | None) -> list[Logger]:
-    """The configured loggers; those of a resumed run continue its records."""
-    nodes, _ = _logger_nodes(config, checkpoint)
-    return [logger for logger in instantiate(nodes).values() if logger]
-
-
-def log_settings(
-    loggers: Iterable[Logger], config: DictConfig, checkpoint: Checkpoint | None
-) -> None:
-    """Open the records of loggers, as `build_loggers` returned them, and write the config there.
+    """The configured loggers; those of a resumed run continue its records.
 
     Raises:
         ConfigError: if one of them cannot open its record, such as without a key of W&B.
     """
     nodes, continued = _logger_nodes(config, checkpoint)
-    names = [name for name, node in nodes.items() if node]
-    settings: Any = OmegaConf.to_container(config, resolve=True)
-    for name, logger in zip(names, loggers, strict=True):
-        # MLflow refuses settings that differ, such as more rounds.
-        _open_record(name, logger, None if name in continued else settings)
+    return [
+        _open_logger(name, node, config, new=name not in continued)
+        for name, node in nodes.items()
+        if node
+    ]
 
 
-def _open_record(name: str, logger: Any, settings: Any | None) -> None:
-    """Open a logger's record before training starts, and write the settings if there are some."""
+def _open_logger(name: str, node: Any, config: DictConfig, *, new: bool) -> Logger:
+    """A logger that has opened its record, before training starts."""
     try:
-        if settings is not None:
-            logger.log_hyperparams(settings)
+        logger: Any = instantiate(node)
+        if new:  # MLflow refuses settings that differ, such as more rounds
+            logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
         elif name in _WITHOUT_ACCOUNT:
             _ = logger.experiment
     except Exception as error:
@@ -51,6 +44,7 @@ def _open_record(name: str, logger: Any, settings: Any | None) -> None:
         hint = f"; without an account: {instead}" if instead else ""
         what = type(error).__name__
         raise ConfigError(f"logger={name}: {what}: {first_line(error)}{hint}") from error
+    return logger
 
 
 def _logger_nodes(config: DictConfig, checkpoint: Checkpoint | None) -> tuple[Any, set[str]]:

@@ -1,4 +1,4 @@
-"""Builds what runs the rounds: engine, plans, callbacks and loggers."""
+"""Builds what runs the rounds: engine, plans and callbacks."""
 
 import logging
 from collections.abc import Mapping
@@ -8,11 +8,9 @@ from typing import Any, NamedTuple
 
 import lightning as L
 from hydra.utils import instantiate
-from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 
 from flfast.algorithms.algorithm import Algorithm
-from flfast.checkpoints.folders import Checkpoint
 from flfast.config.job import HydraJob
 from flfast.config.phases import Phase
 from flfast.datamodules.federated import FederatedDataModule
@@ -29,7 +27,6 @@ from flfast.lit.trainers import Trainers
 from flfast.server.channel import Channel
 from flfast.setup.batch_size import Components
 from flfast.setup.build import build_callbacks
-from flfast.setup.loggers import build_loggers
 from flfast.setup.optimized_metric import check_metrics
 from flfast.setup.plans import build_plans
 from flfast.setup.robustness import build_channel
@@ -45,14 +42,12 @@ class Machinery(NamedTuple):
         engine: of this rank.
         plans: (round, rows so far) -> plan.
         callbacks: of rounds and of local training.
-        loggers: Lightning's, on rank 0.
         title: one line for figures and tables.
     """
 
     engine: Engine
     plans: Plans
     callbacks: list[L.Callback]
-    loggers: list[Logger]
     title: str
 
 
@@ -61,18 +56,15 @@ def build_machinery(
     job: HydraJob,
     components: Components,
     world: World,
-    checkpoint: Checkpoint | None,
     decided: dict[str, Any],
 ) -> Machinery:
-    """Engine, plans, callbacks and loggers; `checkpoint` and `decided` are of a resumed run."""
+    """Engine, plans and callbacks; `decided` is of a resumed run."""
     config = phases[0].config
     data, module = components.data, components.module
     check_sharding(phases, module.model, module.make_optimizer, world)
     callbacks = build_callbacks(config, data.examples)
     make_trainer = partial(build_trainer, phases, callbacks, job.folder, world)
     plans = build_plans(phases, module.model)
-    # Loggers of other ranks would write nothing, but make the same database at the same time.
-    loggers = build_loggers(config, checkpoint) if world.rank == 0 else []
     states, records = (
         make_states(config.client_states, job.folder / name, world)
         for name in ("client_states", "records")
@@ -85,7 +77,7 @@ def build_machinery(
     check_metrics(config, engine)
     title = describe(config, job.choices, module.algorithm, data)
     log_phases(phases, plans, engine, title=title)
-    return Machinery(engine, plans, callbacks, loggers, title)
+    return Machinery(engine, plans, callbacks, title)
 
 
 def build_engine(

@@ -225,6 +225,7 @@ REFUSED_LATE = {
     "in the schema": ("rounds=0",),
     "by a rule": ("batch_size=-1", "trainer.accumulate_grad_batches=2"),
     "by the data": ("sampler.count=1000",),
+    "by the data, with a database": ("sampler.count=1000", "logger=mlflow"),
     "by a bug": ("model=custom", "model._target_=ending.no_model"),
     "by a file": ("init_from=nowhere.pt",),
 }
