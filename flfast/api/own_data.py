@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from flfast.api.own_dataset import check_plain, is_dataset, read_dataset
-from flfast.api.own_frame import Coded, coded_text, is_frame
+from flfast.api.own_frame import Coded, coded_text, is_frame, refuse_missing_rows
 from flfast.api.own_targets import num_outputs, read_targets
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.mapped import shared_tensor
-from flfast.datamodules.missing import missing_owners, missing_rows, refuse_missing
+from flfast.datamodules.missing import missing_owners, missing_rows
 from flfast.datamodules.transforms import BatchTransform
 from flfast.tasks.names import TaskName
 
@@ -161,14 +161,14 @@ def _owner(train: _Part, test: _Part | None) -> np.ndarray | None:
         if test is not None and test.clients is not None:
             raise ConfigError("test_data= names clients, and data= does not; allowed: both do")
         return None
-    _refuse_missing("data=: the clients", missing_owners(train.clients))
+    refuse_missing_rows("data=: the clients", missing_owners(train.clients))
     names, owner = np.unique(np.ma.getdata(train.clients), return_inverse=True)
     owner = owner.astype(np.int64)
     if test is None:
         return owner
     if test.clients is None or missing_owners(test.clients).all():
         return np.concatenate([owner, np.full(len(test.targets), -1)])
-    _refuse_missing("test_data=: the clients", missing_owners(test.clients))
+    refuse_missing_rows("test_data=: the clients", missing_owners(test.clients))
     place = np.searchsorted(names, test.clients).clip(max=len(names) - 1)
     unknown = names[place] != test.clients
     if unknown.any():
@@ -218,9 +218,9 @@ class _Reader(NamedTuple):
 
     def _arrays(self, key: str, inputs: Any, targets: Any, clients: Any = None) -> _Part:
         if isinstance(inputs, np.ma.MaskedArray):
-            _refuse_missing(f"{key}=: inputs", missing_rows(inputs))
+            refuse_missing_rows(f"{key}=: inputs", missing_rows(inputs))
         if not isinstance(targets, Tensor):
-            _refuse_missing(f"{key}=: targets", missing_rows(_array(targets)))
+            refuse_missing_rows(f"{key}=: targets", missing_rows(_array(targets)))
         tensor = _tensor(f"{key}=: inputs", inputs)
         found = read_targets(f"{key}=: targets", targets, self.task)
         if tensor.ndim < 2:
@@ -256,7 +256,7 @@ class _Reader(NamedTuple):
                     f"{key}=: column {name} has values of type {kind}; allowed: numbers; drop the "
                     f"column or encode it"
                 )
-            _refuse_missing(f"{key}=: column {name}", inputs[name].isna().to_numpy())
+            refuse_missing_rows(f"{key}=: column {name}", inputs[name].isna().to_numpy())
         clients = None if client is None else frame[client].to_numpy()
         try:
             labels = frame[target].to_numpy()
@@ -265,20 +265,13 @@ class _Reader(NamedTuple):
             raise ConfigError(str(error).replace("targets", f"column {target}")) from None
 
 
-def _refuse_missing(where: str, missing: np.ndarray) -> None:
-    try:
-        refuse_missing(where, missing)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-
-
 def _array(values: Any) -> np.ndarray:
     """What numpy makes of values, with the mask of a masked array; [] of what it cannot read."""
     try:
         found: np.ndarray = np.asanyarray(values)
     except (TypeError, ValueError):
         return np.zeros(0)
-    return found
+    return found if found.ndim else np.zeros(0)
 
 
 def _tensor(where: str, values: Any) -> Tensor:

@@ -2,7 +2,10 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from flfast.config.errors import ConfigError
+from flfast.datamodules.missing import missing_rows, refuse_missing
 from flfast.datamodules.sources.table_files import Columns
 from flfast.messages import first_line
 
@@ -31,7 +34,7 @@ def is_frame(data: Any) -> bool:
 def coded_text(data: Any, test_data: Any, *, target: str | None, client: str | None) -> Coded:
     """DataFrames with numbers for text, the same ones in both; `data` names the columns.
 
-    A missing text is a category of its own, the first one. Text in the target is a class.
+    Text in the target is a class.
 
     Args:
         data: a DataFrame.
@@ -40,7 +43,7 @@ def coded_text(data: Any, test_data: Any, *, target: str | None, client: str | N
         client: column of the clients, which may keep any names.
 
     Raises:
-        ConfigError: if a column holds neither numbers nor text, or a label is missing.
+        ConfigError: if a column holds neither numbers nor text, or a text is missing.
     """
     texts = [name for name in data.columns if name != client and not _is_numeric(data[name])]
     if not texts or target not in data.columns:  # which the reader refuses
@@ -48,6 +51,10 @@ def coded_text(data: Any, test_data: Any, *, target: str | None, client: str | N
     import pandas as pd
 
     frames = [data, test_data] if is_frame(test_data) else [data]
+    for key, frame in zip(("data", "test_data"), frames, strict=False):
+        for name in texts:
+            missing = missing_rows(frame[name].to_numpy(dtype=object))
+            refuse_missing_rows(f"{key}=: column {name}", missing)
     whole = pd.concat(frames, ignore_index=True)
     codes = _codes(whole[texts])
     for name, (numbers, _) in codes.items():
@@ -57,14 +64,24 @@ def coded_text(data: Any, test_data: Any, *, target: str | None, client: str | N
     ordered = sorted(inputs, key=lambda name: name in codes)  # stable: numbers come first
     whole = whole[[*ordered, *last]]
     classes = [] if target not in codes else codes[target][1]
-    if None in classes:
-        raise ConfigError(f"data=: column {target} lacks values; fill them, or drop these rows")
     return Coded(
         whole[: len(data)],
         whole[len(data) :] if len(frames) > 1 else test_data,
         tuple(len(codes[name][1]) for name in ordered if name in codes),
         tuple(map(str, classes)),
     )
+
+
+def refuse_missing_rows(where: str, missing: np.ndarray) -> None:
+    """As `refuse_missing` of the sources, with the error of Python's users.
+
+    Raises:
+        ConfigError: if a row lacks a value, bool [N].
+    """
+    try:
+        refuse_missing(where, missing)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _is_numeric(column: Any) -> bool:

@@ -12,7 +12,7 @@ from flfast.api.own_data import read_data
 from flfast.datamodules.sources.tabular import table
 from flfast.results.table import read_rows
 
-CITIES = ["Bonn", "Ulm", None, "Aachen"]
+CITIES = ["Bonn", "Ulm", "Essen", "Aachen"]
 FRAME = pd.DataFrame(
     {
         "city": [CITIES[n % 4] for n in range(48)],
@@ -37,6 +37,7 @@ def test_a_frame_is_read_as_the_table_of_its_file(tmp_path):
         standardise="none",
         seed=0,
         standardise_targets=False,
+        missing="error",
         task=None,
     )
     found = read_data(FRAME, None, target="label", client="who")
@@ -61,7 +62,7 @@ def test_texts_of_a_test_set_have_the_numbers_of_the_training_set():
     ("change", "message"),
     [
         ({"day": pd.Timestamp("2020-01-01")}, "column day has the type timestamp"),
-        ({"label": [None, *FRAME["label"][1:]]}, "column label lacks values"),
+        ({"label": [None, *FRAME["label"][1:]]}, "column label: 1 of 48 values are missing"),
         ({"x": [np.nan, *FRAME["x"][1:]]}, "column x"),
         ({"mixed": ["a", 1] * 24}, "data=: "),
     ],
