@@ -71,6 +71,7 @@ class FolderLock:
         self._file.close()
 
     def _undo(self) -> None:
+        self._end_logs()
         for name, size in self._sizes.items():
             with suppress(FileNotFoundError):
                 if not size:
@@ -82,6 +83,15 @@ class FolderLock:
         else:
             (self.folder / LOCK).unlink(missing_ok=True)
         self._remove_folders()
+
+    def _end_logs(self) -> None:
+        """No line of this process may follow."""
+        root = logging.getLogger()
+        for handler in root.handlers[:]:
+            file = getattr(handler, "baseFilename", None)  # of a `FileHandler`
+            if file is not None and Path(file).parent == self.folder:
+                root.removeHandler(handler)
+                handler.close()
 
     def _remove_folders(self) -> None:
         with suppress(OSError):  # the first one that is not empty

@@ -1,5 +1,6 @@
 """The lock of a folder, and what it takes back."""
 
+import logging
 import multiprocessing
 import os
 import threading
@@ -54,10 +55,12 @@ def test_only_a_run_that_is_accepted_leaves_lines_and_folders(tmp_path, accepted
     (folder / "train.log").write_text("before")
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     lock = FolderLock(folder, key="folder")
-    with (folder / "train.log").open("a") as file:
-        file.write("and after")
+    handler = logging.FileHandler(folder / "train.log", delay=True)
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().warning("while the command is checked")
     (folder / "output.log").touch()
     lock.release()
+    logging.getLogger().warning("afterwards")
     after = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert after == before
 

@@ -22,7 +22,7 @@ pace.deadline pace.keep_first partition resume rounds selection sampler.count sa
 sampler.fraction sampler.holdout_clients schedule seed shift split.few_shot split.server_examples
 split.test split.val stop strategy threads upload_clip_norm trainer.accelerator
 trainer.accumulate_grad_batches trainer.devices trainer.precision trainer.gradient_clip_val
-work task audit
+work task audit overwrite
 """
 
 
