@@ -36,6 +36,7 @@ _MANAGED = {
     "callbacks": "callbacks",
     "default_root_dir": "hydra.run.dir",
     "enable_checkpointing": "callbacks",
+    "num_nodes": "--nnodes of torchrun or --nodes of srun",
     "num_sanity_val_steps": "trainer.limit_val_batches",
 }
 """Trainer options that flfast sets itself, and the key to use instead."""

@@ -10,6 +10,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.downloads import first_downloads
 from flfast.algorithms.wrapping import check_one_call
 from flfast.config.channel_rules import unmet
 from flfast.config.errors import ConfigError
@@ -125,7 +126,7 @@ def protect(privacy: Privacy, algorithm: Algorithm, initial: Tree, *, rounds: in
         )
     if privacy.wrap is not None:
         return privacy.wrap(algorithm)
-    origin = algorithm.origin(algorithm.broadcast(algorithm.server_state(initial)))
+    origin = algorithm.origin(first_downloads(algorithm, initial)(0))
     _check_uploads(privacy, algorithm, origin)
     _log_noise(privacy, vector_sizes(origin, ()).learned)
     if privacy.expected_clients is not None and algorithm.weighting == "samples":

@@ -23,6 +23,7 @@ BEFORE_TORCH = {
     ("+trainer.precision=3",): "already at 'trainer.precision'. Leave the + out, or write ++.",
     ("+trainer.precison=3",): "unknown key trainer.precison=3; did you mean precision?",
     ("+optimizer.momentun=3",): "unknown key optimizer.momentun=3; did you mean momentum?",
+    ("+trainer.num_nodes=2",): "trainer.num_nodes=2 is set by flfast; set --nnodes of torchrun",
     ("+trainer.max_epochs=3",): "trainer.max_epochs=3 is set by flfast; set local_epochs",
     ("trainer.precision=8",): "trainer.precision=8: must be '32-true', '16-mixed'",
     ("trainer.devices=0",): "trainer.devices=0: must be a count >= 1",

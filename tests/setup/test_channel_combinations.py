@@ -5,6 +5,7 @@ from itertools import combinations, product
 
 import pytest
 import torch
+from algorithms_by_name import NAMES, algorithm_of
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import nn
@@ -14,6 +15,7 @@ from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.engines.eager import EagerTraining
 from flfast.engines.reference import reference_name, reference_site
+from flfast.privacy.privacy import Privacy
 from flfast.setup.protection import build_privacy, protect
 from flfast.setup.robustness import build_channel
 from flfast.state.tree import all_finite
@@ -105,3 +107,14 @@ def run_once(chosen, config, data, make_federation):
     if chosen["compression"] not in {"randk", "topk"} or chosen["aggregation"] == "mean":
         assert not torch.equal(federation.weights()["weight"], before), chosen
     assert federation.history[1]["cohort/clients"] == 8
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("option", ["central", "local"])
+def test_uploads_of_every_algorithm_are_protected_or_refused(name, option):
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    privacy = Privacy(option, unit="client", expected_clients=4 if option == "central" else None)
+    try:
+        protect(privacy, algorithm_of(name, model), read_weights(model), rounds=1)
+    except ValueError as error:
+        assert f"privacy={option} with algorithm=" in str(error)
