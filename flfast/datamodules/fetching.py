@@ -1,5 +1,6 @@
 """Reads batches of examples by index, from memory or with worker processes."""
 
+import errno
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from flfast.datamodules.batches import Fetch
 from flfast.datamodules.examples import Examples
+
+_SHARED = "/dev/shm"
+_FULL = (
+    "no shared memory is left for the batches of loader.num_workers; allowed: "
+    "loader.num_workers=0, or more of it (docker run --shm-size)"
+)
 
 
 class Loading(NamedTuple):
@@ -63,7 +70,14 @@ class _LoaderFetch:
 
     def __call__(self, batches: Sequence[np.ndarray]) -> Iterator[tuple[Tensor, Tensor]]:
         self._batches[:] = [indices.tolist() for indices in batches]
-        yield from self._loader
+        try:
+            yield from self._loader
+        except (OSError, RuntimeError) as error:
+            # torch names no file; a worker that was killed says "out of shared memory".
+            full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+            if full or "shared memory" in str(error):
+                raise OSError(errno.ENOSPC, _FULL, _SHARED) from error
+            raise
 
     def close(self) -> None:
         """End the workers now: at garbage collection, joining each of them takes 5 s."""
