@@ -26,6 +26,7 @@ from ranks import Ranks
 from solving import solve
 from torch import nn
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+from tqdm import tqdm
 
 from flfast import train
 from flfast.algorithms.fedavg import fedavg
@@ -53,6 +54,9 @@ from flfast.state.weights import read_weights
 
 # Otherwise pytest captures torch's log of every tensor that it traces.
 logging.getLogger("torch.__trace").propagate = True
+
+# Bars of other libraries leave a thread for ever, beside which no rank is forked.
+tqdm.monitor_interval = 0
 
 # Every Trainer looks for callbacks in all installed packages: most of the time to make one.
 registry.entry_points = cache(registry.entry_points)
