@@ -25,7 +25,7 @@ from flfast.config.composition import CONF, without_hydra
 from flfast.config.errors import ConfigError, RunStopped
 from flfast.config.explain import message
 from flfast.config.job import HydraJob
-from flfast.config.launcher import check_environment
+from flfast.config.launcher_environment import check_environment
 from flfast.config.own import GROUPS, NOTHING, Own
 from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_folder, finished_before

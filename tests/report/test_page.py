@@ -351,7 +351,10 @@ def test_an_interval_finer_than_one_example_is_said(
         config = {"seed": seed, "eval_examples": share}
         folder = write_run(tmp_path / str(seed), config=config, rows=accuracies(0.1, last))
         if examples:
-            (folder / "partition.json").write_text(json.dumps({"num_central_test": examples}))
+            facts = {"num_clients": 1, "num_classes": 2, "num_examples": 9, "clients": []}
+            facts |= {"num_central_test": examples}
+            facts |= {"client_size": {"min": 9, "median": 9, "max": 9}}
+            (folder / "partition.json").write_text(json.dumps(facts))
     text = parse(render(Content(find_runs([tmp_path])))).text
     assert (f"Test examples: {shown}" in text) == (shown is not None)
     assert not fine or f"test examples is worth {100 / int(shown):.2g} points" in text
