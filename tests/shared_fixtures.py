@@ -164,6 +164,14 @@ def make_data():
     return make
 
 
+def _model(data, given, precision):
+    """The given model, or a linear one, in the data type that a run would give it."""
+    if given is None:
+        torch.manual_seed(1)  # noqa: TID251 - a test's own model
+        given = nn.Linear(data.examples.input_shape[0], data.num_classes)
+    return given.double() if precision == "64-true" else given
+
+
 @pytest.fixture
 def make_federation(tmp_path):
     """Make a federation over a data module; everything else has a default."""
@@ -171,9 +179,8 @@ def make_federation(tmp_path):
     def make(
         data, model=None, *, algorithm=None, rounds=1, lr=0.1, optimizer=torch.optim.SGD, **options
     ):
-        if model is None:
-            torch.manual_seed(1)  # noqa: TID251 - a test's own model
-            model = nn.Linear(data.examples.input_shape[0], data.num_classes)
+        trainer = options.pop("trainer", {})
+        model = _model(data, model, trainer.get("precision"))
         plan = RoundPlan(
             round_idx=1,
             phase=0,
@@ -207,7 +214,7 @@ def make_federation(tmp_path):
             "num_sanity_val_steps": 0,
             "max_epochs": 1,
             "default_root_dir": tmp_path,
-            **options.pop("trainer", {}),
+            **trainer,
         }
         sampling = {"fraction": 1.0, "count": None, "dropout": 0.0, **options.pop("sampling", {})}
         world = options.pop("world", ALONE)

@@ -133,6 +133,11 @@ def test_the_model_is_trainable_after_a_stage(make_data, make_federation):
         ("pfedme", {"strategy": "dp"}, "strategy=dp divides"),
         ("pfedme", {"strategy": "ddp", "shard": "batch"}, "strategy.shard=batch divides"),
         ("per_fedavg", {"batching": Batching(8, micro_batch=2)}, "micro_batch=2 cuts"),
+        (
+            "per_fedavg",
+            {"batching": Batching(4, accumulate=3)},
+            "trainer.accumulate_grad_batches=3 cuts; use batch_size=12",
+        ),
         ("ditto", {"strategy": "fsdp"}, "two models"),
         ("fedrep", {"strategy": "fsdp"}, "parts of a model"),
     ],

@@ -57,6 +57,17 @@ def test_initial_weights_have_the_data_type_of_means_of_uploads(
         assert torch.equal(bias, saved["1.bias"].to(wanted))
 
 
+@pytest.mark.parametrize("change", ["trainer.accumulate_grad_batches=3", "micro_batch=2"])
+def test_a_later_phase_that_cuts_whole_batches_is_refused_before_round_1(
+    flfast_run, capfd, tmp_path, change
+):
+    phases = f"schedule.phases=[{{from: 2, overrides: ['batch_size=4', '{change}']}}]"
+    with pytest.raises(SystemExit):
+        flfast_run("experiment=quick", "algorithm=pfedme", phases)
+    assert f"algorithm=pfedme needs whole batches, which {change} cuts" in capfd.readouterr().err
+    assert not (tmp_path / "run" / "metrics.csv").exists()
+
+
 def test_round_1_sends_as_many_bytes_as_later_rounds(flfast_run):
     small = ("experiment=quick", "callbacks=none", "model.hidden=[8]", "devices=ideal")
     for precision in ("32-true", "64-true", "bf16-true"):

@@ -131,6 +131,32 @@ def test_a_diverged_client_does_not_poison_the_next(make_data, make_federation):
     assert_engines_agree(make)
 
 
+class SeenSizes(nn.Module):
+    """Notes how many examples a forward pass has in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def forward(self, x):
+        if self.training:
+            self.seen.add(len(x))
+        return x
+
+
+@pytest.mark.parametrize("micro_batch", [5, 8, 20])
+def test_no_forward_pass_has_more_examples_than_a_micro_batch(
+    make_data, make_federation, micro_batch
+):
+    sizes = SeenSizes()
+    model = nn.Sequential(sizes, nn.Linear(5, 3))
+    federation = make_federation(
+        make_data([33, 50]), model, batching=Batching(-1, micro_batch=micro_batch)
+    )
+    ran(federation, FusedTraining)
+    assert max(sizes.seen) == micro_batch
+
+
 def test_dropout_draws_the_same_masks(make_data, make_federation):
     """A draw a step, of the size that the batch really has."""
 

@@ -114,7 +114,6 @@ def simulate(federation, *, steps, at_work, buffer, mixing):
     """
     data, w = federation.data, vector(federation)
     reference = Reference(data, batch_size=2, epochs=2, lr=0.1)
-    down, up = w.nbytes // 2, w.nbytes  # the first broadcast has single precision
     now, version, num_draws, events = 0.0, 1, 0, []
     flying, waiting = [], []  # (end, order, client, version, change or model, size)
     order = 0
@@ -152,7 +151,8 @@ def simulate(federation, *, steps, at_work, buffer, mixing):
                         trained -= 0.1 * reference.gradient(trained, step)
                     device = uneven(np.array([client]), seed=data.seed)
                     work = 2 * data.num_train[client] * device.per_example[0]
-                    trip = device.fixed[0] + down / device.down[0] + up / device.up[0] + work
+                    sent = w.nbytes / device.down[0] + w.nbytes / device.up[0]
+                    trip = device.fixed[0] + sent + work
                     order += 1
                     flying.append((now + trip, order, client, version, w.copy(), trained))
                     events.append((now, "dispatch", client, 0))
