@@ -11,6 +11,7 @@ import pytest
 
 from flfast import evaluate, export, train
 from flfast.doctor import __main__ as doctor
+from flfast.doctor import examination
 from flfast.output_streams import output_is_read, surviving_output
 from flfast.report import __main__ as report
 from flfast.watch import __main__ as watch
@@ -139,8 +140,8 @@ def test_every_command_goes_on_without_a_screen(
     monkeypatch, capfd, tmp_path, piped, broken, command
 ):
     """The self-check has one result here, since it takes a minute otherwise."""
-    finding = doctor.Finding("a check", works=True, message="fine", seconds=0.0)
-    monkeypatch.setattr(doctor, "examine", lambda folder: [(finding, True)])
+    check = examination.Check("a check", lambda: (True, "fine"))
+    monkeypatch.setattr(examination, "checks", lambda folder: [check])
     main, words = COMMANDS[command]
     words = [word.format(run=piped, own=tmp_path / "own") for word in words]
     monkeypatch.setattr(sys, "argv", [command, *words])

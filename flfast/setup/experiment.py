@@ -136,6 +136,8 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     waits = world.local_rank > 0 and _downloads(config.data)
     early = on_all_ranks(world, lambda: None if waits else build_components(config, job.own))
     components = on_all_ranks(world, lambda: early or build_components(config, job.own))
+    target, model = config.model["_target_"], components.module.model
+    on_all_ranks(world, lambda: try_training(target, model, components.data, bn=config.bn))
     sizes = on_all_ranks(world, partial(find_sizes, phases, job.folder, components, world))
     phases = use_sizes(phases, smallest_sizes(gather(world, sizes)))
     phases = use_metrics(phases, components.module)
@@ -192,7 +194,6 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     adapted = build_adapter(config, model, initial, data)
     if adapted is not None:
         initial = read_weights(model)
-    try_training(config.model["_target_"], model, data, bn=config.bn)
     algorithm = build_algorithm(config, initial, model, data.num_clients, own)
     check_data(algorithm, data)
     algorithm = build_selection(config, algorithm, data)
