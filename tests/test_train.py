@@ -121,7 +121,7 @@ def test_a_federation_lies_between_its_baselines(flfast_run):
         ("local_optimizer_state=keep", "optimizer=adam"),
         ("local_optimizer_state=average", "optimizer.momentum=0.9"),
         ("batch_size=-1", "micro_batch=16"),
-        ("local_steps=5", "last_batch=pad"),
+        ("local_epochs=null", "local_steps=5", "last_batch=pad"),
         ("lr_schedule=cosine", "lr_schedule.warmup_rounds=1", "rounds=2"),
         ("partition=pathological", "sampler.dropout=0.3"),
         ("loader.num_workers=1", "loader.persistent_workers=true"),
