@@ -20,6 +20,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.run import main as torchrun
 
 from flfast import train
+from flfast.distributed.launcher import can_fork
 from flfast.results.table import read_rows
 
 QUICK = ("experiment=quick", "rounds=2", "callbacks=none")
@@ -233,6 +234,7 @@ def test_two_ranks_give_the_numbers_of_one_process(flfast_run, capfd):
     assert [run[1]["plan/strategy"] for run in runs] == ["single", "dp", *["ddp/clients"] * 2]
     for run in runs[1:]:
         assert_same_numbers(run, runs[0])
+    assert can_fork(), "no job leaves a thread in this process"
 
 
 def test_an_error_in_a_rank_is_one_clear_error(flfast_run, capfd):

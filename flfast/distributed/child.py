@@ -114,7 +114,7 @@ def run_rank(pipe: Connection, parent: int, environment: dict[str, str], work: W
     """Run a rank in this process, which was started for it.
 
     Args:
-        pipe: gets the result and None, or None and a line about the exception.
+        pipe: gets, pickled, the result and None, or None and a line about the exception.
         parent: process id of the launcher.
         environment: environment variables to set.
         work: what the rank does.
@@ -123,7 +123,8 @@ def run_rank(pipe: Connection, parent: int, environment: dict[str, str], work: W
     os.environ |= environment
     try:
         with surviving_output():
-            pipe.send((work(), None))
+            # Not `send`, by which tensors would stay in shared memory of this process, which ends.
+            pipe.send_bytes(pickle.dumps((work(), None)))
     except Exception as error:  # noqa: BLE001 - the launcher says so
         lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
         pipe.send((None, lines[-1]))

@@ -31,6 +31,7 @@ class DataParallelStrategy(ParallelStrategy):
     strategy_name = "dp"
     _model: nn.Module | None = None
     _replicas: Sequence[nn.Module] = ()
+    _pool: ThreadPoolExecutor | None = None
 
     @property
     def root_device(self) -> torch.device:
@@ -63,15 +64,21 @@ class DataParallelStrategy(ParallelStrategy):
         assert self.lightning_module is not None
         self.lightning_module.to(self.root_device)
 
+    def teardown(self) -> None:
+        """End the threads: no rank of a later run could be forked beside them."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        super().teardown()
+
     def setup(self, trainer: Any) -> None:
-        """Create the replicas once, and copy the current buffers to them."""
+        """Start the threads, create the replicas once, and copy the current buffers to them."""
         super().setup(trainer)
         assert self.parallel_devices and isinstance(self.lightning_module, LocalModule)
+        self._pool = ThreadPoolExecutor(len(self.parallel_devices))
         model = self.lightning_module.model
         if self._model is not model:
             self._model = model
             self._replicas = [deepcopy(model).to(device) for device in self.parallel_devices[1:]]
-            self._pool = ThreadPoolExecutor(len(self.parallel_devices))
         for replica in self._replicas:
             for target, buffer in zip(replica.buffers(), model.buffers(), strict=True):
                 target.copy_(buffer)
@@ -83,7 +90,7 @@ class DataParallelStrategy(ParallelStrategy):
         size, devices = len(batch.targets), self.parallel_devices
         parts = [(i, RankShare(i, len(devices)).slice(size)) for i in range(len(devices))]
         parts = [(i, part) for i, part in parts if part.stop > part.start]
-        assert self._model is not None
+        assert self._model is not None and self._pool is not None
         for replica in self._replicas:
             for copy, layer in zip(replica.modules(), self._model.modules(), strict=True):
                 copy.training = layer.training  # of frozen BatchNorm, for example
