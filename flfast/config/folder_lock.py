@@ -65,13 +65,13 @@ class FolderLock:
 
     def release(self) -> None:
         """Let other runs use the folder, which is as it was before unless a run was accepted."""
+        self._end_logs()
         if not self.accepted:
             self._undo()
         fcntl.flock(self._file, fcntl.LOCK_UN)
         self._file.close()
 
     def _undo(self) -> None:
-        self._end_logs()
         for name, size in self._sizes.items():
             with suppress(FileNotFoundError):
                 if not size:

@@ -1,6 +1,7 @@
 """The world: the ranks of a run and their collectives. Without a launcher it is one rank."""
 
 import datetime
+import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -43,6 +44,9 @@ RENDEZVOUS = "FLFAST_RENDEZVOUS"
 """Environment variable with the URL of the file in which the ranks of our launcher meet."""
 
 
+_groups = itertools.count()  # of this process; all ranks of a world count alike
+
+
 def launched_world() -> World | None:
     """The world that our launcher, torchrun or SLURM launched; None without a launcher.
 
@@ -78,9 +82,9 @@ def enter(backend: str, *, timeout_s: float) -> None:
     where = os.environ.get(RENDEZVOUS, "env://")
     rank, size = integer("RANK", 0), integer("WORLD_SIZE", 1)
     store, rank, size = next(dist.rendezvous(where, rank, size, timeout=limit))
-    # torchrun's store survives a restart and still holds the addresses of dead ranks: each attempt
-    # needs a prefix of its own.
-    store = dist.PrefixStore(f"attempt-{num_restarts()}", store)
+    # The store still holds the addresses of dead ranks after a restart, and those of the group
+    # before where a world is entered again: each group needs a prefix of its own.
+    store = dist.PrefixStore(f"attempt-{num_restarts()}/group-{next(_groups)}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
 
 

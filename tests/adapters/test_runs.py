@@ -10,8 +10,9 @@ from flfast.adapters.lora import lora
 from flfast.api.trained import trained_model
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING
-from flfast.config.saved_run import find_run, read_options
-from flfast.evaluate import OPTIONS
+from flfast.config.saved_config import read_config
+from flfast.config.saved_options import EVALUATE, read_options
+from flfast.config.saved_run import find_run
 from flfast.export import export
 from flfast.models.lstm import TokenLSTM
 from flfast.saved.evaluated_sets import evaluate
@@ -30,7 +31,7 @@ SMALL = (
 
 
 def evaluated(run, personal):
-    options, overrides = read_options([f"run={run}"], OPTIONS)
+    options, overrides = read_options([f"run={run}"], EVALUATE)
     opened = open_run(find_run(options, overrides, conf=CONF), personal=personal)
     return metrics_of(evaluate(opened, "test"))
 
@@ -67,7 +68,7 @@ def test_what_a_run_leaves_can_be_opened_and_continued(flfast_run, tmp_path):
     # The complete model goes on without an adapter, in Python, and as an exported program.
     again = flfast_run(*SMALL, f"init_from={run / 'model.pt'}", run_dir="again")
     assert first_loss(again) == loss(run)
-    model = trained_model(run, NOTHING)
+    model = trained_model(run, read_config(run), NOTHING)
     assert all(torch.equal(model.state_dict()[name], leaf) for name, leaf in found.items())
     path = tmp_path / "client.pt2"
     export([f"run={run}", "format=torch", "client=0", f"output={path}"])

@@ -65,6 +65,20 @@ def test_only_a_run_that_is_accepted_leaves_lines_and_folders(tmp_path, accepted
     assert after == before
 
 
+def test_no_line_follows_once_a_folder_is_released(tmp_path):
+    """A library that configures logging may have closed the file, and a line opened it again."""
+    lock = FolderLock(tmp_path, key="folder")
+    (tmp_path / SETTINGS).parent.mkdir()
+    (tmp_path / SETTINGS).touch()
+    handler = logging.FileHandler(tmp_path / "train.log")
+    logging.getLogger().addHandler(handler)
+    handler.close()
+    logging.getLogger().warning("during the run")
+    lock.release()
+    logging.getLogger().warning("afterwards")
+    assert (tmp_path / "train.log").read_text() == "during the run\n"
+
+
 def test_two_that_wait_for_a_new_folder_do_not_share_it(tmp_path):
     """The first one takes back the folder, which the second one then makes again."""
     folder = tmp_path / "run"

@@ -4,7 +4,7 @@ import pytest
 from tables import rows
 
 from flfast.config.command_line import implied
-from flfast.config.composition import compose
+from flfast.config.composition import compose, without_hydra
 from flfast.config.job import HydraJob
 from flfast.config.phases import compose_phases
 from flfast.federation.schedules.piecewise import scale_lr
@@ -101,6 +101,6 @@ def test_the_learning_rate_grows_with_the_batch():
 def test_epochs_or_steps_unset_each_other_wherever_they_are_set(words, phase, found):
     composed = compose([*words, *implied(words), "rounds=9", phases((2, phase))])
     composed.hydra.runtime.output_dir = "run"
-    job = HydraJob.of(composed)
+    job = HydraJob.of(composed, without_hydra(composed.copy()))
     made = compose_phases(job.compose(()), job.compose)
     assert [(p.config.local_epochs, p.config.local_steps) for p in made] == found

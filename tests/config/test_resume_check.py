@@ -14,6 +14,7 @@ from tables import timeless
 import flfast
 from flfast import evaluate, export, train
 from flfast.config import folder_lock
+from flfast.config.errors import ConfigError
 from flfast.config.folder_lock import FolderLock
 from flfast.report import __main__ as report
 from flfast.results.outcome import outcome
@@ -185,7 +186,11 @@ def test_one_function_knows_the_outcome(folders, lock, state):
     folder = folders.put(state)
     lock(state, folder)
     assert outcome(folder) == state.partition(" ")[0]
-    assert flfast.Run(folder).outcome == outcome(folder)
+    if state == "empty":
+        with pytest.raises(ConfigError, match="allowed: the folder of a run"):
+            flfast.Run(folder)
+    else:
+        assert flfast.Run(folder).outcome == outcome(folder)
 
 
 CELLS = [(state, command) for state in STATES for command in COMMANDS]
