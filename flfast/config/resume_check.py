@@ -20,6 +20,13 @@ def plain_config(config: DictConfig) -> dict[str, Any]:
     return found
 
 
+def recorded_config(config: DictConfig, folder: Path) -> dict[str, Any]:
+    """The config as `result.json` has it: with `.` for the run's folder, which may be moved."""
+    text = json.dumps(plain_config(config))
+    found: dict[str, Any] = json.loads(text.replace(json.dumps(str(folder))[1:-1], "."))
+    return found
+
+
 def finished_before(config: DictConfig, folder: Path) -> Result | None:
     """The result of the run that `resume=auto` finds finished with this config; else None.
 
@@ -30,7 +37,7 @@ def finished_before(config: DictConfig, folder: Path) -> Result | None:
     said = read_result(folder) if config.resume == "auto" else None
     if said is None or said.outcome != "finished":
         return None
-    return said if _same(said.config, plain_config(config)) else None
+    return said if _same(said.config, recorded_config(config, folder)) else None
 
 
 def began_before(config: DictConfig, folder: Path) -> bool:
@@ -38,7 +45,9 @@ def began_before(config: DictConfig, folder: Path) -> bool:
     if integer("TORCHELASTIC_RESTART_COUNT", 0) == 0:
         return False
     said = read_result(folder)
-    return said is not None and said.outcome == "running" and said.config == plain_config(config)
+    if said is None or said.outcome != "running":
+        return False
+    return bool(said.config == recorded_config(config, folder))
 
 
 def check_folder(config: DictConfig, folder: Path, *, setting: str | None = None) -> None:
@@ -77,9 +86,9 @@ def check_folder(config: DictConfig, folder: Path, *, setting: str | None = None
 
 def _check_run(config: DictConfig, folder: Path, setting: str) -> None:
     """Check whether the run in the folder, if any, goes on with this config."""
-    now = plain_config(config)
     for checkpoint in find_checkpoints("auto", folder)[:1]:
-        check_same_experiment(checkpoint.about["config"], now, done=checkpoint.round_idx)
+        before, now = checkpoint.about["config"], plain_config(config)
+        check_same_experiment(before, now, done=checkpoint.round_idx)
         return
     if not holds_run(folder):
         return
@@ -89,6 +98,7 @@ def _check_run(config: DictConfig, folder: Path, setting: str) -> None:
             f"resume=auto: {setting} holds a run without a checkpoint, and nothing says with "
             f"which settings it began; allowed: overwrite=true to replace it, or another folder"
         )
+    now = recorded_config(config, folder)
     check_same_experiment(said.config, now, done=0)
     if said.outcome == "finished" and not _same(said.config, now):
         raise ConfigError(

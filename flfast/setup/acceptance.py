@@ -9,7 +9,7 @@ from flfast.callbacks.clients_table import ClientsTable
 from flfast.callbacks.events_table import EventsTable
 from flfast.checkpoints.restore import Restored, write_metrics, write_table
 from flfast.config.job import HydraJob
-from flfast.config.resume_check import plain_config
+from flfast.config.resume_check import recorded_config
 from flfast.federation.loop import Federation
 from flfast.loggers.csv import RoundCSVLogger
 from flfast.results.outcome import Result, write_result
@@ -37,7 +37,7 @@ def accept(
     """
     folder = job.folder
     folder.mkdir(parents=True, exist_ok=True)
-    write_result(folder, Result("running", plain_config(config)))
+    write_result(folder, Result("running", recorded_config(config, folder)))
     if restored is None:
         remove_files(folder, OF_A_RUN)
     elif len(federation.history) <= federation.last_round:

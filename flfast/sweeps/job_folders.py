@@ -21,7 +21,7 @@ from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.job import HydraJob, typed_overrides
 from flfast.config.phases import compose_phases
-from flfast.config.resume_check import check_folder, finished_before, plain_config
+from flfast.config.resume_check import check_folder, finished_before, recorded_config
 from flfast.messages import one_line
 from flfast.results.outcome import Result, holds_run, read_result, write_result
 
@@ -141,7 +141,7 @@ def record_failure(config: DictConfig, error: BaseException, *, died: bool = Fal
     if died and said is not None and said.outcome == "running":
         write_result(job.folder, said._replace(outcome="failed", error=one_line(error)))
     elif not holds_run(job.folder):
-        plain: Any = plain_config(job.fill(job.given))
+        plain: Any = recorded_config(job.fill(job.given), job.folder)
         job.folder.mkdir(parents=True, exist_ok=True)
         write_result(job.folder, Result("failed", plain, error=one_line(error)))
         job.write_settings()

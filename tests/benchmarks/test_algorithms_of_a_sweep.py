@@ -21,7 +21,7 @@ ROWS = [
 
 def job(number, name, rows):
     overrides = {"algorithm": name, "seed": str(number)}
-    return Job(number, overrides, rows, failed=False, optimized="val/accuracy")
+    return Job(number, overrides, rows, outcome="finished", counts=True, optimized="val/accuracy")
 
 
 def test_bytes_count_rounds_that_are_not_evaluated():

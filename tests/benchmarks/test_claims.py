@@ -12,7 +12,7 @@ def job(algorithm, seed, losses, accuracies):
         for r, (loss, accuracy) in enumerate(zip(losses, accuracies, strict=True))
     ]
     overrides = {"rounds": "100", "algorithm": algorithm, "seed": str(seed)}
-    return Job(0, overrides, history, failed=False, optimized="")
+    return Job(0, overrides, history, outcome="finished", counts=True, optimized="")
 
 
 def cells(line):

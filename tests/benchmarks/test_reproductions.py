@@ -25,7 +25,8 @@ def run(values, *, lr, partition="iid", seed=0):
         choices=choices,
         config=config,
         history=history,
-        failed=False,
+        outcome="finished",
+        counts=True,
         error="",
         optimized="",
     )

@@ -17,7 +17,14 @@ def jobs():
             if seed:
                 row["global/accuracy"] = str(float(accuracy) - 0.1)
             overrides = {"aggregation": defence, "attack": attack, "seed": str(seed)}
-            yield Job(10 * seed + number, overrides, [row], failed=False, optimized="val/accuracy")
+            yield Job(
+                10 * seed + number,
+                overrides,
+                [row],
+                outcome="finished",
+                counts=True,
+                optimized="val/accuracy",
+            )
 
 
 def test_seeds_are_averaged_and_attacks_without_a_backdoor_have_no_success(tmp_path):

@@ -261,8 +261,13 @@ def test_every_door_refuses_alike(folders, state, door, words):
     assert digests(folders.root / "sweep") == before
 
 
-def test_what_is_finished_is_so_for_every_door(folders):
-    before = digests(folders.put("finished with a checkpoint"))
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_is_finished_is_so_for_every_door(folders, moved):
+    folder = folders.put("finished with a checkpoint")
+    if moved:
+        shutil.rmtree(folder)
+        shutil.copytree(folders.uninterrupted("rounds=2"), folder)
+    before = digests(folder)
     for way in DOORS.values():
         way((*TINY, "resume=auto"), folders.root / "sweep" / "0")
         assert digests(folders.root / "sweep" / "0") == before
