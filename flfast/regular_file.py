@@ -34,6 +34,17 @@ def opener(path: str, flags: int) -> int:
     return number
 
 
+def require_file(path: str | Path) -> None:
+    """Refuse what is not for reading, before it is opened; links of the user are followed.
+
+    Raises:
+        OSError: if the path is a named pipe, a socket or a device, or does not exist.
+    """
+    mode = os.stat(path).st_mode  # noqa: PTH116 - called for every image
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a folder has its own error
+        raise OSError(errno.EINVAL, "is no file", str(path))
+
+
 def read_file(path: Path) -> bytes:
     """The bytes of a file.
 

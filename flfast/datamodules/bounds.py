@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flfast.machine import free_memory
+from flfast.regular_file import require_file
 
 MOST_UNPACKED = 200
 """Most times that a compressed file without a directory may grow. Text grows 3 to 20 times."""
@@ -51,6 +52,7 @@ def open_gzip(path: Path) -> io.BufferedReader:
             than `ALWAYS_UNPACKED` bytes or the free memory. A read raises it, too.
         OSError: if it cannot be read.
     """
+    require_file(path)
     packed = path.stat().st_size
     most = min(max(ALWAYS_UNPACKED, MOST_UNPACKED * packed), free_memory())
     with path.open("rb") as stream:
@@ -75,6 +77,7 @@ def check_archive(path: Path, names: Collection[str] | None = None) -> None:
         zipfile.BadZipFile: if it is no zip file.
         OSError: if it cannot be read.
     """
+    require_file(path)
     with zipfile.ZipFile(path) as archive:
         members = [m for m in archive.infolist() if names is None or m.filename in names]
         require_memory(sum(member.file_size for member in members), f"{path} unpacked")
@@ -94,6 +97,7 @@ def check_parquet(path: Path) -> None:
     """
     from pyarrow import parquet
 
+    require_file(path)
     about = parquet.read_metadata(path)
     groups = [about.row_group(number) for number in range(about.num_row_groups)]
     unpacked = sum(group.total_byte_size for group in groups)

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import struct
 import zipfile
 
@@ -11,8 +12,16 @@ import pytest
 from pyarrow import parquet
 
 from flfast.datamodules import bounds
+from flfast.datamodules.partitions import from_file
+from flfast.datamodules.sources import pamap2
 from flfast.datamodules.sources.array_files import read_arrays
 from flfast.datamodules.sources.idx_files import read_compressed
+from flfast.datamodules.sources.image_files import (
+    ImageFiles,
+    UnreadableImageError,
+    check_one_size,
+)
+from flfast.datamodules.sources.leaf_files import leaf_users
 from flfast.datamodules.sources.numeric_pickle import load_arrays
 from flfast.datamodules.sources.table_files import read_table
 from flfast.datamodules.sources.text_windows import Text, language_examples
@@ -118,3 +127,32 @@ def test_windows_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"2,147,483,647 tokens needs .* GB; allowed"):
         texts = [Text(np.zeros(9, np.int64), 0, is_test=False)] * 1000
         language_examples(texts, length=2**31 - 1, vocabulary=("a",))
+
+
+def _image(path):
+    return ImageFiles([str(path)], channels=3, image_size=None)[0]
+
+
+READERS = {
+    "a.npz": lambda path: read_arrays(path, {"inputs": "auto"}),
+    "a.csv": lambda path: read_table(str(path)),
+    "a.csv.gz": lambda path: read_table(str(path)),
+    "a.parquet": lambda path: read_table(str(path)),
+    "a.png": _image,
+    "b.png": lambda path: check_one_size([str(path)]),
+    "train/a.json": lambda path: list(leaf_users(str(path.parent.parent))),
+    "a.dat": lambda path: pamap2._read_subject(path),
+    "owners.npz": lambda path: from_file._read(str(path)),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_refused_before_it_is_opened(tmp_path, name, make):
+    """A pipe would block for ever, and a device fills the memory."""
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    make(path)
+    with pytest.raises((ValueError, UnreadableImageError), match="is no file"):
+        READERS[name](path)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flfast.datamodules.bounds import check_archive, check_parquet, open_gzip
 from flfast.datamodules.sources.extras import import_extra
 from flfast.datamodules.sources.table_files import check_csv
+from flfast.regular_file import require_file
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -68,6 +69,7 @@ def _unreadable(path: str, error: Exception) -> ValueError:
 def _check_files(paths: Iterable[Path]) -> None:
     """Check quotes and unpacked sizes before the library reads the files."""
     for path in paths:
+        require_file(path)
         if path.name.endswith((".csv", ".csv.gz")):
             check_csv(path)
         elif path.suffix == ".parquet":

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from flfast.datamodules.bounds import require_memory
+from flfast.regular_file import require_file
 
 READ_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 """Raised by Pillow, or here, if a file cannot be decoded."""
@@ -63,7 +64,7 @@ class ImageFiles(Dataset[Tensor]):
 
     def __getitem__(self, index: int) -> Tensor:
         try:
-            with Image.open(self.paths[index]) as image:
+            with _opened(self.paths[index]) as image:
                 return image_tensor(image, channels=self.channels, image_size=self.image_size)
         except READ_ERRORS as error:
             raise UnreadableImageError(
@@ -133,9 +134,14 @@ def check_one_size(paths: Sequence[str]) -> None:
             )
 
 
+def _opened(path: str) -> Image.Image:
+    require_file(path)
+    return Image.open(path)
+
+
 def _size(path: str) -> tuple[int, int]:
     try:
-        with Image.open(path) as image:
+        with _opened(path) as image:
             return image.size
     except READ_ERRORS as error:
         raise ValueError(f"{path} is not a readable image: {error}") from None

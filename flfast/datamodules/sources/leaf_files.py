@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flfast.regular_file import require_file
+
 
 class LeafUser(NamedTuple):
     """Examples of one user in one file. A user may be in several files.
@@ -53,6 +55,7 @@ def leaf_users(root: str) -> Iterator[LeafUser]:
 
 def _users_of(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
     try:
+        require_file(path)
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
         raise ValueError(f"{path} is not readable JSON: {error}") from None

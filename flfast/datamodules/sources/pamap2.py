@@ -14,6 +14,7 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.transforms import BatchTransform
 from flfast.options import Count, Portion, Positive
+from flfast.regular_file import require_file
 
 ACTIVITIES = (1, 2, 3, 4, 5, 6, 7, 12, 13, 16, 17, 24)
 """Ids of the protocol's activities, in the order of the classes; 0 is between activities."""
@@ -100,6 +101,7 @@ def _subject_files(root: str) -> dict[int, Path]:
 def _read_subject(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Activity int64 [rows] and signals float32 [rows, 27] without gaps."""
     try:
+        require_file(path)
         table = np.loadtxt(path, dtype=np.float32, ndmin=2)
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} is not a table of numbers: {error}") from None

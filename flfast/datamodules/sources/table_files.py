@@ -16,6 +16,7 @@ from flfast.datamodules.sources.csv_quotes import has_all_commas, strict_rows
 from flfast.datamodules.sources.extras import import_extra
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.sources.number_like import odd_ones
+from flfast.regular_file import require_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,6 +71,7 @@ def check_csv(path: Path) -> None:
         ValueError: if there is a stray quote, the text is not UTF-8, or it is too large.
         OSError: if the file cannot be read.
     """
+    require_file(path)
     packed = path.name.endswith(".gz")
     with (
         open_gzip(path) if packed else path.open("rb") as stream,
