@@ -92,6 +92,7 @@ _cases_of_part: list[Case] = []
 
 def _judged(folder: Path) -> tuple[str, Any]:
     """The verdict on the case that the folder is for."""
+    folder.mkdir()
     return _cases_of_part[int(folder.name)][1](folder)
 
 
