@@ -77,7 +77,7 @@ class Case(NamedTuple):
         strategy = [*STRATEGIES[self.strategy]]
         strategy += [f"strategy.max_restarts={self.kills}"] if self.strategy == "ddp" else []
         where = ["-m", f"hydra.sweep.dir={folder}"] if self.sweep else [f"hydra.run.dir={folder}"]
-        return [*_OVERRIDES, *strategy, f"rounds={self.rounds}", *self.overrides, *where]
+        return [*where, *_OVERRIDES, *strategy, f"rounds={self.rounds}", *self.overrides]
 
 
 class Outcome(NamedTuple):

@@ -1,7 +1,8 @@
 """Messages of errors: shortened to a line, and with the file that they are about."""
 
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +22,17 @@ def one_line(error: BaseException) -> str:
     return text if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: {text}"
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest known one, or else all of them.
+
+    >>> did_you_mean("fedprx", ["fedavg", "fedprox"]), did_you_mean("x", ["fedavg", "fedprox"])
+    ('; did you mean fedprox?', '; allowed: fedavg, fedprox')
+    """
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; allowed: {', '.join(names)}"
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Add the path to an `OSError` that names none, such as that of a full disk."""
@@ -33,9 +45,9 @@ def naming(path: Path) -> Iterator[None]:
 
 
 _CONTROL = re.compile(
-    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""Control characters but for newlines, also those that change the direction of text."""
+"""Control characters but for tabs and newlines, also those that change the direction of text."""
 
 
 def printable(text: str) -> str:

@@ -7,18 +7,22 @@ from pathlib import Path
 from benchmarks.kills import PACES, Case, Outcome, tried
 
 _SEVERAL = ("sampler.fraction=0.6",)
+_NOISE = ("privacy.noise_multiplier=1", "privacy.epsilon=null")
 CHAINS: dict[str, tuple[tuple[str, ...], str]] = {
     "asynchronous": (("algorithm=fedavg", *PACES["async"]), "single"),
     "buffered, quantised": (("compression=quantize", *PACES["buffered"]), "ddp"),
     "buffered, error feedback": (("compression=topk", *PACES["buffered"]), "single"),
     "masks": (("secure=masks", *_SEVERAL), "single"),
-    "masks, SCAFFOLD": (("secure=masks", "algorithm=scaffold", "faults=simulated"), "ddp"),
-    "central noise": (("privacy=central", "privacy.noise_multiplier=1", *_SEVERAL), "single"),
-    "tree of noise": (
-        ("privacy=dp_ftrl", "privacy.noise_multiplier=1", "sampler=cyclic", "sampler.count=5"),
+    "masks, SCAFFOLD": (
+        ("secure=masks", "algorithm=scaffold", "faults=simulated", "faults.broken=0"),
         "ddp",
     ),
-    "noise of examples": (("privacy=dp_sgd", "privacy.noise_multiplier=1"), "single"),
+    "central noise": (("privacy=central", *_NOISE, *_SEVERAL), "single"),
+    "tree of noise": (
+        ("privacy=dp_ftrl", *_NOISE, "sampler=cyclic", "sampler.count=5", "sampler.fraction=1.0"),
+        "ddp",
+    ),
+    "noise of examples": (("privacy=dp_sgd", *_NOISE), "single"),
     "error feedback, Ditto": (("compression=topk", "algorithm=ditto", *_SEVERAL), "single"),
     "low rank": (("compression=powersgd", *_SEVERAL), "ddp"),
     "records": (("algorithm=fedamp", *_SEVERAL), "single"),

@@ -1,6 +1,5 @@
 """Checks keys, types, ranges and combinations of the config, before torch is imported."""
 
-import difflib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,7 +14,7 @@ from flfast.config.rule import Config, shown
 from flfast.config.rules import RULES
 from flfast.config.schema import STRICT, OptimizerSettings, Settings
 from flfast.config.signature import Signature, read_signature
-from flfast.messages import first_line
+from flfast.messages import did_you_mean, first_line
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
@@ -106,7 +105,8 @@ def _describe(prefix: str, error: ValidationError, *, known: Iterable[str]) -> I
         by_key.setdefault(prefix + ".".join(keys or location), []).append(detail)
     for key, details in by_key.items():
         if details[0]["type"] == "extra_forbidden":
-            yield f"unknown key {key}={details[0]['input']}{_suggest(key, known)}"
+            hint = did_you_mean(key.rpartition(".")[2], known)
+            yield f"unknown key {key}={details[0]['input']}{hint}"
         elif details[0]["type"] == "missing":
             yield f"{key} is missing"
         else:
@@ -117,11 +117,6 @@ def _describe(prefix: str, error: ValidationError, *, known: Iterable[str]) -> I
 def _allowed(detail: ErrorDetails) -> str:
     message = detail["msg"].replace("Input should be", "must be")
     return message.replace("a valid integer", "an integer").replace("a valid", "a")
-
-
-def _suggest(key: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(key.rpartition(".")[2], list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else f"; allowed: {', '.join(known)}"
 
 
 def _check_targets(prefix: str, node: Any) -> Iterator[str]:
@@ -170,7 +165,7 @@ def _check_arguments(prefix: str, node: Config, signature: Signature) -> Iterato
         if parameter is None:
             if not signature.open_ended:
                 known = signature.parameters
-                yield f"unknown key {prefix}{name}={shown(value)}{_suggest(name, known)}"
+                yield f"unknown key {prefix}{name}={shown(value)}{did_you_mean(name, known)}"
         elif parameter.annotation is not None and not _has_target(value):
             yield from _check_type(prefix + name, value, parameter.annotation)
 

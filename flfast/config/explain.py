@@ -1,6 +1,5 @@
 """Messages about errors of the config: without a traceback, with what is allowed. Torch-free."""
 
-import difflib
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -8,13 +7,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from flfast.config.composition import compose, without_hydra
 from flfast.config.errors import ConfigError
-from flfast.messages import printable
+from flfast.messages import did_you_mean, printable
 
 _ABSENT = object()
 _UNKNOWN = re.compile(r"Could not (?:override|delete.*?|append.*?) '([^']+)'")
@@ -56,6 +55,10 @@ def message(error: Exception, arguments: Sequence[str], *, conf: str) -> str:
         text = f"{taken[0]} Leave the + out, or write ++."
     elif unknown:
         text = f"unknown key {unknown[1]}{_did_you_mean(unknown[1], arguments, conf)}"
+    elif isinstance(error, MissingConfigException) and "/" in (
+        path := error.missing_cfg_file or ""
+    ):
+        text = _unknown_option(path, error.options, conf)
     elif isinstance(error, OverrideParseException):
         text = f"{error.override}: {text.splitlines()[0]}"
     elif error.__cause__ is not None and str(error.__cause__) not in text:
@@ -64,6 +67,13 @@ def message(error: Exception, arguments: Sequence[str], *, conf: str) -> str:
         typed = " ".join(arguments)
         text = f"Hydra cannot compose {typed}: {text or type(error).__name__}"
     return text.strip()
+
+
+def _unknown_option(path: str, options: Sequence[str] | None, conf: str) -> str:
+    """The message about an option that its config group does not have, such as `model/mpl`."""
+    group, _, name = path.rpartition("/")
+    known = options or sorted(file.stem for file in (Path(conf) / group).glob("*.yaml"))
+    return f"{group}={name}: there is no such option{did_you_mean(name, known)}"
 
 
 def _did_you_mean(key: str, arguments: Sequence[str], conf: str) -> str:
@@ -90,12 +100,8 @@ def _did_you_mean(key: str, arguments: Sequence[str], conf: str) -> str:
         return f"; to pass it to {group}._target_ write +{key}"
     inside = [name for name in known if name.rpartition(".")[0] == parent]
     elsewhere = [name for name in known if not parent and name.endswith(f".{key}")]
-    close = elsewhere or difflib.get_close_matches(key, inside or known, n=1)
-    return (
-        f"; did you mean {' or '.join(close)}?"
-        if close
-        else f"; allowed: {', '.join(inside or known)}"
-    )
+    found = f"; did you mean {' or '.join(elsewhere)}?"
+    return found if elsewhere else did_you_mean(key, inside or known)
 
 
 def _has(path: Path, key: str) -> bool:

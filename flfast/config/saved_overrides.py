@@ -1,6 +1,5 @@
 """Overrides of the config of a finished run. Torch-free."""
 
-import difflib
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -14,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.config.command_line import check_overrides
 from flfast.config.composition import compose
 from flfast.config.errors import ConfigError
-from flfast.messages import first_line
+from flfast.messages import did_you_mean, first_line
 
 CHANGEABLE = (
     "batch_size",
@@ -63,14 +62,9 @@ def check_known(overrides: Iterable[str], config: DictConfig, known: Sequence[st
                 f"{word}: {first} changes nothing in a saved model; allowed: {', '.join(allowed)}"
             )
         else:
-            problems.append(f"unknown key {key}{_did_you_mean(first, allowed)}")
+            problems.append(f"unknown key {key}{did_you_mean(first, allowed)}")
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
-
-
-def _did_you_mean(key: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; allowed: {', '.join(known)}"
 
 
 def overridden(config: DictConfig, overrides: Sequence[str], *, conf: str) -> DictConfig:
@@ -117,5 +111,5 @@ def _set(config: DictConfig, item: Override) -> None:
         parent = OmegaConf.select(config, key.rpartition(".")[0]) if "." in key else config
         names = [str(name) for name in parent] if isinstance(parent, DictConfig) else list(config)
         names = [name for name in names if not name.startswith("_")]
-        raise ConfigError(f"unknown key {key}{_did_you_mean(key.rpartition('.')[2], names)}")
+        raise ConfigError(f"unknown key {key}{did_you_mean(key.rpartition('.')[2], names)}")
     OmegaConf.update(config, key, item.value(), force_add=True)

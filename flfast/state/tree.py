@@ -35,6 +35,15 @@ def leaves(tree: Tree) -> Iterator[Tensor]:
             yield leaf
 
 
+def leaf_names(tree: Tree, prefix: str = "") -> Iterator[str]:
+    """The dotted names of all leaves behind a prefix, in the order of `leaves`."""
+    for name, leaf in tree.items():
+        if isinstance(leaf, dict):
+            yield from leaf_names(leaf, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
 def sub(left: Tree, right: Tree) -> Tree:
     """`left - right`, leaf by leaf."""
     return tree_map(torch.sub, left, right)

@@ -30,7 +30,7 @@ from flfast.engines.fused.obstacles import obstacle
 from flfast.engines.fused.run.client_stack import StackProgram
 from flfast.engines.fused.run.example_rows import StoredExamples
 from flfast.engines.fused.run.one_client import ClientProgram
-from flfast.engines.fused.run.stack_schedule import group_clients, local_steps
+from flfast.engines.fused.run.stack_schedule import group_clients, local_steps, with_equal_leaves
 from flfast.engines.fused.run.stack_width import not_stackable
 from flfast.engines.fused.run.training_state import LocalOutcome
 from flfast.engines.local_training import ClientStart, Deliver, LocalResult
@@ -236,12 +236,20 @@ class _CohortTraining:
         programs = self._training.programs(self._plan)
         for stack in self._training.stacks(clients, self._download, self._plan):
             starts = [self._training.start(k, self._download, self._plan) for k in stack]
-            plans = [self._training.stage_plans(start) for start in starts]
-            if len(stack) == 1:
-                outcomes: Iterable[LocalOutcome] = [programs.client.train(starts[0], plans[0])]
-            else:
-                outcomes = programs.stack.train(starts, plans)
-            for client_id, start, outcome in zip(stack, starts, outcomes, strict=True):
-                context = start.context._replace(measured=outcome.measured)
-                with self._training.outside_precision():
-                    self._deliver(LocalResult(client_id, context, *outcome[:3]))
+            for places in with_equal_leaves(starts):
+                members = [(stack[place], starts[place]) for place in places]
+                self._train_stack(programs, members)
+
+    def _train_stack(
+        self, programs: TrainingPrograms, members: Sequence[tuple[int, ClientStart]]
+    ) -> None:
+        starts = [start for _, start in members]
+        plans = [self._training.stage_plans(start) for start in starts]
+        if len(starts) == 1:
+            outcomes: Iterable[LocalOutcome] = [programs.client.train(starts[0], plans[0])]
+        else:
+            outcomes = programs.stack.train(starts, plans)
+        for (client_id, start), outcome in zip(members, outcomes, strict=True):
+            context = start.context._replace(measured=outcome.measured)
+            with self._training.outside_precision():
+                self._deliver(LocalResult(client_id, context, *outcome[:3]))

@@ -61,14 +61,16 @@ def test_ragged_clients_in_stacks(make_data, make_federation, stack, optimizer, 
     assert_engines_agree(make, stack=stack)
 
 
-def test_stacked_clients_keep_their_own_states(make_data, make_federation):
+@pytest.mark.parametrize("fraction", [1.0, 0.6], ids=["all", "some for the first time"])
+def test_stacked_clients_keep_their_own_states(make_data, make_federation, fraction):
     def make():
         return make_federation(
-            make_data([9, 14, 3]),
+            make_data([9, 14, 3, 9, 14]),
             mlp(),
             algorithm=keep_optimizer(fedprox(mu=0.5, weighting="samples")),
             optimizer=torch.optim.Adam,
             trainer={**DOUBLE, "gradient_clip_val": 0.1},
+            sampling={"fraction": fraction},
             rounds=3,
         )
 

@@ -10,11 +10,11 @@ The files of `run/` call this one, and it calls the rest of `graph/` in this ord
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from flfast.engines.fused.graph.frozen_layers import SplitGraph, split_frozen
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like, lowered, operators, rewritten, simplified
 from flfast.engines.fused.graph.vmapped import vmap_graph
-from flfast.state.tree import Tree, leaves
+from flfast.state.tree import Tree, leaf_names, leaves
 
 MAX_PROGRAMS = 64
 """Programs kept. Where batches must keep their size, every size of a client needs its own."""
@@ -123,7 +123,7 @@ class BoundStep:
         self._autocast = torch.is_autocast_enabled(self._device_type)
         # A program is compiled for shapes, data types and memory layouts. The context of round 1
         # may have others than those of later rounds.
-        found = (_names(trees[1]), leaves(trees[1]), leaves(self._trees[1]))
+        found = (leaf_names(trees[1]), leaves(trees[1]), leaves(self._trees[1]))
         layout = tuple(
             (name, leaf.dtype, leaf.is_contiguous(), one.shape)
             for name, leaf, one in zip(*found, strict=True)
@@ -201,7 +201,7 @@ class BoundStep:
         module = self._programs.operators(self._kind, self._trees, rows)
         state, *_, batch = self._trees
         trained = {f"params.{name}" for name in self._programs.step.trained}
-        varying = [place for place, name in enumerate(_names(state)) if name in trained]
+        varying = [place for place, name in enumerate(leaf_names(state)) if name in trained]
         varying += range(len(self._fixed) - len(batch), len(self._fixed))
         with torch.inference_mode(mode=False):
             return split_frozen(simplified(module), sliced=len(rows), varying=varying)
@@ -258,14 +258,5 @@ def _executor(module: GraphModule, trees: list[Tree], shared: tuple[bool, ...] |
 
 def _layout(tree: Tree) -> tuple[Hashable, ...]:
     """Everything of a tree that a trace depends on."""
-    pairs = zip(_names(tree), leaves(tree), strict=True)
+    pairs = zip(leaf_names(tree), leaves(tree), strict=True)
     return tuple((name, leaf.shape, leaf.stride(), leaf.dtype) for name, leaf in pairs)
-
-
-def _names(tree: Tree, prefix: str = "") -> Iterator[Any]:
-    """The leaves' dotted names, in the order of `leaves`."""
-    for name, leaf in tree.items():
-        if isinstance(leaf, dict):
-            yield from _names(leaf, f"{prefix}{name}.")
-        else:
-            yield prefix + name

@@ -117,7 +117,7 @@ class StackProgram:
 
         Args:
             stack: where each client starts, those with the most steps first; all of one learning
-                rate.
+                rate and with equal leaves; see `stack_schedule`.
             plans: of each client, those of every stage, with its epochs or steps.
 
         Yields:

@@ -1,8 +1,8 @@
 """Schedules local steps of clients of uneven length, for training in stacks.
 
-`engines/fused/training.py` groups a round's clients into stacks with `group_clients`.
-`client_stack.py` then runs one stack's `stack_calls` in order. For clients that train alone,
-`step_schedule.py` does this work.
+`engines/fused/training.py` groups a round's clients into stacks with `group_clients`, and parts
+those whose states have other leaves with `with_equal_leaves`. `client_stack.py` then runs one
+stack's `stack_calls` in order. For clients that train alone, `step_schedule.py` does this work.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,10 @@ import numpy as np
 
 from flfast.datamodules.batches import local_epoch
 from flfast.engines.fused.run.step_schedule import padded_size
+from flfast.engines.fused.run.training_state import context_tree
+from flfast.engines.local_training import ClientStart
 from flfast.plan import Batching
+from flfast.state.tree import leaf_names
 
 SMALL_BATCH = 32
 """Batch size up to which a step costs as much as launching its operators: padding is free."""
@@ -93,6 +96,18 @@ def group_clients(sizes: Sequence[np.ndarray], width: int) -> list[list[int]]:
         else:
             stacks.append([place])
     return stacks
+
+
+def with_equal_leaves(stack: Sequence[ClientStart]) -> list[list[int]]:
+    """Places of clients in groups whose contexts have leaves of the same names, to be joined.
+
+    In one cohort some clients may have kept a state, such as a momentum, and others not yet.
+    Within a group the order stays.
+    """
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for place, start in enumerate(stack):
+        groups.setdefault(tuple(leaf_names(context_tree(start.context))), []).append(place)
+    return [*groups.values()]
 
 
 def stack_calls(
