@@ -218,7 +218,7 @@ def _wait_a_moment(process: Any, folder: Path, rng: random.Random) -> None:
         _check_alive(process, end)
         time.sleep(0.002)
     if rng.random() < 0.3:
-        while not any(folder.rglob("checkpoints/*.part")) and time.monotonic() < end:
+        while not _is_writing(folder) and time.monotonic() < end:
             if not process.is_alive() or time.perf_counter() - begun > 10:
                 break
         return
@@ -227,7 +227,14 @@ def _wait_a_moment(process: Any, folder: Path, rng: random.Random) -> None:
 
 
 def _num_rows(folder: Path) -> int:
-    return sum(table.read_text().count("\n") for table in folder.rglob(TABLES[0]))
+    # Of a run, or of each job of a sweep. Not rglob: parts of checkpoints come and go.
+    tables = (table for depth in ("", "*/") for table in folder.glob(f"{depth}{TABLES[0]}"))
+    return sum(table.read_text().count("\n") for table in tables)
+
+
+def _is_writing(folder: Path) -> bool:
+    """Whether a checkpoint of the run, or of a job of the sweep, is being written."""
+    return any(any(folder.glob(f"{depth}checkpoints/*.part")) for depth in ("", "*/"))
 
 
 def _check_alive(process: Any, end: float) -> None:
