@@ -12,7 +12,7 @@ import numpy as np
 
 from flfast.datamodules.bounds import check_parquet, open_gzip
 from flfast.datamodules.missing import FIX, missing_owners, missing_rows, refuse_missing, rows_of
-from flfast.datamodules.sources.csv_quotes import has_all_commas, strict_rows
+from flfast.datamodules.sources.csv_quotes import strict_rows
 from flfast.datamodules.sources.extras import import_extra
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.sources.number_like import odd_ones
@@ -77,7 +77,7 @@ def check_csv(path: Path) -> None:
         open_gzip(path) if packed else path.open("rb") as stream,
         io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as lines,
     ):
-        for _ in strict_rows(lines, like_a_row=has_all_commas):
+        for _ in strict_rows(lines, where=str(path)):
             pass
 
 
@@ -96,7 +96,7 @@ class Columns:
 
     @property
     def num_rows(self) -> int:
-        """N."""
+        """Number of rows, N."""
         return int(self._table.num_rows)
 
     def kept(self, rows: np.ndarray) -> Columns:

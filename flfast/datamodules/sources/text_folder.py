@@ -3,7 +3,6 @@
 Zhang, Zhao, LeCun: Character-level Convolutional Networks for Text Classification. NeurIPS 2015.
 """
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +76,7 @@ def _read(path: Path) -> tuple[list[int], list[str]]:
     labels, texts = [], []
     try:
         with path.open(encoding="utf-8", newline="") as stream:
-            for number, row in enumerate(strict_rows(stream, like_a_row=_begins_a_row), 1):
+            for number, row in enumerate(strict_rows(stream, where=str(path)), 1):
                 if number == 1 and row and not row[0].strip().isdecimal():
                     continue  # a header
                 if len(row) < 2 or not row[0].strip().isdecimal() or int(row[0]) < 1:
@@ -89,10 +88,6 @@ def _read(path: Path) -> tuple[list[int], list[str]]:
     if not labels:
         raise ValueError(f"{path} has no rows; expected {_FORM}")
     return labels, texts
-
-
-def _begins_a_row(line: str, _width: int) -> bool:
-    return re.match(r'"?\d+"?,', line) is not None
 
 
 def _unescaped(text: str) -> str:
