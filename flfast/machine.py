@@ -7,13 +7,16 @@ from pathlib import Path
 
 import psutil
 
+_CGROUP = Path("/sys/fs/cgroup")
+"""Limits of a container."""
+
 
 def num_cores() -> int:
     """Physical cores that this process may use: fewer than the machine's in a container."""
     cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = min(cores, len(os.sched_getaffinity(0)))
-    quota = Path("/sys/fs/cgroup/cpu.max")
+    quota = _CGROUP / "cpu.max"
     if quota.is_file():
         allowed, period = quota.read_text().split()
         cores = cores if allowed == "max" else min(cores, int(allowed) // int(period))
@@ -33,8 +36,12 @@ def cpu_name() -> str:
 def free_memory() -> int:
     """Bytes of memory that this process may still take: of the machine, or of its container."""
     free = psutil.virtual_memory().available
-    group = Path("/sys/fs/cgroup")
-    most, used = group / "memory.max", group / "memory.current"
-    if most.is_file() and used.is_file() and (limit := most.read_text().strip()) != "max":
-        free = min(free, max(int(limit) - int(used.read_text()), 0))
+    files = [_CGROUP / name for name in ("memory.max", "memory.current", "memory.stat")]
+    if all(file.is_file() for file in files):
+        limit, used, stat = (file.read_text() for file in files)
+        if limit.strip() != "max":
+            # The kernel gives back what it keeps of files that nobody has used for some time.
+            kept = re.search(r"^inactive_file (\d+)$", stat, flags=re.MULTILINE)
+            taken = int(used) - (int(kept[1]) if kept else 0)
+            free = min(free, max(int(limit) - taken, 0))
     return int(free)

@@ -1,4 +1,4 @@
-"""Types of options, with their ranges.
+"""Types of options, with their ranges, and what a share means.
 
 The range of an annotated parameter is checked before the function is imported:
 `def fedprox(*, mu: NonNegative) -> Algorithm`. Torch-free.
@@ -6,6 +6,7 @@ The range of an annotated parameter is checked before the function is imported:
 
 from typing import Annotated
 
+import numpy as np
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 # Every library in use counts with at least 32 bits.
@@ -35,3 +36,13 @@ Numbers = Annotated[list[Annotated[float, Ge(-_MAX_FLOAT), Le(_MAX_FLOAT)]], Min
 Bits = Annotated[int, Ge(1), Le(8)]
 BatchSize = Annotated[int, Ge(-1), Le(_MAX_INT)]
 ModulusBits = Annotated[int, Ge(16), Le(62)]
+
+
+def num_of_share(share: float, sizes: np.ndarray) -> np.ndarray:
+    """How many of each number of things are in a share of them, rounded up, int64 like `sizes`.
+
+    >>> num_of_share(0.07, np.array([0, 3, 100])).tolist()
+    [0, 1, 7]
+    """
+    # 0.07 * 100 is 7.000000000000001.
+    return np.ceil(share * sizes * (1 - 1e-12)).astype(np.int64)

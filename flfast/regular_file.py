@@ -45,8 +45,19 @@ def require_file(path: str | Path) -> None:
         raise OSError(errno.EINVAL, "is no file", str(path))
 
 
+def read_text(path: Path) -> str:
+    """The text of a file of data, in UTF-8; links of the user are followed.
+
+    Raises:
+        OSError: if it cannot be read, or is no file.
+        UnicodeDecodeError: if it is no UTF-8.
+    """
+    require_file(path)
+    return path.read_text(encoding="utf-8")
+
+
 def read_file(path: Path) -> bytes:
-    """The bytes of a file.
+    """The bytes of a file in a run's folder.
 
     Raises:
         OSError: with the path, if it cannot be read, or is no file.

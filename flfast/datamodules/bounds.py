@@ -28,8 +28,8 @@ def require_memory(num_bytes: int, what: str, *, free: int | None = None) -> Non
     """Refuse what does not fit, before any of it is computed.
 
     Args:
-        num_bytes: that are needed.
-        what: needs them: the beginning of the error, which names key and value.
+        num_bytes: bytes needed.
+        what: needs them, with key and value; the error begins with it.
         free: bytes that may be taken; None for the free memory of this process.
 
     Raises:

@@ -12,6 +12,7 @@ from flfast.datamodules.batches import WHOLE, Batch, EvalLoader, RankShare, num_
 from flfast.datamodules.client_data import transform_batch
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.splits import ClientIndices
+from flfast.options import num_of_share
 from flfast.randomness import generator, uniforms
 
 OWN = {"personal", "personal_val", "personal_train", "finetuned", "new_finetuned"}
@@ -193,7 +194,7 @@ def _drawn(
     order = np.lexsort((uniforms(seed, "evaluated examples", indices), groups))
     sizes = np.bincount(groups)
     place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    kept = np.sort(order[place < np.ceil(portion * np.repeat(sizes, sizes))])
+    kept = np.sort(order[place < np.repeat(num_of_share(portion, sizes), sizes)])
     return indices[kept], groups[kept]
 
 

@@ -1,6 +1,7 @@
 """What counts as missing, for every source of data and every role of a column."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def missing_rows(values: Any) -> np.ndarray:
     else:
         found = np.zeros(array.shape, dtype=bool)
     found = found | masked
-    rows: np.ndarray = found.reshape(len(found), -1).any(axis=1) if found.ndim > 1 else found
+    rows: np.ndarray = found.any(axis=tuple(range(1, found.ndim)))
     return rows
 
 
@@ -47,7 +48,7 @@ def missing_owners(names: Any) -> np.ndarray:
     if array.dtype.kind == "i":
         return found | (array == -1)
     if array.dtype.kind == "O":
-        return found | np.array([isinstance(n, int) and n == -1 for n in array], dtype=bool)
+        return found | np.array([isinstance(n, Integral) and n == -1 for n in array], dtype=bool)
     return found
 
 

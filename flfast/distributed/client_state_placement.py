@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 from flfast.distributed.world import World, gather
+from flfast.machine import free_memory
 from flfast.state.store import ClientStates
 
 MEMORY_SHARE = 1 / 3
@@ -24,7 +23,7 @@ def make_states(keep: Literal["auto", "ram", "disk"], folder: Path, world: World
         folder: parent of every rank's folder for files.
         world: the ranks of the run.
     """
-    share = int(MEMORY_SHARE * psutil.virtual_memory().available) // world.local_size
+    share = int(MEMORY_SHARE * free_memory()) // world.local_size
     memory = {"auto": share, "ram": None, "disk": 0}[keep]
     return ClientStates(memory, folder / f"rank{world.rank}")
 

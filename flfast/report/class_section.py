@@ -35,7 +35,8 @@ def _rows(run: RunRecord) -> list[list[str]]:
     try:
         with open(run.folder / _FILE, encoding="utf-8", newline="", opener=opener) as file:
             lines = [[*map(printable, line)] for line in csv.reader(file)]
-        return [_row(line, lines[0][2:]) for line in lines[1:] if any(map(int, line[2:]))]
+        counted = [(line, [*map(int, line[2:])]) for line in lines[1:]]
+        return [_row(line, lines[0][2:]) for line, counts in counted if sum(counts) > 0]
     except (OSError, ValueError, IndexError, csv.Error):
         return []
 

@@ -2,21 +2,34 @@
 
 import math
 
+import numpy as np
+
+from flfast.options import num_of_share
 from flfast.report.content import Content
 from flfast.report.formats import count, is_accuracy
 from flfast.results.history import Row
 from flfast.results.runs import RunRecord, partition
 
-_NUMBER = {"global": "num_central_test", "local": "num_test", "personal": "num_test"}
-_NUMBER |= {"finetuned": "num_test", "val": "num_val", "personal_val": "num_val"}
-"""Key of `partition.json` with the number of examples, by view."""
+_SPLITS = {"local": "test", "personal": "test", "finetuned": "test"}
+_SPLITS |= {"val": "val", "personal_val": "val"}
+"""Split of each client, by view."""
 
 
 def num_examples(run: RunRecord, column: str) -> int:
     """Examples that a column of a run is measured on; 0 if the run does not say so."""
-    found = partition(run).get(_NUMBER.get(column.partition("/")[0], ""), 0)
+    found, view = partition(run), column.partition("/")[0]
     share = run.config.get("eval_examples", 1.0)
-    return math.ceil(int(found) * (share if isinstance(share, float) else 1.0))
+    share = share if isinstance(share, float) else 1.0
+    if view == "global":
+        sizes = [found.get("num_central_test", 0)]
+    elif share == 1.0:
+        sizes = [found.get(f"num_{_SPLITS.get(view)}", 0)]
+    else:  # each client rounds up
+        clients = found.get("clients", [])
+        listed = len(clients) == found.get("num_clients")
+        sizes = [client.get(_SPLITS.get(view), 0) for client in clients] if listed else [0]
+    known = all(isinstance(size, int) for size in sizes)
+    return int(num_of_share(share, np.array(sizes if known else [0])).sum())
 
 
 def fact(content: Content) -> str:

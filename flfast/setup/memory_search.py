@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
-import psutil
 import torch
 from lightning.pytorch.utilities.memory import garbage_collection_cuda, is_oom_error
 
+from flfast.machine import free_memory
 from flfast.setup.memory_trial import Trial, extrapolate, measure_memory
 
 HEADROOM = 0.1
@@ -101,7 +101,7 @@ def _cuda_limit(device: torch.device, budget: int | None) -> Iterator[None]:
 
 
 def _free_ram(ranks: int) -> int:
-    return int(psutil.virtual_memory().available * (1 - HEADROOM)) // ranks
+    return int(free_memory() * (1 - HEADROOM)) // ranks
 
 
 def _fits_on_cpu(trial: Trial, budget: int, limit: int) -> Callable[[int], bool]:

@@ -13,17 +13,17 @@ from pyarrow import parquet
 
 from flfast.datamodules import bounds
 from flfast.datamodules.partitions import from_file
-from flfast.datamodules.sources import pamap2
+from flfast.datamodules.sources import camelyon17, pamap2, tiny_imagenet, word_vocabulary
 from flfast.datamodules.sources.array_files import read_arrays
 from flfast.datamodules.sources.idx_files import read_compressed
 from flfast.datamodules.sources.image_files import (
     ImageFiles,
-    UnreadableImageError,
     check_one_size,
 )
 from flfast.datamodules.sources.leaf_files import leaf_users
 from flfast.datamodules.sources.numeric_pickle import load_arrays
 from flfast.datamodules.sources.table_files import read_table
+from flfast.datamodules.sources.text_tokens import make_tokenizer
 from flfast.datamodules.sources.text_windows import Text, language_examples
 
 SIZE = 5 * 10**7
@@ -129,6 +129,12 @@ def test_windows_that_do_not_fit_are_refused():
         language_examples(texts, length=2**31 - 1, vocabulary=("a",))
 
 
+def tiny_imagenet_in(root):
+    options = {"image_size": None, "in_memory": True, "cache": None, "random_crop": 0}
+    colours = {"mean": [0.5] * 3, "std": [0.5] * 3, "random_flip": False}
+    tiny_imagenet.tiny_imagenet(root=str(root), **options, **colours)
+
+
 def _image(path):
     return ImageFiles([str(path)], channels=3, image_size=None)[0]
 
@@ -143,6 +149,11 @@ READERS = {
     "train/a.json": lambda path: list(leaf_users(str(path.parent.parent))),
     "a.dat": lambda path: pamap2._read_subject(path),
     "owners.npz": lambda path: from_file._read(str(path)),
+    "words.json": lambda path: word_vocabulary._read(str(path)),
+    "tokenizer.json": lambda path: make_tokenizer(str(path), texts=[], vocabulary_size=3),
+    "metadata.csv": lambda path: camelyon17._read_table(path, str(path.parent)),
+    "tiny-imagenet-200/wnids.txt": lambda path: tiny_imagenet_in(path.parent.parent),
+    "val/val_annotations.txt": lambda path: tiny_imagenet._test_files(path.parent.parent, []),
 }
 
 
@@ -152,7 +163,7 @@ READERS = {
 def test_what_is_no_file_is_refused_before_it_is_opened(tmp_path, name, make):
     """A pipe would block for ever, and a device fills the memory."""
     path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     make(path)
-    with pytest.raises((ValueError, UnreadableImageError), match="is no file"):
+    with pytest.raises((ValueError, OSError), match="is no file"):
         READERS[name](path)

@@ -11,17 +11,18 @@ NAMES = [("global", "local", "val"), ("personal", "personal_val")]
 
 
 @given(
-    st.lists(st.integers(0, 9), min_size=1, max_size=8),
-    st.floats(0.01, 1),
+    st.lists(st.integers(0, 9) | st.just(100), min_size=1, max_size=8),
+    st.integers(1, 100),
     st.integers(0, 99),
 )
-def test_each_group_keeps_its_share_rounded_up(sizes, portion, seed):
+def test_each_group_keeps_its_share_rounded_up(sizes, percent, seed):
+    portion = percent / 100
     groups = np.repeat(np.arange(len(sizes)), sizes)
-    indices = np.random.default_rng(seed).permutation(100)[: len(groups)]
+    indices = np.random.default_rng(seed).permutation(800)[: len(groups)]
     kept, owners = _drawn(indices, groups, portion, seed)
     assert set(zip(kept, owners, strict=True)) <= set(zip(indices, groups, strict=True))
     found = np.bincount(owners, minlength=len(sizes))
-    assert found.tolist() == [int(np.ceil(portion * size)) for size in sizes]
+    assert found.tolist() == [-(-percent * size // 100) for size in sizes]
     fewer, _ = _drawn(indices, groups, portion / 2, seed)
     assert set(fewer) <= set(kept), "a smaller share is a part of a larger one"
     again, _ = _drawn(indices, groups, portion, seed)

@@ -13,9 +13,9 @@ import flfast
 from flfast.report.__main__ import main as report
 from flfast.watch import __main__ as watch
 
-CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
 CLEAR = "\x1b[2J\x1b]0;mine\x07\u202e"
-TABLES = ("metrics.csv", "clients.csv", "train.log", "partition.json")
+TABLES = ("metrics.csv", "clients.csv", "train.log", "partition.json", "evaluation/confusion.csv")
 HYDRA = ("config.yaml", "overrides.yaml", "hydra.yaml")
 FILES = [*TABLES, *(f".hydra/{name}" for name in HYDRA), ".lock", ".hydra/failed"]
 
@@ -29,6 +29,7 @@ CONTENTS = {
     "anchors": b"a: &a [1]\nb: *a\n",
     "rows of no round": b"round,global/accuracy\ninf,1\nnan,2\n" + b"9" * 5000 + b",3\n",
     "rows that are no numbers": f"round,global/accuracy\n1,{CLEAR}\n2,[/red]\n".encode(),
+    "counts of nothing": b"set,class,0,1\nglobal,0,1,-1\nglobal,1,-2,1\n",
     "a warning": f"[2020][x][WARNING] - {CLEAR}\n[2020][x][WARNING] - [/red]\n".encode(),
 }
 
@@ -37,6 +38,7 @@ CONTENTS = {
 def run(tmp_path):
     """A run in `folder`, beside a file `mine` of somebody else."""
     (tmp_path / "mine").write_text("mine")
+    (tmp_path / "folder" / "evaluation").mkdir(parents=True)
     clients = [{"round": n, "client_id": 0, "local/accuracy": 0.5} for n in range(3)]
     return write_run(
         tmp_path / "folder",

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -13,6 +12,7 @@ from torch.utils.data import Dataset
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift
 from flfast.datamodules.splits import ClientIndices
+from flfast.machine import free_memory
 
 log = logging.getLogger(__name__)
 
@@ -140,4 +140,4 @@ def _owner(
 
 
 def _fits(inputs: Tensor) -> bool:
-    return inputs.nbytes <= psutil.virtual_memory().available // 2
+    return inputs.nbytes <= free_memory() // 2

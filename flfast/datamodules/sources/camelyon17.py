@@ -15,6 +15,7 @@ from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.transforms import image_transform
 from flfast.options import Count, NonNegativeInt, Positive
+from flfast.regular_file import require_file
 
 _COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center", "split")
 
@@ -79,6 +80,7 @@ def camelyon17(  # noqa: PLR0913 - one parameter an option
 def _read_table(path: Path, root: str) -> tuple[list[dict[str, str]], np.ndarray]:
     """Rows of metadata.csv, and int64 [N, 3]: tumor, center, split."""
     try:
+        require_file(path)
         with path.open(encoding="utf-8", newline="") as file:
             table = csv.DictReader(file, strict=True)
             missing = [name for name in _COLUMNS if name not in (table.fieldnames or [])]

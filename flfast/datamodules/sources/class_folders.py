@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -22,11 +22,10 @@ def list_class_folders(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
     classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     if not classes:
         raise FileNotFoundError(f"Couldn't find any class folder in {folder}.")
-    seen = {(folder / name).resolve() for name in classes} | {folder.resolve()}
-    skipped: list[str] = []
+    found, skipped = _files(folder, classes)
     samples, empty = [], []
     for label, name in enumerate(classes):
-        files = sorted(_files(folder / name, seen, skipped))
+        files = sorted(found[name])
         own = [str(Path(*file)) for file in files if file[1].lower().endswith(IMG_EXTENSIONS)]
         samples += [(path, label) for path in own]
         empty += [] if own else [name]
@@ -43,13 +42,24 @@ def list_class_folders(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
     return samples, classes
 
 
-def _files(folder: Path, seen: set[Path], skipped: list[str]) -> Iterator[tuple[str, str]]:
-    """(folder, name) of all files below a folder; adds to the folders that were seen."""
-    for where, folders, names in os.walk(folder, followlinks=True):
-        for name in list(folders):
-            path = Path(where, name)
-            if (real := path.resolve()) in seen:
-                folders.remove(name)
-                skipped.append(str(path))
-            seen.add(real)
-        yield from ((where, name) for name in names)
+def _files(
+    folder: Path, classes: Sequence[str]
+) -> tuple[dict[str, list[tuple[str, str]]], list[str]]:
+    """(folder, name) of all files of each class; and links to folders that are read already."""
+    files: dict[str, list[tuple[str, str]]] = {name: [] for name in classes}
+    seen, skipped = {os.path.realpath(folder)}, []
+    links = [(name, str(folder / name)) for name in classes if (folder / name).is_symlink()]
+    real = [(name, str(folder / name)) for name in classes if not (folder / name).is_symlink()]
+    # A folder belongs to the class in which it is. Links are followed when all of these are read.
+    for places in (real, links):
+        for name, place in places:
+            if os.path.realpath(place) in seen:
+                skipped.append(place)
+                continue
+            for where, folders, names in os.walk(place):
+                seen.add(os.path.realpath(where))
+                files[name] += [(where, file) for file in names]
+                paths = {below: Path(where, below) for below in folders}
+                links += [(name, str(path)) for path in paths.values() if path.is_symlink()]
+                folders[:] = [b for b, path in paths.items() if os.path.realpath(path) not in seen]
+    return files, skipped

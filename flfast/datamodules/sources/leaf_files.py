@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flfast.regular_file import require_file
+from flfast.regular_file import read_text
 
 
 class LeafUser(NamedTuple):
@@ -55,8 +55,7 @@ def leaf_users(root: str) -> Iterator[LeafUser]:
 
 def _users_of(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
     try:
-        require_file(path)
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
     except (ValueError, OSError, RecursionError) as error:
         raise ValueError(f"{path} is not readable JSON: {error}") from None
     data = content.get("user_data") if isinstance(content, dict) else None

@@ -28,8 +28,8 @@ def standardised(
         names: of the columns, [D], for errors.
 
     Raises:
-        ValueError: if a value is so large that the others would be equal in float32, or would
-            itself exceed float32; names column, row and value.
+        ValueError: if a value is so large that the others would lose their digits in float32, or
+            that it exceeds float32 itself; names column, row and value.
     """
     training = values[is_training]
     for column, own in enumerate(training.T):
@@ -47,7 +47,7 @@ def standardised(
 
 
 def _outlier(values: np.ndarray) -> int | None:
-    """The row of a value that would make all others [n] equal; None if there is none."""
+    """The row of a value that would take the digits of all others [n]; None if there is none."""
     values, _ = _scaled(values)
     distance = np.abs(values - np.median(values))
     differing = distance[distance > 0]
@@ -59,7 +59,8 @@ def _outlier(values: np.ndarray) -> int | None:
 def _refused(name: str, row: int, value: float) -> ValueError:
     return ValueError(
         f"column {name}: the value {value:g} in row {row} (the first is 0) is so far from the "
-        "others that they would be equal once standardised; mend it, or leave the row out"
+        "others that they would lose nearly all digits once standardised; mend it, or leave the "
+        "row out"
     )
 
 

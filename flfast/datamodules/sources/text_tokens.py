@@ -10,6 +10,7 @@ import numpy as np
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.sources.extras import import_extra
+from flfast.regular_file import read_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -41,7 +42,7 @@ def make_tokenizer(tokenizer: str, *, texts: Sequence[str], vocabulary_size: int
         return _train_bpe(texts, vocabulary_size)
     path = Path(tokenizer).expanduser()
     try:
-        loaded: Tokenizer = library.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        loaded: Tokenizer = library.Tokenizer.from_str(read_text(path))
     except Exception as error:  # noqa: BLE001 - the library raises Exception itself
         raise ValueError(
             f"data.tokenizer={tokenizer}: not a readable tokenizer.json; allowed: words, bpe, or "

@@ -12,6 +12,7 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.transforms import image_transform
 from flfast.options import Count, NonNegativeInt, Positive
+from flfast.regular_file import read_text
 
 
 def tiny_imagenet(  # noqa: PLR0913 - one parameter an option
@@ -48,7 +49,7 @@ def tiny_imagenet(  # noqa: PLR0913 - one parameter an option
     )
     folder = Path(root).expanduser() / "tiny-imagenet-200"
     try:
-        wnids = sorted((folder / "wnids.txt").read_text(encoding="utf-8").split())
+        wnids = sorted(read_text(folder / "wnids.txt").split())
         train = _training_files(folder, wnids)
         test = _test_files(folder, wnids)
     except (OSError, UnicodeDecodeError) as error:
@@ -86,7 +87,7 @@ def _test_files(folder: Path, wnids: list[str]) -> list[tuple[Path, int]]:
     numbers = {wnid: label for label, wnid in enumerate(wnids)}
     path = folder / "val" / "val_annotations.txt"
     found = []
-    for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for line, text in enumerate(read_text(path).splitlines(), start=1):
         name, *rest = text.split("\t")
         if not rest or rest[0] not in numbers:
             raise ValueError(

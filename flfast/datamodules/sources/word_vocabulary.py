@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from flfast.regular_file import read_text
+
 PADDING, UNKNOWN = 0, 1
 
 _WORDS = re.compile(r"[\w']+|[.,!?;]")
@@ -67,7 +69,7 @@ def make_vocabulary(path: str | None, *, words: Iterable[str], size: int) -> Wor
 
 def _read(path: str) -> list[str]:
     try:
-        content: Any = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        content: Any = json.loads(read_text(Path(path).expanduser()))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"data.vocabulary={path} is not readable JSON: {error}") from None
     words = content.get("vocab") if isinstance(content, dict) else content
