@@ -1,7 +1,6 @@
 """Reads examples of a Python program: tensors, arrays, Datasets, DataFrames."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,14 +73,17 @@ def read_data(
     if is_frame(data):
         _check_names("data", data)
         coded = coded_text(
-            data, _with_columns_of(data, test_data, client), target=target, client=client
+            data,
+            _with_columns_of(data, test_data, client),
+            target=target,
+            client=client,
+            task=task,
         )
     reader = _Reader(target, client, task)
     train = reader.read("data", coded.data)
     test = None if test_data is None else reader.read("test_data", coded.test_data)
     try:
-        found = _examples(train, test, task)
-        return replace(found, categories=coded.categories, class_names=coded.classes)
+        return _examples(train, test, task, coded)
     except ConfigError:
         raise
     except (ValueError, TypeError) as error:
@@ -99,7 +101,7 @@ def _with_columns_of(data: Any, test_data: Any, client: str | None) -> Any:
     return test_data[names]
 
 
-def _examples(train: _Part, test: _Part | None, task: TaskName) -> Examples:
+def _examples(train: _Part, test: _Part | None, task: TaskName, coded: Coded) -> Examples:
     shape = _shape(train)
     if test is not None and _shape(test) != shape:
         raise ConfigError(
@@ -124,6 +126,8 @@ def _examples(train: _Part, test: _Part | None, task: TaskName) -> Examples:
         owner=_owner(train, test),
         client_names=() if train.clients is None else client_names(train.clients),
         task=task,
+        categories=coded.categories,
+        class_names=coded.classes,
     )
 
 
@@ -219,13 +223,17 @@ class _Reader(NamedTuple):
     def _arrays(self, key: str, inputs: Any, targets: Any, clients: Any = None) -> _Part:
         if isinstance(inputs, np.ma.MaskedArray):
             refuse_missing_rows(f"{key}=: inputs", missing_rows(inputs))
-        if not isinstance(targets, Tensor):
-            refuse_missing_rows(f"{key}=: targets", missing_rows(_array(targets)))
+        if not isinstance(targets, Tensor) and (given := _array(targets)).ndim:
+            refuse_missing_rows(f"{key}=: targets", missing_rows(given))
         tensor = _tensor(f"{key}=: inputs", inputs)
         found = read_targets(f"{key}=: targets", targets, self.task)
         if tensor.ndim < 2:
             raise ConfigError(f"{key}=: inputs of shape {list(tensor.shape)}; allowed: [N, ...]")
         named = None if clients is None else _array(clients)
+        if named is not None and not named.ndim:
+            raise ConfigError(
+                f"{key}=: clients of type {type(clients).__name__}; allowed: one name an input"
+            )
         for name, part in {
             "targets": found[:, 0] if self.task != "classification" else found,
             "clients": named,
@@ -240,6 +248,8 @@ class _Reader(NamedTuple):
     def _frame(self, key: str, frame: Any) -> _Part:
         target, client = self.target, self.client
         columns = list(frame.columns)
+        if key == "test_data" and client not in columns:  # a central test set
+            client = None
         for name, column in {"target": target, "client": client}.items():
             if (column is None and name == "target") or (
                 column is not None and column not in columns
@@ -266,12 +276,12 @@ class _Reader(NamedTuple):
 
 
 def _array(values: Any) -> np.ndarray:
-    """What numpy makes of values, with the mask of a masked array; [] of what it cannot read."""
+    """What numpy makes of values, with the mask of a masked array; 0-d if it cannot read them."""
     try:
-        found: np.ndarray = np.asanyarray(values)
+        found: np.ndarray = np.asanyarray(values.cpu() if isinstance(values, Tensor) else values)
     except (TypeError, ValueError):
-        return np.zeros(0)
-    return found if found.ndim else np.zeros(0)
+        return np.zeros(())
+    return found
 
 
 def _tensor(where: str, values: Any) -> Tensor:

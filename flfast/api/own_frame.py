@@ -1,13 +1,16 @@
-"""Text in a DataFrame becomes numbers, by the functions of `data=table`."""
+"""Columns of a DataFrame that are not of a numeric type, read as `data=table` reads them."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flfast.config.errors import ConfigError
 from flfast.datamodules.missing import missing_rows, refuse_missing
+from flfast.datamodules.sources.extras import import_extra
 from flfast.datamodules.sources.table_files import Columns
 from flfast.messages import first_line
+from flfast.tasks.names import TaskName
 
 
 class Coded(NamedTuple):
@@ -26,21 +29,37 @@ class Coded(NamedTuple):
     classes: tuple[str, ...] = ()
 
 
+class _Column(NamedTuple):
+    """A column as numbers, those of all frames one after the other.
+
+    Attributes:
+        numbers: float64, or codes int64, [N].
+        names: what the codes stand for; empty if the column holds numbers.
+    """
+
+    numbers: np.ndarray
+    names: list[Any]
+
+
 def is_frame(data: Any) -> bool:
     """Whether this is a pandas DataFrame."""
     return type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns")
 
 
-def coded_text(data: Any, test_data: Any, *, target: str | None, client: str | None) -> Coded:
+def coded_text(
+    data: Any, test_data: Any, *, target: str | None, client: str | None, task: TaskName
+) -> Coded:
     """DataFrames with numbers for text, the same ones in both; `data` names the columns.
 
-    Text in the target is a class.
+    Text in the target of a classification is a class. Other text that is mostly numbers is
+    refused, unless the column has the type `category`.
 
     Args:
         data: a DataFrame.
-        test_data: another one with the same columns, or anything else.
+        test_data: another one with the same columns, or anything else; `client` may be missing.
         target: column of the targets.
         client: column of the clients, which may keep any names.
+        task: of the data.
 
     Raises:
         ConfigError: if a column holds neither numbers nor text, or a text is missing.
@@ -48,27 +67,29 @@ def coded_text(data: Any, test_data: Any, *, target: str | None, client: str | N
     texts = [name for name in data.columns if name != client and not _is_numeric(data[name])]
     if not texts or target not in data.columns:  # which the reader refuses
         return Coded(data, test_data)
-    import pandas as pd
-
     frames = [data, test_data] if is_frame(test_data) else [data]
     for key, frame in zip(("data", "test_data"), frames, strict=False):
         for name in texts:
             missing = missing_rows(frame[name].to_numpy(dtype=object))
             refuse_missing_rows(f"{key}=: column {name}", missing)
-    whole = pd.concat(frames, ignore_index=True)
-    codes = _codes(whole[texts])
-    for name, (numbers, _) in codes.items():
-        whole[name] = numbers
-    last = [name for name in (target, client) if name in whole.columns]
-    inputs = [name for name in whole.columns if name not in last]
-    ordered = sorted(inputs, key=lambda name: name in codes)  # stable: numbers come first
-    whole = whole[[*ordered, *last]]
-    classes = [] if target not in codes else codes[target][1]
+    read = {name: _read(frames, name, target, task) for name in texts}
+    last = [name for name in (target, client) if name in data.columns]
+    inputs = [name for name in data.columns if name not in last]
+    coded = [name for name in inputs if name in read and read[name].names]
+    ordered = [name for name in inputs if name not in coded] + coded + last
+    parts, start = [], 0
+    for frame in frames:
+        rows = slice(start, start := start + len(frame))
+        numbers = {name: column.numbers[rows] for name, column in read.items()}
+        part = frame.copy(deep=False)
+        for name, values in numbers.items():
+            part[name] = values
+        parts.append(part[[name for name in ordered if name in part.columns]])
     return Coded(
-        whole[: len(data)],
-        whole[len(data) :] if len(frames) > 1 else test_data,
-        tuple(len(codes[name][1]) for name in ordered if name in codes),
-        tuple(map(str, classes)),
+        parts[0],
+        parts[1] if len(parts) > 1 else test_data,
+        tuple(len(read[name].names) for name in coded),
+        tuple(map(str, read[target].names)) if target in read else (),
     )
 
 
@@ -88,16 +109,29 @@ def _is_numeric(column: Any) -> bool:
     return getattr(column.dtype, "kind", "O") in "biuf"
 
 
-def _codes(texts: Any) -> dict[Any, Any]:
-    """(numbers, values that they stand for) of columns of text, by name."""
-    from flfast.datamodules.sources.extras import import_extra
-
+def _read(frames: Sequence[Any], name: Any, target: str | None, task: TaskName) -> _Column:
     try:
         import_extra("pyarrow", extra="table")
-        import pyarrow as pa
+    except ValueError as error:
+        raise ConfigError(f"data=: {error}") from None
+    import pyarrow as pa
 
-        table = pa.Table.from_pandas(texts, preserve_index=False)
-        columns = Columns(table, "data=")
-        return {name: columns.codes(str(name)) for name in texts.columns}
-    except (ValueError, TypeError) as error:  # errors of pyarrow are among them
-        raise ConfigError(f"data=: {first_line(error)}; allowed: numbers and text") from None
+    whole = np.concatenate([frame[name].to_numpy(dtype=object) for frame in frames])
+    is_category = str(frames[0][name].dtype) == "category"
+    try:
+        columns = Columns(pa.table({str(name): pa.array(whole, from_pandas=True)}), "data=")
+        is_text = columns.kind(str(name)) == "text"
+    except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
+        said = first_line(error).removeprefix(f"data=: column {name} ")
+        raise ConfigError(f"data=: column {name}: {said}; allowed: numbers and text") from None
+    try:
+        if name == target and task != "classification":
+            return _Column(columns.numbers(str(name)), [])
+        if is_text and name != target and not is_category:
+            advice = f"make it a column of categories: frame[{name!r}].astype('category')"
+            columns.refuse_odd_numbers(str(name), advice)
+        if is_text or is_category or name == target:
+            return _Column(*columns.codes(str(name)))
+        return _Column(columns.numbers(str(name)), [])
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

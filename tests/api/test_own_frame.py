@@ -61,15 +61,49 @@ def test_texts_of_a_test_set_have_the_numbers_of_the_training_set():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"day": pd.Timestamp("2020-01-01")}, "column day has the type timestamp"),
+        ({"day": pd.Timestamp("2020-01-01")}, "column day: has the type timestamp"),
+        ({"odd": [1 + 1j] * 48}, "data=: column odd: .*complex.*; allowed: numbers and text"),
+        ({"long": [10**30] * 48}, "data=: column long: .*; allowed: numbers and text"),
+        ({"area": [*["1.5", "2", "4e3"] * 15, "3", "?", "5"]}, "column area looks like numbers"),
         ({"label": [None, *FRAME["label"][1:]]}, "column label: 1 of 48 values are missing"),
-        ({"x": [np.nan, *FRAME["x"][1:]]}, "column x"),
-        ({"mixed": ["a", 1] * 24}, "data=: "),
+        ({"x": [np.nan, *FRAME["x"][1:]]}, "column x: 1 of 48 values are missing"),
+        ({"mixed": ["a", 1] * 24}, "data=: column mixed: .*; allowed: numbers and text$"),
     ],
 )
 def test_what_a_table_refuses_is_refused(change, message):
     with pytest.raises(flfast.ConfigError, match=message):
         read_data(FRAME.assign(**change), None, target="label", client="who")
+
+
+def test_numbers_of_the_type_object_are_numbers_unless_they_are_categories():
+    numbers = [float(n % 5) for n in range(48)]
+    frame = FRAME[["who", "label"]].assign(n=np.array(numbers, dtype=object))
+    found = read_data(frame, None, target="label", client="who")
+    assert found.categories == () and found.inputs[:, 0].tolist() == numbers
+    said = frame.assign(n=frame["n"].astype("category"))
+    assert read_data(said, None, target="label", client="who").categories == (5,)
+    odd = frame.assign(n=["1,234", "2"] * 24)
+    with pytest.raises(flfast.ConfigError, match=r"frame\['n'\].astype\('category'\)"):
+        read_data(odd, None, target="label", client="who")
+    said = odd.assign(n=odd["n"].astype("category"))
+    assert read_data(said, None, target="label", client="who").categories == (2,)
+
+
+def test_a_regression_has_no_text_as_target():
+    with pytest.raises(flfast.ConfigError, match=r"data=: column label holds text, such as 'no'"):
+        read_data(FRAME, None, target="label", client="who", task="regression")
+    frame = FRAME.assign(label=np.arange(48.0).astype(object))
+    found = read_data(frame, None, target="label", client="who", task="regression")
+    assert found.targets[:, 0].tolist() == [*range(48)] and found.class_names == ()
+
+
+@pytest.mark.parametrize("texts", [["city", "kind"], []])
+def test_a_test_set_may_lack_the_column_of_clients(texts):
+    frame = FRAME[["x", "label", *texts]].assign(who=[n // 16 for n in range(48)])
+    frame = frame if texts else frame.assign(label=[n % 3 for n in range(48)])
+    test = frame.drop(columns="who")
+    found = read_data(frame, test, target="label", client="who")
+    assert found.client_names == () and found.owner.tolist() == [*frame["who"], *[-1] * 48]
 
 
 def test_names_are_shown_wherever_numbers_were(quick):
@@ -91,7 +125,9 @@ def test_names_are_shown_wherever_numbers_were(quick):
     page = (run.folder / "report.html").read_text(encoding="utf-8")
     assert "2 ward_b" in page and "label yes" in page
     again = flfast.Run(run.folder, data=FRAME, target="label", client="who")
-    assert again.evaluate("personal=true") == again.evaluate("personal=true")
+    last = read_rows(run.folder / "metrics.csv")[-1]
+    measured = again.evaluate("personal=true", "split=test")
+    assert measured == pytest.approx({name: float(last[name]) for name in measured}, rel=1e-6)
     path = again.export("format=torch", "client=1")
     assert path.name == "1-ward_1_a.pt2"
     evaluated = read_rows(run.folder / "evaluation" / "clients.csv")
