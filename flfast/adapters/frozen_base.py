@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from flfast.state.tree import float_type
+from flfast.state.weights import convert_weights
+
 
 class _Place(NamedTuple):
     """Where a frozen leaf is used.
@@ -78,8 +81,7 @@ class FrozenBase:
         finally:
             self._model.__dict__["_apply"] = moves
         first = self.leaves
-        dtype = next(leaf.dtype for leaf in first.values() if leaf.is_floating_point())
-        model.to("cpu", dtype)
+        convert_weights(model.cpu(), float_type(first))
         paths = dict(model.named_modules())
         for name, leaf in first.items():
             path, _, key = name.rpartition(".")

@@ -10,6 +10,7 @@ https://arxiv.org/abs/2003.13461
 The authors' code mixes outputs instead, and updates alpha_k in the first step of a round only.
 """
 
+import torch
 from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm, Weighting
@@ -18,7 +19,7 @@ from flfast.algorithms.degenerate import degenerate
 from flfast.algorithms.second_model import personal_part, split_personal, with_personal
 from flfast.datamodules.batches import Batch
 from flfast.options import Fraction
-from flfast.state.tree import Tree, merge
+from flfast.state.tree import Tree, float_type, merge
 from flfast.state.weights import model_weights
 
 ALPHA = "apfl/alpha"
@@ -36,8 +37,8 @@ def apfl(*, alpha: Fraction, adaptive: bool, weighting: Weighting) -> Algorithm:
     degenerate(fixed, f"algorithm.alpha={alpha:g} makes APFL's personal models {model}")
 
     def client_state(broadcast: Tree) -> Tree:
-        first = next(iter(broadcast["params"].values()))
-        return {**model_weights(broadcast), "alpha": first.new_tensor(alpha)}
+        share = torch.tensor(alpha, dtype=float_type(broadcast["params"]))
+        return {**model_weights(broadcast), "alpha": share}
 
     def start(broadcast: Tree, client: Tree) -> Tree:
         joint = with_personal(broadcast, client)

@@ -24,7 +24,7 @@ from flfast.algorithms.degenerate import degenerate
 from flfast.algorithms.private_models import private_models
 from flfast.datamodules.batches import Batch
 from flfast.options import Count, Fraction, NonNegative
-from flfast.state.tree import Tree, merge, without
+from flfast.state.tree import Tree, float_type, merge, without
 
 
 def apple(
@@ -47,8 +47,8 @@ def apple(
         num_clients: in the federation.
     """
     degenerate(p_lr == 0, "algorithm.p_lr=0 makes APPLE's personal models the mean of core models")
-    first, last = next(iter(initial["params"].values())), share * horizon
-    equal = first.new_full((num_clients,), 1 / num_clients)
+    last = share * horizon
+    equal = torch.full((num_clients,), 1 / num_clients, dtype=float_type(initial["params"]))
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         p, done = params[RELATIONS], ctx.facts["round"] - 1

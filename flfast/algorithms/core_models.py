@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.records import Records
-from flfast.state.tree import Tree, tree_map
+from flfast.state.tree import Tree, float_type, tree_map
 
 RELATIONS = "apple/relations"
 """Name of the learned weights [N]; no module can have it."""
@@ -20,9 +20,8 @@ RELATIONS = "apple/relations"
 def core_models(records: Records, clients: Sequence[int], num_clients: int) -> Tree:
     """The download of K clients. Its models are views of one copy."""
     models, shape = records[range(num_clients)]["params"], (len(clients), num_clients)
-    first = next(iter(models.values()))
     return {
-        "own": F.one_hot(torch.tensor(clients), num_clients).to(first.dtype),
+        "own": F.one_hot(torch.tensor(clients), num_clients).to(float_type(models)),
         "models": tree_map(lambda leaf: leaf.expand(*shape, *leaf.shape[1:]), models),
     }
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from flfast.randomness import torch_generator
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, float_type
 from flfast.state.weights import map_weights, read_weights
 
 
@@ -35,7 +35,7 @@ class OwnModule:
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(torch_generator(seed, f"initial weights of {name}").get_state())
             self._module = make().requires_grad_(requires_grad=False)
-        self._module.to(next(iter(like["params"].values())).dtype)
+        self._module.to(float_type(like["params"]))
         self.initial: Tree = map_weights(self._prefixed, read_weights(self._module))
 
     def __call__(self, weights: Tree, *inputs: Tensor) -> Any:

@@ -22,7 +22,7 @@ from flfast.lit.surrogate import surrogate
 from flfast.lit.task import LocalTask, ShardedTask
 from flfast.state.dtensor import full_copy, place_tree
 from flfast.state.optimizer_state import LOCAL_MESSAGE, load_optimizer_state, state_tensors
-from flfast.state.tree import Tree, merge, tree_map, without
+from flfast.state.tree import Tree, float_type, merge, tree_map, without
 from flfast.state.weights import buffers, read_weights, select_weights, write_weights
 from flfast.tasks.classification import CLASSIFICATION
 from flfast.tasks.factored_logits import large_factored
@@ -166,7 +166,7 @@ class LocalModule(L.LightningModule):
 
     def _joint_leaves(self, leaves: Tree) -> JointLeaves:
         first = next(iter(self.params.values()))
-        return JointLeaves(leaves, dtype=first.dtype, device=first.device)
+        return JointLeaves(leaves, dtype=float_type(self.params), device=first.device)
 
     def configure_optimizers(self) -> Optimizer:
         """A new local optimizer with its initial state."""

@@ -12,14 +12,15 @@ from flfast.datamodules.evaluation_sets import EvaluationPart
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.plan import RoundPlan
+from flfast.state.weights import convert_weights
 
 _TRUE_PRECISION = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
 
 
-def weight_type(precision: str) -> torch.dtype:
+def dtype_of_precision(precision: str) -> torch.dtype:
     """Data type of a model's parameters and buffers.
 
-    >>> weight_type("64-true"), weight_type("bf16-mixed")
+    >>> dtype_of_precision("64-true"), dtype_of_precision("bf16-mixed")
     (torch.float64, torch.float32)
 
     Args:
@@ -112,10 +113,10 @@ class Trainers:
 
     def trainer(self, plan: RoundPlan) -> ReusedTrainer:
         """The plan's Trainer."""
-        dtype = weight_type(plan.precision)
+        dtype = dtype_of_precision(plan.precision)
         if dtype != self._dtype:
             # Converted before weights are written, or they would be rounded to the old dtype.
-            self._module.to(dtype)
+            convert_weights(self._module, dtype)
             self._dtype = dtype
         key = (plan.phase, plan.strategy, plan.shard)
         if key not in self._trainers:

@@ -14,7 +14,7 @@ from flfast.lit.task import LocalTask, evaluation_mode
 from flfast.randomness import seed_torch
 from flfast.setup.user_code import named
 from flfast.state.tree import Tree
-from flfast.state.weights import weights_type, write_weights
+from flfast.state.weights import dtype_of_module, write_weights
 
 
 def build_adapter(
@@ -55,7 +55,7 @@ def _check_used(name: str, model: nn.Module, data: FederatedDataModule) -> None:
     params = dict(model.named_parameters())
     task = LocalTask(model, data.examples.task_type, model_params=params)
     batch = next(iter(data.eval_loader(data.train_clients.indices_of(0)[:2])))
-    inputs = data.examples.transform(batch.inputs, dtype=weights_type(model))
+    inputs = data.examples.transform(batch.inputs, dtype=dtype_of_module(model))
     with torch.enable_grad(), evaluation_mode(model):
         loss = task(params, batch._replace(inputs=inputs))
         grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True)

@@ -27,7 +27,7 @@ from flfast.distributed.world import World, gather
 from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
-from flfast.lit.trainers import weight_type
+from flfast.lit.trainers import dtype_of_precision
 from flfast.privacy.privacy import Privacy
 from flfast.setup.acceptance import accept
 from flfast.setup.adapters import build_adapter
@@ -188,7 +188,7 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     model = build_model(config, data, own)
     use_channels_last(model)
     # The data type of means of uploads: what is made of the initial weights keeps theirs.
-    dtype = weight_type(config.trainer.precision)
+    dtype = dtype_of_precision(config.trainer.precision)
     convert_weights(model, torch.promote_types(dtype, torch.float32))
     initial = initial_weights(config, model)
     adapted = build_adapter(config, model, initial, data)

@@ -19,9 +19,10 @@ from flfast.engines.measuring import Measuring
 from flfast.engines.site import facts_of
 from flfast.lit.batchnorm import batchnorm_layers
 from flfast.lit.local_module import LocalModule
-from flfast.lit.trainers import ReusedTrainer, weight_type
+from flfast.lit.trainers import ReusedTrainer, dtype_of_precision
 from flfast.plan import Batching, RoundPlan
 from flfast.state.tree import Tree
+from flfast.state.weights import convert_weights
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Trial:
     def _copy(self) -> LocalModule:
         original, algorithm = self.module, self.module.algorithm
         module = original.of(deepcopy(original.model), algorithm)
-        module.to(weight_type(self.plan.precision))
+        convert_weights(module, dtype_of_precision(self.plan.precision))
         server = first_downloads(algorithm, self.initial)(0)
         client = algorithm.client_state(server)
         lr = torch.tensor(self.plan.lr, dtype=torch.float64)

@@ -15,7 +15,7 @@ from flfast.datamodules.batches import Batch
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.batchnorm import freeze
 from flfast.setup.user_code import named, place
-from flfast.state.weights import weights_type
+from flfast.state.weights import dtype_of_module
 
 
 def check_module(where: str, model: nn.Module) -> None:
@@ -78,7 +78,7 @@ def first_batch(data: FederatedDataModule, model: nn.Module) -> Batch:
     """
     indices = np.resize(data.train_clients.indices_of(0), 2)
     batch = next(iter(data.eval_loader(indices)))
-    inputs = data.examples.transform(batch.inputs, dtype=weights_type(model))
+    inputs = data.examples.transform(batch.inputs, dtype=dtype_of_module(model))
     return batch._replace(inputs=inputs)
 
 

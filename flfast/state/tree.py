@@ -44,6 +44,16 @@ def leaf_names(tree: Tree, prefix: str = "") -> Iterator[str]:
             yield prefix + name
 
 
+def float_type(tree: Tree) -> torch.dtype:
+    """Data type of the first floating-point leaf; torch's default if there is none.
+
+    >>> float_type({"indices": torch.ones(2, dtype=torch.int64), "w": torch.ones(2).double()})
+    torch.float64
+    """
+    types = (leaf.dtype for leaf in leaves(tree) if leaf.is_floating_point())
+    return next(types, torch.get_default_dtype())
+
+
 def sub(left: Tree, right: Tree) -> Tree:
     """`left - right`, leaf by leaf."""
     return tree_map(torch.sub, left, right)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from flfast.state.dtensor import full_copy, shard_like
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, float_type
 
 WEIGHTS = ("params", "buffers")
 
@@ -78,10 +78,9 @@ def convert_weights(module: nn.Module, dtype: torch.dtype) -> None:
     module._apply(lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf)  # noqa: SLF001
 
 
-def weights_type(module: nn.Module) -> torch.dtype:
+def dtype_of_module(module: nn.Module) -> torch.dtype:
     """Data type of a module's first floating-point parameter; torch's default if it has none."""
-    types = (p.dtype for p in module.parameters() if p.is_floating_point())
-    return next(types, torch.get_default_dtype())
+    return float_type(dict(module.named_parameters()))
 
 
 def read_state_dict(path: str, *, key: str) -> dict[str, torch.Tensor]:

@@ -19,7 +19,7 @@ from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.federation.loop import DivergedError
-from flfast.lit.trainers import weight_type
+from flfast.lit.trainers import dtype_of_precision
 from flfast.plan import Batching
 from flfast.server.channel import Channel
 from flfast.setup.build import build_algorithm
@@ -91,7 +91,7 @@ def federation_of(make_data, make_federation):
 
     def federation_of(name, problem="mlp", precision="64-true", **options):
         torch.manual_seed(3)  # noqa: TID251 - a test's own model
-        model = nn.Sequential(OrderedDict(MODELS[problem]())).to(weight_type(precision))
+        model = nn.Sequential(OrderedDict(MODELS[problem]())).to(dtype_of_precision(precision))
         num_server = ON_SERVER.get(name, 0)
         bn = "local" if problem == "own_batchnorm" and not num_server else "aggregate"
         config = config_of(name, bn)

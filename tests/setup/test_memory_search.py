@@ -124,6 +124,24 @@ def test_a_batch_fills_its_budget_and_no_more(make_trial, most):
     assert fitting(trial, step_bytes(trial, most) - 1) == most - 1
 
 
+class Rotated(nn.Module):
+    """A linear layer whose inputs are rotated by a complex constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(FEATURES, CLASSES)
+        self.register_buffer("rotation", torch.full((FEATURES,), 1j), persistent=False)
+
+    def forward(self, inputs):
+        return self.out((inputs * self.rotation).imag.to(inputs.dtype))
+
+
+def test_a_trial_keeps_the_imaginary_part_of_a_constant(make_trial):
+    module = make_trial(Rotated(), precision="64-true").run(2, num_steps=1)
+    assert module.model.out.weight.dtype == torch.float64
+    assert module.model.rotation.imag.tolist() == [1.0] * FEATURES
+
+
 def test_never_more_than_could_be_of_use(make_trial):
     assert fitting(make_trial(), 10**12) == 1000
     assert fitting(make_trial(), 10**12, limit=3) == 3
