@@ -3,8 +3,10 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger
 
 
 class Ending(Callback):
@@ -44,3 +46,12 @@ class InTheWay(Callback):
 
     def on_run_start(self, federation):
         (federation.run_dir / "checkpoints").write_text("in the way")
+
+
+class NoServer(CSVLogger):
+    """Begins a record in the run's folder, and then finds no server."""
+
+    def __init__(self, *, folder):
+        Path(folder).mkdir(exist_ok=True)
+        Path(folder, "records").write_text("begins")
+        raise ConnectionError("no server")

@@ -233,6 +233,7 @@ REFUSED_LATE = {
     "by the data, with a database": ("sampler.count=1000", "logger=mlflow"),
     "by a bug": ("model=custom", "model._target_=ending.no_model"),
     "by a file": ("init_from=nowhere.pt",),
+    "by a logger": ("+logger.own={_target_: ending.NoServer, folder: '${hydra:run.dir}/wandb'}",),
 }
 ENDS_OF_A_WAY = ("empty", "killed without a checkpoint", "finished with a checkpoint")
 
@@ -247,6 +248,19 @@ def test_whoever_refuses_a_run_its_folder_stays(folders, state, why, door):
     with pytest.raises((SystemExit, RuntimeError)):
         DOORS[door](words, folder)
     assert digests(folder.parent) == before
+
+
+@pytest.mark.parametrize("words", [("overwrite=true",), ("resume=auto", "rounds=3")], ids=str)
+def test_records_of_before_stay_where_a_logger_refuses(folders, words):
+    folder = folders.put("finished with a checkpoint")
+    (folder / "wandb").mkdir()
+    (folder / "wandb" / "records").write_text("of weeks")
+    (folder / "wandb" / "newest").symlink_to("records")
+    before = digests(folder)
+    with pytest.raises(SystemExit):
+        by_command((*TINY, *words, *REFUSED_LATE["by a logger"]), folder)
+    assert digests(folder) == before
+    assert (folder / "wandb" / "newest").is_symlink()
 
 
 @pytest.mark.parametrize("door", ["sweep", "python"])
