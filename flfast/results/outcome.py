@@ -20,6 +20,9 @@ LOCK = ".lock"
 FAILED_MARK = Path(".hydra", "failed")
 """File in which flfast 0.1.0 left the error of a sweep's job."""
 
+EXIT_STOPPED = 75
+"""Exit code of a run that was stopped and can be resumed: EX_TEMPFAIL of sysexits.h."""
+
 OF_THE_COMMAND = ("resume", "overwrite")
 """Keys that say what a command does to the folder, not what the run is."""
 
@@ -58,11 +61,30 @@ class Result(NamedTuple):
     error: str = ""
 
 
+class StoppedError(SystemExit):
+    """Ends the process with `EXIT_STOPPED`, and with it the rest of a sweep."""
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_STOPPED)
+
+
+class StoppedAtEndError(StoppedError):
+    """A request to stop came in the last round, so that the run finished.
+
+    Args:
+        value: of the run, see `Result`.
+    """
+
+    def __init__(self, value: float | None) -> None:
+        super().__init__()
+        self.value = value
+
+
 def outcome_of(error: BaseException | None) -> Outcome:
     """The outcome of a run that this exception ended; None: it went through."""
-    if error is None:
+    if error is None or isinstance(error, StoppedAtEndError):
         return "finished"
-    return "stopped" if isinstance(error, SystemExit) else "failed"
+    return "stopped" if isinstance(error, StoppedError) else "failed"
 
 
 def read_result(folder: Path) -> Result | None:

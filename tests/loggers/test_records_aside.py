@@ -51,7 +51,7 @@ def write(folder, contents):
 
 
 def command(folder, *, kept, refused, dies=None):
-    """Make the new records; dies before a change of the folder, or is refused after making them."""
+    """Make the new records; dies before a change, or is refused after making them."""
     MORTAL.left = dies
     try:
         with suppress(ConnectionError), records_aside(folder, kept=kept):
