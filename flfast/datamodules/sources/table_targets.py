@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from flfast.datamodules.names import names_of, warn_of_odd_names
 from flfast.datamodules.sources.table_files import Columns
 from flfast.tasks.task_type import TaskName
 
@@ -64,11 +65,9 @@ def _classes(columns: Columns, names: list[str]) -> Targets:
             f"data.targets={names}: a classification has one column of targets; allowed for "
             "several: task=regression or multilabel"
         )
-    columns.refuse_missing("targets", names[0])
     codes, values = columns.codes(names[0])
-    texts = tuple(map(str, values))
-    named = () if texts == tuple(map(str, range(len(texts)))) else texts
-    return Targets("classification", codes, len(values), named)
+    warn_of_odd_names(f"data.targets={names[0]}", values, codes)
+    return Targets("classification", codes, len(values), names_of(values))
 
 
 def _numbers(columns: Columns, names: list[str]) -> Targets:

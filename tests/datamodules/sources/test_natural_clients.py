@@ -12,7 +12,8 @@ def test_names_with_training_examples_are_numbered_in_order_without_gaps(rows):
     names = np.array([name for name, _ in rows], dtype=str)
     is_test = np.array([test for _, test in rows], dtype=bool)
     trained = sorted({name for name, test in rows if not test})
-    numbers = number_clients(names, is_test, where="who")
+    numbers, found = number_clients(names, is_test, where="who")
+    assert found == tuple(trained)
     assert [trained[n] if n >= 0 else None for n in numbers] == [
         name if name in trained else None for name in names
     ]
@@ -21,5 +22,7 @@ def test_names_with_training_examples_are_numbered_in_order_without_gaps(rows):
 
 @given(st.lists(st.integers(0, 9), min_size=1))
 def test_without_a_test_set_everyone_is_a_client(names):
-    numbers = number_clients(np.array(names), None, where="who")
+    numbers, found = number_clients(np.array(names), None, where="who")
+    ordered = sorted(set(names))
+    assert found == (() if ordered == [*range(len(ordered))] else tuple(map(str, ordered)))
     assert [sorted(set(names))[n] for n in numbers] == names

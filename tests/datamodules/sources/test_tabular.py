@@ -164,8 +164,11 @@ def test_options_that_do_not_fit_are_refused(write, changes, message):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"rooms": [1, None, 3, 4, 5, 6]}, "column rooms: 1 of 6 .* in row 1 .*; fill them"),
-        ({"area": [1.0, float("nan"), 3.0, 4.0, 5.0, 6.0]}, "column area: 1 of 6 .* in row 1 "),
+        ({"rooms": [1, None, 3, 4, 5, 6]}, "data.numeric=rooms: 1 of 6 .* in row 1 .*; fill them"),
+        (
+            {"area": [1.0, float("nan"), 3.0, 4.0, 5.0, 6.0]},
+            "data.numeric=area: 1 of 6 .* in row 1 ",
+        ),
         ({"target": [None, "a", "a", "b", "b", "b"]}, "data.targets=target: 1 of 6 .* in row 0 "),
         ({"rooms": [[1]] * 6}, "column rooms has the type list<.*; allowed: numbers and text"),
     ],
