@@ -10,7 +10,7 @@ from torch.utils.data import ConcatDataset, Dataset
 
 from flfast.api.own_dataset import is_dataset
 from flfast.api.own_frame import Coded, coded_text, is_frame, refuse_missing_rows
-from flfast.api.own_parts import ALLOWED, Part, PartReader, check_names
+from flfast.api.own_parts import ALLOWED, OwnPart, PartReader, check_names
 from flfast.api.own_targets import num_outputs
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import Examples
@@ -82,7 +82,7 @@ def _with_columns_of(data: Any, test_data: Any, client: str | None) -> Any:
     return test_data[names]
 
 
-def _examples(train: Part, test: Part | None, task: TaskName, coded: Coded) -> Examples:
+def _examples(train: OwnPart, test: OwnPart | None, task: TaskName, coded: Coded) -> Examples:
     shape = _shape(train)
     if test is not None and _shape(test) != shape:
         raise ConfigError(
@@ -112,7 +112,7 @@ def _examples(train: Part, test: Part | None, task: TaskName, coded: Coded) -> E
     )
 
 
-def _shape(part: Part) -> tuple[int, ...]:
+def _shape(part: OwnPart) -> tuple[int, ...]:
     if not len(part.targets):
         raise ConfigError("data=: there is no example")
     shape = tuple(part.inputs[0].shape)
@@ -130,7 +130,7 @@ def _joined(inputs: Sequence[Tensor | Dataset[Tensor]]) -> Tensor | Dataset[Tens
     return ConcatDataset(inputs)  # type: ignore[arg-type]
 
 
-def _clients(train: Part, test: Part | None) -> Clients | None:
+def _clients(train: OwnPart, test: OwnPart | None) -> Clients | None:
     """The client of each example; None if none names one.
 
     Test examples have none if none of them names one.

@@ -23,7 +23,7 @@ ALLOWED = (
 """What an argument may be, for errors."""
 
 
-class Part(NamedTuple):
+class OwnPart(NamedTuple):
     """Examples for training, or for testing.
 
     Attributes:
@@ -50,7 +50,7 @@ class PartReader(NamedTuple):
     client: str | None
     task: TaskName
 
-    def read(self, key: str, data: Any) -> Part:
+    def read(self, key: str, data: Any) -> OwnPart:
         """The examples of an argument.
 
         Args:
@@ -72,10 +72,10 @@ class PartReader(NamedTuple):
         if is_dataset(data):
             found = read_dataset(key, data, one_integer=self.task == "classification")
             targets = read_targets(f"{key}=: targets", found.targets, self.task)
-            return Part(found.inputs, targets, found.clients)
+            return OwnPart(found.inputs, targets, found.clients)
         raise ConfigError(f"{key}= is of type {type(data).__name__}; {ALLOWED}")
 
-    def _arrays(self, key: str, inputs: Any, targets: Any, clients: Any = None) -> Part:
+    def _arrays(self, key: str, inputs: Any, targets: Any, clients: Any = None) -> OwnPart:
         if isinstance(inputs, np.ma.MaskedArray):
             refuse_missing_rows(f"{key}=: inputs", missing_rows(inputs))
         if not isinstance(targets, Tensor) and (given := _array(targets)).ndim:
@@ -98,9 +98,9 @@ class PartReader(NamedTuple):
                     f"{key}=: {name} of shape {list(part.shape)} for {len(tensor)} inputs; "
                     f"allowed: [{len(tensor)}]"
                 )
-        return Part(tensor, found, named)
+        return OwnPart(tensor, found, named)
 
-    def _frame(self, key: str, frame: Any) -> Part:
+    def _frame(self, key: str, frame: Any) -> OwnPart:
         target, client = self.target, self.client
         columns = list(frame.columns)
         if key == "test_data" and client not in columns:  # a central test set

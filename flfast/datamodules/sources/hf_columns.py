@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from flfast.datamodules.bounds import require_memory
-from flfast.datamodules.names import names_of
 from flfast.datamodules.sources.image_files import READ_ERRORS, UnreadableImageError, image_tensor
 from flfast.datamodules.sources.table_files import Columns
 from flfast.datamodules.sources.table_targets import Targets, read_targets
+from flfast.datamodules.value_names import names_of
 from flfast.tasks.task_type import TaskName
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ def hf_targets(
     feature = data.features[names[0]] if len(names) == 1 else None
     if isinstance(feature, ClassLabel) and task in {None, "classification"}:
         values = columns.numbers(names[0]).astype(np.int64)
-        names = names_of(feature.names)
-        return Targets("classification", values, feature.num_classes, names)
+        named = names_of(feature.names)
+        return Targets("classification", values, feature.num_classes, named)
     if feature is None or isinstance(feature, (ClassLabel, Value)):
         return read_targets(columns, names, task)
     values = read_numbers(data, names[0], "targets")

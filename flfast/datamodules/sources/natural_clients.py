@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flfast.datamodules.missing import FIX, missing_owners, refuse_missing
-from flfast.datamodules.names import names_of, number_values, warn_of_odd_names
+from flfast.datamodules.value_names import names_of, number_values, warn_of_odd_names
 
 _WITHOUT = "an integer owner of -1 is a missing one, and a test set may lack all owners or none"
 
@@ -37,12 +37,15 @@ def number_clients(
         where: beginning of an error or a warning: the key that names the clients.
 
     Raises:
-        ValueError: if names are missing.
+        ValueError: if names are missing, or some are numbers and others texts.
     """
     found = names if isinstance(names, np.ndarray) else np.fromiter(names, object, len(names))
     refuse_missing(where, unowned(found, is_test), advice=f"{FIX}; {_WITHOUT}")
     named = ~missing_owners(found)
-    known, numbers = number_values(found[named])
+    try:
+        known, numbers = number_values(found[named])
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
     rows = np.full(len(found), -1, dtype=np.int64)
     rows[named] = numbers
     warn_of_odd_names(where, known, rows)

@@ -5,8 +5,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from flfast.datamodules.names import names_of, warn_of_odd_names
 from flfast.datamodules.sources.table_files import Columns
+from flfast.datamodules.value_names import names_of, warn_of_odd_names
 from flfast.tasks.task_type import TaskName
 
 _MOST_CLASSES = 100

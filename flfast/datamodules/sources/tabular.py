@@ -8,13 +8,13 @@ from torch import Tensor
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import complete_rows
-from flfast.datamodules.names import warn_of_odd_names
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.natural_clients import Clients, unowned
 from flfast.datamodules.sources.standardising import standardised
 from flfast.datamodules.sources.table_files import Columns, read_table
 from flfast.datamodules.sources.table_targets import read_targets
 from flfast.datamodules.transforms import BatchTransform
+from flfast.datamodules.value_names import warn_of_odd_names
 from flfast.options import Portion
 from flfast.tasks.task_type import TaskName
 

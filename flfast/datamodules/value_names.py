@@ -1,7 +1,8 @@
 """Names of classes, categories and clients: their numbers, and names that may be mistakes."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,18 @@ def number_values(values: np.ndarray) -> tuple[list[Any], np.ndarray]:
 
     Args:
         values: numbers or texts, none of them missing, [N].
+
+    Raises:
+        ValueError: if some are numbers and others texts, which have no order.
     """
     if values.dtype.kind != "O":
         known, numbers = np.unique(np.ma.getdata(values), return_inverse=True)
         return known.tolist(), numbers.astype(np.int64)
-    ordered = sorted(set(values.tolist()))
+    try:
+        ordered = sorted(set(values.tolist()))
+    except TypeError:
+        kinds = ", ".join(sorted({type(value).__name__ for value in values}))
+        raise ValueError(f"values of the types {kinds}; allowed: of one type") from None
     place = {value: number for number, value in enumerate(ordered)}
     return ordered, np.fromiter((place[value] for value in values), np.int64, len(values))
 
@@ -42,18 +50,19 @@ def names_of(values: Iterable[object]) -> tuple[str, ...]:
 def warn_of_odd_names(where: str, values: Sequence[object], numbers: np.ndarray) -> None:
     """Warn of texts in a column of names that may be mistakes.
 
-    These are spellings of missing values, and texts that differ from a more frequent one in case
-    or in blanks at the ends only. One line names all of a column.
+    These are spellings of missing values, texts that differ from a more frequent one in case or
+    blanks only, and other spellings of a number, such as 1 and 1.0. One line names all of a
+    column.
 
     Args:
         where: beginning of the warning: option and column.
         values: the different values of the column.
         numbers: which of them each row holds, int64 [N]; -1 for none.
     """
-    alike: dict[str, list[int]] = {}
+    alike: dict[Hashable, list[int]] = {}
     for number, value in enumerate(values):
         if isinstance(value, str):
-            alike.setdefault(value.strip().casefold(), []).append(number)
+            alike.setdefault(_meaning(value), []).append(number)
     counts = np.bincount(numbers[numbers >= 0], minlength=len(values))
     odd: dict[int, str] = {}
     for text, group in alike.items():
@@ -73,3 +82,13 @@ def warn_of_odd_names(where: str, values: Sequence[object], numbers: np.ndarray)
             "%s: %s; each is a name of its own, so mend the data if one is a mistake",
             *(where, "; ".join([*shown, *more])),
         )
+
+
+def _meaning(text: str) -> Hashable:
+    """What texts that may be the same name have in common: a number, or case and blanks aside."""
+    plain = " ".join(text.split()).casefold()
+    try:
+        found = Decimal(plain) if "_" not in plain else None  # 1_0 need not be 10
+    except InvalidOperation:
+        return plain
+    return found if found is not None and found.is_finite() else plain
