@@ -40,8 +40,9 @@ def read_numbers(data: Dataset, name: str, option: str) -> np.ndarray:
     """A column of numbers, or of lists of numbers of equal shape, [N, ...].
 
     Raises:
-        ValueError: if it holds something else.
+        ValueError: if it holds something else, or does not fit into the memory.
     """
+    require_memory(data.data.table.column(name).nbytes, f"data.{option}={name}")
     values = data.with_format("numpy", columns=[name])[:][name]
     if values.dtype.kind not in "biuf":
         raise ValueError(

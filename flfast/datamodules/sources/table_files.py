@@ -65,8 +65,12 @@ def read_table(path: str) -> pa.Table:
     return table
 
 
-def check_csv(path: Path) -> None:
+def check_csv(path: Path, *, free: int | None = None) -> None:
     """Check the quotes of a CSV file, which may be compressed by gzip, and its unpacked size.
+
+    Args:
+        path: of the file.
+        free: bytes that may be taken; None for the free memory.
 
     Raises:
         ValueError: if there is a stray quote, the text is not UTF-8, or it is too large.
@@ -75,7 +79,7 @@ def check_csv(path: Path) -> None:
     require_file(path)
     packed = path.name.endswith(".gz")
     with (
-        open_gzip(path) if packed else path.open("rb") as stream,
+        open_gzip(path, free=free) if packed else path.open("rb") as stream,
         io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as lines,
     ):
         for _ in strict_rows(lines, where=str(path)):
