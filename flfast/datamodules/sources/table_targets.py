@@ -41,7 +41,7 @@ def read_targets(columns: Columns, names: list[str], task: TaskName | None) -> T
 
     Args:
         columns: of the table.
-        names: of the targets.
+        names: of the targets, at least one.
         task: of the run; None is `regression` if a column is of the type float, `classification`
             otherwise.
 
@@ -49,8 +49,6 @@ def read_targets(columns: Columns, names: list[str], task: TaskName | None) -> T
         ValueError: if the columns do not fit the task, or without a task for integers of more
             than 100 different values, which could be classes or numbers.
     """
-    if not names:
-        raise ValueError("data.targets=[] names no column")
     read = _READERS.get(task or _task_of(columns, names))
     if read is None:
         raise ValueError(

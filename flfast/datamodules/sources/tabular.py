@@ -73,6 +73,8 @@ def table(  # noqa: PLR0913 - one parameter an option
     """
     columns = Columns(read_table(path), path)
     named = [targets] if isinstance(targets, str) else list(targets)
+    if not named:
+        raise ValueError("data.targets=[] names no column")
     others = [name for name in (owner, is_test) if name is not None]
     columns.require(named, "targets")
     columns.require(others, "owner" if owner in others[:1] else "is_test")
