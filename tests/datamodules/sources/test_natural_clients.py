@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,3 +27,8 @@ def test_without_a_test_set_everyone_is_a_client(names):
     ordered = sorted(set(names))
     assert found == (() if ordered == [*range(len(ordered))] else tuple(map(str, ordered)))
     assert [sorted(set(names))[n] for n in numbers] == names
+
+
+def test_names_of_two_types_are_refused_by_their_key():
+    with pytest.raises(ValueError, match="who: values of the types int, str; allowed"):
+        number_clients([1, "a"], None, where="who")
