@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -160,6 +161,13 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+def planned_rounds(config: Mapping[str, Any]) -> Any:
+    """Rounds that a run shall have, by its config, which may be damaged: any value."""
+    trainer = config.get("trainer")
+    quick = isinstance(trainer, dict) and trainer.get("fast_dev_run")
+    return 1 if quick else config.get("rounds")
+
+
 def log_lines(folder: Path) -> list[str]:
     """Lines of a run's log, without control characters; empty if there is none.
 
@@ -180,9 +188,8 @@ def _went_through(folder: Path) -> bool:
         return True
     rounds: Any = None
     last = -1
-    with suppress(OSError, ValueError, KeyError, AttributeError):
-        config = read_mapping(folder / ".hydra" / "config.yaml")
-        rounds = 1 if config.get("trainer", {}).get("fast_dev_run") else config.get("rounds")
+    with suppress(OSError, ValueError, KeyError):
+        rounds = planned_rounds(read_mapping(folder / ".hydra" / "config.yaml"))
         rows = read_rows(folder / "metrics.csv")
         last = int(rows[-1]["round"]) if rows else -1
     return last >= (rounds if isinstance(rounds, int) else 0)
