@@ -37,6 +37,7 @@ from flfast.checkpoints.policy import COST_SHARE, Policy, best_round
 from flfast.checkpoints.signals import StopRequests
 from flfast.distributed.world import World, gather, sum_over_ranks
 from flfast.results.columns import CALLBACK_TABLES
+from flfast.results.outcome import StoppedError
 from flfast.state.store import Kept
 from flfast.state.tensor_file import write_tensors
 from flfast.state.tree import Tree, tree_map
