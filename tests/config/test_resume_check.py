@@ -245,7 +245,7 @@ def test_a_stop_request_in_the_last_round_comes_too_late(folders, door, ranks):
     if stopped:
         assert stopped.value.code == EXIT_STOPPED
     assert outcome(folder) == "finished"
-    assert timeless(folder) == timeless(folders.uninterrupted())
+    assert timeless(folder) == timeless(folders.uninterrupted(*ranks))
 
 
 REFUSED_LATE = {
