@@ -18,7 +18,8 @@ python -m flfast.export run=FOLDER format=torch|onnx [key=value ...]
   model=FILE             use a model of the server, .pt or .safetensors
   allow=NAME             trust a package, module or function that the run's config names, such as
                          allow=my_package; it may be given several times
-  output=FILE            the file (FOLDER/model.pt2 or .onnx; of a client: personal/NUMBER.pt2)
+  output=FILE            the file (FOLDER/model.pt2 or .onnx; of a client: personal/NUMBER.pt2, or
+                         personal/NUMBER-NAME.pt2 if the data name their clients)
 
 The program reads batches of any size of examples as they are stored, such as uint8 images, and
 returns outputs of the task. Keys of the run's config override it, such as data.root=FOLDER.

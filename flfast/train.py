@@ -17,7 +17,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from flfast.checkpoints.signals import StoppedError
 from flfast.config.check import check
 from flfast.config.command_line import check_overrides, implied
 from flfast.config.composition import CONF, VERSION_BASE
@@ -30,6 +29,7 @@ from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import locked_folder, recorded, release_folders
 from flfast.environment import integer
 from flfast.output_streams import surviving_output
+from flfast.results.outcome import StoppedAtEndError, StoppedError
 from flfast.sweeps.job_folders import GO_ON
 
 log = logging.getLogger("flfast.train")  # as `python -m`, too
@@ -52,9 +52,11 @@ def _run(config: DictConfig) -> float | None:
     check_folder(config, job.folder, setting=place)
     try:
         return recorded(job.folder, partial(_train, phases, job))
-    except StoppedError:
+    except StoppedError as stop:
         if multirun:
             log.warning(GO_ON, composed.hydra.sweep.dir)
+        elif isinstance(stop, StoppedAtEndError):
+            return stop.value
         raise
 
 

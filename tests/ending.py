@@ -1,10 +1,14 @@
 """A callback that ends a run in a round, as a signal, an error or a kill does."""
 
+import multiprocessing
 import os
 import signal
 import time
+from pathlib import Path
 
+import torch.distributed as dist
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger
 
 
 class Ending(Callback):
@@ -32,7 +36,11 @@ class Ending(Callback):
             time.sleep(0.01)
         if self._how == "fail":
             raise RuntimeError("the run ends here")
-        os.kill(os.getpid(), signal.SIGTERM if self._how == "stop" else signal.SIGKILL)
+        if self._how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        launcher = multiprocessing.parent_process()  # ranks hear of a request from it
+        if launcher is None or dist.get_rank() == 0:
+            os.kill(launcher.pid if launcher else os.getpid(), signal.SIGTERM)
 
 
 def no_model():
@@ -44,3 +52,12 @@ class InTheWay(Callback):
 
     def on_run_start(self, federation):
         (federation.run_dir / "checkpoints").write_text("in the way")
+
+
+class NoServer(CSVLogger):
+    """Begins a record in the run's folder, and then finds no server."""
+
+    def __init__(self, *, folder):
+        Path(folder).mkdir(exist_ok=True)
+        Path(folder, "records").write_text("begins")
+        raise ConnectionError("no server")

@@ -28,7 +28,7 @@ from benchmarks.hostile.command import prepare
 
 GOOD = {
     "options": {"done", "message"},
-    "files": {"done", "message"},
+    "files": {"done", "message", "warned"},
     "targets": {"done", "message"},  # callbacks and loggers of a run are not opened
     "chains": {"identical"},
 }

@@ -49,7 +49,7 @@ def cases(num: int, seed: int) -> Iterator[tuple[str, str, int]]:
 
 
 def judged(case: tuple[str, str, int], folder: Path) -> tuple[str, Ended]:
-    """How a run on damaged data ends: as `Ended.verdict`, or different in silence."""
+    """How a run on damaged data ends: as `Ended.verdict`, `warned`, or different in silence."""
     name, damage, seed = case
     kind, rng = KINDS[name], random.Random(seed)
     clean, data = folder / "clean", folder / "data"
@@ -63,8 +63,9 @@ def judged(case: tuple[str, str, int], folder: Path) -> tuple[str, Ended]:
         return ended.verdict, ended
     whole = _trained(kind, clean, folder / "whole")
     same = _rows(folder / "run" / "run") == _rows(folder / "whole" / "run")
-    new_lines = _warnings(ended.said) - _warnings(whole.said)
-    return "done" if same or new_lines else "silent: other numbers without a word", ended
+    if _warnings(ended.said) - _warnings(whole.said):
+        return "warned", ended
+    return "done" if same else "silent: other numbers without a word", ended
 
 
 def _trained(kind: Kind, data: Path, folder: Path) -> Ended:
@@ -73,10 +74,7 @@ def _trained(kind: Kind, data: Path, folder: Path) -> Ended:
 
 
 def _warnings(said: str) -> set[str]:
-    lines = (
-        line.split("] - ")[-1] for line in said.splitlines() if " WARN" in line or "WARN" in line
-    )
-    return set(lines)
+    return {line.split("] - ")[-1] for line in said.splitlines() if "WARN" in line}
 
 
 def _rows(folder: Path) -> list[dict[str, str]]:
@@ -244,6 +242,7 @@ KINDS: dict[str, Kind] = {
             "a comma more": _cell(2, "Rome,x"),
             "other case": _cell(5, "ILL"),
             "a blank": _cell(3, " c1"),
+            "case of a category": _cell(2, "ROME"),
             "one class": _text(lambda text: text.replace("ill\n", "well\n")),
         },
     ),

@@ -1,42 +1,23 @@
-"""Reads examples of a Python program: tensors, arrays, Datasets, DataFrames."""
+"""Makes examples of a Python program's data: tensors, arrays, Datasets, DataFrames."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset
 
-from flfast.api.own_dataset import check_plain, is_dataset, read_dataset
+from flfast.api.own_dataset import is_dataset
 from flfast.api.own_frame import Coded, coded_text, is_frame, refuse_missing_rows
-from flfast.api.own_targets import num_outputs, read_targets
+from flfast.api.own_parts import ALLOWED, OwnPart, PartReader, check_names
+from flfast.api.own_targets import num_outputs
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.mapped import shared_tensor
-from flfast.datamodules.missing import missing_owners, missing_rows
+from flfast.datamodules.missing import missing_owners
+from flfast.datamodules.sources.natural_clients import Clients, number_clients
 from flfast.datamodules.transforms import BatchTransform
 from flfast.tasks.names import TaskName
-
-_ALLOWED = (
-    "allowed: (inputs, targets) or (inputs, targets, clients) of tensors or arrays, a map-style "
-    "Dataset of such pairs or triples, a pandas DataFrame with target=COLUMN, an Examples of "
-    "flfast, or a function that returns one"
-)
-
-
-class _Part(NamedTuple):
-    """Examples for training, or for testing.
-
-    Attributes:
-        inputs: tensor [N, ...], or a `Dataset` of N input tensors.
-        targets: of the task; see `Examples`.
-        clients: name of each example's client, [N]; None if there are none.
-    """
-
-    inputs: Tensor | Dataset[Tensor]
-    targets: Tensor
-    clients: np.ndarray | None
 
 
 def read_data(
@@ -63,7 +44,7 @@ def read_data(
         names = {"test_data": test_data, "target": target, "client": client}
         unused = next((name for name, value in names.items() if value is not None), None)
         if unused:
-            raise ConfigError(f"{unused}= needs data=; {_ALLOWED}")
+            raise ConfigError(f"{unused}= needs data=; {ALLOWED}")
         return None
     if isinstance(data, Examples) or (callable(data) and not is_dataset(data)):
         if test_data is not None:
@@ -71,7 +52,7 @@ def read_data(
         return data
     coded = Coded(data, test_data)
     if is_frame(data):
-        _check_names("data", data)
+        check_names("data", data)
         coded = coded_text(
             data,
             _with_columns_of(data, test_data, client),
@@ -79,7 +60,7 @@ def read_data(
             client=client,
             task=task,
         )
-    reader = _Reader(target, client, task)
+    reader = PartReader(target, client, task)
     train = reader.read("data", coded.data)
     test = None if test_data is None else reader.read("test_data", coded.test_data)
     try:
@@ -101,7 +82,7 @@ def _with_columns_of(data: Any, test_data: Any, client: str | None) -> Any:
     return test_data[names]
 
 
-def _examples(train: _Part, test: _Part | None, task: TaskName, coded: Coded) -> Examples:
+def _examples(train: OwnPart, test: OwnPart | None, task: TaskName, coded: Coded) -> Examples:
     shape = _shape(train)
     if test is not None and _shape(test) != shape:
         raise ConfigError(
@@ -115,7 +96,7 @@ def _examples(train: _Part, test: _Part | None, task: TaskName, coded: Coded) ->
         )
     parts = [train] if test is None else [train, test]
     targets, inputs = torch.cat([part.targets for part in parts]), [part.inputs for part in parts]
-    joined = _joined(inputs)
+    joined, clients = _joined(inputs), _clients(train, test)
     return Examples(
         inputs=joined,
         targets=targets,
@@ -123,15 +104,15 @@ def _examples(train: _Part, test: _Part | None, task: TaskName, coded: Coded) ->
         input_shape=shape,
         transform=BatchTransform(),
         is_test=None if test is None else np.arange(len(targets)) >= len(train.targets),
-        owner=_owner(train, test),
-        client_names=() if train.clients is None else client_names(train.clients),
+        owner=None if clients is None else clients.owner,
+        client_names=() if clients is None else clients.names,
         task=task,
         categories=coded.categories,
         class_names=coded.classes,
     )
 
 
-def _shape(part: _Part) -> tuple[int, ...]:
+def _shape(part: OwnPart) -> tuple[int, ...]:
     if not len(part.targets):
         raise ConfigError("data=: there is no example")
     shape = tuple(part.inputs[0].shape)
@@ -149,15 +130,8 @@ def _joined(inputs: Sequence[Tensor | Dataset[Tensor]]) -> Tensor | Dataset[Tens
     return ConcatDataset(inputs)  # type: ignore[arg-type]
 
 
-def client_names(clients: np.ndarray) -> tuple[str, ...]:
-    """Names of clients in the order of their numbers; empty if they are the numbers."""
-    names = np.unique(clients)
-    is_numbered = names.dtype.kind in "iu" and (names == np.arange(len(names))).all()
-    return () if is_numbered else tuple(map(str, names))
-
-
-def _owner(train: _Part, test: _Part | None) -> np.ndarray | None:
-    """Number of each example's client, in the order of their names; -1 if it has none.
+def _clients(train: OwnPart, test: OwnPart | None) -> Clients | None:
+    """The client of each example; None if none names one.
 
     Test examples have none if none of them names one.
     """
@@ -165,142 +139,18 @@ def _owner(train: _Part, test: _Part | None) -> np.ndarray | None:
         if test is not None and test.clients is not None:
             raise ConfigError("test_data= names clients, and data= does not; allowed: both do")
         return None
-    refuse_missing_rows("data=: the clients", missing_owners(train.clients))
-    names, owner = np.unique(np.ma.getdata(train.clients), return_inverse=True)
-    owner = owner.astype(np.int64)
+    where = "data=: the clients"
+    refuse_missing_rows(where, missing_owners(train.clients))
     if test is None:
-        return owner
+        return number_clients(train.clients, None, where=where)
+    own, central = np.ma.getdata(train.clients).astype(object), np.full(len(test.targets), None)
+    is_test = np.arange(len(own) + len(central)) >= len(own)
     if test.clients is None or missing_owners(test.clients).all():
-        return np.concatenate([owner, np.full(len(test.targets), -1)])
+        return number_clients(np.concatenate([own, central]), is_test, where=where)
     refuse_missing_rows("test_data=: the clients", missing_owners(test.clients))
-    place = np.searchsorted(names, test.clients).clip(max=len(names) - 1)
-    unknown = names[place] != test.clients
+    tests = np.ma.getdata(test.clients).astype(object)
+    found = number_clients(np.concatenate([own, tests]), is_test, where=where)
+    unknown = found.owner[is_test] < 0
     if unknown.any():
-        raise ConfigError(
-            f"test_data=: client {test.clients[unknown][0]} has no examples in data="
-        )
-    return np.concatenate([owner, place.astype(np.int64)])
-
-
-class _Reader(NamedTuple):
-    """Reads data in any of the allowed forms.
-
-    Attributes:
-        target: column of a DataFrame with the targets.
-        client: column of a DataFrame with the clients.
-        task: what the targets are for.
-    """
-
-    target: str | None
-    client: str | None
-    task: TaskName
-
-    def read(self, key: str, data: Any) -> _Part:
-        """The examples of an argument.
-
-        Args:
-            key: name of the argument, for errors.
-            data: in any of the allowed forms.
-
-        Raises:
-            ConfigError: if it has none of them.
-        """
-        if is_frame(data):
-            _check_names(key, data)
-            return self._frame(key, data)
-        if self.target is not None or self.client is not None:
-            raise ConfigError(f"target= and client= name columns of a DataFrame, {key}= is none")
-        if isinstance(data, TensorDataset):
-            data = data.tensors
-        if isinstance(data, (tuple, list)) and len(data) in {2, 3}:
-            return self._arrays(key, *data)
-        if is_dataset(data):
-            found = read_dataset(key, data, one_integer=self.task == "classification")
-            targets = read_targets(f"{key}=: targets", found.targets, self.task)
-            return _Part(found.inputs, targets, found.clients)
-        raise ConfigError(f"{key}= is of type {type(data).__name__}; {_ALLOWED}")
-
-    def _arrays(self, key: str, inputs: Any, targets: Any, clients: Any = None) -> _Part:
-        if isinstance(inputs, np.ma.MaskedArray):
-            refuse_missing_rows(f"{key}=: inputs", missing_rows(inputs))
-        if not isinstance(targets, Tensor) and (given := _array(targets)).ndim:
-            refuse_missing_rows(f"{key}=: targets", missing_rows(given))
-        tensor = _tensor(f"{key}=: inputs", inputs)
-        found = read_targets(f"{key}=: targets", targets, self.task)
-        if tensor.ndim < 2:
-            raise ConfigError(f"{key}=: inputs of shape {list(tensor.shape)}; allowed: [N, ...]")
-        named = None if clients is None else _array(clients)
-        if named is not None and not named.ndim:
-            raise ConfigError(
-                f"{key}=: clients of type {type(clients).__name__}; allowed: one name an input"
-            )
-        for name, part in {
-            "targets": found[:, 0] if self.task != "classification" else found,
-            "clients": named,
-        }.items():
-            if part is not None and tuple(part.shape) != (len(tensor),):
-                raise ConfigError(
-                    f"{key}=: {name} of shape {list(part.shape)} for {len(tensor)} inputs; "
-                    f"allowed: [{len(tensor)}]"
-                )
-        return _Part(tensor, found, named)
-
-    def _frame(self, key: str, frame: Any) -> _Part:
-        target, client = self.target, self.client
-        columns = list(frame.columns)
-        if key == "test_data" and client not in columns:  # a central test set
-            client = None
-        for name, column in {"target": target, "client": client}.items():
-            if (column is None and name == "target") or (
-                column is not None and column not in columns
-            ):
-                shown = ", ".join(map(str, columns))
-                raise ConfigError(
-                    f"{name}={column} with {key}= a DataFrame; allowed: one of {shown}"
-                )
-        inputs = frame.drop(columns=[column for column in (target, client) if column is not None])
-        for name in inputs.columns:
-            kind = inputs[name].dtype
-            if getattr(kind, "kind", "O") not in "biuf":
-                raise ConfigError(
-                    f"{key}=: column {name} has values of type {kind}; allowed: numbers; drop the "
-                    f"column or encode it"
-                )
-            refuse_missing_rows(f"{key}=: column {name}", inputs[name].isna().to_numpy())
-        clients = None if client is None else frame[client].to_numpy()
-        try:
-            labels = frame[target].to_numpy()
-            return self._arrays(key, inputs.to_numpy(dtype=np.float32), labels, clients)
-        except ConfigError as error:
-            raise ConfigError(str(error).replace("targets", f"column {target}")) from None
-
-
-def _array(values: Any) -> np.ndarray:
-    """What numpy makes of values, with the mask of a masked array; 0-d if it cannot read them."""
-    try:
-        found: np.ndarray = np.asanyarray(values.cpu() if isinstance(values, Tensor) else values)
-    except (TypeError, ValueError):
-        return np.zeros(())
+        raise ConfigError(f"test_data=: client {tests[unknown][0]} has no examples in data=")
     return found
-
-
-def _tensor(where: str, values: Any) -> Tensor:
-    """Numbers; a memory-mapped array is not copied, and booleans become floats."""
-    check_plain(where, values)
-    try:
-        if isinstance(values, np.memmap):
-            found = shared_tensor(values)
-        else:
-            found = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: {error}; allowed: numbers") from None
-    if found.is_complex():
-        raise ConfigError(f"{where}: complex numbers; allowed: real numbers")
-    found = found.detach().cpu().contiguous()
-    return found.float() if found.dtype == torch.bool else found
-
-
-def _check_names(key: str, frame: Any) -> None:
-    if not frame.columns.is_unique:
-        twice = frame.columns[frame.columns.duplicated()][0]
-        raise ConfigError(f"{key}=: column {twice} is there twice; allowed: one of each name")

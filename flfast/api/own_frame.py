@@ -9,6 +9,7 @@ from flfast.config.errors import ConfigError
 from flfast.datamodules.missing import missing_rows, refuse_missing
 from flfast.datamodules.sources.extras import import_extra
 from flfast.datamodules.sources.table_files import Columns
+from flfast.datamodules.value_names import names_of, warn_of_odd_names
 from flfast.messages import first_line
 from flfast.tasks.names import TaskName
 
@@ -89,7 +90,7 @@ def coded_text(
         parts[0],
         parts[1] if len(parts) > 1 else test_data,
         tuple(len(read[name].names) for name in coded),
-        tuple(map(str, read[target].names)) if target in read else (),
+        names_of(read[target].names) if target in read else (),
     )
 
 
@@ -131,7 +132,9 @@ def _read(frames: Sequence[Any], name: Any, target: str | None, task: TaskName) 
             advice = f"make it a column of categories: frame[{name!r}].astype('category')"
             columns.refuse_odd_numbers(str(name), advice)
         if is_text or is_category or name == target:
-            return _Column(*columns.codes(str(name)))
+            codes, values = columns.codes(str(name))
+            warn_of_odd_names(f"data=: column {name}", values, codes)
+            return _Column(codes, values)
         return _Column(columns.numbers(str(name)), [])
     except ValueError as error:
         raise ConfigError(str(error)) from None

@@ -17,7 +17,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.api.arguments import check_objects, check_settings, check_words
 from flfast.api.result import Run
-from flfast.checkpoints.signals import StoppedError
 from flfast.config import composition
 from flfast.config.check import check
 from flfast.config.command_line import check_overrides, implied
@@ -30,6 +29,7 @@ from flfast.config.own import GROUPS, NOTHING, Own
 from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import hold_folder, recorded
+from flfast.results.outcome import StoppedAtEndError, StoppedError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -154,6 +154,8 @@ def _start(phases: list[Phase], job: HydraJob) -> None:
     with session(job):
         try:
             recorded(job.folder, partial(launch, phases, job, second="raise"))
+        except StoppedAtEndError:
+            return
         except StoppedError:
             raise RunStopped(
                 f"the run was stopped and can go on: flfast.run(..., 'resume=auto', "

@@ -34,9 +34,10 @@ from flfast.checkpoints.folders import (
     partial_folders,
 )
 from flfast.checkpoints.policy import COST_SHARE, Policy, best_round
-from flfast.checkpoints.signals import StoppedError, StopRequests
+from flfast.checkpoints.signals import StopRequests
 from flfast.distributed.world import World, gather, sum_over_ranks
 from flfast.results.columns import CALLBACK_TABLES
+from flfast.results.outcome import StoppedError
 from flfast.state.store import Kept
 from flfast.state.tensor_file import write_tensors
 from flfast.state.tree import Tree, tree_map
@@ -125,7 +126,8 @@ class CheckpointKeeper:
 
         Raises:
             FileNotFoundError: on every rank, if the run's folder was deleted or moved.
-            StoppedError: if any rank has received a stop request.
+            StoppedError: if any rank has received a stop request, except after the last round:
+                then the run ends by itself.
         """
         last = row["round"] == federation.last_round
         stop, due = self._requests.received is not None, self._is_due(federation)
@@ -142,7 +144,7 @@ class CheckpointKeeper:
             self._start_writing(federation)
         if stop or last:
             self._wait_until_written()
-        if stop:
+        if stop and not last:
             exists = enabled and bool(checkpoint_folders(self._run_dir))
             self._log_how_to_resume(int(row["round"]), exists=exists)
             raise StoppedError

@@ -1,4 +1,4 @@
-"""Handles signals that request a run to stop, and its exit code. Torch-free."""
+"""Handles signals that request a run to stop. Torch-free."""
 
 from __future__ import annotations
 
@@ -13,21 +13,11 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Literal
 
-EXIT_STOPPED = 75
-"""Exit code of a run that was stopped and can be resumed: EX_TEMPFAIL of sysexits.h."""
-
 NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
 
 
 Second = Literal["exit", "raise", "ignore"]
 """What a second signal does: exit at once, raise `KeyboardInterrupt`, or nothing."""
-
-
-class StoppedError(SystemExit):
-    """Ends the process with `EXIT_STOPPED`, and with it the rest of a sweep."""
-
-    def __init__(self) -> None:
-        super().__init__(EXIT_STOPPED)
 
 
 class StopRequests:

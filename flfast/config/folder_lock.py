@@ -1,6 +1,6 @@
 """The lock of a run's folder, which undoes what was written for a run that is not accepted.
 
-A run is accepted once it has written its settings (`HydraJob.write_settings`). A command that ends
+A run is accepted once it has written its settings (`HydraJob.new_settings`). A command that ends
 before has no right to change the folder: log lines and new folders disappear. Torch-free.
 """
 

@@ -1,13 +1,14 @@
 """What a run knows of its composition, handed down in place of Hydra's globals. Torch-free."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from flfast.config.composition import compose, sources_of, without_hydra
 from flfast.config.own import NOTHING, Own
@@ -84,25 +85,39 @@ class HydraJob:
         self._fill(config, OmegaConf.to_container(config, resolve=False))
         return config
 
-    def write_settings(self) -> None:
+    @contextmanager
+    def new_settings(self) -> Iterator[None]:
         """Write `.hydra/`, as Hydra does, which makes the folder one of this run.
 
+        What is done inside happens while the new files are complete beside the old ones. If it
+        fails, the old ones stay.
+
         Raises:
-            OSError: if it cannot be written.
+            OSError: if a file cannot be written.
         """
         place = self.folder / ".hydra"
+        made = not place.exists()
         place.mkdir(parents=True, exist_ok=True)
+        texts = {f"{name}.yaml": OmegaConf.to_yaml(node) for name, node in self._settings()}
+        try:
+            for name, text in texts.items():
+                (place / f"{name}.part").write_text(text, encoding="utf-8")
+            yield
+        except BaseException:
+            for name in texts:
+                (place / f"{name}.part").unlink(missing_ok=True)
+            if made:
+                place.rmdir()
+            raise
+        for name in texts:
+            (place / f"{name}.part").replace(place / name)
+
+    def _settings(self) -> Iterator[tuple[str, DictConfig | ListConfig]]:
         config = deepcopy(self.given)
         self.own.put_into(config)
-        nodes = {
-            "config": config,
-            "overrides": OmegaConf.create(list(self.overrides)),
-            "hydra": OmegaConf.masked_copy(self.hydra, "hydra"),  # the last one: `SETTINGS`
-        }
-        for name, node in nodes.items():
-            part = place / f"{name}.yaml.part"
-            part.write_text(OmegaConf.to_yaml(node), encoding="utf-8")
-            part.replace(place / f"{name}.yaml")
+        yield "config", config
+        yield "overrides", OmegaConf.create(list(self.overrides))
+        yield "hydra", OmegaConf.masked_copy(self.hydra, "hydra")  # the last one: `SETTINGS`
 
     def _fill(self, node: Any, raw: Any) -> None:
         for key, value in raw.items() if isinstance(raw, dict) else enumerate(raw):

@@ -23,7 +23,7 @@ from flfast.config.explain import explain
 from flfast.config.folder_lock import FolderLock, missing_folders
 from flfast.environment import integer
 from flfast.messages import one_line
-from flfast.results.outcome import outcome_of, read_result, write_result
+from flfast.results.outcome import StoppedAtEndError, outcome_of, read_result, write_result
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +103,9 @@ def recorded(folder: Path, train: Callable[[], float | None]) -> float | None:
     """
     try:
         value = train()
+    except StoppedAtEndError as stop:
+        _record(folder, stop.value, stop)
+        raise
     except (Exception, SystemExit) as error:
         with suppress(OSError):  # a full disk, for instance, which may be the error itself
             _record(folder, None, error)
@@ -114,8 +117,9 @@ def recorded(folder: Path, train: Callable[[], float | None]) -> float | None:
 def _record(folder: Path, value: float | None, error: BaseException | None) -> None:
     lock, said = _held.get(folder), read_result(folder)
     if lock is not None and lock.accepted and said is not None:
-        text = one_line(error) if isinstance(error, Exception) else ""
-        end = said._replace(outcome=outcome_of(error), value=value, error=text)
+        ended = outcome_of(error)
+        text = one_line(error) if error is not None and ended == "failed" else ""
+        end = said._replace(outcome=ended, value=value, error=text)
         write_result(folder, end)
 
 

@@ -42,19 +42,24 @@ def require_memory(num_bytes: int, what: str, *, free: int | None = None) -> Non
         )
 
 
-def open_gzip(path: Path) -> io.BufferedReader:
+def open_gzip(path: Path, *, free: int | None = None) -> io.BufferedReader:
     """The unpacked bytes of a gzip file, as a stream that ends with an error at its bound.
 
     The size that the file's end claims is compared first, so an honest bomb is never unpacked.
 
+    Args:
+        path: of the file.
+        free: as of `require_memory`.
+
     Raises:
         ValueError: if the file claims or has more than `MOST_UNPACKED` times its size, and more
-            than `ALWAYS_UNPACKED` bytes or the free memory. A read raises it, too.
+            than `ALWAYS_UNPACKED` bytes, or more than is free. A read raises it, too.
         OSError: if it cannot be read.
     """
     require_file(path)
     packed = path.stat().st_size
-    most = min(max(ALWAYS_UNPACKED, MOST_UNPACKED * packed), free_memory())
+    free = free_memory() if free is None else free
+    most = min(max(ALWAYS_UNPACKED, MOST_UNPACKED * packed), free)
     with path.open("rb") as stream:
         stream.seek(max(packed - 4, 0))
         end = stream.read(4)
@@ -63,14 +68,17 @@ def open_gzip(path: Path) -> io.BufferedReader:
     return io.BufferedReader(_Bounded(path, most))
 
 
-def check_archive(path: Path, names: Collection[str] | None = None) -> None:
-    """Compare what the members of a zip or npz file claim with the free memory.
+def check_archive(
+    path: Path, names: Collection[str] | None = None, *, free: int | None = None
+) -> None:
+    """Compare what the members of a zip or npz file claim with what is free.
 
     `zipfile` never unpacks more than a member claims.
 
     Args:
         path: of the file.
         names: of the members that will be read; None for all.
+        free: as of `require_memory`.
 
     Raises:
         ValueError: if they do not fit, or an array's header claims other than its member.
@@ -80,15 +88,20 @@ def check_archive(path: Path, names: Collection[str] | None = None) -> None:
     require_file(path)
     with zipfile.ZipFile(path) as archive:
         members = [m for m in archive.infolist() if names is None or m.filename in names]
-        require_memory(sum(member.file_size for member in members), f"{path} unpacked")
+        unpacked = sum(member.file_size for member in members)
+        require_memory(unpacked, f"{path} unpacked", free=free)
         for member in members:
             if member.filename.endswith(".npy"):
                 with archive.open(member) as stream:
                     _check_header(f"{path}: {member.filename}", stream, member.file_size)
 
 
-def check_parquet(path: Path) -> None:
-    """Compare what a Parquet file claims with the free memory.
+def check_parquet(path: Path, *, free: int | None = None) -> None:
+    """Compare what a Parquet file claims with what is free.
+
+    Args:
+        path: of the file.
+        free: as of `require_memory`.
 
     Raises:
         ValueError: if it does not fit; a number takes 8 bytes.
@@ -105,6 +118,7 @@ def check_parquet(path: Path) -> None:
     require_memory(
         max(unpacked, cells),
         f"{path}, which has {about.num_rows:,} rows of {about.num_columns} columns,",
+        free=free,
     )
 
 

@@ -116,7 +116,10 @@ class Examples:
 
 
 def warn_of_equal_targets(examples: Examples) -> None:
-    """Warn if all training targets are equal, so that there is nothing to learn."""
+    """Warn if all training targets are equal: there is nothing to learn.
+
+    Targets that are held out later, such as those of `split.val`, count as training targets.
+    """
     targets = examples.targets
     if examples.is_test is not None:
         targets = targets[torch.from_numpy(~examples.is_test)]
@@ -124,8 +127,8 @@ def warn_of_equal_targets(examples: Examples) -> None:
     rows = found if found.ndim == 1 else found.flatten(start_dim=1)
     if len(rows) and bool((rows == rows[0]).all()):
         log.warning(
-            "all %d training targets are equal (%s): every model that predicts this one is "
-            "perfect, and there is nothing to learn",
+            "all %d training targets are equal (%s): there is nothing to learn, because a model "
+            "that always predicts this target is perfect",
             *(len(rows), rows[0].tolist()),
         )
 

@@ -1,10 +1,13 @@
 """What counts as missing, for every source of data and every role of a column."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
 import numpy as np
+
+log = logging.getLogger(__name__)
 
 _SHOWN = 5
 
@@ -68,6 +71,38 @@ def refuse_missing(where: str, missing: np.ndarray, *, advice: str = FIX) -> Non
             f"{where}: {int(missing.sum())} of {len(missing)} values are missing, in "
             f"{rows_of(missing)}; {advice}"
         )
+
+
+def complete_rows(
+    lacking: Mapping[str, np.ndarray], missing: str, *, is_test: np.ndarray | None, advice: str
+) -> np.ndarray:
+    """Rows to keep, bool [N]: all, or with `missing=drop` those that lack nothing.
+
+    Args:
+        lacking: rows that lack a value, bool [N], by key and column.
+        missing: value of `data.missing`.
+        is_test: members of the test set, bool [N]; None if there is none yet.
+        advice: what the user can do.
+
+    Raises:
+        ValueError: if a row lacks a value and is not dropped, or none is left for training.
+    """
+    if missing != "drop":
+        for where, rows in lacking.items():
+            refuse_missing(where, rows, advice=advice)
+    dropped: np.ndarray = np.any(list(lacking.values()), axis=0)
+    if dropped[slice(None) if is_test is None else ~is_test].all():
+        raise ValueError(
+            "data.missing=drop leaves no row for training: each lacks a value of "
+            f"{', '.join(where for where, rows in lacking.items() if rows.any())}; allowed: name "
+            "fewer columns, or fill them"
+        )
+    if dropped.any():
+        log.warning(
+            "data.missing=drop leaves out %d of %d rows: %s",
+            *(dropped.sum(), len(dropped), rows_of(dropped)),
+        )
+    return ~dropped
 
 
 def rows_of(chosen: np.ndarray) -> str:

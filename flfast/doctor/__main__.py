@@ -26,7 +26,7 @@ def main() -> None:
         "folder", nargs="?", default="outputs", type=Path, help="folder for runs (outputs)"
     )
     folder = parser.parse_args().folder
-    print("Ten checks. They take up to a minute where C++ must be compiled.", flush=True)  # noqa: T201
+    print("The checks take up to a minute where C++ must be compiled.", flush=True)  # noqa: T201
     with _compiling():
         from flfast.doctor.examination import examine  # imports torch, which takes seconds
 

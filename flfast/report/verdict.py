@@ -29,7 +29,9 @@ class Verdict(NamedTuple):
 def verdict(content: Content) -> Verdict:
     """The verdict about any set of runs."""
     if content.criterion is None or not content.ranking:
-        return Verdict("No run has a result.", "None has finished, or none measured it.", "")
+        return Verdict(
+            "No run has a result.", "No run has finished, or none has measured a metric.", ""
+        )
     if content.single:
         return _one_run(content)
     if len(content.ranking) == 1:

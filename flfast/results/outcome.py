@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -19,6 +20,9 @@ LOCK = ".lock"
 
 FAILED_MARK = Path(".hydra", "failed")
 """File in which flfast 0.1.0 left the error of a sweep's job."""
+
+EXIT_STOPPED = 75
+"""Exit code of a run that was stopped and can be resumed: EX_TEMPFAIL of sysexits.h."""
 
 OF_THE_COMMAND = ("resume", "overwrite")
 """Keys that say what a command does to the folder, not what the run is."""
@@ -58,11 +62,30 @@ class Result(NamedTuple):
     error: str = ""
 
 
+class StoppedError(SystemExit):
+    """Ends the process with `EXIT_STOPPED`, and with it the rest of a sweep."""
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_STOPPED)
+
+
+class StoppedAtEndError(StoppedError):
+    """A request to stop came in the last round, so that the run finished.
+
+    Args:
+        value: of the run, see `Result`.
+    """
+
+    def __init__(self, value: float | None) -> None:
+        super().__init__()
+        self.value = value
+
+
 def outcome_of(error: BaseException | None) -> Outcome:
     """The outcome of a run that this exception ended; None: it went through."""
-    if error is None:
+    if error is None or isinstance(error, StoppedAtEndError):
         return "finished"
-    return "stopped" if isinstance(error, SystemExit) else "failed"
+    return "stopped" if isinstance(error, StoppedError) else "failed"
 
 
 def read_result(folder: Path) -> Result | None:
@@ -138,6 +161,13 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+def planned_rounds(config: Mapping[str, Any]) -> Any:
+    """Rounds that a run shall have, by its config, which may be damaged: any value."""
+    trainer = config.get("trainer")
+    quick = isinstance(trainer, dict) and trainer.get("fast_dev_run")
+    return 1 if quick else config.get("rounds")
+
+
 def log_lines(folder: Path) -> list[str]:
     """Lines of a run's log, without control characters; empty if there is none.
 
@@ -158,9 +188,8 @@ def _went_through(folder: Path) -> bool:
         return True
     rounds: Any = None
     last = -1
-    with suppress(OSError, ValueError, KeyError, AttributeError):
-        config = read_mapping(folder / ".hydra" / "config.yaml")
-        rounds = 1 if config.get("trainer", {}).get("fast_dev_run") else config.get("rounds")
+    with suppress(OSError, ValueError, KeyError):
+        rounds = planned_rounds(read_mapping(folder / ".hydra" / "config.yaml"))
         rows = read_rows(folder / "metrics.csv")
         last = int(rows[-1]["round"]) if rows else -1
     return last >= (rounds if isinstance(rounds, int) else 0)

@@ -12,7 +12,8 @@ from flfast.config.job import HydraJob
 from flfast.config.resume_check import recorded_config
 from flfast.federation.loop import Federation
 from flfast.loggers.csv import RoundCSVLogger
-from flfast.results.outcome import Result, write_result
+from flfast.loggers.records_aside import records_aside
+from flfast.results.outcome import Result, holds_run, read_result, write_result
 from flfast.results.run_files import OF_A_RUN, OF_ITS_END, remove_files
 
 
@@ -25,6 +26,7 @@ def accept(
 ) -> None:
     """Make the folder that of this run, on rank 0; other ranks write there only afterwards.
 
+    Loggers may refuse, such as without a key: then the folder is what it was before.
     A run that begins replaces the one that the folder holds. A run that goes on keeps its rows,
     and removes the files of an earlier end if rounds follow: it may be killed before the next end.
 
@@ -37,13 +39,14 @@ def accept(
     """
     folder = job.folder
     folder.mkdir(parents=True, exist_ok=True)
-    write_result(folder, Result("running", recorded_config(config, folder)))
-    if restored is None:
-        remove_files(folder, OF_A_RUN)
-    elif len(federation.history) <= federation.last_round:
-        remove_files(folder, OF_ITS_END)
-    job.write_settings()
-    federation.loggers = make_loggers()  # only here: other ranks would make the same files
+    replaces = restored is None and (holds_run(folder) or read_result(folder) is not None)
+    with records_aside(folder, kept=not replaces), job.new_settings():
+        federation.loggers = make_loggers()  # only here: other ranks would make the same files
+        write_result(folder, Result("running", recorded_config(config, folder)))
+        if replaces:
+            remove_files(folder, OF_A_RUN)
+        elif len(federation.history) <= federation.last_round:
+            remove_files(folder, OF_ITS_END)
     if restored is None:
         return
     if any(isinstance(logger, RoundCSVLogger) for logger in federation.loggers):

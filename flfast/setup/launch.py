@@ -15,7 +15,7 @@ from hydra.core.utils import configure_log, setup_globals
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
-from flfast.checkpoints.signals import Second, StoppedError, StopRanks, StopRequests
+from flfast.checkpoints.signals import Second, StopRanks, StopRequests
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.hardware_rules import cannot_start
 from flfast.config.job import HydraJob
@@ -23,6 +23,7 @@ from flfast.config.phases import Phase
 from flfast.distributed.devices import num_devices
 from flfast.distributed.launcher import RankDiedError, can_fork, on_ranks, other_threads
 from flfast.distributed.world import ALONE, World, enter, gather, launched_world
+from flfast.results.outcome import StoppedAtEndError, StoppedError
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.experiment import run_experiment
 from flfast.setup.external_world import fit_to_threads, fit_to_world
@@ -50,6 +51,7 @@ def run(phases: list[Phase], job: HydraJob, *, second: Second = "exit") -> float
         ConfigError: if a setting cannot be run, or ranks die too often. In a world that torchrun
             or SLURM started, only rank 0 raises it; other ranks exit with the same code.
         StoppedError: if the run received a stop request.
+        StoppedAtEndError: if it did in its last round, and finished.
     """
     world = launched_world()
     if world is None:
@@ -58,7 +60,7 @@ def run(phases: list[Phase], job: HydraJob, *, second: Second = "exit") -> float
         if size > 1:
             return _launch(phases, job, size, second)
         with StopRequests(second=second) as requests:
-            return run_experiment(phases, job, ALONE, requests)
+            return _finished(run_experiment(phases, job, ALONE, requests), requests)
     try:
         _join_world(phases, world)
         equal_nodes = len(set(gather(world, world.local_size))) == 1
@@ -133,7 +135,14 @@ def _launch(phases: list[Phase], job: HydraJob, size: int, second: Second) -> fl
         raise ConfigError(outcome.refused)
     if outcome.stopped:
         raise StoppedError
-    return outcome.value
+    return _finished(outcome.value, requests)
+
+
+def _finished(value: float | None, requests: StopRequests) -> float | None:
+    """The value of a run that has finished; a stop request that came too late ends a sweep."""
+    if requests.received is not None:
+        raise StoppedAtEndError(value)
+    return value
 
 
 def _run_rank(phases: list[Phase], job: HydraJob, notes: Path) -> _Outcome:

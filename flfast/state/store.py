@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Hashable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,6 +121,8 @@ class ClientStates:
         """Remove the files; this object's mappings keep the states readable."""
         if self.in_files:
             shutil.rmtree(self._folder, ignore_errors=True)
+            with suppress(OSError):  # other ranks have files there
+                self._folder.parent.rmdir()
 
     def _reserve(self, key: Hashable, like: Tree, num: int) -> None:
         """Make room for `num` more states like `like`, in files if memory does not suffice."""

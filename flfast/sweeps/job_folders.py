@@ -143,5 +143,5 @@ def record_failure(config: DictConfig, error: BaseException, *, died: bool = Fal
     elif not holds_run(job.folder):
         plain: Any = recorded_config(job.fill(job.given), job.folder)
         job.folder.mkdir(parents=True, exist_ok=True)
-        write_result(job.folder, Result("failed", plain, error=one_line(error)))
-        job.write_settings()
+        with job.new_settings():
+            write_result(job.folder, Result("failed", plain, error=one_line(error)))

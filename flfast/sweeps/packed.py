@@ -15,9 +15,10 @@ from hydra.core.utils import JobReturn, JobStatus, configure_log, filter_overrid
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from flfast.checkpoints.signals import EXIT_STOPPED, StoppedError, StopRequests
+from flfast.checkpoints.signals import StopRequests
 from flfast.config.job import typed_overrides
 from flfast.distributed.child import start_child
+from flfast.results.outcome import EXIT_STOPPED, StoppedError
 from flfast.sweeps.forked_job import run_forked
 from flfast.sweeps.job_folders import GO_ON, JobConfig, compose_job, record_failure
 from flfast.sweeps.job_lines import SweepProgress

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flfast.results.history import Row, number, series
-from flfast.results.outcome import Outcome, is_locked, log_lines, outcome
+from flfast.results.outcome import Outcome, is_locked, log_lines, outcome, planned_rounds
 from flfast.results.plain_yaml import read_mapping, read_words
-from flfast.results.runs import NUMERIC, mapping
+from flfast.results.runs import NUMERIC
 from flfast.results.table import read_rounds
 
 _RECENT = 10
@@ -84,10 +84,7 @@ def read_progress(folder: Path) -> Progress:
 
 def _rounds(path: Path) -> int:
     """Rounds that a run shall have, by its config; 0 if they are `${...}`, not looked up."""
-    config = read_mapping(path)
-    if mapping(config.get("trainer")).get("fast_dev_run"):
-        return 1
-    found = config.get("rounds")
+    found = planned_rounds(read_mapping(path))
     if isinstance(found, str) and "${" in found:
         return 0
     if not isinstance(found, int):

@@ -37,8 +37,8 @@ from flfast.results.table import RoundTable
 def main(cfg):
     node = hydra.core.hydra_config.HydraConfig.instance().cfg
     folder = node.hydra.runtime.output_dir
-    HydraJob.of(node, cfg).write_settings()
-    write_result(Path(folder), Result("running", {}))
+    with HydraJob.of(node, cfg).new_settings():
+        write_result(Path(folder), Result("running", {}))
     recorded(Path(folder), lambda: train(cfg, folder))
     assert not {"torch", "lightning"} & sys.modules.keys()
 

@@ -4,6 +4,8 @@ import hashlib
 import shutil
 import sys
 import warnings
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import yaml
@@ -17,7 +19,8 @@ from flfast.config import folder_lock
 from flfast.config.errors import ConfigError
 from flfast.config.folder_lock import FolderLock
 from flfast.report import __main__ as report
-from flfast.results.outcome import outcome
+from flfast.results.outcome import EXIT_STOPPED, outcome
+from flfast.results.run_files import OF_A_RUN
 from flfast.watch import __main__ as watch
 
 TINY = (
@@ -90,10 +93,14 @@ def digests(folder):
     }
 
 
+FOREIGN = {str(Path(pattern).parent / "mine.txt") for pattern in OF_A_RUN}
+"""A file that flfast did not write, in every folder in which it writes some."""
+
+
 def files(folder):
     """Names of all files, but for those of checkpoints, which need not be written."""
     found = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return {name for name in found if not name.startswith("checkpoints/")}
+    return {name for name in found if not name.startswith("checkpoints/round-")}
 
 
 def by_command(words, folder):
@@ -201,7 +208,7 @@ def test_a_command_does_what_the_table_says(folders, lock, state, command):
     does = said(state, command)
     folder = folders.put(state)
     lock(state, folder)
-    before, own = digests(folder.parent), folder / "notes.txt"
+    before = digests(folder.parent)
     words = (*TINY, *(NONE,) * (NONE in (STATES[state] or ())), *COMMANDS[command])
     if does == "refused":
         with pytest.raises(SystemExit) as refused:
@@ -213,17 +220,32 @@ def test_a_command_does_what_the_table_says(folders, lock, state, command):
         by_command(words, folder)
         assert digests(folder.parent) == before
         return
-    folder.mkdir(exist_ok=True)
-    own.write_text("mine")
+    for name in FOREIGN:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
     by_command(words, folder)
     assert outcome(folder) == "finished"
     settings = [word for word in COMMANDS[command] if word.startswith(("seed", "rounds"))]
     fresh = folders.uninterrupted(*settings)
     assert timeless(folder) == timeless(fresh)
-    assert files(folder) == files(fresh) | {"notes.txt"}
+    assert files(folder) == files(fresh) | FOREIGN
     assert set(settings) <= set(yaml.safe_load((folder / ".hydra/overrides.yaml").read_text()))
     goes_on = "resuming after round" in (folder / "train.log").read_text()
     assert goes_on is (does == "goes on")
+
+
+@pytest.mark.parametrize("ranks", [(), ("strategy=ddp", "trainer.devices=2")], ids=str)
+@pytest.mark.parametrize("door", ["command", "sweep", "python"])
+def test_a_stop_request_in_the_last_round_comes_too_late(folders, door, ranks):
+    """The run ends by itself; only a sweep has something left to stop."""
+    folder = folders.put("empty")
+    words = (*TINY, NONE, *ranks, ends("stop", 2))
+    with pytest.raises(SystemExit) if door == "sweep" else nullcontext() as stopped:
+        DOORS[door](words, folder)
+    if stopped:
+        assert stopped.value.code == EXIT_STOPPED
+    assert outcome(folder) == "finished"
+    assert timeless(folder) == timeless(folders.uninterrupted(*ranks))
 
 
 REFUSED_LATE = {
@@ -233,6 +255,7 @@ REFUSED_LATE = {
     "by the data, with a database": ("sampler.count=1000", "logger=mlflow"),
     "by a bug": ("model=custom", "model._target_=ending.no_model"),
     "by a file": ("init_from=nowhere.pt",),
+    "by a logger": ("+logger.own={_target_: ending.NoServer, folder: '${hydra:run.dir}/wandb'}",),
 }
 ENDS_OF_A_WAY = ("empty", "killed without a checkpoint", "finished with a checkpoint")
 
@@ -247,6 +270,32 @@ def test_whoever_refuses_a_run_its_folder_stays(folders, state, why, door):
     with pytest.raises((SystemExit, RuntimeError)):
         DOORS[door](words, folder)
     assert digests(folder.parent) == before
+
+
+@pytest.mark.parametrize("words", [("overwrite=true",), ("resume=auto", "rounds=3")], ids=str)
+def test_records_of_before_stay_where_a_logger_refuses(folders, words):
+    folder = folders.put("finished with a checkpoint")
+    (folder / "wandb").mkdir()
+    (folder / "wandb" / "records").write_text("of weeks")
+    (folder / "wandb" / "newest").symlink_to("records")
+    before = digests(folder)
+    with pytest.raises(SystemExit):
+        by_command((*TINY, *words, *REFUSED_LATE["by a logger"]), folder)
+    assert digests(folder) == before
+    assert (folder / "wandb" / "newest").is_symlink()
+
+
+@pytest.mark.parametrize("state", ENDS_OF_A_WAY[:2])
+def test_settings_that_cannot_be_written_refuse_the_run(folders, state, capsys):
+    folder = folders.put(state)
+    shutil.rmtree(folder / ".hydra", ignore_errors=True)
+    folder.mkdir(exist_ok=True)
+    (folder / ".hydra").write_text("in the way")
+    before = digests(folder)
+    with pytest.raises(SystemExit):
+        by_command((*TINY, "overwrite=true"), folder)
+    assert f"exists: '{folder / '.hydra'}'" in capsys.readouterr().err
+    assert digests(folder) == before
 
 
 @pytest.mark.parametrize("door", ["sweep", "python"])

@@ -1,7 +1,9 @@
 """What unpacks or asks for more than its bound is refused before memory is taken."""
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import struct
 import zipfile
@@ -13,7 +15,7 @@ from pyarrow import parquet
 
 from flfast.datamodules import bounds
 from flfast.datamodules.partitions import from_file
-from flfast.datamodules.sources import camelyon17, pamap2, tiny_imagenet, word_vocabulary
+from flfast.datamodules.sources import camelyon17, hf_files, pamap2, tiny_imagenet, word_vocabulary
 from flfast.datamodules.sources.array_files import read_arrays
 from flfast.datamodules.sources.idx_files import read_compressed
 from flfast.datamodules.sources.image_files import (
@@ -121,6 +123,59 @@ def test_a_parquet_file_of_one_value_is_bounded_by_its_rows(tmp_path):
     assert (tmp_path / "a.parquet").stat().st_size < 10**5
     with pytest.raises(ValueError, match=r"5,000,000 rows of 1 columns, needs 40 MB"):
         read_table(str(tmp_path / "a.parquet"))
+
+
+@pytest.fixture
+def load_hf(tmp_path, monkeypatch):
+    """Reads a file as `data=hf` does, with 10 MB free on the disk, and no memory."""
+    usage = hf_files.shutil.disk_usage(tmp_path)._replace(free=10**7)
+    monkeypatch.setattr(hf_files.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(bounds, "free_memory", lambda: 0)
+
+    def load(path):
+        cache = str(tmp_path / "cache")
+        return hf_files.load_splits(str(path), name=None, download=False, cache_dir=cache)
+
+    return load
+
+
+def _zipped(content):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.jsonl", content)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "folder/a.jsonl", "folder/a.jsonl.packed"])
+@pytest.mark.parametrize(
+    ("pack", "message"),
+    [
+        (gzip.compress, "unpacks to 50 MB or more"),
+        (_zipped, "needs 50 MB; allowed: up to 10 MB"),
+        (bz2.compress, "is packed by bzip2; allowed: gzip, zip"),
+        (lzma.compress, "is packed by xz; allowed: gzip, zip"),
+    ],
+)
+def test_a_bomb_is_refused_before_the_library_unpacks_it(
+    tmp_path, monkeypatch, load_hf, name, pack, message
+):
+    monkeypatch.setattr(bounds._Bounded, "readinto", None)
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(pack(bytes(SIZE)))
+    with pytest.raises(ValueError, match=message):
+        load_hf(path.parent if "/" in name else path)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_disk_bounds_what_the_library_unpacks_and_not_the_memory(tmp_path, load_hf):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(gzip.compress(b'{"a": 1}\n' * 5))
+    for _ in ("unpacked", "from the cache"):
+        assert len(load_hf(path)["train"]) == 5
+    path.write_bytes(gzip.compress(b'{"a": 1}\n' * (SIZE // 9)))
+    with pytest.raises(ValueError, match="unpacks to 50 MB or more"):
+        load_hf(path)
 
 
 def test_windows_that_do_not_fit_are_refused():

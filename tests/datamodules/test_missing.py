@@ -184,7 +184,7 @@ def test_own_arrays_with_a_missing_client_are_refused(clients):
 
 def test_a_test_set_may_lack_all_owners_and_is_then_central():
     is_test = np.array([False, False, True, True])
-    owner = number_clients(["b", "a", None, ""], is_test, where="who")
+    owner, _ = number_clients(["b", "a", None, ""], is_test, where="who")
     assert owner.tolist() == [1, 0, -1, -1]
     with pytest.raises(ValueError, match=r"who: 1 of 4 values are missing, in row 3 "):
         number_clients(["b", "a", "a", None], is_test, where="who")

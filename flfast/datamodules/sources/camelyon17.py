@@ -66,6 +66,7 @@ def camelyon17(  # noqa: PLR0913 - one parameter an option
         in_memory=in_memory,
         cache=cache,
     )
+    clients = number_clients(center, is_test, where=f"data.root={root}: center")
     return Examples(
         inputs=inputs,
         targets=torch.from_numpy(tumor),
@@ -73,7 +74,8 @@ def camelyon17(  # noqa: PLR0913 - one parameter an option
         input_shape=tuple(inputs[0].shape),
         transform=transform,
         is_test=is_test,
-        owner=number_clients(center, is_test, where=f"data.root={root}: center"),
+        owner=clients.owner,
+        client_names=clients.names,
     )
 
 

@@ -73,6 +73,7 @@ def copies(
         labels=None if one.labels is None else _repeated(one.labels, num_copies),
         is_test=None if one.is_test is None else np.tile(is_test, num_copies),
         owner=owner.ravel(),
+        client_names=(),  # the source's own clients are gone
     )
 
 

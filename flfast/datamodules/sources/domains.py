@@ -80,6 +80,13 @@ def domains(  # noqa: PLR0913 - one parameter an option
         transform=transform,
         is_test=is_test,
         owner=_clients(found, is_test, clients_per_domain, test_domain, seed),
+        class_names=tuple(found.classes),
+        client_names=tuple(
+            name if clients_per_domain == 1 else f"{name} {part}"
+            for name in found.names
+            if name != test_domain
+            for part in range(clients_per_domain)
+        ),
     )
 
 

@@ -38,6 +38,7 @@ def har(*, root: str, test_subjects: Literal["published", "none"]) -> Examples:
     inputs, labels, subjects = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     is_test = np.arange(len(labels)) >= len(parts[0][1])
     tests = is_test if test_subjects == "published" else None
+    clients = number_clients(subjects, tests, where=f"data.root={root}: subjects")
     return Examples(
         inputs=torch.from_numpy(inputs),
         targets=torch.from_numpy(labels - 1),
@@ -45,7 +46,8 @@ def har(*, root: str, test_subjects: Literal["published", "none"]) -> Examples:
         input_shape=(len(SIGNALS), _STEPS),
         transform=BatchTransform(),
         is_test=tests,
-        owner=number_clients(subjects, tests, where=f"data.root={root}: subjects"),
+        owner=clients.owner,
+        client_names=clients.names,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -21,7 +22,8 @@ from flfast.datamodules.sources.hf_columns import (
     number_inputs,
 )
 from flfast.datamodules.sources.hf_files import load_splits
-from flfast.datamodules.sources.hf_missing import ADVICE, HfRows, complete_rows
+from flfast.datamodules.sources.hf_missing import HfRows, complete_hf_rows
+from flfast.datamodules.sources.natural_clients import Clients
 from flfast.datamodules.sources.table_files import Columns
 from flfast.datamodules.sources.text_tokens import (
     encode_texts,
@@ -91,8 +93,8 @@ def hf(  # noqa: PLR0913 - one parameter an option
         in_memory: decode all images at once; otherwise each on access.
         mean: per channel, of pixels scaled to [0, 1].
         std: same scale, > 0.
-        missing: what rows that lack a value of a column in use do: `error` refuses them, `drop`
-            leaves them out. A text may be empty.
+        missing: `error` refuses rows that lack a value of a column in use, `drop` leaves them out.
+            A text may be empty.
         seed: the run's seed, which determines a drawn test set.
 
     Raises:
@@ -101,20 +103,22 @@ def hf(  # noqa: PLR0913 - one parameter an option
     names, goals = _listed(inputs), _listed(targets)
     splits = load_splits(path, name=name, download=download, cache_dir=cache_dir)
     rows = _joined(splits, train_split, test_split, path)
-    columns = Columns(rows.data.data.table, path, advice=ADVICE)
+    columns = Columns(rows.data.data.table, path)
     columns.require(names, "inputs")
     columns.require(goals, "targets")
     columns.require([owner] if owner else [], "owner")
     kind = _kind(rows.data, names, goals)
-    rows = complete_rows(rows, columns, inputs=names, targets=goals, owner=owner, missing=missing)
+    rows = complete_hf_rows(
+        rows, columns, inputs=names, targets=goals, owner=owner, missing=missing
+    )
     data, num_train = rows
-    columns = Columns(data.data.table, path, advice=ADVICE)
+    columns = Columns(data.data.table, path)
     found = hf_targets(data, columns, goals, task) if goals else None
     known = None if owner is None else columns.clients(owner, rows.is_test)
     is_test = np.arange(len(data)) >= num_train
     if num_train == len(data):
         groups = np.zeros(len(data), dtype=np.int64) if found is None else found.groups
-        groups = groups if known is None else known
+        groups = groups if known is None else known.owner
         drawn = held_out_test(groups, test_fraction=test_fraction, seed=seed)
         is_test = is_test if drawn is None else drawn
     transform, vocabulary = BatchTransform(), None
@@ -131,7 +135,8 @@ def hf(  # noqa: PLR0913 - one parameter an option
     elif kind == "image":
         transform = image_transform(mean=mean, std=std, channels=channels)
         images = HfImages(data, names[0], channels=channels, image_size=image_size)
-        require_memory(channels * (image_size or 1) ** 2, f"data.image_size={image_size}")
+        if image_size is not None:
+            require_memory(channels * image_size**2, f"data.image_size={image_size}: one image")
         values = decode_images(images) if in_memory else images
     else:
         values = number_inputs(data, names)
@@ -144,9 +149,11 @@ def hf(  # noqa: PLR0913 - one parameter an option
         input_shape=tuple(values[0].shape),
         transform=transform,
         is_test=is_test if is_test.any() else None,
-        owner=known,
+        owner=None if known is None else known.owner,
         task=found.task,
         vocabulary=vocabulary,
+        class_names=found.names,
+        client_names=() if known is None else known.names,
     )
 
 
@@ -202,7 +209,7 @@ def _kind(data: Dataset, names: list[str], targets: list[str]) -> ColumnKind:
 def _language(
     tokens: list[np.ndarray],
     is_test: np.ndarray,
-    owner: np.ndarray | None,
+    known: Clients | None,
     *,
     length: int,
     vocabulary: tuple[str, ...],
@@ -210,9 +217,10 @@ def _language(
     """Windows of every text, one after the other."""
     if max(map(len, tokens)) < 2:
         raise ValueError("data.inputs: no text has two tokens, so there is no next token")
-    clients = np.zeros(len(tokens), dtype=np.int64) if owner is None else owner
+    clients = np.zeros(len(tokens), dtype=np.int64) if known is None else known.owner
     texts = [
         Text(own, int(client), is_test=bool(test))
         for own, client, test in zip(tokens, clients, is_test, strict=True)
     ]
-    return language_examples(texts, length=length, vocabulary=vocabulary, owned=owner is not None)
+    found = language_examples(texts, length=length, vocabulary=vocabulary, owned=known is not None)
+    return replace(found, client_names=() if known is None else known.names)

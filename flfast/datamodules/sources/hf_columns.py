@@ -15,6 +15,7 @@ from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.sources.image_files import READ_ERRORS, UnreadableImageError, image_tensor
 from flfast.datamodules.sources.table_files import Columns
 from flfast.datamodules.sources.table_targets import Targets, read_targets
+from flfast.datamodules.value_names import names_of
 from flfast.tasks.task_type import TaskName
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ def read_numbers(data: Dataset, name: str, option: str) -> np.ndarray:
     """A column of numbers, or of lists of numbers of equal shape, [N, ...].
 
     Raises:
-        ValueError: if it holds something else.
+        ValueError: if it holds something else, or does not fit into the memory.
     """
+    require_memory(data.data.table.column(name).nbytes, f"data.{option}={name}")
     values = data.with_format("numpy", columns=[name])[:][name]
     if values.dtype.kind not in "biuf":
         raise ValueError(
@@ -141,7 +143,8 @@ def hf_targets(
     feature = data.features[names[0]] if len(names) == 1 else None
     if isinstance(feature, ClassLabel) and task in {None, "classification"}:
         values = columns.numbers(names[0]).astype(np.int64)
-        return Targets("classification", values, feature.num_classes)
+        named = names_of(feature.names)
+        return Targets("classification", values, feature.num_classes, named)
     if feature is None or isinstance(feature, (ClassLabel, Value)):
         return read_targets(columns, names, task)
     values = read_numbers(data, names[0], "targets")

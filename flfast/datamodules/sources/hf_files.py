@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from glob import glob
@@ -23,6 +24,19 @@ _BUILDERS = {
     ".jsonl": "json",
     ".arrow": "arrow",
 }
+
+
+_PACKINGS = {
+    b"\x1f\x8b": "gzip",
+    b"PK\x03\x04": "zip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"7z\xbc\xaf\x27\x1c": "7z",
+    b"Rar!": "rar",
+}
+"""Packed files that the library unpacks, by their first bytes."""
 
 
 def load_splits(
@@ -66,20 +80,45 @@ def _unreadable(path: str, error: Exception) -> ValueError:
     return ValueError(f"data.path={path} cannot be read as a dataset: {reason}")
 
 
-def _check_files(paths: Iterable[Path]) -> None:
-    """Check quotes and unpacked sizes before the library reads the files."""
+def _check_files(paths: Iterable[Path], cache: Path) -> None:
+    """Check quotes and unpacked sizes before the library reads the files.
+
+    It unpacks them into its cache, so what is free on the disk counts, and not the memory.
+
+    Raises:
+        ValueError: if a file is damaged, too large, or packed so that its size cannot be known.
+    """
+    free = _free_disk(cache)
     for path in paths:
         require_file(path)
+        packed = _packing(path)
         if path.name.endswith((".csv", ".csv.gz")):
-            check_csv(path)
+            check_csv(path, free=free)
         elif path.suffix == ".parquet":
-            check_parquet(path)
-        elif path.suffix == ".zip":
-            check_archive(path)
-        elif path.suffix == ".gz":
-            with open_gzip(path) as stream:
+            check_parquet(path, free=free)
+        elif packed == "zip":
+            check_archive(path, free=free)
+        elif packed == "gzip":
+            with open_gzip(path, free=free) as stream:
                 while stream.read(2**20):
                     pass
+        elif packed:
+            raise ValueError(f"{path} is packed by {packed}; allowed: gzip, zip, or unpack it")
+
+
+def _packing(path: Path) -> str | None:
+    """What a file is packed by; the library, too, goes by its first bytes, and not by its name."""
+    with path.open("rb") as stream:
+        start = stream.read(max(map(len, _PACKINGS)))
+    return next((name for mark, name in _PACKINGS.items() if start.startswith(mark)), None)
+
+
+def _free_disk(folder: Path) -> int:
+    """Bytes that are free where a folder is, or will be."""
+    place = folder.expanduser().absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
 
 
 def _load(
@@ -92,8 +131,9 @@ def _load(
 ) -> Any:
     if any((place / file).is_file() for file in ("state.json", "dataset_dict.json")):
         return library.load_from_disk(str(place))
+    cache = Path(cache_dir or library.config.HF_DATASETS_CACHE)
     if place.is_dir():
-        _check_files(path for path in place.rglob("*") if path.is_file())
+        _check_files((path for path in place.rglob("*") if path.is_file()), cache)
         return library.load_dataset(str(place), name, cache_dir=cache_dir)
     if files := sorted(glob(str(place))):  # noqa: PTH207 - the pattern may be absolute
         suffixes = {Path(file).suffix for file in files}
@@ -102,7 +142,7 @@ def _load(
                 f"data.path={path}: files end in {', '.join(sorted(suffixes))}; allowed: one of "
                 f"{', '.join(_BUILDERS)}"
             )
-        _check_files(map(Path, files))
+        _check_files(map(Path, files), cache)
         builder = _BUILDERS[suffixes.pop()]
         return library.load_dataset(builder, data_files=files, cache_dir=cache_dir)
     if not download:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from flfast.datamodules.missing import missing_rows, refuse_missing, rows_of
+from flfast.datamodules.missing import complete_rows, missing_rows
 from flfast.datamodules.sources.hf_columns import column_kind, read_numbers
 from flfast.datamodules.sources.natural_clients import unowned
 from flfast.datamodules.sources.table_files import Columns
@@ -15,9 +14,7 @@ from flfast.datamodules.sources.table_files import Columns
 if TYPE_CHECKING:
     from datasets import Dataset
 
-log = logging.getLogger(__name__)
-
-ADVICE = "fill them, or set data.missing=drop to leave these rows out"
+_ADVICE = "fill them, or set data.missing=drop to leave these rows out"
 
 
 class HfRows(NamedTuple):
@@ -38,7 +35,7 @@ class HfRows(NamedTuple):
         return None if self.num_train == num else np.arange(num) >= self.num_train
 
 
-def complete_rows(
+def complete_hf_rows(
     rows: HfRows,
     columns: Columns,
     *,
@@ -67,21 +64,11 @@ def complete_rows(
         found[f"data.targets={name}"] = _missing_targets(rows.data, columns, name)
     if owner is not None:
         found[f"data.owner={owner}"] = unowned(columns.values(owner), rows.is_test)
-    if missing == "error":
-        for where, lacking in found.items():
-            refuse_missing(where, lacking, advice=ADVICE)
+    kept = complete_rows(found, missing, is_test=rows.is_test, advice=_ADVICE)
+    if kept.all():
         return rows
-    dropped = np.any(list(found.values()), axis=0)
-    if not dropped.any():
-        return rows
-    if dropped[: rows.num_train].all():
-        raise ValueError("data.missing=drop leaves no row for training: each lacks a value")
-    log.warning(
-        "data.missing=drop leaves out %d of %d rows: %s",
-        *(dropped.sum(), len(dropped), rows_of(dropped)),
-    )
-    kept = rows.data.select(np.flatnonzero(~dropped)).flatten_indices()
-    return HfRows(kept, int((~dropped[: rows.num_train]).sum()))
+    data = rows.data.select(np.flatnonzero(kept)).flatten_indices()
+    return HfRows(data, int(kept[: rows.num_train].sum()))
 
 
 def _missing_inputs(data: Dataset, name: str) -> np.ndarray:

@@ -64,6 +64,7 @@ def image_folder(  # noqa: PLR0913 - one parameter an option
         input_shape=tuple(inputs[0].shape),
         transform=transform,
         is_test=is_test,
+        class_names=tuple(classes),
     )
 
 

@@ -85,6 +85,7 @@ def leaf(  # noqa: PLR0913 - one parameter an option
             transform=transform,
             is_test=table.is_test if table.is_test.any() else None,
             owner=table.owner,
+            client_names=table.client_names,
         )
     except ValueError as error:
         raise ValueError(f"data.root={root} data.dataset={dataset}: {error}") from None
@@ -98,12 +99,14 @@ class _Table(NamedTuple):
         targets: int64 [N].
         is_test: bool [N].
         owner: int64 [N]; -1 for test examples of no client.
+        client_names: by number.
     """
 
     inputs: list[Any]
     targets: np.ndarray
     is_test: np.ndarray
     owner: np.ndarray
+    client_names: tuple[str, ...]
 
 
 def _read(root: str, dataset: str, convert: Callable[[list[Any]], Any]) -> _Table:
@@ -122,13 +125,13 @@ def _read(root: str, dataset: str, convert: Callable[[list[Any]], Any]) -> _Tabl
     if not inputs:
         raise ValueError(f"data.root={root}: no user has an example")
     counts = [len(part) for part in targets]
+    clients = number_clients(names, np.array(tests), where=f"data.root={root}: users")
     return _Table(
         inputs,
         np.concatenate(targets),
         np.repeat(tests, counts),
-        np.repeat(
-            number_clients(names, np.array(tests), where=f"data.root={root}: users"), counts
-        ),
+        np.repeat(clients.owner, counts),
+        clients.names,
     )
 
 

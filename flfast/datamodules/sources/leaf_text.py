@@ -191,6 +191,7 @@ def _examples(
         raise ValueError(f"data.root={root} has no example with something to predict")
     counts = [len(x) for x in inputs]
     is_test = np.repeat(np.array(tests, dtype=bool), counts)
+    clients = number_clients(names, np.array(tests), where=f"data.root={root}: users")
     return Examples(
         inputs=torch.from_numpy(np.concatenate(inputs)),
         targets=torch.from_numpy(np.concatenate(targets)),
@@ -198,9 +199,8 @@ def _examples(
         input_shape=inputs[0].shape[1:],
         transform=BatchTransform(),
         is_test=is_test if is_test.any() else None,
-        owner=np.repeat(
-            number_clients(names, np.array(tests), where=f"data.root={root}: users"), counts
-        ),
+        owner=np.repeat(clients.owner, counts),
+        client_names=clients.names,
         task=task,
         vocabulary=vocabulary,
     )

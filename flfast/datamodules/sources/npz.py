@@ -92,6 +92,8 @@ def npz(  # noqa: PLR0913 - one parameter an option
     else:
         test = _flags(tests, str(is_test))
     try:
+        where = f"data.owner={owner}"
+        known = None if clients is None else number_clients(clients, test, where=where)
         return Examples(
             inputs=shared_tensor(values),
             targets=torch.from_numpy(wanted),
@@ -99,9 +101,8 @@ def npz(  # noqa: PLR0913 - one parameter an option
             input_shape=values.shape[1:],
             transform=transform,
             is_test=test,
-            owner=None
-            if clients is None
-            else number_clients(clients, test, where=f"data.owner={owner}"),
+            owner=None if known is None else known.owner,
+            client_names=() if known is None else known.names,
             task=task,
         )
     except (ValueError, TypeError) as error:

@@ -75,6 +75,7 @@ def pamap2(
     if not parts or all(tests):
         raise ValueError(f"data.window={window}: no training period of an activity is as long")
     test = np.array(tests)
+    clients = number_clients(np.array(subjects), test, where=f"data.root={root}")
     return Examples(
         inputs=torch.from_numpy(np.concatenate(parts)),
         targets=torch.tensor(labels),
@@ -82,7 +83,8 @@ def pamap2(
         input_shape=(len(_SIGNALS), window),
         transform=BatchTransform(),
         is_test=test if test.any() else None,
-        owner=number_clients(np.array(subjects), test, where=f"data.root={root}"),
+        owner=clients.owner,
+        client_names=clients.names,
     )
 
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from flfast.datamodules.bounds import check_parquet, open_gzip
-from flfast.datamodules.missing import FIX, missing_owners, missing_rows, refuse_missing, rows_of
+from flfast.datamodules.missing import missing_rows, refuse_missing, rows_of
 from flfast.datamodules.sources.csv_quotes import strict_rows
 from flfast.datamodules.sources.extras import import_extra
-from flfast.datamodules.sources.natural_clients import number_clients
+from flfast.datamodules.sources.natural_clients import Clients, number_clients
 from flfast.datamodules.sources.number_like import odd_ones
+from flfast.datamodules.value_names import number_values
 from flfast.regular_file import require_file
 
 if TYPE_CHECKING:
@@ -64,8 +65,12 @@ def read_table(path: str) -> pa.Table:
     return table
 
 
-def check_csv(path: Path) -> None:
+def check_csv(path: Path, *, free: int | None = None) -> None:
     """Check the quotes of a CSV file, which may be compressed by gzip, and its unpacked size.
+
+    Args:
+        path: of the file.
+        free: bytes that may be taken; None for the free memory.
 
     Raises:
         ValueError: if there is a stray quote, the text is not UTF-8, or it is too large.
@@ -74,7 +79,7 @@ def check_csv(path: Path) -> None:
     require_file(path)
     packed = path.name.endswith(".gz")
     with (
-        open_gzip(path) if packed else path.open("rb") as stream,
+        open_gzip(path, free=free) if packed else path.open("rb") as stream,
         io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as lines,
     ):
         for _ in strict_rows(lines, where=str(path)):
@@ -87,11 +92,10 @@ class Columns:
     Args:
         table: as `read_table` returns it.
         path: of the file, for error messages.
-        advice: what a user can do about missing values.
     """
 
-    def __init__(self, table: pa.Table, path: str, *, advice: str = FIX) -> None:
-        self._table, self._path, self._advice = table, path, advice
+    def __init__(self, table: pa.Table, path: str) -> None:
+        self._table, self._path = table, path
         self.names: list[str] = table.column_names
 
     @property
@@ -101,7 +105,7 @@ class Columns:
 
     def kept(self, rows: np.ndarray) -> Columns:
         """The same columns with some of the rows, bool [N]."""
-        return Columns(self._table.filter(rows), self._path, advice=self._advice)
+        return Columns(self._table.filter(rows), self._path)
 
     def require(self, names: Sequence[str], option: str) -> None:
         """Check that columns exist, each named once.
@@ -123,33 +127,21 @@ class Columns:
         found: list[Any] = self._table.column(name).to_pylist()
         return found
 
-    def clients(self, name: str, is_test: np.ndarray | None) -> np.ndarray:
-        """A column that names clients as numbers, int64 [N]; see `number_clients`.
+    def clients(self, name: str, is_test: np.ndarray | None) -> Clients:
+        """A column that names clients as numbers; see `number_clients`.
 
         Raises:
             ValueError: if names are missing, or are lists or dates.
         """
         self.kind(name)
-        where = f"{self._path}: data.owner={name}"
-        return number_clients(self.values(name), is_test, where=where, advice=self._advice)
+        return number_clients(self.values(name), is_test, where=f"data.owner={name}")
 
-    def missing(self, name: str, *, owners: bool = False) -> np.ndarray:
-        """Rows that lack a value of a column, bool [N].
-
-        Args:
-            name: of the column.
-            owners: whether it names clients.
-        """
-        return (missing_owners if owners else missing_rows)(self.values(name))
-
-    def refuse_missing(self, option: str, name: str) -> None:
-        """Refuse a column that lacks values.
-
-        Raises:
-            ValueError: naming option, column and rows.
-        """
-        where = f"{self._path}: data.{option}={name}"
-        refuse_missing(where, self.missing(name), advice=self._advice)
+    def missing(self, name: str) -> np.ndarray:
+        """Rows that lack a value of a column, bool [N]."""
+        column = self._column(name)
+        if _is_number(column.type):
+            return np.asarray(column.is_null(nan_is_null=True))
+        return missing_rows(column.to_pylist())
 
     def refuse_odd_numbers(self, name: str, advice: str) -> None:
         """Refuse a column of text that is mostly numbers.
@@ -180,12 +172,11 @@ class Columns:
         """
         from pyarrow import types
 
-        found = self._table.schema.field(name).type
-        found = found.value_type if types.is_dictionary(found) else found
-        if types.is_floating(found) or types.is_decimal(found):
-            return "float"
+        found = self._column(name).type
         if types.is_integer(found) or types.is_boolean(found):
             return "integer"
+        if _is_number(found):
+            return "float"
         if types.is_string(found) or types.is_large_string(found):
             return "text"
         raise ValueError(
@@ -202,9 +193,8 @@ class Columns:
         if self.kind(name) == "text":
             first = self._table.column(name)[0].as_py()
             raise ValueError(f"{self._path}: column {name} holds text, such as {first!r}")
-        found = self.values(name)
-        refuse_missing(f"{self._path}: column {name}", missing_rows(found), advice=self._advice)
-        values: np.ndarray = np.array(found, dtype=np.float64)
+        refuse_missing(f"{self._path}: column {name}", self.missing(name))
+        values: np.ndarray = self._column(name).to_numpy().astype(np.float64)
         if not (finite := np.isfinite(values)).all():
             raise ValueError(f"{self._path}: column {name} holds infinity in {rows_of(~finite)}")
         return values
@@ -215,10 +205,24 @@ class Columns:
         A missing value is a value of its own, the first one.
         """
         self.kind(name)
-        values = self.values(name)
+        values = np.fromiter(self.values(name), object, self.num_rows)
         missing = missing_rows(values)
-        ordered: list[Any] = [None] if missing.any() else []
-        ordered += sorted({value for value, no in zip(values, missing, strict=True) if not no})
-        numbers = {value: number for number, value in enumerate(ordered)}
-        codes = [0 if no else numbers[value] for value, no in zip(values, missing, strict=True)]
-        return np.array(codes, dtype=np.int64), ordered
+        ordered, numbers = number_values(values[~missing])
+        codes = np.zeros(len(values), dtype=np.int64)
+        codes[~missing] = numbers + int(missing.any())
+        return codes, [None, *ordered] if missing.any() else ordered
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        """A column, without the dictionary that it may be stored by."""
+        from pyarrow import types
+
+        column = self._table.column(name)
+        is_coded = types.is_dictionary(column.type)
+        return column.cast(column.type.value_type) if is_coded else column
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    tests = (types.is_integer, types.is_boolean, types.is_floating, types.is_decimal)
+    return any(test(kind) for test in tests)

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from flfast.datamodules.sources.table_files import Columns
+from flfast.datamodules.value_names import names_of, warn_of_odd_names
 from flfast.tasks.task_type import TaskName
 
 _MOST_CLASSES = 100
@@ -40,7 +41,7 @@ def read_targets(columns: Columns, names: list[str], task: TaskName | None) -> T
 
     Args:
         columns: of the table.
-        names: of the targets.
+        names: of the targets, at least one.
         task: of the run; None is `regression` if a column is of the type float, `classification`
             otherwise.
 
@@ -48,8 +49,6 @@ def read_targets(columns: Columns, names: list[str], task: TaskName | None) -> T
         ValueError: if the columns do not fit the task, or without a task for integers of more
             than 100 different values, which could be classes or numbers.
     """
-    if not names:
-        raise ValueError("data.targets=[] names no column")
     read = _READERS.get(task or _task_of(columns, names))
     if read is None:
         raise ValueError(
@@ -64,11 +63,9 @@ def _classes(columns: Columns, names: list[str]) -> Targets:
             f"data.targets={names}: a classification has one column of targets; allowed for "
             "several: task=regression or multilabel"
         )
-    columns.refuse_missing("targets", names[0])
     codes, values = columns.codes(names[0])
-    texts = tuple(map(str, values))
-    named = () if texts == tuple(map(str, range(len(texts)))) else texts
-    return Targets("classification", codes, len(values), named)
+    warn_of_odd_names(f"data.targets={names[0]}", values, codes)
+    return Targets("classification", codes, len(values), names_of(values))
 
 
 def _numbers(columns: Columns, names: list[str]) -> Targets:

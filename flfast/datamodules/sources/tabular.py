@@ -1,29 +1,30 @@
 """Tables in CSV or Parquet files, with named columns."""
 
-import logging
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.missing import rows_of
+from flfast.datamodules.missing import complete_rows
 from flfast.datamodules.sources.held_out import held_out_test
-from flfast.datamodules.sources.natural_clients import unowned
+from flfast.datamodules.sources.natural_clients import Clients, unowned
 from flfast.datamodules.sources.standardising import standardised
 from flfast.datamodules.sources.table_files import Columns, read_table
 from flfast.datamodules.sources.table_targets import read_targets
 from flfast.datamodules.transforms import BatchTransform
+from flfast.datamodules.value_names import warn_of_odd_names
 from flfast.options import Portion
 from flfast.tasks.task_type import TaskName
-
-log = logging.getLogger(__name__)
 
 _ADVICE = (
     "fill them, set data.missing=drop to leave these rows out, or with categorical inputs "
     "data.missing=category to make them a category"
 )
+
+_TEST, _TRAINING = {"true", "1", "test"}, {"false", "0", "train"}
+"""Values of the column `is_test`, in lower case."""
 
 
 def table(  # noqa: PLR0913 - one parameter an option
@@ -60,9 +61,9 @@ def table(  # noqa: PLR0913 - one parameter an option
             testing: over those of all clients, which a federation would compute by one secure
             sum, or over those of each client, which nobody else learns.
         standardise_targets: the targets of a regression, too, by those of all clients.
-        missing: what missing values in the columns that are used do: `error` refuses them, `drop`
-            leaves their rows out, `category` makes those of a categorical column a category, the
-            first one, and refuses all others.
+        missing: `error` refuses missing values in the columns in use, `drop` leaves out their
+            rows. `category` makes those of a categorical column a category, the first one, and
+            refuses all others.
         task: of the run; None is `regression` for targets of the type float, `classification`
             for text and for integers of at most 100 different values.
         seed: the run's seed, which determines a drawn test set.
@@ -70,13 +71,16 @@ def table(  # noqa: PLR0913 - one parameter an option
     Raises:
         ValueError: if the file cannot be read, or columns are missing or do not fit.
     """
-    columns = Columns(read_table(path), path, advice=_ADVICE)
+    columns = Columns(read_table(path), path)
     named = [targets] if isinstance(targets, str) else list(targets)
+    if not named:
+        raise ValueError("data.targets=[] names no column")
     others = [name for name in (owner, is_test) if name is not None]
     columns.require(named, "targets")
     columns.require(others, "owner" if owner in others[:1] else "is_test")
     numeric, categorical = _features(columns, numeric, categorical, leave=[*named, *others])
-    columns = _complete(columns, _Roles(named, numeric, categorical, owner, is_test), missing)
+    roles = {"targets": named, "numeric": numeric, "categorical": categorical}
+    columns = _complete(columns, roles, owner, is_test, missing)
     found = read_targets(columns, named, task)
     if standardise == "client" and owner is None:
         raise ValueError(
@@ -89,9 +93,11 @@ def table(  # noqa: PLR0913 - one parameter an option
     is_training = np.ones(len(found.values), bool) if held_out is None else ~held_out
     numbers = _stack([columns.numbers(name) for name in numeric], len(is_training))
     if standardise != "none":
-        group = clients if standardise == "client" else None
+        group = clients.owner if clients is not None and standardise == "client" else None
         numbers = standardised(numbers, is_training=is_training, group=group, names=numeric)
     coded = [columns.codes(name) for name in categorical]
+    for name, (codes, texts) in zip(categorical, coded, strict=True):
+        warn_of_odd_names(f"data.categorical={name}", texts, codes)
     values = found.values
     if found.task == "regression":
         if standardise_targets:
@@ -104,10 +110,11 @@ def table(  # noqa: PLR0913 - one parameter an option
         input_shape=(len(numeric) + len(categorical),),
         transform=BatchTransform(),
         is_test=held_out,
-        owner=clients,
+        owner=None if clients is None else clients.owner,
         task=found.task,
         categories=tuple(len(names) for _, names in coded),
         class_names=found.names,
+        client_names=() if clients is None else clients.names,
     )
 
 
@@ -137,41 +144,28 @@ def _features(
     return list(numeric), list(categorical)
 
 
-class _Roles(NamedTuple):
-    """Names of the columns in use, as the options of `table` name them."""
-
-    targets: list[str]
-    numeric: list[str]
-    categorical: list[str]
-    owner: str | None
-    is_test: str | None
-
-
 def _complete(
-    columns: Columns, roles: _Roles, missing: Literal["error", "drop", "category"]
+    columns: Columns,
+    roles: dict[str, list[str]],
+    owner: str | None,
+    is_test: str | None,
+    missing: Literal["error", "drop", "category"],
 ) -> Columns:
-    """The rows that lack nothing; those that do are refused, here or where they are read."""
-    if missing == "error":
-        for name in roles.categorical:
-            columns.refuse_missing("categorical", name)
-    if missing != "drop":
-        return columns
-    lacking = np.zeros(columns.num_rows, bool)
-    flags = [] if roles.is_test is None else [roles.is_test]
-    for name in (*roles.targets, *roles.numeric, *roles.categorical, *flags):
-        lacking |= columns.missing(name)
-    if roles.owner is not None and not lacking.all():
-        rest = columns.kept(~lacking)
-        held_out = None if roles.is_test is None else _flags(rest, roles.is_test)
-        lacking[~lacking] = unowned(rest.values(roles.owner), held_out)
-    if lacking.all():
-        raise ValueError("data.missing=drop leaves no row: each lacks a value")
-    if lacking.any():
-        log.warning(
-            "data.missing=drop leaves out %d of %d rows: %s",
-            *(lacking.sum(), len(lacking), rows_of(lacking)),
-        )
-    return columns.kept(~lacking)
+    """The rows that lack nothing; those that do are refused or left out."""
+    if missing == "category":
+        roles = {option: names for option, names in roles.items() if option != "categorical"}
+    lacking = {
+        f"data.{option}={name}": columns.missing(name)
+        for option, names in roles.items()
+        for name in names
+    }
+    held_out = None
+    if is_test is not None:
+        lacking[f"data.is_test={is_test}"] = columns.missing(is_test)
+        held_out = _flags(columns, is_test)
+    if owner is not None:
+        lacking[f"data.owner={owner}"] = unowned(columns.values(owner), held_out)
+    return columns.kept(complete_rows(lacking, missing, is_test=held_out, advice=_ADVICE))
 
 
 def _split(
@@ -182,27 +176,26 @@ def _split(
     groups: np.ndarray,
     test_fraction: float,
     seed: int,
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The client of each row, int64 [N], and the test rows, bool [N]; None if there are none."""
+) -> tuple[Clients | None, np.ndarray | None]:
+    """The client of each row, and the test rows, bool [N]; None if there are none."""
     held_out = None if is_test is None else _flags(columns, is_test)
     clients = None if owner is None else columns.clients(owner, held_out)
     if is_test is None:
-        groups = groups if clients is None else clients
+        groups = groups if clients is None else clients.owner
         held_out = held_out_test(groups, test_fraction=test_fraction, seed=seed)
     return clients, held_out
 
 
 def _flags(columns: Columns, name: str) -> np.ndarray | None:
-    """Test rows, bool [N]; None if there are none."""
-    columns.refuse_missing("is_test", name)
+    """Test rows, bool [N]; None if there are none. A row without a value is no test row."""
     codes, values = columns.codes(name)
-    words = [str(value).lower() for value in values]
-    if set(words) - {"true", "false", "1", "0", "test", "train"}:
+    words = [None if value is None else str(value).lower() for value in values]
+    if set(words) - {None, *_TEST, *_TRAINING}:
         raise ValueError(
             f"data.is_test={name}: the column holds {values[:4]}; allowed: true and false, 1 and "
             "0, or test and train"
         )
-    is_test: np.ndarray = np.isin(codes, [i for i, w in enumerate(words) if w in "true 1 test"])
+    is_test: np.ndarray = np.isin(codes, [i for i, word in enumerate(words) if word in _TEST])
     if is_test.all():
         raise ValueError(f"data.is_test={name}: all rows are for testing")
     return is_test if is_test.any() else None

@@ -52,6 +52,7 @@ def test_hospitals_are_clients_and_one_is_the_test_set(images, load):
     assert examples.targets.tolist() == [1, 0, 1, 0, 1, 0]
     assert examples.is_test.tolist() == [False, False, False, True, True, False]
     assert examples.owner.tolist() == [0, 0, 1, -1, -1, 2]
+    assert examples.client_names == ("0", "1", "4")
     assert examples.num_classes == 2
 
 

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -32,6 +33,12 @@ def test_every_copy_is_whole_and_divided_evenly_among_its_own_clients(
         sizes = np.bincount(made.owner[part], minlength=num_clients)
         for number in range(num_copies):
             assert np.ptp(sizes[number::num_copies]) <= 1
+
+
+def test_copies_keep_the_names_of_classes_and_not_those_of_clients():
+    one = replace(DIGITS(seed=0), class_names=tuple("abcdefghij"), client_names=("one", "two"))
+    made = copies(source=lambda seed: one, num_copies=2, num_clients=4, seed=0)
+    assert (made.class_names, made.client_names) == (one.class_names, ())
 
 
 def test_a_dataset_that_cannot_be_read_is_named_by_its_key(tmp_path):

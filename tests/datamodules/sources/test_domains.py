@@ -28,6 +28,8 @@ def test_domains_are_the_clients_and_each_gives_a_share_of_its_classes(load):
     domain = np.repeat([0, 1, 2], [8, 12, 12])  # art, photo, sketch
     assert examples.targets.tolist() == [0] * 4 + [1] * 4 + [0] * 8 + [1] * 4 + [1] * 12
     assert examples.owner.tolist() == domain.tolist()
+    assert examples.client_names == ("art", "photo", "sketch")
+    assert examples.class_names == ("cat", "dog")
     kinds = domain * 2 + examples.targets.numpy()
     assert np.bincount(kinds[examples.is_test]).tolist() == [1, 1, 2, 1, 0, 3]
     assert examples.inputs.shape == (32, 3, 5, 6)
@@ -38,6 +40,7 @@ def test_parts_of_a_domain_are_equal_random_and_a_function_of_the_seed(load):
     examples, again, other = (load(clients_per_domain=3, seed=seed) for seed in (1, 1, 2))
     domain = np.repeat([0, 1, 2], [8, 12, 12])
     assert np.array_equal(examples.owner // 3, domain)
+    assert examples.client_names[2:5] == ("art 2", "photo 0", "photo 1")
     for test in (False, True):
         sizes = np.bincount(examples.owner[examples.is_test == test], minlength=9).reshape(3, 3)
         assert (np.ptp(sizes, axis=1) <= 1).all()
@@ -49,6 +52,7 @@ def test_a_test_domain_is_no_client(load):
     examples = load(test_domain="photo")
     assert examples.is_test.tolist() == [False] * 8 + [True] * 12 + [False] * 12
     assert examples.owner.tolist() == [0] * 8 + [-1] * 12 + [1] * 12
+    assert examples.client_names == ("art", "sketch")
 
 
 def test_what_cannot_be_is_an_error_that_says_what_can(load, tmp_path):

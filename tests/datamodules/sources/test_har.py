@@ -41,6 +41,7 @@ def test_windows_have_nine_channels_and_subjects_are_clients(
     assert examples.inputs.dtype == torch.float32
     assert examples.targets.tolist() == [4, 0, 5, 1, 2, 3, 3, 0]
     assert examples.owner.tolist() == owner
+    assert examples.client_names == tuple("136" if tests else "12346")
     assert (examples.num_classes, examples.input_shape) == (6, (9, 128))
     if tests is None:
         assert examples.is_test is None

@@ -102,7 +102,7 @@ def test_every_place_gives_the_same_rows(load, path, num):
     examples = load(path)
     assert examples.inputs.tolist() == [[i / 2, i] for i in range(num)]
     assert examples.targets.tolist() == [i % 2 for i in range(num)]
-    assert examples.num_classes == 3  # a class may have no rows
+    assert examples.class_names == ("cat", "dog", "fox")  # a class may have no rows
     if num == 9:
         assert examples.is_test.tolist() == [False] * 6 + [True] * 3
     else:
@@ -115,6 +115,7 @@ def test_files_of_text(load, path):
     assert examples.inputs.tolist() == [[i / 2] for i in range(6)]
     assert examples.targets.tolist() == [*range(6)]
     assert examples.owner.tolist() == [0, 1, 2] * 2
+    assert examples.client_names == ("a", "b", "c")
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
@@ -137,6 +138,7 @@ def test_text_is_tokens_for_classes_and_windows_for_the_next_token(load):
     assert language.task == "language"
     assert language.num_classes == len(language.vocabulary)
     assert language.owner.tolist() == [0, 1, 2] * 3
+    assert language.client_names == ("a", "b", "c")
     last = language.vocabulary.index(" more")
     assert language.targets[0].tolist() == [*language.inputs[0, 1:].tolist(), last]
     assert (language.targets != IGNORED).all()

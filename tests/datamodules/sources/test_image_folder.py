@@ -48,6 +48,7 @@ def test_train_and_test_folders_are_kept_apart(save, load):
     for folder, num in {"train/b": 2, "train/a": 3, "test/b": 1, "test/a": 2}.items():
         last = save(folder, num)
     examples = load()
+    assert examples.class_names == ("a", "b")
     assert examples.targets.tolist() == [0, 0, 0, 1, 1, 0, 0, 1]
     assert examples.is_test.tolist() == [False] * 5 + [True] * 3
     assert examples.num_classes == 2

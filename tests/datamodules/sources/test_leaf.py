@@ -40,6 +40,7 @@ def test_femnist_gives_the_bytes_back_and_writers_are_clients(write, load, rng):
     assert torch.equal(examples.inputs, torch.from_numpy(images))
     assert examples.targets.tolist() == [61, 0, 9, 5, 7, 8]
     assert examples.owner.tolist() == [1, 1, 0, 0, 1, 1]
+    assert examples.client_names == ("f0", "f1")
     assert examples.is_test.tolist() == [False] * 3 + [True] * 3
     assert (examples.num_classes, examples.input_shape) == (62, (1, 28, 28))
 

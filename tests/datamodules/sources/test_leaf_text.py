@@ -46,6 +46,7 @@ def test_shakespeare_predicts_only_the_character_behind_the_window(tmp_path):
     assert (examples.targets[:, :-1] == IGNORED).all()
     assert [ALPHABET[token] for token in examples.targets[:, -1]] == [":", " ", "!", "."]
     assert examples.owner.tolist() == [0, 0, 0, -1]
+    assert examples.client_names == ("HAMLET",)
     assert examples.is_test.tolist() == [False, False, True, True]
     assert (examples.task, examples.num_classes) == ("language", 80)
     assert examples.input_shape == (len(lines[0]),)

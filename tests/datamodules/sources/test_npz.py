@@ -62,6 +62,7 @@ def test_every_form_gives_the_arrays_and_numbers_the_clients(form, write):
     assert examples.targets.tolist() == ARRAYS["targets"].tolist()
     assert examples.targets.dtype == torch.int64
     assert examples.owner.tolist() == [2, 0, 2, 0, 1, 1, 0, -1]
+    assert examples.client_names == ("ann", "bob", "zoe")
     assert examples.is_test.tolist() == [False] * 5 + [True] * 3
     assert (examples.num_classes, examples.input_shape) == (3, (3, 4, 4))
 

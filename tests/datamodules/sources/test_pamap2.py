@@ -50,6 +50,7 @@ def test_windows_lie_within_periods_and_channels_are_those_of_the_units(write, l
     assert examples.inputs.dtype == torch.float32
     assert examples.targets.tolist() == [ACTIVITIES.index(a) for a in (4, 24, 24, 1)]
     assert examples.owner.tolist() == [0, 1, 1, 1]
+    assert examples.client_names == ("101", "102")
     assert examples.is_test is None
     columns = [
         3 + 17 * unit + KINDS.index(kind) + i

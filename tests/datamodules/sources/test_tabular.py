@@ -146,6 +146,7 @@ def test_a_drawn_test_set_takes_a_share_of_every_client(write):
         ({"targets": ["area", "area"]}, "data.targets names 'area' twice"),
         ({"numeric": [], "categorical": []}, "leave no column as input"),
         ({"standardise": "client"}, "data.standardise=client needs data.owner"),
+        ({"targets": [], "numeric": [], "missing": "category"}, r"data.targets=\[\] names no col"),
         ({"targets": []}, r"data.targets=\[\] names no column"),
         ({"targets": ["rooms", "agent"]}, "a classification has one column of targets"),
         ({"targets": "id"}, "data.targets=id has 101 different integers; say task=reg"),
@@ -164,8 +165,11 @@ def test_options_that_do_not_fit_are_refused(write, changes, message):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"rooms": [1, None, 3, 4, 5, 6]}, "column rooms: 1 of 6 .* in row 1 .*; fill them"),
-        ({"area": [1.0, float("nan"), 3.0, 4.0, 5.0, 6.0]}, "column area: 1 of 6 .* in row 1 "),
+        ({"rooms": [1, None, 3, 4, 5, 6]}, "data.numeric=rooms: 1 of 6 .* in row 1 .*; fill them"),
+        (
+            {"area": [1.0, float("nan"), 3.0, 4.0, 5.0, 6.0]},
+            "data.numeric=area: 1 of 6 .* in row 1 ",
+        ),
         ({"target": [None, "a", "a", "b", "b", "b"]}, "data.targets=target: 1 of 6 .* in row 0 "),
         ({"rooms": [[1]] * 6}, "column rooms has the type list<.*; allowed: numbers and text"),
     ],
@@ -288,3 +292,29 @@ def test_rows_with_categories_train_by_client(write, flfast_run):
     last = (folder / "metrics.csv").read_text().splitlines()
     accuracy = dict(zip(last[0].split(","), last[-1].split(","), strict=True))["global/accuracy"]
     assert float(accuracy) == 1
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize(
+    ("option", "column", "odd"),
+    [("targets", "target", "ILL"), ("owner", "agent", " y"), ("categorical", "town", "ulm")],
+)
+def test_an_odd_name_gets_one_line_and_is_a_name_of_its_own(
+    write, caplog, suffix, option, column, odd
+):
+    houses = HOUSES | {"target": ["ill", "ill", "well", "ill", "well", "well"]}
+    options = SETTINGS | USED | {"owner": "agent"}
+    clean = table(path=write(suffix, **houses), **options)
+    assert not caplog.messages
+    values = list(houses[column])
+    row = [value.lower() for value in values].index(odd.strip().lower())
+    values[row] = odd
+    examples = table(path=write(suffix, **houses | {column: values}), **options)
+    (line,) = caplog.messages
+    assert line.startswith(f"data.{option}={column}: {odd!r} in row {row} (the first is 0) is not")
+    num = {
+        "targets": lambda found: found.num_classes,
+        "owner": lambda found: len(found.client_names),
+        "categorical": lambda found: found.categories[0],
+    }[option]
+    assert num(examples) == num(clean) + 1

@@ -1,0 +1,170 @@
+"""Reads one argument with a Python program's examples, in any of the allowed forms."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
+
+from flfast.api.own_dataset import check_plain, is_dataset, read_dataset
+from flfast.api.own_frame import is_frame, refuse_missing_rows
+from flfast.api.own_targets import read_targets
+from flfast.config.errors import ConfigError
+from flfast.datamodules.mapped import shared_tensor
+from flfast.datamodules.missing import missing_rows
+from flfast.tasks.names import TaskName
+
+ALLOWED = (
+    "allowed: (inputs, targets) or (inputs, targets, clients) of tensors or arrays, a map-style "
+    "Dataset of such pairs or triples, a pandas DataFrame with target=COLUMN, an Examples of "
+    "flfast, or a function that returns one"
+)
+"""What an argument may be, for errors."""
+
+
+class OwnPart(NamedTuple):
+    """Examples for training, or for testing.
+
+    Attributes:
+        inputs: tensor [N, ...], or a `Dataset` of N input tensors.
+        targets: of the task; see `Examples`.
+        clients: name of each example's client, [N]; None if there are none.
+    """
+
+    inputs: Tensor | Dataset[Tensor]
+    targets: Tensor
+    clients: np.ndarray | None
+
+
+class PartReader(NamedTuple):
+    """Reads data in any of the allowed forms.
+
+    Attributes:
+        target: column of a DataFrame with the targets.
+        client: column of a DataFrame with the clients.
+        task: what the targets are for.
+    """
+
+    target: str | None
+    client: str | None
+    task: TaskName
+
+    def read(self, key: str, data: Any) -> OwnPart:
+        """The examples of an argument.
+
+        Args:
+            key: name of the argument, for errors.
+            data: in any of the allowed forms.
+
+        Raises:
+            ConfigError: if it has none of them.
+        """
+        if is_frame(data):
+            check_names(key, data)
+            return self._frame(key, data)
+        if self.target is not None or self.client is not None:
+            raise ConfigError(f"target= and client= name columns of a DataFrame, {key}= is none")
+        if isinstance(data, TensorDataset):
+            data = data.tensors
+        if isinstance(data, (tuple, list)) and len(data) in {2, 3}:
+            return self._arrays(key, *data)
+        if is_dataset(data):
+            found = read_dataset(key, data, one_integer=self.task == "classification")
+            targets = read_targets(f"{key}=: targets", found.targets, self.task)
+            return OwnPart(found.inputs, targets, found.clients)
+        raise ConfigError(f"{key}= is of type {type(data).__name__}; {ALLOWED}")
+
+    def _arrays(self, key: str, inputs: Any, targets: Any, clients: Any = None) -> OwnPart:
+        if isinstance(inputs, np.ma.MaskedArray):
+            refuse_missing_rows(f"{key}=: inputs", missing_rows(inputs))
+        if not isinstance(targets, Tensor) and (given := _array(targets)).ndim:
+            refuse_missing_rows(f"{key}=: targets", missing_rows(given))
+        tensor = _tensor(f"{key}=: inputs", inputs)
+        found = read_targets(f"{key}=: targets", targets, self.task)
+        if tensor.ndim < 2:
+            raise ConfigError(f"{key}=: inputs of shape {list(tensor.shape)}; allowed: [N, ...]")
+        named = None if clients is None else _array(clients)
+        if named is not None and not named.ndim:
+            raise ConfigError(
+                f"{key}=: clients of type {type(clients).__name__}; allowed: one name an input"
+            )
+        for name, part in {
+            "targets": found[:, 0] if self.task != "classification" else found,
+            "clients": named,
+        }.items():
+            if part is not None and tuple(part.shape) != (len(tensor),):
+                raise ConfigError(
+                    f"{key}=: {name} of shape {list(part.shape)} for {len(tensor)} inputs; "
+                    f"allowed: [{len(tensor)}]"
+                )
+        return OwnPart(tensor, found, named)
+
+    def _frame(self, key: str, frame: Any) -> OwnPart:
+        target, client = self.target, self.client
+        columns = list(frame.columns)
+        if key == "test_data" and client not in columns:  # a central test set
+            client = None
+        for name, column in {"target": target, "client": client}.items():
+            if (column is None and name == "target") or (
+                column is not None and column not in columns
+            ):
+                shown = ", ".join(map(str, columns))
+                raise ConfigError(
+                    f"{name}={column} with {key}= a DataFrame; allowed: one of {shown}"
+                )
+        inputs = frame.drop(columns=[column for column in (target, client) if column is not None])
+        for name in inputs.columns:
+            kind = inputs[name].dtype
+            if getattr(kind, "kind", "O") not in "biuf":
+                raise ConfigError(
+                    f"{key}=: column {name} has values of type {kind}; allowed: numbers; drop the "
+                    f"column or encode it"
+                )
+            refuse_missing_rows(f"{key}=: column {name}", inputs[name].isna().to_numpy())
+        clients = None if client is None else frame[client].to_numpy()
+        try:
+            labels = frame[target].to_numpy()
+            return self._arrays(key, inputs.to_numpy(dtype=np.float32), labels, clients)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("targets", f"column {target}")) from None
+
+
+def check_names(key: str, frame: Any) -> None:
+    """Refuse a DataFrame with two columns of one name.
+
+    Args:
+        key: name of the argument, for errors.
+        frame: the DataFrame.
+
+    Raises:
+        ConfigError: naming the column.
+    """
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise ConfigError(f"{key}=: column {twice} is there twice; allowed: one of each name")
+
+
+def _array(values: Any) -> np.ndarray:
+    """What numpy makes of values, with the mask of a masked array; 0-d if it cannot read them."""
+    try:
+        found: np.ndarray = np.asanyarray(values.cpu() if isinstance(values, Tensor) else values)
+    except (TypeError, ValueError):
+        return np.zeros(())
+    return found
+
+
+def _tensor(where: str, values: Any) -> Tensor:
+    """Numbers; a memory-mapped array is not copied, and booleans become floats."""
+    check_plain(where, values)
+    try:
+        if isinstance(values, np.memmap):
+            found = shared_tensor(values)
+        else:
+            found = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}; allowed: numbers") from None
+    if found.is_complex():
+        raise ConfigError(f"{where}: complex numbers; allowed: real numbers")
+    found = found.detach().cpu().contiguous()
+    return found.float() if found.dtype == torch.bool else found
