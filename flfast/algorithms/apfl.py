@@ -10,7 +10,6 @@ https://arxiv.org/abs/2003.13461
 The authors' code mixes outputs instead, and updates alpha_k in the first step of a round only.
 """
 
-import torch
 from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm, Weighting
@@ -37,7 +36,8 @@ def apfl(*, alpha: Fraction, adaptive: bool, weighting: Weighting) -> Algorithm:
     degenerate(fixed, f"algorithm.alpha={alpha:g} makes APFL's personal models {model}")
 
     def client_state(broadcast: Tree) -> Tree:
-        share = torch.tensor(alpha, dtype=float_type(broadcast["params"]))
+        first = next(iter(broadcast["params"].values()))
+        share = first.new_tensor(alpha, dtype=float_type(broadcast["params"]))
         return {**model_weights(broadcast), "alpha": share}
 
     def start(broadcast: Tree, client: Tree) -> Tree:

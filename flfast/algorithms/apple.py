@@ -47,8 +47,8 @@ def apple(
         num_clients: in the federation.
     """
     degenerate(p_lr == 0, "algorithm.p_lr=0 makes APPLE's personal models the mean of core models")
-    last = share * horizon
-    equal = torch.full((num_clients,), 1 / num_clients, dtype=float_type(initial["params"]))
+    first, last = next(iter(initial["params"].values())), share * horizon
+    equal = first.new_full((num_clients,), 1 / num_clients, dtype=float_type(initial["params"]))
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         p, done = params[RELATIONS], ctx.facts["round"] - 1
