@@ -13,13 +13,13 @@ the cohort, and other lambda_k move with the projection only. In means they are 
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm
 from flfast.algorithms.client import LocalStage
 from flfast.algorithms.degenerate import degenerate
 from flfast.algorithms.measures import LOSS, mean_loss
 from flfast.algorithms.records import Records
-from flfast.algorithms.simplex_projection import project
 from flfast.algorithms.uploads import Part, Uploads
 from flfast.options import NonNegative
 from flfast.state.tree import Tree
@@ -58,3 +58,18 @@ def afl(*, lambda_lr: NonNegative, num_clients: int) -> Algorithm:
         parts={"loss": Part("rows", learned=False)},
         server_step=server_step,
     )
+
+
+def project(values: Tensor) -> Tensor:
+    """The nearest point [N] of the probability simplex, in Euclidean distance.
+
+    >>> project(torch.tensor([0.5, 1.0, -1.0]))
+    tensor([0.2500, 0.7500, 0.0000])
+    """
+    # Adding a number to all values changes nothing, but 1e17 + 1 would be rounded to 1e17.
+    values = values - values.max()
+    ordered = values.sort(descending=True).values
+    excess = (ordered.cumsum(0) - 1) / torch.arange(1, len(values) + 1)
+    # NaN exceeds nothing; it stays NaN.
+    num_positive = max(int((ordered > excess).sum()), 1)
+    return (values - excess[num_positive - 1]).clamp(min=0)

@@ -13,14 +13,24 @@ clusters is not estimated. That code joins clients by complete linkage, which is
 Clients of a split cluster that are not in the round's cohort go with the larger part.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+from torch import Tensor
+
 from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.clusters import clustered, split_and_average
 from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.uploads import Uploads
+from flfast.algorithms.model_groups import equal_models, group_means, weighted_mean
+from flfast.algorithms.records import Records
+from flfast.algorithms.several_models import one_of, only_models
+from flfast.algorithms.uploads import Part, Uploads
 from flfast.options import Count, NonNegative, NonNegativeInt
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, leaves, sub
+from flfast.state.weights import model_weights
+
+SMALLEST = 3
+"""Members of a cluster that can be split."""
 
 
 def cfl(
@@ -51,3 +61,93 @@ def cfl(
 
     federated = clustered("cfl", max_clusters, num_clients)
     return replace(federated, weighting=weighting, server_step=server_step)
+
+
+def clustered(name: str, limit: int, num_clients: int) -> Algorithm:
+    """Clients that download and upload their cluster's model; algorithms add the server's step.
+
+    Args:
+        name: of the algorithm.
+        limit: C, most clusters.
+        num_clients: in the federation; all of them begin in cluster 0.
+    """
+
+    def server_state(weights: Tree) -> Tree:
+        clusters = torch.zeros(num_clients, dtype=torch.int64)
+        models = equal_models(weights, limit)
+        return {**only_models(models), "clusters": clusters, "num": torch.tensor(1)}
+
+    def send(server: Tree, records: Records, clients: Sequence[int]) -> Tree:
+        return one_of(server["models"], server["clusters"][list(clients)])
+
+    return Algorithm(
+        name=name,
+        evaluate_server=False,
+        server_state=server_state,
+        send=send,
+        parts={"params": Part("rows"), "buffers": Part("rows")},
+        personal=lambda broadcast, client: model_weights(broadcast),
+    )
+
+
+def split_and_average(server: Tree, uploads: Uploads, *, limit: int, eps: list[float]) -> Tree:
+    """The server state after a round, see `split_clusters`; `limit` is the most clusters."""
+    models, before = server["models"], server["clusters"][uploads.clients]
+    moves = sub(uploads.rows["params"], one_of(models, before)["params"])
+    changes = torch.cat([leaf.flatten(1).double() for leaf in leaves(moves)], dim=1)
+    num = int(server["num"])
+    after, num = split_clusters(before, changes, uploads.weights, num=num, limit=limit, eps=eps)
+    clusters = server["clusters"].index_copy(0, uploads.clients, after)
+    means = group_means(models, after, uploads)
+    return {**only_models(means), "clusters": clusters, "num": torch.tensor(num)}
+
+
+def split_clusters(
+    clusters: Tensor, changes: Tensor, weights: Tensor, *, num: int, limit: int, eps: list[float]
+) -> tuple[Tensor, int]:
+    """Split clusters whose members disagree; returns the new clusters [K], and their number.
+
+    Args:
+        clusters: of K clients [K], in [0, num).
+        changes: of the clients' models, float64 [K, P].
+        weights: of the clients in means, float64 [K].
+        num: clusters so far.
+        limit: most clusters.
+        eps: a cluster is split if the mean of its changes is shorter than the first number, and
+            the longest change is longer than the second one.
+    """
+    clusters = clusters.clone()
+    for cluster in clusters.unique().tolist():
+        places = (clusters == cluster).nonzero().flatten()
+        moves = changes[places]
+        is_near = weighted_mean(moves, weights[places]).norm() < eps[0]
+        pulls = moves.norm(dim=1).max() > eps[1]
+        if num < limit and len(places) >= SMALLEST and is_near and pulls:
+            clusters[places[bipartition(moves)[1]]] = num
+            num += 1
+    return clusters, num
+
+
+def bipartition(vectors: Tensor) -> tuple[list[int], list[int]]:
+    """The two parts with the lowest highest cosine similarity between them, the larger one first.
+
+    Pairs are joined from the most similar one on, until two parts are left.
+
+    Args:
+        vectors: [n, P], n >= 2.
+
+    >>> bipartition(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1]]))
+    ([0, 2], [1])
+    """
+    unit = torch.nn.functional.normalize(vectors, dim=1)
+    num = len(unit)
+    rows, columns = torch.triu_indices(num, num, offset=1)
+    order = (unit @ unit.T)[rows, columns].argsort(descending=True, stable=True)
+    part = list(range(num))
+    for i, j in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
+        if len(set(part)) == 2:
+            break
+        kept, joined = part[i], part[j]
+        part = [kept if label == joined else label for label in part]
+    first, second = ([k for k in range(num) if part[k] == label] for label in sorted(set(part)))
+    return (first, second) if len(first) >= len(second) else (second, first)

@@ -8,28 +8,32 @@ https://cvpr.thecvf.com/virtual/2024/poster/31300
     w+ = sum_k t_k * w_k / sum_k t_k,   t_k = mean_i |grad of -log p(y_i | x_i)|^2 of all weights
 
 h_k stays on the client, which predicts with (w_k, h_k). P_k is of its last round; in the first one
-there is no alignment. t_k is the trace of the empirical Fisher information (`fisher.py`). The
+there is no alignment. t_k is the trace of the empirical Fisher information (`fisher_trace`). The
 authors' code has gradients of batches, so that t_k depends on their size. Models must support
 `torch.func.vmap`; GRU layers do not.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.func import grad, vmap
 
 from flfast.algorithms.algorithm import Algorithm
 from flfast.algorithms.class_means import class_means, class_sums
-from flfast.algorithms.client import Context, Finished, LocalStage, Task
+from flfast.algorithms.client import Context, Finished, LocalStage, Measure, Task
 from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.fisher import FISHER, mean_trace
 from flfast.algorithms.keep_local import keep_local
 from flfast.algorithms.last_layer import linear_head
 from flfast.algorithms.split import split
 from flfast.datamodules.batches import Batch
 from flfast.options import NonNegativeInt, Positive
-from flfast.state.tree import Tree, merge, part_of
+from flfast.state.tree import Tree, merge, part_of, squared_norm
 from flfast.state.weights import model_weights
 
 EPS = 1e-12
+FISHER, SAMPLE = "Fisher information", 32
+"""Name of the measure; examples of an evaluation batch that it reads."""
 
 
 def fedas(
@@ -59,12 +63,15 @@ def fedas(
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         return done.weights, known(done.weights, *class_means(ctx, none.dtype))
 
+    def weight(done: Finished, ctx: Context) -> float:
+        return EPS + float(ctx.measured[FISHER]["trace"] / ctx.facts["examples"])
+
     align = LocalStage(body["params"].keys(), epochs=align_epochs, loss=alignment, lr=align_lr)
-    measures = FISHER, class_sums(len(none), top.fixed_features)
+    measures = Measure(FISHER, fisher_trace), class_sums(len(none), top.fixed_features)
     federated = Algorithm(
         name="fedas",
         tasks=("classification",),
-        weight=lambda done, ctx: EPS + mean_trace(ctx),
+        weight=weight,
         facts=("examples",),
         client_state=lambda shared: known(shared, none, none[:, 0].clone()),
         stages=(*[align] * bool(align_epochs), LocalStage(), *measures),
@@ -72,3 +79,18 @@ def fedas(
         personal=lambda shared, client: merge(model_weights(shared), client["body"]),
     )
     return keep_local(federated, local_head)
+
+
+def fisher_trace(task: Task, weights: Tree, batch: Batch, ctx: Context) -> Tree:
+    """Sum over examples of |grad of -log p(y_i | x_i)|^2, estimated from every n-th example.
+
+    The gradient of one example takes as much memory as the model.
+    """
+
+    def error(own: Tree, x: Tensor, y: Tensor) -> Any:
+        return task({**weights, **own}, Batch(x.unsqueeze(0), y.unsqueeze(0)))
+
+    own = {name: weights[name] for name in ctx.start["params"]}
+    x, y = (part[:: -(-len(batch.targets) // SAMPLE)] for part in batch[:2])
+    grads = vmap(grad(error), in_dims=(None, 0, 0))(own, x, y)
+    return {"trace": squared_norm(grads) * len(batch.targets) / len(y)}

@@ -12,11 +12,12 @@ A model without a client stays; with several, it is their mean. PFLlib overwrite
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
+from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.cross_aggregation import Selection, cross_aggregated
 from flfast.algorithms.degenerate import degenerate
 from flfast.algorithms.model_groups import equal_models, group_means, mean_of
 from flfast.algorithms.records import Records
@@ -24,9 +25,13 @@ from flfast.algorithms.several_models import one_of
 from flfast.algorithms.uploads import Part, Uploads
 from flfast.options import Count, Fraction, Share
 from flfast.randomness import torch_generator
-from flfast.state.tree import Tree
+from flfast.state.near_ties import first_lowest, nearest_whole
+from flfast.state.tree import Tree, leaves, tree_map
 
 ROWS = Part("rows")
+Selection = Literal["in_order", "highest", "lowest"]
+SAME = 1e-12
+"""One minus the cosine of models that are equal but for rounding of float32, or less."""
 
 
 def fedcross(
@@ -77,3 +82,38 @@ def fedcross(
         parts={"params": ROWS, "buffers": ROWS, "place": Part("rows", learned=False)},
         server_step=server_step,
     )
+
+
+def cross_aggregated(models: Tree, alpha: float, selection: Selection, num_rounds: int) -> Tree:
+    """`alpha * model + (1 - alpha) * other` for each model; counts are rounded.
+
+    Args:
+        models: each leaf [K, ...].
+        alpha: share of the model itself.
+        selection: of the other model, see `collaborators`.
+        num_rounds: before this one.
+    """
+    others = collaborators(models, selection, num_rounds)
+
+    def mix(leaf: Tensor) -> Tensor:
+        mixed = alpha * leaf.double() + (1 - alpha) * leaf[others].double()
+        return (mixed if leaf.is_floating_point() else nearest_whole(mixed)).to(leaf.dtype)
+
+    return tree_map(mix, models)
+
+
+def collaborators(models: Tree, selection: Selection, num_rounds: int) -> Tensor:
+    """For each of K models, the place of the one to mix it with [K].
+
+    Args:
+        models: each leaf [K, ...].
+        selection: `in_order`, or by `highest` or `lowest` cosine similarity of parameters.
+        num_rounds: before this one; in order, the distance grows with them.
+    """
+    vectors = torch.cat([leaf.flatten(1).double() for leaf in leaves(models["params"])], dim=1)
+    num = len(vectors)
+    if selection == "in_order":
+        return (torch.arange(num) + num_rounds % max(num - 1, 1) + 1) % num
+    unit = torch.nn.functional.normalize(vectors, dim=1)
+    apart = (1 - unit @ unit.T).clamp(min=SAME) * (1 if selection == "highest" else -1)
+    return first_lowest(apart.fill_diagonal_(torch.inf))

@@ -13,22 +13,28 @@ have the highest P_kj, or with probability max(epsilon - decay * (t - 1), 0) are
 draws, and sends k's own model among the M. The authors' code divides r_kj by |sum_i r_ki| for P.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.client import Context, Finished, LocalStage
-from flfast.algorithms.first_order_mixing import MIXING, begin_mixed, gains, middle, mixed
-from flfast.algorithms.peer_choice import chosen_models, no_affinities, with_gains
+from flfast.algorithms.client import Context, Finished, LocalStage, Measure, Task
 from flfast.algorithms.private_models import private_models
 from flfast.algorithms.records import Records
-from flfast.algorithms.uploads import Part
+from flfast.algorithms.several_models import one_of
+from flfast.algorithms.uploads import Part, Uploads
+from flfast.datamodules.batches import Batch
 from flfast.options import Count, Fraction, NonNegative
-from flfast.state.tree import Tree
+from flfast.randomness import torch_generator
+from flfast.state.near_ties import nearest_whole
+from flfast.state.tree import Tree, leaves, merge, part_of, tree_map
+from flfast.state.weights import by_name
 
 COUNTS, MOST = Part("rows", learned=False), 2**30
+LOSSES = "losses of models"
+"""Name of the measure."""
 
 
 def fedfomo(
@@ -40,21 +46,26 @@ def fedfomo(
     seed: int,
     num_clients: int,
 ) -> Algorithm:
-    """Personal models, mixed on the clients from their own and a few others.
+    """Personal models, mixed on the clients from their own and `num_models` others.
 
-    Args:
-        num_models: that a client downloads in a round, >= 1; the paper's M.
-        epsilon: probability of a random model in round 1, in [0, 1].
-        decay: of epsilon with every round, >= 0.
-        initial: weights before round 1.
-        seed: of the run.
-        num_clients: in the federation.
+    A download is random with probability `epsilon` in round 1, `decay` less in every later round.
     """
     num = min(num_models, num_clients - 1)
+    affinity = torch.zeros(num_clients, num_clients, dtype=torch.float64)
+    first = {"params": {}, "buffers": {}, "affinity": affinity, "rounds": torch.tensor(0)}
 
     def send(server: Tree, records: Records, clients: Sequence[int]) -> Tree:
-        explore = epsilon - decay * int(server["rounds"])
-        return chosen_models(server, records, clients, num=num, epsilon=explore, seed=seed)
+        known, done = frozenset(records.known()), int(server["rounds"])
+        explore = epsilon - decay * done
+
+        def choose(k: int) -> list[int]:
+            rng, row = torch_generator(seed, "peers", done, k), server["affinity"][k]
+            return epsilon_greedy(row, k, known, num=num, epsilon=explore, rng=rng)
+
+        peers = torch.tensor([choose(k) for k in clients], dtype=torch.int64)
+        rows = records[peers.flatten().tolist()]
+        models = tree_map(lambda leaf: leaf.unflatten(0, peers.shape), rows)
+        return {"peers": peers, "models": models}
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         found = gains(ctx)[1:]
@@ -64,13 +75,100 @@ def fedfomo(
     private = private_models("fedfomo", initial)
     return replace(
         private,
-        server_state=lambda weights: no_affinities(num_clients),
+        server_state=lambda weights: first,
         client_state=lambda broadcast: {"before": initial, "own": initial},
         send=send,
         facts=("examples",),
-        stages=(MIXING, LocalStage(begin=begin_mixed)),
+        stages=(Measure(LOSSES, losses), LocalStage(begin=begin_mixed)),
         finish=finish,
         parts={**private.parts, "gains": COUNTS, "peers": COUNTS},
-        origin=middle,
+        origin=lambda sent: {"params": tree_map(lambda m: m.mean(0), sent["models"]["params"])},
         server_step=with_gains,
     )
+
+
+def epsilon_greedy(
+    affinities: Tensor,
+    client_id: int,
+    known: Collection[int],
+    *,
+    num: int,
+    epsilon: float,
+    rng: torch.Generator,
+) -> list[int]:
+    """Choose `num` other clients: those with the highest affinity [N], or any with epsilon.
+
+    Clients that have not uploaded are chosen only if the known ones are too few. `rng` also
+    orders equal affinities.
+    """
+    values = affinities.tolist()
+    ties, draws = torch.rand(2, len(values), generator=rng).tolist()
+    others = [j for j in range(len(values)) if j != client_id]
+    best = sorted(others, key=lambda j: (j in known, values[j], ties[j]))
+    drawn = sorted(others, key=lambda j: (j in known, draws[j]))
+    chosen: list[int] = []
+    for explores in (torch.rand(num, generator=rng) < epsilon).tolist():
+        source = drawn if explores else best
+        while source[-1] in chosen:
+            source.pop()
+        chosen.append(source.pop())
+    return chosen
+
+
+def losses(task: Task, weights: Tree, batch: Batch, ctx: Context) -> Tree:
+    """Loss sums [2 + M] of s_k, of the client's own model, and of the M others'."""
+    models = ctx.server["models"]
+    points = [ctx.client["before"], {"params": {}, "buffers": {}}]
+    points += [one_of(models, j) for j in range(len(next(leaves(models))))]
+    means = [task({**weights, **by_name(point)}, batch) for point in points]
+    return {"sums": torch.stack(means) * len(batch.targets)}
+
+
+def moves(ctx: Context) -> Tree:
+    """From s_k to the client's own model and the M others', each leaf [1 + M, ...]."""
+    models = ctx.server["models"]
+    return tree_map(
+        lambda others, own, before: torch.cat([own[None], others]) - before,
+        models,
+        part_of(ctx.client["own"], models),
+        part_of(ctx.client["before"], models),
+    )
+
+
+def gains(ctx: Context) -> Tensor:
+    """r_k [1 + M]: loss decrease per distance towards the own and the others' models."""
+    before, *others = ctx.measured[LOSSES]["sums"] / ctx.facts["examples"]
+    flat = [leaf.flatten(1).double() for leaf in leaves(moves(ctx)["params"])]
+    far = torch.cat(flat, dim=1).norm(dim=1)
+    return torch.where(far == 0, 0.0, (before - torch.stack(others)) / far)
+
+
+def mixed(ctx: Context) -> Tree:
+    """The new s_k. Leaves that the others' models lack are the client's own."""
+    found = gains(ctx).clamp(min=0)
+    shares = found / found.sum() if found.sum() > 0 else found
+
+    def mix(before: Tensor, to_models: Tensor) -> Tensor:
+        move = torch.tensordot(shares, to_models.double(), dims=1)
+        if not before.is_floating_point():
+            move = nearest_whole(move)
+        return (before + move).to(before.dtype)
+
+    to_models = moves(ctx)
+    return merge(ctx.start, tree_map(mix, part_of(ctx.client["before"], to_models), to_models))
+
+
+def begin_mixed(weights: Tree, ctx: Context) -> Tree:
+    """`mixed`, plus the rounding errors that the fused engine adds to weights in a trial."""
+    return tree_map(lambda w, own, new: (w - own) + new, weights, ctx.start, mixed(ctx))
+
+
+def with_gains(server: Tree, uploads: Uploads) -> Tree:
+    """Add the uploaded gains to the affinities P of clients to their peers.
+
+    `gains[k, 0, m]` is how much peer m lowers client k's loss, `gains[k, 1, m]` how much it
+    raises it.
+    """
+    affinity, (falls, rises) = server["affinity"].clone(), uploads.rows["gains"].unbind(1)
+    affinity[uploads.clients[:, None], uploads.rows["peers"]] += falls - rises
+    return {**server, "affinity": affinity, "rounds": server["rounds"] + 1}

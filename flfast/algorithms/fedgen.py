@@ -12,18 +12,30 @@ are the authors' code's, which also distils heads to the body, and has BatchNorm
 heads in rows, which the server averages: a robust rule can only leave some of them out.
 """
 
-from torch import Tensor
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from flfast.algorithms.algorithm import Algorithm
 from flfast.algorithms.client import Context, LocalStage, Task
 from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.feature_generator import BANK, FeatureGenerator, class_errors, mean_of_rows
-from flfast.algorithms.last_layer import linear_head
+from flfast.algorithms.last_layer import LinearHead, linear_head
+from flfast.algorithms.model_groups import weighted_mean
 from flfast.algorithms.uploads import Part, Uploads
 from flfast.datamodules.batches import Batch
 from flfast.options import Count, NonNegative, Positive, Share
+from flfast.randomness import torch_generator
+from flfast.state.optimizer_state import load_optimizer_state, state_tensors
 from flfast.state.tree import Tree, merge, without
 from flfast.state.weights import model_weights
+
+BANK = "generated/features"
+"""Name of the buffer in which local training has features."""
+NAME = "algorithm=fedgen"
+NOISE_DIM, WEIGHT_DECAY = 32, 0.01
+"""Values of the authors' code for MNIST."""
 
 
 def fedgen(  # noqa: PLR0913 - one parameter an option
@@ -48,17 +60,23 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         errors = class_errors(top.logits(params, params[BANK]))
         return task(params, batch) + (ctx.server["strengths"].to(errors) * errors).sum()
 
+    def begin(weights: Tree, ctx: Context) -> Tree:
+        z, _ = generator.draw(ctx.server["generator"], ctx.generator("features"))
+        return merge(weights, {"buffers": {BANK: z}})
+
     def split(weights: Tree) -> Tree:
         heads = {name: weights["params"][name] for name in top.names}
         return {**without(weights, merge(top.initial, bank)), "heads": heads}
 
+    def mean(rows: Tensor, weights: Tensor) -> Tensor:
+        return weighted_mean(rows, weights).to(torch.promote_types(rows.dtype, torch.float32))
+
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         heads, labels = uploads.rows["heads"], uploads.rows["labels"]
-        old, adam = server["generator"], server["adam"]
-        made, adam = generator.trained(old, adam, heads, labels, uploads.round)
+        made, adam = generator.trained(server, heads, labels, uploads.round)
         shares = (labels.sum(0) / labels.sum().clamp(min=1)).to(strengths)
         new = {"generator": made, "adam": adam, "strengths": alpha * decay**uploads.round * shares}
-        head = {"params": mean_of_rows(heads, uploads.weights)}
+        head = {"params": {name: mean(rows, uploads.weights) for name, rows in heads.items()}}
         return {**server, **merge(uploads.mean, head), **new}
 
     return Algorithm(
@@ -68,9 +86,87 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         server_state=lambda weights: {**weights, **start, "adam": {}},
         broadcast=lambda server: {**model_weights(server), **{n: server[n] for n in start}},
         start=lambda broadcast, client: merge(model_weights(broadcast), bank),
-        stages=(LocalStage(loss=loss, begin=generator.begin),),
+        stages=(LocalStage(loss=loss, begin=begin),),
         finish=lambda done, ctx: ({**split(done.weights), "labels": ctx.facts["labels"]}, {}),
         parts={"heads": Part("rows"), "labels": Part("rows", learned=False)},
         origin=lambda broadcast: split(model_weights(broadcast)),
         server_step=server_step,
     )
+
+
+class FeatureGenerator(NamedTuple):
+    """G(c, e) = V relu(U e + u_c) + v, features of class c from normal noise e."""
+
+    head: LinearHead
+    num_per_class: int
+    hidden_dim: int
+    steps: int
+    lr: float
+    seed: int
+
+    def initial(self) -> Tree:
+        """Weights before round 1, uniform as those of `nn.Linear`."""
+        num_classes, num_features = self.head.shape
+        rng = torch_generator(self.seed, "initial generator")
+        fan_in = NOISE_DIM + num_classes  # the noise, and a one-hot class
+
+        def uniform(*shape: int, fan_in: int) -> Tensor:
+            values = torch.rand(shape, generator=rng, dtype=torch.float32) * 2 - 1
+            return (values * fan_in**-0.5).to(self.zeros())
+
+        return {
+            "U": uniform(self.hidden_dim, NOISE_DIM, fan_in=fan_in),
+            "u": uniform(num_classes, self.hidden_dim, fan_in=fan_in),
+            "V": uniform(num_features, self.hidden_dim, fan_in=self.hidden_dim),
+            "v": uniform(num_features, fan_in=self.hidden_dim),
+        }
+
+    def zeros(self) -> Tensor:
+        """Zeros of the shape of features of every class, [C, M, D]."""
+        weight: Tensor = self.head.initial["params"][self.head.names[0]]
+        return weight.new_zeros(len(weight), self.num_per_class, weight.shape[1])
+
+    def draw(self, weights: Tree, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Features of every class [C, M, D], and their noise [C, M, E]."""
+        shape = (len(weights["u"]), self.num_per_class, NOISE_DIM)
+        noise = torch.randn(shape, generator=rng, dtype=torch.float32).to(weights["U"])
+        hidden = (F.linear(noise, weights["U"]) + weights["u"].unsqueeze(1)).relu()
+        return F.linear(hidden, weights["V"], weights["v"]), noise
+
+    @torch.enable_grad()
+    def trained(
+        self, server: Tree, heads: Tree, labels: Tensor, round_idx: int
+    ) -> tuple[Tree, Tree]:
+        """(weights, state of Adam) after a round's steps, for heads [K, ...] and labels [K, C]."""
+        own = {name: nn.Parameter(leaf.clone()) for name, leaf in server["generator"].items()}
+        optimizer = torch.optim.Adam(own.values(), lr=self.lr, weight_decay=WEIGHT_DECAY)
+        if server["adam"]:
+            load_optimizer_state(optimizer, server["adam"], own)
+        shares = (labels / labels.sum().clamp(min=1)).to(own["U"])
+        heads = {name: leaf.clone() for name, leaf in heads.items()}
+        rng = torch_generator(self.seed, "generator", round_idx)
+        for _ in range(self.steps):
+            optimizer.zero_grad()
+            z, noise = self.draw(own, rng)
+            clients = ({n: rows[k] for n, rows in heads.items()} for k in range(len(labels)))
+            errors = torch.stack([class_errors(self.head.logits(head, z)) for head in clients])
+            ((shares * errors).sum() + similarity(z, noise)).backward()
+            optimizer.step()
+        adam = {n: state_tensors(optimizer.state[p], option=NAME) for n, p in own.items()}
+        return {name: p.detach() for name, p in own.items()}, adam
+
+
+def class_errors(logits: Tensor) -> Tensor:
+    """Mean cross-entropy by class [C], of logits [C, M, C] of M features of each class.
+
+    >>> class_errors(torch.tensor([[[0.0, 0.0]], [[0.0, 1.0]]]))
+    tensor([0.6931, 0.3133])
+    """
+    return -logits.log_softmax(2).diagonal(dim1=0, dim2=2).mean(0)
+
+
+def similarity(z: Tensor, noise: Tensor) -> Tensor:
+    """exp(-mean_ij |e_i - e_j|^2 / E * |z_i - z_j|_1 / D) []: low if features vary with noise."""
+    z, noise = z.flatten(0, 1), noise.flatten(0, 1)
+    far = torch.cdist(z, z, p=1) / z.shape[1]
+    return torch.exp(-(far * torch.cdist(noise, noise).square() / noise.shape[1]).mean())

@@ -8,8 +8,7 @@ import torch
 from algorithms_by_name import assert_leaves_close, federation_of, run, server_of
 from engine_runs import mlp
 
-from flfast.algorithms.afl import afl
-from flfast.algorithms.simplex_projection import project
+from flfast.algorithms.afl import afl, project
 
 LAMBDA_LR = 0.2
 

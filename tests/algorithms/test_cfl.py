@@ -18,7 +18,7 @@ from algorithms_by_name import (
 from engine_runs import mlp
 from references import initial, vector
 
-from flfast.algorithms.clusters import bipartition
+from flfast.algorithms.cfl import bipartition
 from flfast.algorithms.several_models import one_of
 from flfast.plan import Batching
 

@@ -9,7 +9,7 @@ import torch
 from algorithms_by_name import assert_rounds_follow, federation_of, personal_vectors
 from references import initial
 
-from flfast.algorithms.peer_choice import epsilon_greedy
+from flfast.algorithms.fedfomo import epsilon_greedy
 from flfast.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS = (3, 8, 2, 6, 7), 0.3, 2, 6

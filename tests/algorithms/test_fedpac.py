@@ -8,7 +8,7 @@ from algorithms_by_name import assert_leaves_close, federation_of, run, server_o
 from engine_runs import mlp
 from torch.nn import functional as F
 
-from flfast.algorithms.head_combination import combinations
+from flfast.algorithms.fedpac import combinations
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.plan import Batching
