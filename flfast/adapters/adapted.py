@@ -96,3 +96,7 @@ def linear_layers(model: nn.Module) -> Iterator[str]:
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def none(model: nn.Module) -> None:
+    """Leave the model as it is."""

@@ -93,3 +93,8 @@ class Aggregation:
 
 
 MEAN = Aggregation("mean")
+
+
+def mean() -> Aggregation:
+    """The weighted mean; a single attacker can move it anywhere."""
+    return MEAN

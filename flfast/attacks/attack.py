@@ -54,3 +54,8 @@ def choose_attackers(clients: np.ndarray, fraction: float, *, seed: int) -> froz
     rng = generator(seed, "attackers")
     chosen = rng.choice(clients, round(fraction * len(clients)), replace=False)
     return frozenset(chosen.tolist())
+
+
+def none() -> Attack:
+    """No client attacks."""
+    return NO_ATTACK

@@ -43,3 +43,8 @@ class Audit:
 
 
 NO_AUDIT = Audit("none")
+
+
+def none() -> Audit:
+    """Nothing is attacked."""
+    return NO_AUDIT

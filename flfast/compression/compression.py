@@ -35,3 +35,8 @@ class Compression:
 
 
 NO_COMPRESSION = Compression("none")
+
+
+def none() -> Compression:
+    """Changes are sent as they are."""
+    return NO_COMPRESSION

@@ -30,8 +30,7 @@ from flfast.federation.paces.sync import ROUNDS
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.sampling import Sampling
 from flfast.federation.selections import memory
-from flfast.federation.stops.never import never
-from flfast.federation.stops.stop import Stop
+from flfast.federation.stops.stop import Stop, never
 from flfast.federation.table_rows import (
     channel_columns,
     client_columns,
@@ -42,8 +41,7 @@ from flfast.federation.table_rows import (
     training_columns,
 )
 from flfast.federation.timing import Timing
-from flfast.federation.works.full import full
-from flfast.federation.works.work import Work
+from flfast.federation.works.work import Work, full
 from flfast.plan import RoundPlan
 from flfast.server.channel import DIVERGED, NOT_SELECTED
 from flfast.state.tree import Tree, all_finite

@@ -12,8 +12,7 @@ from flfast.datamodules.batches import local_epoch
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.devices.device import DeviceModel, Devices
 from flfast.devices.ideal import ideal
-from flfast.federation.works.full import full
-from flfast.federation.works.work import Work
+from flfast.federation.works.work import Work, full
 from flfast.injection import bound
 from flfast.plan import RoundPlan
 from flfast.randomness import uniforms

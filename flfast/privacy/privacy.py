@@ -104,3 +104,8 @@ class Privacy:
 
 
 NO_PRIVACY = Privacy("none")
+
+
+def none() -> Privacy:
+    """Changes are neither clipped nor noised."""
+    return NO_PRIVACY

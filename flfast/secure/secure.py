@@ -132,3 +132,8 @@ class Secure:
 
 NO_SECURE = Secure("none")
 """Uploads are sent in the clear."""
+
+
+def none() -> Secure:
+    """Uploads are sent in the clear."""
+    return NO_SECURE

@@ -15,10 +15,10 @@ from flfast.algorithms.keep_local import keep_local
 from flfast.algorithms.local import local
 from flfast.algorithms.scaffold import scaffold
 from flfast.audits.at_end import AuditAtEnd
+from flfast.audits.audit import none
 from flfast.audits.gradient_inversion import gradient_inversion
 from flfast.audits.interception import intercept
 from flfast.audits.membership import example_losses, membership
-from flfast.audits.none import none
 from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.privacy.noise_sources import independent_noise

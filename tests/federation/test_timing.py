@@ -11,7 +11,7 @@ from flfast.algorithms.client import LocalStage
 from flfast.devices.device import DAY, Devices
 from flfast.faults.simulated import simulated
 from flfast.federation.timing import Timing, num_trained_examples
-from flfast.federation.works.full import full
+from flfast.federation.works.work import full
 from flfast.plan import Batching, RoundPlan
 
 FEDAVG = Algorithm(name="fedavg")

@@ -10,7 +10,7 @@ from scipy.stats import kstest
 
 from flfast.federation.works.by_chance import by_chance
 from flfast.federation.works.by_speed import by_speed
-from flfast.federation.works.full import full
+from flfast.federation.works.work import full
 
 SECONDS = st.just(0.0) | st.floats(1e-6, 1e18)
 

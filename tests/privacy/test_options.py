@@ -10,8 +10,8 @@ from flfast.privacy.adaptive_clipping import AdaptiveClipping, sum_multiplier
 from flfast.privacy.central import central
 from flfast.privacy.dp_ftrl import dp_ftrl
 from flfast.privacy.local import local
-from flfast.privacy.none import none
 from flfast.privacy.participation import Participation
+from flfast.privacy.privacy import none
 
 POISSON = Participation("poisson", 1000, 50, 45)
 FIXED, CYCLIC = POISSON._replace(kind="fixed"), POISSON._replace(kind="cyclic")

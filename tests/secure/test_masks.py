@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flfast.secure.masks import masks
-from flfast.secure.none import none
-from flfast.secure.secure import ShortageError
+from flfast.secure.secure import ShortageError, none
 
 DEFAULTS = {
     "bits": 32,

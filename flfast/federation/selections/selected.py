@@ -43,3 +43,8 @@ class SelectedRound:
     ) -> Tree:
         """See `Round`."""
         return self._round.on_server(server, local, steps=steps, lr=lr, batch_size=batch_size)
+
+
+def none(algorithm: Algorithm) -> Algorithm:
+    """The whole cohort trains."""
+    return algorithm

@@ -11,3 +11,8 @@ resumed run ends where one without interruption does."""
 def evaluated(rows: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
     """Values of a metric in rounds that were evaluated, without those before training."""
     return [float(row[metric]) for row in rows[1:] if "time/eval_s" in row and metric in row]
+
+
+def never() -> Stop:
+    """A rule that never ends a run."""
+    return lambda rows: None
