@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flfast.results.history import Row, number, series
-from flfast.results.sweep import Job, Spread, group_by_settings, read_jobs, spread
+from flfast.output.results.history import Row, number, series
+from flfast.output.results.sweep import Job, Spread, group_by_settings, read_jobs, spread
 
 VIEWS = ("local", "personal", "finetuned")
 HEAD = (

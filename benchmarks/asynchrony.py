@@ -25,15 +25,15 @@ import numpy as np
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from flfast.callbacks.figures import COLOURS, figure
-from flfast.results.history import Row, number
-from flfast.results.table import read_rounds, read_rows
+from flfast.output.callbacks.figures import COLOURS, figure
+from flfast.output.results.history import Row, number
+from flfast.output.results.table import read_rounds, read_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SEEDS = (0, 1, 2)
-_TABLE = "{_target_: flfast.callbacks.clients_table.ClientsTable, every_round: true}"
+_TABLE = "{_target_: flfast.output.callbacks.clients_table.ClientsTable, every_round: true}"
 _COMMON = (
     *("devices=tiers", "trainer.devices=1", "callbacks=none", f"+callbacks.table={_TABLE}"),
     "checkpoint.every=0",

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.reproductions import crossing
-from flfast.results.history import Row, series
-from flfast.results.sweep import Job, group_by_settings, read_jobs, spread, varying_keys
+from flfast.output.results.history import Row, series
+from flfast.output.results.sweep import Job, group_by_settings, read_jobs, spread, varying_keys
 
 LOSS, ACCURACY = "global/loss", "global/accuracy"
 TAIL = 20

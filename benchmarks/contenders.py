@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks.checkouts import HERE, ROOT, Checkout
 from benchmarks.processes import Ended, run
 from benchmarks.workload import Workload
-from flfast.results.table import read_rows
+from flfast.output.results.table import read_rows
 
 NO_GRAPHS = "graphs=off"
 _PLAIN = re.compile(r"plain(?P<last>-cl)?(-(?P<ranks>[1-9]\d*)p)?(-(?P<threads>[1-9]\d*))?")

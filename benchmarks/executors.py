@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from flfast.algorithms.client import LocalStage
+from flfast.algorithms.contract.client import LocalStage
 from flfast.algorithms.fedavg import fedavg
 from flfast.engines.fused.graph.executor import EXECUTORS, Executor
 from flfast.engines.fused.graph.instructions import Instructions, instructions

@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.summary import best_plain, heading, summarise
-from flfast.callbacks.figures import COLOURS, INK, figure
+from flfast.output.callbacks.figures import COLOURS, INK, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,8 +5,8 @@ import torch
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.transforms import image_transform
-from flfast.options import Count, NonNegativeInt
-from flfast.randomness import generator
+from flfast.state.options import Count, NonNegativeInt
+from flfast.state.randomness import generator
 
 # Of CIFAR-10's pixels scaled to [0, 1], as in conf/data/cifar10.yaml.
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)

@@ -27,7 +27,7 @@ import psutil
 import torch
 
 from flfast import train
-from flfast.results.table import read_rows
+from flfast.output.results.table import read_rows
 
 ALGORITHMS = ("fedavg", "fedadam", "scaffold", "feddyn", "ditto", "fedrep")
 ENGINES = ("eager", "fused")
@@ -45,7 +45,7 @@ PATIENCE_S = 180
 """A command that takes longer hangs; the whole runs here take seconds."""
 
 _FORK = multiprocessing.get_context("fork")
-_CALLBACKS = "flfast.callbacks"
+_CALLBACKS = "flfast.output.callbacks"
 _OVERRIDES = (
     *("experiment=quick", "trainer.devices=1", "model.hidden=[32]", "checkpoint.every=1"),
     "callbacks=none",

@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 
 from benchmarks.checkouts import ROOT, commit
-from flfast.machine import cpu_name, num_cores
+from flfast.state.machine import cpu_name, num_cores
 
 __all__ = ["facts", "gpu_names", "num_cores"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.workloads import WORKLOADS
-from flfast.results.table import read_rows
+from flfast.output.results.table import read_rows
 
 CONTENDERS = {
     "single": (),

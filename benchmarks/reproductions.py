@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from flfast.results.history import Row, series
-from flfast.results.runs import RunRecord, find_runs
+from flfast.output.results.history import Row, series
+from flfast.output.results.runs import RunRecord, find_runs
 
 GOOD = 1.25
 """Most rounds, as a factor of the paper's, of a row that is ticked."""

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from flfast.callbacks.figures import figure
-from flfast.results.history import last_value
-from flfast.results.sweep import Job, read_jobs, spread
+from flfast.output.callbacks.figures import figure
+from flfast.output.results.history import last_value
+from flfast.output.results.sweep import Job, read_jobs, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

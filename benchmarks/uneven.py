@@ -5,8 +5,8 @@ import torch
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.transforms import BatchTransform
-from flfast.options import Count, NonNegativeInt
-from flfast.randomness import generator
+from flfast.state.options import Count, NonNegativeInt
+from flfast.state.randomness import generator
 
 
 def uneven(

@@ -16,14 +16,14 @@ import lightning as L
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.downloads import first_downloads
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.downloads import first_downloads
 from flfast.engines.eager import EagerTraining
 from flfast.engines.engine import Engine
 from flfast.engines.fused.training import FusedTraining
 from flfast.engines.site import Site
 from flfast.lit.trainers import Trainers
-from flfast.plan import RoundPlan
+from flfast.state.plan import RoundPlan
 from flfast.setup.experiment import build_components
 from flfast.setup.plans import build_plan
 from flfast.state.store import ClientStates

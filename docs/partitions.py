@@ -14,11 +14,11 @@ import numpy as np
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from flfast.callbacks.figures import figure
+from flfast.output.callbacks.figures import figure
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.offers import flat_inputs, offers_to
-from flfast.injection import call_with
-from flfast.randomness import generator
+from flfast.state.injection import call_with
+from flfast.state.randomness import generator
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

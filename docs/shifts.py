@@ -12,7 +12,7 @@ from hydra.utils import instantiate
 from matplotlib.axes import Axes
 from omegaconf import OmegaConf
 
-from flfast.callbacks.figures import figure
+from flfast.output.callbacks.figures import figure
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.applying import shift_examples
 from flfast.datamodules.shifts.shift import Drawn, Shift

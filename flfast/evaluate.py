@@ -37,7 +37,7 @@ def evaluate(words: list[str]) -> None:
     """
     options, overrides = evaluate_options(words)
     saved = find_run(options, overrides, conf=CONF)
-    from flfast.saved.evaluation_report import report  # imports torch
+    from flfast.commands.saved.evaluation_report import report  # imports torch
 
     report(saved, options)
 

@@ -37,7 +37,7 @@ def export(words: list[str]) -> None:
     """
     options, overrides = export_options(words)
     saved = find_run(options, overrides, conf=CONF)
-    from flfast.saved.export_report import report  # imports torch
+    from flfast.commands.saved.export_report import report  # imports torch
 
     report(saved, options)
 

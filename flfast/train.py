@@ -27,10 +27,10 @@ from flfast.config.launcher_environment import check_environment
 from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import locked_folder, recorded, release_folders
-from flfast.environment import integer
-from flfast.output_streams import surviving_output
-from flfast.results.outcome import StoppedAtEndError, StoppedError
-from flfast.sweeps.job_folders import GO_ON
+from flfast.state.environment import integer
+from flfast.state.output_streams import surviving_output
+from flfast.output.results.outcome import StoppedAtEndError, StoppedError
+from flfast.commands.sweeps.job_folders import GO_ON
 
 log = logging.getLogger("flfast.train")  # as `python -m`, too
 

@@ -1,29 +1,29 @@
 """Attacks, faults, defences and compressions by name, so that any process can build them."""
 
-from flfast.aggregations.bulyan import bulyan
-from flfast.aggregations.centered_clipping import centered_clipping
-from flfast.aggregations.fltrust import fltrust
-from flfast.aggregations.foolsgold import foolsgold
-from flfast.aggregations.geometric_median import geometric_median
-from flfast.aggregations.krum import krum
-from flfast.aggregations.median import median
-from flfast.aggregations.multi_krum import multi_krum
-from flfast.aggregations.sign_majority import sign_majority
-from flfast.aggregations.trimmed_mean import trimmed_mean
-from flfast.attacks.alie import alie
-from flfast.attacks.attack import choose_attackers
-from flfast.attacks.gaussian import gaussian
-from flfast.attacks.ipm import ipm
-from flfast.attacks.label_flip import label_flip
-from flfast.attacks.min_max import min_max
-from flfast.attacks.scaled import scaled
-from flfast.attacks.sign_flip import sign_flip
-from flfast.compression.quantize import quantize
-from flfast.compression.sign import sign
-from flfast.compression.topk import topk
-from flfast.faults.simulated import simulated
-from flfast.secure.masks import masks
-from flfast.server.channel import Channel
+from flfast.channel.aggregations.bulyan import bulyan
+from flfast.channel.aggregations.centered_clipping import centered_clipping
+from flfast.channel.aggregations.fltrust import fltrust
+from flfast.channel.aggregations.foolsgold import foolsgold
+from flfast.channel.aggregations.geometric_median import geometric_median
+from flfast.channel.aggregations.krum import krum
+from flfast.channel.aggregations.median import median
+from flfast.channel.aggregations.multi_krum import multi_krum
+from flfast.channel.aggregations.sign_majority import sign_majority
+from flfast.channel.aggregations.trimmed_mean import trimmed_mean
+from flfast.channel.attacks.alie import alie
+from flfast.channel.attacks.attack import choose_attackers
+from flfast.channel.attacks.gaussian import gaussian
+from flfast.channel.attacks.ipm import ipm
+from flfast.channel.attacks.label_flip import label_flip
+from flfast.channel.attacks.min_max import min_max
+from flfast.channel.attacks.scaled import scaled
+from flfast.channel.attacks.sign_flip import sign_flip
+from flfast.channel.compression.quantize import quantize
+from flfast.channel.compression.sign import sign
+from flfast.channel.compression.topk import topk
+from flfast.channel.faults.simulated import simulated
+from flfast.channel.secure.masks import masks
+from flfast.channel.channel import Channel
 
 ROBUST = {
     "median": median(),

@@ -10,11 +10,11 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from references import Reference, vector
 
-from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.engines.eager import EagerTraining
-from flfast.injection import call_with
+from flfast.state.injection import call_with
 from flfast.lit.batchnorm import batchnorm_weights
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 from flfast.state.weights import read_weights
 
 CONF = Path(__file__).parents[1] / "conf" / "algorithm"

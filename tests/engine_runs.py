@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
 from flfast.engines.engine import Engine

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flfast.randomness import generator
+from flfast.state.randomness import generator
 
 
 def forward(w, x):

@@ -6,8 +6,8 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from flfast.injection import call_with
-from flfast.randomness import seed_torch
+from flfast.state.injection import call_with
+from flfast.state.randomness import seed_torch
 
 FOLDER = Path(__file__).parents[1] / "conf" / "model"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "custom")

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 
 @dataclass

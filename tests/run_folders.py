@@ -2,8 +2,8 @@
 
 import yaml
 
-from flfast.results.columns import CLIENT_COLUMNS, COLUMNS
-from flfast.results.table import RoundTable
+from flfast.output.results.columns import CLIENT_COLUMNS, COLUMNS
+from flfast.output.results.table import RoundTable
 
 
 def write_run(folder, *, config=None, choices=None, num=None, rows=(), clients=()):

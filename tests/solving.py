@@ -29,8 +29,8 @@ from flfast.federation.samplers.uniform import uniform
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
 from flfast.lit.trainers import Trainers
-from flfast.plan import RoundPlan
-from flfast.server.channel import Channel
+from flfast.state.plan import RoundPlan
+from flfast.channel.channel import Channel
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 from flfast.state.weights import read_weights

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flfast.results.table import read_rows
+from flfast.output.results.table import read_rows
 
 
 def rows(folder):

@@ -21,7 +21,7 @@ from torch.distributed.run import main as torchrun
 
 from flfast import train
 from flfast.distributed.launcher import can_fork
-from flfast.results.table import read_rows
+from flfast.output.results.table import read_rows
 
 QUICK = ("experiment=quick", "rounds=2", "callbacks=none")
 

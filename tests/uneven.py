@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from flfast.devices.device import Devices
-from flfast.randomness import uniforms
+from flfast.federation.devices.device import Devices
+from flfast.state.randomness import uniforms
 
 
 def uneven(clients, *, seed, hazard=0.0, available=1.0):

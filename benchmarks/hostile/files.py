@@ -17,7 +17,7 @@ from PIL import Image
 
 from benchmarks.hostile.command import Ended, run
 from flfast import train
-from flfast.results.table import read_rows
+from flfast.output.results.table import read_rows
 
 _TINY = (
     *("model=logistic", "rounds=1", "local_epochs=1", "strategy=single", "trainer.devices=1"),

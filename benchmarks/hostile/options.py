@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from benchmarks.hostile.command import Ended, run
 from flfast import train
-from flfast.results.table import read_rows
+from flfast.output.results.table import read_rows
 
 ROUNDS = 2
 _TINY = (

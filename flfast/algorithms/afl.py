@@ -15,13 +15,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.client import LocalStage
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.measures import LOSS, mean_loss
-from flfast.algorithms.records import Records
-from flfast.algorithms.uploads import Part, Uploads
-from flfast.options import NonNegative
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.client import LocalStage
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.measures import LOSS, mean_loss
+from flfast.algorithms.contract.records import Records
+from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.state.options import NonNegative
 from flfast.state.tree import Tree
 
 EPS = 1e-10

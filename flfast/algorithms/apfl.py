@@ -12,12 +12,12 @@ The authors' code mixes outputs instead, and updates alpha_k in the first step o
 
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Finished, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.second_model import personal_part, split_personal, with_personal
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.second_model import personal_part, split_personal, with_personal
 from flfast.datamodules.batches import Batch
-from flfast.options import Fraction
+from flfast.state.options import Fraction
 from flfast.state.tree import Tree, float_type, merge
 from flfast.state.weights import model_weights
 

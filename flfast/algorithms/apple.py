@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.client import Context, Finished, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.private_models import private_models
-from flfast.algorithms.records import Records
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.private_models import private_models
+from flfast.algorithms.contract.records import Records
 from flfast.datamodules.batches import Batch
-from flfast.options import Count, Fraction, NonNegative
+from flfast.state.options import Count, Fraction, NonNegative
 from flfast.state.tree import Tree, float_type, merge, tree_map, without
 
 RELATIONS = "apple/relations"

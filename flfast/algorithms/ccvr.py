@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.algorithm import Algorithm, Round
-from flfast.algorithms.client import Context, Finished, Measure, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.last_layer import LinearHead, linear_head
-from flfast.algorithms.uploads import Part
+from flfast.algorithms.contract.algorithm import Algorithm, Round
+from flfast.algorithms.contract.client import Context, Finished, Measure, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.last_layer import LinearHead, linear_head
+from flfast.algorithms.contract.uploads import Part
 from flfast.datamodules.batches import Batch
-from flfast.options import Count, NonNegativeInt, Positive
-from flfast.randomness import torch_generator
+from flfast.state.options import Count, NonNegativeInt, Positive
+from flfast.state.randomness import torch_generator
 from flfast.state.tree import Tree, merge, tree_map
 
 RULES = {"counts": Part("sum", learned=False), "sums": Part("sum"), "products": Part("sum")}

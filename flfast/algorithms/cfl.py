@@ -19,13 +19,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.model_groups import equal_models, group_means, weighted_mean
-from flfast.algorithms.records import Records
-from flfast.algorithms.several_models import one_of, only_models
-from flfast.algorithms.uploads import Part, Uploads
-from flfast.options import Count, NonNegative, NonNegativeInt
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.model_groups import equal_models, group_means, weighted_mean
+from flfast.algorithms.contract.records import Records
+from flfast.algorithms.kit.several_models import one_of, only_models
+from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.state.options import Count, NonNegative, NonNegativeInt
 from flfast.state.tree import Tree, leaves, sub
 from flfast.state.weights import model_weights
 

@@ -13,17 +13,17 @@ same (`uniform`). Clipping by norm takes the norm over both gradients.
 
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Finished, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.second_model import (
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.second_model import (
     personal_part,
     shared_part,
     split_personal,
     with_personal,
 )
 from flfast.datamodules.batches import Batch
-from flfast.options import NonNegative
+from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, squared_norm, sub
 from flfast.state.weights import model_weights
 

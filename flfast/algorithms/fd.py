@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.client import Context, Finished, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.keep_local import keep_local
-from flfast.algorithms.last_layer import last_weight
-from flfast.algorithms.uploads import Part
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.keep_local import keep_local
+from flfast.algorithms.kit.last_layer import last_weight
+from flfast.algorithms.contract.uploads import Part
 from flfast.datamodules.batches import Batch
-from flfast.options import NonNegative
+from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, merge
 from flfast.state.weights import model_weights
 

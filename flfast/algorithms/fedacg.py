@@ -16,12 +16,12 @@ are averaged and broadcast as they are.
 
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.uploads import Uploads
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.contract.uploads import Uploads
 from flfast.datamodules.batches import Batch
-from flfast.options import NonNegative, Portion
+from flfast.state.options import NonNegative, Portion
 from flfast.state.tree import Tree, squared_norm, sub, tree_map, zeros
 
 

@@ -13,9 +13,9 @@ The paper requires v[-1] >= tau^2; the authors' code starts at 0. Buffers are av
 
 import operator
 
-from flfast.algorithms.adaptive_server import adaptive_server
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.options import Portion, Positive
+from flfast.algorithms.kit.adaptive_server import adaptive_server
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.state.options import Portion, Positive
 
 
 def fedadagrad(

@@ -12,9 +12,9 @@ The authors' code is Keras' Adam, with bias correction, v[-1] = 0 and beta2 = 0.
 averaged.
 """
 
-from flfast.algorithms.adaptive_server import adaptive_server
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.options import Portion, Positive
+from flfast.algorithms.kit.adaptive_server import adaptive_server
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.state.options import Portion, Positive
 
 
 def fedadam(

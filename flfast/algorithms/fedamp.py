@@ -17,13 +17,13 @@ from dataclasses import replace
 
 import torch
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.client import Context, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.private_models import private_models
-from flfast.algorithms.records import Records
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.private_models import private_models
+from flfast.algorithms.contract.records import Records
 from flfast.datamodules.batches import Batch
-from flfast.options import NonNegative, Positive
+from flfast.state.options import NonNegative, Positive
 from flfast.state.tree import Tree, leaves, squared_norm, sub, tree_map
 
 

@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.class_means import class_means, class_sums
-from flfast.algorithms.client import Context, Finished, LocalStage, Measure, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.keep_local import keep_local
-from flfast.algorithms.last_layer import linear_head
-from flfast.algorithms.split import split
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.kit.class_means import class_means, class_sums
+from flfast.algorithms.contract.client import Context, Finished, LocalStage, Measure, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.keep_local import keep_local
+from flfast.algorithms.kit.last_layer import linear_head
+from flfast.algorithms.kit.split import split
 from flfast.datamodules.batches import Batch
-from flfast.options import NonNegativeInt, Positive
+from flfast.state.options import NonNegativeInt, Positive
 from flfast.state.tree import Tree, merge, part_of, squared_norm
 from flfast.state.weights import model_weights
 

@@ -13,13 +13,13 @@ passes of a step update the running statistics of BatchNorm. The reported loss i
 
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.gradient import gradient
-from flfast.algorithms.sharpness_aware import ascended
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.gradient import gradient
+from flfast.algorithms.kit.sharpness_aware import ascended
 from flfast.datamodules.batches import Batch
-from flfast.options import NonNegative
+from flfast.state.options import NonNegative
 from flfast.state.tree import Tree
 
 

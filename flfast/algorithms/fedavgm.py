@@ -14,10 +14,10 @@ from functools import partial
 
 from torch.optim import SGD
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.server_optimizer import server_optimized
-from flfast.options import Portion, Positive
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.server_optimizer import server_optimized
+from flfast.state.options import Portion, Positive
 
 
 def fedavgm(*, server_lr: Positive, momentum: Portion, weighting: Weighting) -> Algorithm:

@@ -9,9 +9,9 @@ Personal models come from fine-tuning the whole model at evaluation. The authors
 five epochs (`finetune_epochs=5`).
 """
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Finished, LocalStage
-from flfast.algorithms.split import split
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Finished, LocalStage
+from flfast.algorithms.kit.split import split
 from flfast.state.tree import Tree, merge, part_of
 
 

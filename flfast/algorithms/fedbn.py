@@ -8,9 +8,9 @@ Normalization. ICLR 2021, Algorithm 1. https://arxiv.org/abs/2102.07623
 `bn=local` does the same for any other algorithm.
 """
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.keep_local import keep_local
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.keep_local import keep_local
 from flfast.state.tree import Tree
 
 

@@ -18,13 +18,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Finished
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.model_groups import equal_models, mean_of
-from flfast.algorithms.records import Records
-from flfast.algorithms.uploads import Part, Uploads
-from flfast.options import Fraction, Positive
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Finished
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.model_groups import equal_models, mean_of
+from flfast.algorithms.contract.records import Records
+from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.state.options import Fraction, Positive
 from flfast.state.near_ties import EQUAL
 from flfast.state.tree import Tree, leaves, tree_map
 from flfast.state.weights import model_weights

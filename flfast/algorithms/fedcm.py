@@ -16,12 +16,12 @@ are averaged.
 
 from typing import Literal
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Finished
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.local_sgd import gradient_weight_of_sgd
-from flfast.algorithms.uploads import Part, Uploads
-from flfast.options import Portion, Positive, Share
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Finished
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
+from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.state.options import Portion, Positive, Share
 from flfast.state.tree import Tree, move, tree_map, zeros
 from flfast.state.weights import model_weights
 

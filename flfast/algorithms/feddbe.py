@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Finished, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.last_layer import linear_head
-from flfast.algorithms.uploads import Uploads
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.last_layer import linear_head
+from flfast.algorithms.contract.uploads import Uploads
 from flfast.datamodules.batches import Batch
-from flfast.options import NonNegative, Share
+from flfast.state.options import NonNegative, Share
 from flfast.state.tree import Tree, merge, part_of, without
 from flfast.state.weights import model_weights
 

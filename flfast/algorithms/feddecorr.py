@@ -14,12 +14,12 @@ penalty is (N - 1)^2 / N times as strong: with batches of 64, its beta = 0.1 is 
 import torch
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.split import head_layer
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.split import head_layer
 from flfast.datamodules.batches import Batch
-from flfast.options import NonNegative
+from flfast.state.options import NonNegative
 from flfast.state.tree import Tree
 
 

@@ -17,15 +17,15 @@ x_k in rows, so that a robust rule does not act on them.
 import torch
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm, Round, Weighting
-from flfast.algorithms.client import Context, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.divergence import divergence
-from flfast.algorithms.model_groups import weighted_mean
-from flfast.algorithms.several_models import one_of
-from flfast.algorithms.uploads import Part
+from flfast.algorithms.contract.algorithm import Algorithm, Round, Weighting
+from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.divergence import divergence
+from flfast.algorithms.kit.model_groups import weighted_mean
+from flfast.algorithms.kit.several_models import one_of
+from flfast.algorithms.contract.uploads import Part
 from flfast.datamodules.batches import Batch
-from flfast.options import Count, NonNegativeInt, Positive
+from flfast.state.options import Count, NonNegativeInt, Positive
 from flfast.state.tree import Tree, leaves, tree_map
 from flfast.state.weights import by_name, model_weights
 

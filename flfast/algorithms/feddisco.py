@@ -15,11 +15,11 @@ weight is at least 1e-9 * n_k / N, because all weights of a cohort could be zero
 import torch
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.client import Context, Finished
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.uploads import Part
-from flfast.options import NonNegative
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.client import Context, Finished
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.contract.uploads import Part
+from flfast.state.options import NonNegative
 from flfast.state.tree import Tree
 from flfast.state.weights import model_weights
 

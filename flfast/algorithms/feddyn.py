@@ -14,11 +14,11 @@ averaged.
 
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.client import Context, Finished, Task
-from flfast.algorithms.uploads import Part, Uploads
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.datamodules.batches import Batch
-from flfast.options import Positive
+from flfast.state.options import Positive
 from flfast.state.tree import Tree, dot, squared_norm, sub, tree_map, zeros
 
 

@@ -14,10 +14,10 @@ clients by size (`samples`). Buffers are averaged as in FedAvg.
 
 import torch
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Finished
-from flfast.algorithms.uploads import Part, Uploads
-from flfast.options import Positive
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Finished
+from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.state.options import Positive
 from flfast.state.tree import Tree, move, squared_norm, sub
 
 

@@ -21,16 +21,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Finished, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.last_layer import linear_head
-from flfast.algorithms.prototypes import EXCLUDED
-from flfast.algorithms.records import Records
-from flfast.algorithms.split import split
-from flfast.algorithms.uploads import Part
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.last_layer import linear_head
+from flfast.algorithms.kit.prototypes import EXCLUDED
+from flfast.algorithms.contract.records import Records
+from flfast.algorithms.kit.split import split
+from flfast.algorithms.contract.uploads import Part
 from flfast.datamodules.batches import Batch
-from flfast.options import NonNegative
+from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, merge, part_of, without
 from flfast.state.weights import model_weights
 

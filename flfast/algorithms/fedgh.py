@@ -10,15 +10,15 @@ Bodies b_k stay on the clients; z_kj are those of final models. The server takes
 order of the cohort, PFLlib on shuffled batches. The authors' code never changes the head.
 """
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.class_means import class_means, class_sums
-from flfast.algorithms.client import Context, Finished, LocalStage
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.keep_local import keep_local
-from flfast.algorithms.last_layer import linear_head
-from flfast.algorithms.split import split
-from flfast.algorithms.uploads import Part, Uploads
-from flfast.options import NonNegative
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.kit.class_means import class_means, class_sums
+from flfast.algorithms.contract.client import Context, Finished, LocalStage
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.keep_local import keep_local
+from flfast.algorithms.kit.last_layer import linear_head
+from flfast.algorithms.kit.split import split
+from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.state.options import NonNegative
 from flfast.state.tree import Tree
 
 

@@ -16,11 +16,11 @@ one by one, so a robust rule can only leave clients out. Buffers are averaged wi
 import torch
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.min_norm import min_norm_weights
-from flfast.algorithms.uploads import Part, Uploads
-from flfast.options import Fraction, Positive
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.min_norm import min_norm_weights
+from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.state.options import Fraction, Positive
 from flfast.state.tree import Tree, leaves, tree_map
 
 

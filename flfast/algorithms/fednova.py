@@ -14,12 +14,12 @@ from typing import Literal
 
 import torch
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Finished
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.local_sgd import gradient_weight_of_sgd
-from flfast.algorithms.uploads import Part, Uploads
-from flfast.options import Count, Portion
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Finished
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
+from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.state.options import Count, Portion
 from flfast.state.tree import Tree, tree_map
 
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.divergence import divergence
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.divergence import divergence
 from flfast.datamodules.batches import Batch
-from flfast.options import NonNegative, Positive
+from flfast.state.options import NonNegative, Positive
 from flfast.state.tree import Tree
 from flfast.state.weights import by_name
 

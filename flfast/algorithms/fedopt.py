@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from torch.optim import Optimizer
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.server_optimizer import server_optimized
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.kit.server_optimizer import server_optimized
 
 
 def fedopt(*, server_optimizer: Callable[..., Optimizer], weighting: Weighting) -> Algorithm:

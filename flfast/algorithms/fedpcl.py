@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.class_means import class_means, class_sums
-from flfast.algorithms.client import Context, Finished, LocalStage, Task
-from flfast.algorithms.keep_local import keep_local
-from flfast.algorithms.last_layer import linear_head
-from flfast.algorithms.prototypes import complete, contrast, latest, nearest, no_rows
-from flfast.algorithms.split import split
-from flfast.algorithms.uploads import Part
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.kit.class_means import class_means, class_sums
+from flfast.algorithms.contract.client import Context, Finished, LocalStage, Task
+from flfast.algorithms.kit.keep_local import keep_local
+from flfast.algorithms.kit.last_layer import linear_head
+from flfast.algorithms.kit.prototypes import complete, contrast, latest, nearest, no_rows
+from flfast.algorithms.kit.split import split
+from flfast.algorithms.contract.uploads import Part
 from flfast.datamodules.batches import Batch
-from flfast.options import Count, Positive
+from flfast.state.options import Count, Positive
 from flfast.state.tree import Tree, merge
 from flfast.state.weights import model_weights
 

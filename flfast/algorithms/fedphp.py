@@ -16,13 +16,13 @@ transfer: there, the gradient of that code diverges as w gets near p_k.
 import torch
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Finished, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.discrepancy import squared_mmd
-from flfast.algorithms.split import head_layer
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.discrepancy import squared_mmd
+from flfast.algorithms.kit.split import head_layer
 from flfast.datamodules.batches import Batch
-from flfast.options import Count, Portion, Share
+from flfast.state.options import Count, Portion, Share
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import by_name, model_weights
 

@@ -13,15 +13,15 @@ head before there are any. Dividing by D is the authors' code's. Classes without
 import torch
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.class_means import class_sums, summed
-from flfast.algorithms.client import Context, Finished, LocalStage, Task
-from flfast.algorithms.keep_local import keep_local
-from flfast.algorithms.last_layer import linear_head
-from flfast.algorithms.prototypes import nearest
-from flfast.algorithms.uploads import Part
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.kit.class_means import class_sums, summed
+from flfast.algorithms.contract.client import Context, Finished, LocalStage, Task
+from flfast.algorithms.kit.keep_local import keep_local
+from flfast.algorithms.kit.last_layer import linear_head
+from flfast.algorithms.kit.prototypes import nearest
+from flfast.algorithms.contract.uploads import Part
 from flfast.datamodules.batches import Batch
-from flfast.options import NonNegative
+from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, merge
 from flfast.state.weights import model_weights
 

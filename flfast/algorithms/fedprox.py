@@ -11,11 +11,11 @@ The paper samples clients by size and weighs them equally. Here cohorts are samp
 
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Task
-from flfast.algorithms.degenerate import degenerate
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.kit.degenerate import degenerate
 from flfast.datamodules.batches import Batch
-from flfast.options import NonNegative
+from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, squared_norm, sub
 
 

@@ -9,11 +9,11 @@ Federated Learning. ICML 2021, Algorithm 1. https://arxiv.org/abs/2102.07078
 In the paper all clients have the same size, so `samples` and `uniform` are the same.
 """
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import LocalStage
-from flfast.algorithms.keep_local import keep_local
-from flfast.algorithms.split import split
-from flfast.options import Count
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import LocalStage
+from flfast.algorithms.kit.keep_local import keep_local
+from flfast.algorithms.kit.split import split
+from flfast.state.options import Count
 from flfast.state.tree import Tree
 
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Finished, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.last_layer import linear_head
-from flfast.algorithms.second_model import personal_part, split_personal, with_personal
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.last_layer import linear_head
+from flfast.algorithms.kit.second_model import personal_part, split_personal, with_personal
 from flfast.datamodules.batches import Batch
-from flfast.options import NonNegative
+from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, merge, part_of, tree_map
 from flfast.state.weights import model_weights
 

@@ -15,11 +15,11 @@ rest. The server's model is evaluated with the plain softmax.
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Task
-from flfast.algorithms.degenerate import degenerate
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.kit.degenerate import degenerate
 from flfast.datamodules.batches import Batch
-from flfast.options import Share
+from flfast.state.options import Share
 from flfast.state.tree import Tree
 
 

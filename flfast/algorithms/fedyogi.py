@@ -11,9 +11,9 @@ ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
 The authors' code has bias correction, v[-1] = 0 and beta2 = 0.999. Buffers are averaged.
 """
 
-from flfast.algorithms.adaptive_server import adaptive_server
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.options import Portion, Positive
+from flfast.algorithms.kit.adaptive_server import adaptive_server
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.state.options import Portion, Positive
 
 
 def fedyogi(

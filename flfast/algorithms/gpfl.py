@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.client import Context, Task
-from flfast.algorithms.keep_local import keep_local
-from flfast.algorithms.last_layer import linear_head
-from flfast.algorithms.own_module import OwnModule
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.kit.keep_local import keep_local
+from flfast.algorithms.kit.last_layer import linear_head
+from flfast.algorithms.kit.own_module import OwnModule
 from flfast.datamodules.batches import Batch
-from flfast.options import NonNegative
+from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, merge, squared_norm
 from flfast.state.weights import model_weights
 

@@ -17,10 +17,10 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Finished, LocalStage
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.several_models import (
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Finished, LocalStage
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.several_models import (
     LOSSES,
     change_of_one,
     changed,
@@ -31,8 +31,8 @@ from flfast.algorithms.several_models import (
     several,
     with_one,
 )
-from flfast.algorithms.uploads import Part
-from flfast.options import Count, Fraction
+from flfast.algorithms.contract.uploads import Part
+from flfast.state.options import Count, Fraction
 from flfast.state.tree import Tree, part_of
 
 MEMBERS = Part(over="members")

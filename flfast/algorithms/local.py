@@ -3,8 +3,8 @@
 It is the baseline that personalised algorithms have to beat.
 """
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.keep_local import keep_local
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.kit.keep_local import keep_local
 from flfast.state.tree import Tree
 
 

@@ -13,12 +13,12 @@ Both g_k are of the same batch. A round calls the cohort twice: for c, then for 
 
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm, Round, Weighting
-from flfast.algorithms.client import Context, Finished, Task
-from flfast.algorithms.gradient import gradient
-from flfast.algorithms.measures import GRADIENT, mean_gradient
+from flfast.algorithms.contract.algorithm import Algorithm, Round, Weighting
+from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.kit.gradient import gradient
+from flfast.algorithms.kit.measures import GRADIENT, mean_gradient
 from flfast.datamodules.batches import Batch
-from flfast.options import Portion
+from flfast.state.options import Portion
 from flfast.state.tree import Tree, move, zeros
 
 

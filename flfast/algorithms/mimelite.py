@@ -11,12 +11,12 @@ The momentum stays fixed during local training. grad F_k is over all examples of
 evaluation mode. `mime` also corrects the drift of clients.
 """
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Finished, LocalStage
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.measures import GRADIENT, mean_gradient
-from flfast.algorithms.uploads import Uploads
-from flfast.options import Portion
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Finished, LocalStage
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.measures import GRADIENT, mean_gradient
+from flfast.algorithms.contract.uploads import Uploads
+from flfast.state.options import Portion
 from flfast.state.tree import Tree, move, zeros
 
 

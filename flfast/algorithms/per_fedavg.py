@@ -20,12 +20,12 @@ from typing import Literal
 
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Task
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.gradient import gradient, hessian_product, shifted
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.gradient import gradient, hessian_product, shifted
 from flfast.datamodules.batches import Batch
-from flfast.options import NonNegative, Positive
+from flfast.state.options import NonNegative, Positive
 from flfast.state.tree import Tree, squared_norm
 
 

@@ -14,13 +14,13 @@ theta carries over from batch to batch, as in the authors' code, which has eta =
 import torch
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm, Weighting
-from flfast.algorithms.client import Context, Finished, Task
-from flfast.algorithms.gradient import gradient
-from flfast.algorithms.second_model import personal_part, prefixed, split_personal
-from flfast.algorithms.uploads import Uploads
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.kit.gradient import gradient
+from flfast.algorithms.kit.second_model import personal_part, prefixed, split_personal
+from flfast.algorithms.contract.uploads import Uploads
 from flfast.datamodules.batches import Batch
-from flfast.options import Count, Positive
+from flfast.state.options import Count, Positive
 from flfast.state.tree import Tree, move, tree_map
 from flfast.state.weights import model_weights
 

@@ -17,12 +17,12 @@ ignore weights, such as the median, ignore F_k^q. `upload_clip_norm` does not ch
 
 import torch
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.client import Context, Finished, LocalStage
-from flfast.algorithms.degenerate import degenerate
-from flfast.algorithms.measures import LOSS, mean_loss
-from flfast.algorithms.uploads import Part, Uploads
-from flfast.options import NonNegative
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.client import Context, Finished, LocalStage
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.measures import LOSS, mean_loss
+from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, move, squared_norm, sub
 
 

@@ -17,11 +17,11 @@ from typing import Literal
 
 import torch
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.client import Context, Finished
-from flfast.algorithms.local_sgd import gradient_weight_of_sgd
-from flfast.algorithms.uploads import Part, Uploads
-from flfast.options import Portion, Positive
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.client import Context, Finished
+from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
+from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.state.options import Portion, Positive
 from flfast.state.tree import Tree, move, tree_map, zeros
 from flfast.state.weights import model_weights
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.api.own_data import read_data
 from flfast.config.errors import ConfigError
 from flfast.config.own import GROUPS, OWN, Own

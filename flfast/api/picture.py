@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from flfast.callbacks.curves import curves_size, draw_curves, has_losses
-from flfast.callbacks.figures import INK, STYLE
+from flfast.output.callbacks.curves import curves_size, draw_curves, has_losses
+from flfast.output.callbacks.figures import INK, STYLE
 from flfast.config.errors import ConfigError
-from flfast.results.history import Row
+from flfast.output.results.history import Row
 
 
 class Picture(Figure):

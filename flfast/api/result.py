@@ -17,15 +17,15 @@ from flfast.config.saved_config import read_config
 from flfast.config.saved_options import evaluate_options, export_options
 from flfast.config.saved_run import find_run
 from flfast.config.trust import named_by
-from flfast.results.columns import CLIENT_EVALUATION
-from flfast.results.outcome import Outcome, outcome
-from flfast.results.runs import read_run
-from flfast.results.table import read_rounds
+from flfast.output.results.columns import CLIENT_EVALUATION
+from flfast.output.results.outcome import Outcome, outcome
+from flfast.output.results.runs import read_run
+from flfast.output.results.table import read_rounds
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from flfast.algorithms.algorithm import Algorithm
+    from flfast.algorithms.contract.algorithm import Algorithm
     from flfast.api.picture import Picture
 
 
@@ -159,7 +159,7 @@ class Run:
         """
         options, overrides = evaluate_options([*self._words(), *words])
         saved = find_run(options, overrides, conf=CONF, own=self._own)
-        from flfast.saved.evaluation_report import report  # imports torch
+        from flfast.commands.saved.evaluation_report import report  # imports torch
 
         return report(saved, options)
 
@@ -177,7 +177,7 @@ class Run:
         """
         options, overrides = export_options([*self._words(), *words])
         saved = find_run(options, overrides, conf=CONF, own=self._own)
-        from flfast.saved.export_report import report  # imports torch
+        from flfast.commands.saved.export_report import report  # imports torch
 
         return report(saved, options)
 

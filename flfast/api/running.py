@@ -29,12 +29,12 @@ from flfast.config.own import GROUPS, NOTHING, Own
 from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import hold_folder, recorded
-from flfast.results.outcome import StoppedAtEndError, StoppedError
+from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from flfast.algorithms.algorithm import Algorithm
+    from flfast.algorithms.contract.algorithm import Algorithm
 
 _NO_FOLDER = "outputs/DATE/TIME"
 """What `${hydra:runtime.output_dir}` stands for before there is a run."""

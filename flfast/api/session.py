@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from flfast.config.job import HydraJob
-from flfast.output_streams import surviving_output
+from flfast.state.output_streams import surviving_output
 
 
 @contextmanager

@@ -16,8 +16,8 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from flfast.algorithms.downloads import first_downloads
-from flfast.algorithms.wrapping import check_one_call
+from flfast.algorithms.contract.downloads import first_downloads
+from flfast.algorithms.kit.wrapping import check_one_call
 from flfast.audits.audit import Audit, Leak
 from flfast.audits.gradient_matching import match_gradient
 from flfast.audits.image_pairs import Pairs, paired, pixel_bounds
@@ -26,14 +26,14 @@ from flfast.audits.inversion_figure import draw_pairs
 from flfast.audits.label_leakage import class_gradient, leaked_labels
 from flfast.audits.surrogate_gradient import surrogate_gradient
 from flfast.lit.batchnorm import batchnorm_layers
-from flfast.options import Count, NonNegative, NonNegativeInt
-from flfast.randomness import generator, torch_generator
+from flfast.state.options import Count, NonNegative, NonNegativeInt
+from flfast.state.randomness import generator, torch_generator
 
 if TYPE_CHECKING:
     import numpy as np
 
     from flfast.federation.loop import Federation
-    from flfast.server.channel import Channel
+    from flfast.channel.channel import Channel
 
 Labels = Literal["recovered", "known"]
 

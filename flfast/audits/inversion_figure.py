@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from flfast.audits.image_pairs import Pairs
-from flfast.callbacks.figures import figure
+from flfast.output.callbacks.figures import figure
 
 _DPI = 150
 _MOST = 16

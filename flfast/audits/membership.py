@@ -18,8 +18,8 @@ from flfast.audits.audit import Audit, Leak
 from flfast.audits.membership_figure import draw_membership
 from flfast.audits.threshold_attack import Separation, separation
 from flfast.lit.task import LocalTask, evaluation_mode
-from flfast.options import Count
-from flfast.randomness import generator
+from flfast.state.options import Count
+from flfast.state.randomness import generator
 
 if TYPE_CHECKING:
     from flfast.datamodules.federated import FederatedDataModule

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from flfast.audits.threshold_attack import Separation
-from flfast.callbacks.figures import COLOURS, figure
+from flfast.output.callbacks.figures import COLOURS, figure
 
 _DPI = 150
 _BINS = 40

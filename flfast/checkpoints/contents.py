@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.downloads import first_downloads
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.downloads import first_downloads
 from flfast.checkpoints.folders import BrokenCheckpointError
 from flfast.state.tree import Tree, all_finite, leaves
 

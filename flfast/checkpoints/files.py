@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from flfast.checkpoints.folders import ABOUT, BrokenCheckpointError
-from flfast.messages import first_line
+from flfast.state.messages import first_line
 from flfast.state.tensor_file import sync
 
 _TEMPORARY_ERRORS = {errno.EIO, errno.ENOMEM, errno.ESTALE}

@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flfast.regular_file import read_file
+from flfast.state.regular_file import read_file
 
 ABOUT = "about.json"
 SERVER = "server.pt"

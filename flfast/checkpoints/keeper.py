@@ -36,8 +36,8 @@ from flfast.checkpoints.folders import (
 from flfast.checkpoints.policy import COST_SHARE, Policy, best_round
 from flfast.checkpoints.signals import StopRequests
 from flfast.distributed.world import World, gather, sum_over_ranks
-from flfast.results.columns import CALLBACK_TABLES
-from flfast.results.outcome import StoppedError
+from flfast.output.results.columns import CALLBACK_TABLES
+from flfast.output.results.outcome import StoppedError
 from flfast.state.store import Kept
 from flfast.state.tensor_file import write_tensors
 from flfast.state.tree import Tree, tree_map

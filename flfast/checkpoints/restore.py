@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.checkpoints.contents import (
     check_history,
     check_memory,
@@ -36,8 +36,8 @@ from flfast.distributed.client_state_placement import owner
 from flfast.distributed.world import World, gather
 from flfast.engines.site import Site
 from flfast.federation.loop import Row
-from flfast.results.columns import CALLBACK_TABLES, COLUMNS
-from flfast.results.table import RoundTable, read_rounds
+from flfast.output.results.columns import CALLBACK_TABLES, COLUMNS
+from flfast.output.results.table import RoundTable, read_rounds
 from flfast.state.tree import Tree, leaves, tree_map
 
 log = logging.getLogger(__name__)

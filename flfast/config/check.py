@@ -14,7 +14,7 @@ from flfast.config.rule import Config, shown
 from flfast.config.rules import RULES
 from flfast.config.schema import STRICT, OptimizerSettings, Settings
 from flfast.config.signature import Signature, read_signature
-from flfast.messages import did_you_mean, first_line
+from flfast.state.messages import did_you_mean, first_line
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}

@@ -20,7 +20,7 @@ from omegaconf.errors import GrammarParseError
 from omegaconf.grammar_parser import parse
 
 from flfast.config.errors import ConfigError
-from flfast.messages import first_line
+from flfast.state.messages import first_line
 
 _EITHER = ("local_epochs", "local_steps")
 """Keys of which exactly one is set."""

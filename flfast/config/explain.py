@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flfast.config.composition import compose, without_hydra
 from flfast.config.errors import ConfigError
-from flfast.messages import did_you_mean, printable
+from flfast.state.messages import did_you_mean, printable
 
 _ABSENT = object()
 _UNKNOWN = re.compile(r"Could not (?:override|delete.*?|append.*?) '([^']+)'")

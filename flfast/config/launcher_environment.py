@@ -3,7 +3,7 @@
 import os
 
 from flfast.config.errors import ConfigError
-from flfast.environment import LEAST, integer
+from flfast.state.environment import LEAST, integer
 
 
 def check_environment() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from flfast.config.channel_rules import CHANNEL_RULES
 from flfast.config.hardware_rules import HARDWARE_RULES
 from flfast.config.rule import Config, Rule, choice, shown
-from flfast.results.columns import ALL_METRICS, VIEWS
+from flfast.output.results.columns import ALL_METRICS, VIEWS
 
 _EXTRAS = {
     "tensorboard": ("tensorboard", "tensorboardX"),

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from flfast.config.composition import CONF
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
-from flfast.output_streams import surviving_output
+from flfast.state.output_streams import surviving_output
 
 
 @surviving_output()

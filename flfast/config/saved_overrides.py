@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.config.command_line import check_overrides
 from flfast.config.composition import compose
 from flfast.config.errors import ConfigError
-from flfast.messages import did_you_mean, first_line
+from flfast.state.messages import did_you_mean, first_line
 
 CHANGEABLE = (
     "batch_size",

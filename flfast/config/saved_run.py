@@ -22,7 +22,7 @@ from flfast.config.saved_config import read_config
 from flfast.config.saved_options import allowed_names
 from flfast.config.saved_overrides import check_known, overridden
 from flfast.config.trust import short, targets
-from flfast.results.table import read_rows
+from flfast.output.results.table import read_rows
 
 
 class SavedRun(NamedTuple):

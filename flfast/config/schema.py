@@ -6,7 +6,7 @@ from annotated_types import Le
 from pydantic import BaseModel, ConfigDict, Field
 
 from flfast.config.rules import OPTIMIZED, SELECTING
-from flfast.options import (
+from flfast.state.options import (
     BatchSize,
     Count,
     NonNegative,
@@ -16,7 +16,7 @@ from flfast.options import (
     Seed,
     Share,
 )
-from flfast.plan import LastBatch
+from flfast.state.plan import LastBatch
 from flfast.tasks.names import TaskName
 
 _OPTIMIZED = ("auto", *OPTIMIZED)

@@ -12,7 +12,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_IMPORTABLE = {"typing", "collections.abc", "annotated_types", "pathlib", "flfast.options"}
+_IMPORTABLE = {"typing", "collections.abc", "annotated_types", "pathlib", "flfast.state.options"}
 
 
 class Parameter(NamedTuple):

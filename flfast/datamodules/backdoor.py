@@ -13,8 +13,8 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.applying import shift_examples
 from flfast.datamodules.shifts.shift import Affected, Shift
 from flfast.datamodules.splits import ClientIndices, group_by_client
-from flfast.options import Share
-from flfast.randomness import generator
+from flfast.state.options import Share
+from flfast.state.randomness import generator
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 Fetch = Callable[[Sequence[np.ndarray]], Iterator[tuple[Tensor, Tensor]]]
 

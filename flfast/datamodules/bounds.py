@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from flfast.machine import free_memory
-from flfast.regular_file import require_file
+from flfast.state.machine import free_memory
+from flfast.state.regular_file import require_file
 
 MOST_UNPACKED = 200
 """Most times that a compressed file without a directory may grow. Text grows 3 to 20 times."""

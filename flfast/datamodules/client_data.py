@@ -19,8 +19,8 @@ from flfast.datamodules.batches import (
 )
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.splits import ClientIndices
-from flfast.plan import Batching
-from flfast.randomness import generator
+from flfast.state.plan import Batching
+from flfast.state.randomness import generator
 
 
 class Population(Protocol):

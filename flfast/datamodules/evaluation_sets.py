@@ -12,8 +12,8 @@ from flfast.datamodules.batches import WHOLE, Batch, EvalLoader, RankShare, num_
 from flfast.datamodules.client_data import transform_batch
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.splits import ClientIndices
-from flfast.options import num_of_share
-from flfast.randomness import generator, uniforms
+from flfast.state.options import num_of_share
+from flfast.state.randomness import generator, uniforms
 
 OWN = {"personal", "personal_val", "personal_train", "finetuned", "new_finetuned"}
 """Sets that each client predicts with its own model."""

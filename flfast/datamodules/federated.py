@@ -24,9 +24,9 @@ from flfast.datamodules.fetching import Loading, make_fetch
 from flfast.datamodules.shifts.applying import shift_examples
 from flfast.datamodules.shifts.shift import NO_SHIFT, Affected, Drawn, Shift
 from flfast.datamodules.splits import ClientIndices, Split, hold_out, split_examples
-from flfast.injection import call_with
-from flfast.plan import Batching
-from flfast.randomness import generator
+from flfast.state.injection import call_with
+from flfast.state.plan import Batching
+from flfast.state.randomness import generator
 
 _LONGEST_FILE = 40
 """Characters of a client's name in the names of files."""

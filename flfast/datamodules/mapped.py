@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.messages import one_line
+from flfast.state.messages import one_line
 
 
 def map_array(path: Path) -> np.memmap:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flfast.datamodules.examples import Examples
-from flfast.injection import asks_for
+from flfast.state.injection import asks_for
 
 _INTEGERS = (torch.int16, torch.int32, torch.int64)
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.offers import digest_of_targets, labels_of, offers_to
-from flfast.injection import asks_for, call_with
-from flfast.randomness import generator
+from flfast.state.injection import asks_for, call_with
+from flfast.state.randomness import generator
 
 
 class Split(NamedTuple):

@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from flfast.output_streams import surviving_output
+from flfast.state.output_streams import surviving_output
 
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _KILL = int(signal.SIGKILL) if sys.platform != "win32" else 9

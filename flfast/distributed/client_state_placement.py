@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from flfast.distributed.world import World, gather
-from flfast.machine import free_memory
+from flfast.state.machine import free_memory
 from flfast.state.store import ClientStates
 
 MEMORY_SHARE = 1 / 3

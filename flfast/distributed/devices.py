@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 import torch
 
-from flfast.machine import cpu_name, num_cores
+from flfast.state.machine import cpu_name, num_cores
 
 Devices = int | str | list[int]
 

@@ -17,7 +17,7 @@ from lightning.fabric.plugins.environments import (
 )
 from torch import nn
 
-from flfast.environment import integer
+from flfast.state.environment import integer
 from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree, WeightedMean, leaves, tree_map
 

@@ -1,8 +1,8 @@
 """Delivers a client's result to the server: finish, channel, reduction, report.
 
 Every engine calls a `Delivery` after each client's local training. The algorithm's `finish` makes
-the upload and the new client state, `server/channel.py` transmits the upload, and
-`server/reduction.py` adds it to the aggregate. Attackers who collude wait for each other.
+the upload and the new client state, `channel/channel.py` transmits the upload, and
+`channel/reduction.py` adds it to the aggregate. Attackers who collude wait for each other.
 """
 
 import math
@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import torch
 
-from flfast.algorithms.downloads import Downloads, Order
+from flfast.algorithms.contract.downloads import Downloads, Order
 from flfast.distributed.world import World, gather
 from flfast.engines.local_training import LocalResult
 from flfast.engines.reports import ClientReport
 from flfast.engines.site import Site
-from flfast.plan import RoundPlan
-from flfast.randomness import generator
-from flfast.server.channel import DIVERGED, Arrival, Channel, Sender
-from flfast.server.reduction import Reduction
+from flfast.state.plan import RoundPlan
+from flfast.state.randomness import generator
+from flfast.channel.channel import DIVERGED, Arrival, Channel, Sender
+from flfast.channel.reduction import Reduction
 from flfast.state.tree import Tree, all_finite, num_bytes
 from flfast.state.vector import change_of, from_vectors, moved, to_vectors, with_learned
 

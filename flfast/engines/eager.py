@@ -6,13 +6,13 @@ are read back into a `LocalResult`, which the engine delivers.
 
 from collections.abc import Callable, Sequence
 
-from flfast.algorithms.client import Finished, Measure
-from flfast.algorithms.downloads import Download
+from flfast.algorithms.contract.client import Finished, Measure
+from flfast.algorithms.contract.downloads import Download
 from flfast.distributed.world import average_buffers, sum_over_ranks
 from flfast.engines.local_training import Deliver, LocalResult
 from flfast.engines.restrictions import check_allowed
 from flfast.engines.site import Site
-from flfast.plan import RoundPlan
+from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree, merge
 from flfast.state.weights import read_weights
 

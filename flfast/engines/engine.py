@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from flfast.aggregations.aggregation import Aggregation
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.downloads import Downloads, Order
+from flfast.channel.aggregations.aggregation import Aggregation
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.downloads import Downloads, Order
 from flfast.datamodules.evaluation_sets import EvaluationDataModule
 from flfast.distributed.assignment import (
     Assignment,
@@ -25,14 +25,14 @@ from flfast.engines.local_training import LocalTraining
 from flfast.engines.reference import reference_name
 from flfast.engines.reports import ClientReport, Trained
 from flfast.engines.site import Site
-from flfast.evaluation.metrics import GroupMetrics
-from flfast.evaluation.passes import Evaluation, FineTune, for_evaluation
-from flfast.plan import RoundPlan
-from flfast.server.channel import CLIPPED, DIRECT, NOT_SELECTED, Channel
-from flfast.server.reduction import Reduced, Reduction, reduction_for
-from flfast.server.release import Aggregated, released, with_next_norm
-from flfast.server.row_reduction import NO_BASIS, Basis
-from flfast.server.secure_reduction import secure_reduction
+from flfast.engines.evaluation.metrics import GroupMetrics
+from flfast.engines.evaluation.passes import Evaluation, FineTune, for_evaluation
+from flfast.state.plan import RoundPlan
+from flfast.channel.channel import CLIPPED, DIRECT, NOT_SELECTED, Channel
+from flfast.channel.reduction import Reduced, Reduction, reduction_for
+from flfast.channel.release import Aggregated, released, with_next_norm
+from flfast.channel.row_reduction import NO_BASIS, Basis
+from flfast.channel.secure_reduction import secure_reduction
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 from flfast.tasks.task_type import Statistics
@@ -244,7 +244,7 @@ class Engine:
     def evaluate(
         self, server: Tree, plan: RoundPlan, *, portion: float = 1.0
     ) -> dict[str, GroupMetrics]:
-        """Metrics by evaluation set: see `results/columns.py` for their names.
+        """Metrics by evaluation set: see `output/results/columns.py` for their names.
 
         Every example is predicted once; each rank predicts a part of them. Collective.
 

@@ -1,12 +1,12 @@
 """Fine-tuning for evaluation: some epochs of plain local training, whose result is not kept.
 
-`evaluation/passes.py` measures the fine-tuned weights as the `finetuned` metrics.
+`engines/evaluation/passes.py` measures the fine-tuned weights as the `finetuned` metrics.
 """
 
-from flfast.algorithms.downloads import OwnDownloads
+from flfast.algorithms.contract.downloads import OwnDownloads
 from flfast.engines.local_training import LocalResult, LocalTraining
 from flfast.engines.site import Site
-from flfast.plan import RoundPlan
+from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 from flfast.state.weights import read_weights, select_weights
 

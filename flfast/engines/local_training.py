@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from flfast.algorithms.client import Context, Finished, LocalStage
-from flfast.algorithms.downloads import Download
+from flfast.algorithms.contract.client import Context, Finished, LocalStage
+from flfast.algorithms.contract.downloads import Download
 from flfast.datamodules.client_data import ClientDataModule
-from flfast.plan import RoundPlan
+from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 
 

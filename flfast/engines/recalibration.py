@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from flfast.engines.site import Site
-from flfast.evaluation.passes import for_evaluation
+from flfast.engines.evaluation.passes import for_evaluation
 from flfast.lit.batchnorm import Recalibrated, recalibrate, recalibration_bytes
-from flfast.plan import RoundPlan
-from flfast.randomness import generator
+from flfast.state.plan import RoundPlan
+from flfast.state.randomness import generator
 from flfast.state.tree import Tree
 from flfast.state.weights import read_buffers, write_weights
 

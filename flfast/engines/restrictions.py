@@ -1,8 +1,8 @@
 """Refuses plans that an algorithm does not allow under any engine."""
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.client import LocalStage
-from flfast.plan import RoundPlan
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.client import LocalStage
+from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 
 

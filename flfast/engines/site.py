@@ -8,9 +8,9 @@ from operator import itemgetter
 import torch
 from torch import Tensor, nn
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.client import Context, Fact, Measure
-from flfast.algorithms.downloads import Download, joint_leaves
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.client import Context, Fact, Measure
+from flfast.algorithms.contract.downloads import Download, joint_leaves
 from flfast.datamodules.batches import WHOLE, RankShare
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.world import ALONE, World
@@ -18,8 +18,8 @@ from flfast.engines.local_training import ClientStart
 from flfast.engines.measuring import Measuring
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import Trainers
-from flfast.plan import RoundPlan
-from flfast.randomness import seed_torch, torch_generator
+from flfast.state.plan import RoundPlan
+from flfast.state.randomness import seed_torch, torch_generator
 from flfast.state.store import RESIDUALS, ClientStates, Kept, own_state
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import read_weights

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.downloads import Order
-from flfast.algorithms.uploads import Uploads
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.downloads import Order
+from flfast.algorithms.contract.uploads import Uploads
 from flfast.engines.engine import Engine
 from flfast.engines.reports import ClientReport, Trained
 from flfast.federation.samplers.cohort import Cohort
-from flfast.plan import RoundPlan
+from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree, tree_map
 
 
@@ -30,7 +30,7 @@ class NoUploadsError(Exception):
 
 
 class Calls:
-    """Calls the clients of a round; see `Round` in `algorithms/algorithm.py`.
+    """Calls the clients of a round; see `Round` in `algorithms/contract/algorithm.py`.
 
     Args:
         engine: runs the calls.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from flfast.options import NonNegativeInt
+from flfast.state.options import NonNegativeInt
 
 
 def learning_rates(

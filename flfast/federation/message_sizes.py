@@ -6,7 +6,7 @@ from flfast.engines.engine import Engine
 from flfast.federation.calls import Calls, DivergedError, NoUploadsError
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.sampling import NOBODY
-from flfast.plan import RoundPlan
+from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.samplers.cohort import Cohort
-from flfast.injection import bound
-from flfast.randomness import generator
+from flfast.state.injection import bound
+from flfast.state.randomness import generator
 
 NOBODY = np.zeros(0, dtype=np.int64)
 

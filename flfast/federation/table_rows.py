@@ -5,10 +5,10 @@ from typing import Any
 
 from flfast.datamodules.evaluation_sets import ATTACK
 from flfast.engines.reports import ClientReport, Trained
-from flfast.evaluation.metrics import GroupMetrics, summary
+from flfast.engines.evaluation.metrics import GroupMetrics, summary
 from flfast.federation.samplers.cohort import Cohort
-from flfast.plan import RoundPlan
-from flfast.server.channel import Channel
+from flfast.state.plan import RoundPlan
+from flfast.channel.channel import Channel
 
 Row = dict[str, Any]
 

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.datamodules.batches import local_epoch
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.devices.device import DeviceModel, Devices
-from flfast.devices.ideal import ideal
+from flfast.federation.devices.device import DeviceModel, Devices
+from flfast.federation.devices.ideal import ideal
 from flfast.federation.works.work import Work, full
-from flfast.injection import bound
-from flfast.plan import RoundPlan
-from flfast.randomness import uniforms
+from flfast.state.injection import bound
+from flfast.state.plan import RoundPlan
+from flfast.state.randomness import uniforms
 
 
 class Trips(NamedTuple):

@@ -11,8 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.client import Context, LocalStage
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.client import Context, LocalStage
 from flfast.datamodules.batches import Batch
 from flfast.distributed.sharding import add_gradients, shard, sharded_leaves
 from flfast.lit.batchnorm import batchnorm_layers, freeze

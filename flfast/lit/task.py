@@ -1,4 +1,4 @@
-"""Implementations of `flfast.algorithms.client.Task`: the model and its loss."""
+"""Implementations of `flfast.algorithms.contract.client.Task`: the model and its loss."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

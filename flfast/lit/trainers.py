@@ -11,7 +11,7 @@ from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.evaluation_sets import EvaluationPart
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
-from flfast.plan import RoundPlan
+from flfast.state.plan import RoundPlan
 from flfast.state.weights import convert_weights
 
 _TRUE_PRECISION = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}

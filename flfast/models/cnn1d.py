@@ -9,7 +9,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from flfast.options import Count
+from flfast.state.options import Count
 
 
 def cnn1d(

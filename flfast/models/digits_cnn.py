@@ -10,7 +10,7 @@ from collections import OrderedDict
 from torch import nn
 
 from flfast.models.images import check_image
-from flfast.options import Count
+from flfast.state.options import Count
 
 
 def digits_cnn(

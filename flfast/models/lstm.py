@@ -9,7 +9,7 @@ because torch gives each layer two bias vectors.
 from torch import Tensor, nn
 
 from flfast.models.token_inputs import check_tokens, read_positions
-from flfast.options import Count
+from flfast.state.options import Count
 from flfast.tasks.factored_logits import FactoredLogits, factored_logits
 from flfast.tasks.names import TaskName
 

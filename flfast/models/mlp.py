@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from flfast.options import Count, Portion
+from flfast.state.options import Count, Portion
 
 
 def mlp(

@@ -13,7 +13,7 @@ from typing import Literal
 from torch import nn
 
 from flfast.models.images import check_image
-from flfast.options import Count
+from flfast.state.options import Count
 
 
 def resnet18(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flfast.models.mlp import mlp
-from flfast.options import Count, Portion
+from flfast.state.options import Count, Portion
 
 
 class EmbeddedColumns(nn.Module):

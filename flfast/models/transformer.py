@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flfast.models.token_inputs import check_tokens, read_positions
-from flfast.options import Count, Portion
+from flfast.state.options import Count, Portion
 from flfast.tasks.factored_logits import FactoredLogits, factored_logits
 from flfast.tasks.names import TaskName
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from flfast.models.images import check_image
 from flfast.models.mlp import mlp
-from flfast.options import Count, Portion
+from flfast.state.options import Count, Portion
 
 _STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 """Channels of the convolutions before each pooling."""

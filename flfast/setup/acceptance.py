@@ -5,16 +5,16 @@ from collections.abc import Callable
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 
-from flfast.callbacks.clients_table import ClientsTable
-from flfast.callbacks.events_table import EventsTable
+from flfast.output.callbacks.clients_table import ClientsTable
+from flfast.output.callbacks.events_table import EventsTable
 from flfast.checkpoints.restore import Restored, write_metrics, write_table
 from flfast.config.job import HydraJob
 from flfast.config.resume_check import recorded_config
 from flfast.federation.loop import Federation
-from flfast.loggers.csv import RoundCSVLogger
-from flfast.loggers.records_aside import records_aside
-from flfast.results.outcome import Result, holds_run, read_result, write_result
-from flfast.results.run_files import OF_A_RUN, OF_ITS_END, remove_files
+from flfast.output.loggers.csv import RoundCSVLogger
+from flfast.output.loggers.records_aside import records_aside
+from flfast.output.results.outcome import Result, holds_run, read_result, write_result
+from flfast.output.results.run_files import OF_A_RUN, OF_ITS_END, remove_files
 
 
 def accept(

@@ -14,12 +14,12 @@ from omegaconf import DictConfig
 from torch import nn
 from torch.optim import Optimizer
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.keep_local import keep_local
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.local import local
-from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
-from flfast.callbacks.final_weights import FinalWeights
-from flfast.callbacks.text_samples import TextSamples
+from flfast.algorithms.kit.local_optimizer import average_optimizer, keep_optimizer
+from flfast.output.callbacks.final_weights import FinalWeights
+from flfast.output.callbacks.text_samples import TextSamples
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
 from flfast.datamodules.examples import Examples
@@ -28,9 +28,9 @@ from flfast.datamodules.fetching import Loading
 from flfast.datamodules.splits import Split
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
-from flfast.injection import asks_for, call_with, forwards_any
+from flfast.state.injection import asks_for, call_with, forwards_any
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
-from flfast.randomness import seed_torch
+from flfast.state.randomness import seed_torch
 from flfast.setup.model_check import (
     check_initialized,
     check_module,

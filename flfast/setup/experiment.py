@@ -28,7 +28,7 @@ from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import dtype_of_precision
-from flfast.privacy.privacy import Privacy
+from flfast.channel.privacy.privacy import Privacy
 from flfast.setup.acceptance import accept
 from flfast.setup.adapters import build_adapter
 from flfast.setup.all_ranks import on_all_ranks

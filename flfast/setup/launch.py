@@ -23,7 +23,7 @@ from flfast.config.phases import Phase
 from flfast.distributed.devices import num_devices
 from flfast.distributed.launcher import RankDiedError, can_fork, on_ranks, other_threads
 from flfast.distributed.world import ALONE, World, enter, gather, launched_world
-from flfast.results.outcome import StoppedAtEndError, StoppedError
+from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.experiment import run_experiment
 from flfast.setup.external_world import fit_to_threads, fit_to_world

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.checkpoints.folders import Checkpoint
 from flfast.config.errors import ConfigError
-from flfast.messages import first_line
+from flfast.state.messages import first_line
 
 _LOGGER_IDS = {"WandbLogger": "id", "MLFlowLogger": "run_id"}
 _WITHOUT_ACCOUNT = {"wandb": "logger.wandb.offline=true"}

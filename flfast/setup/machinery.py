@@ -10,7 +10,7 @@ import lightning as L
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.config.job import HydraJob
 from flfast.config.phases import Phase
 from flfast.datamodules.federated import FederatedDataModule
@@ -22,9 +22,9 @@ from flfast.engines.local_training import LocalTraining
 from flfast.engines.reference import check_reference, reference_name, reference_site
 from flfast.engines.site import Site
 from flfast.federation.schedules.adaptive import Plans
-from flfast.injection import call_with
+from flfast.state.injection import call_with
 from flfast.lit.trainers import Trainers
-from flfast.server.channel import Channel
+from flfast.channel.channel import Channel
 from flfast.setup.batch_size import Components
 from flfast.setup.build import build_callbacks
 from flfast.setup.optimized_metric import check_metrics

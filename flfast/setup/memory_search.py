@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from lightning.pytorch.utilities.memory import garbage_collection_cuda, is_oom_error
 
-from flfast.machine import free_memory
+from flfast.state.machine import free_memory
 from flfast.setup.memory_trial import Trial, extrapolate, measure_memory
 
 HEADROOM = 0.1

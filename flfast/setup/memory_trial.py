@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from flfast.algorithms.client import Context, LocalStage
-from flfast.algorithms.downloads import first_downloads
+from flfast.algorithms.contract.client import Context, LocalStage
+from flfast.algorithms.contract.downloads import first_downloads
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.measuring import Measuring
 from flfast.engines.site import facts_of
 from flfast.lit.batchnorm import batchnorm_layers
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import ReusedTrainer, dtype_of_precision
-from flfast.plan import Batching, RoundPlan
+from flfast.state.plan import Batching, RoundPlan
 from flfast.state.tree import Tree
 from flfast.state.weights import convert_weights
 

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from flfast.datamodules.examples import Examples
-from flfast.injection import asks_for
+from flfast.state.injection import asks_for
 
 
 def model_offers(model: Callable[..., Any], examples: Examples) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from copy import deepcopy
 
 from omegaconf import DictConfig, OmegaConf
 
-from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.config.errors import ConfigError
 from flfast.config.phases import Phase
 from flfast.engines.engine import Engine

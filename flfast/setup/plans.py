@@ -16,7 +16,7 @@ from flfast.federation.learning_rate import learning_rates
 from flfast.federation.schedules.adaptive import Plans, adaptive
 from flfast.federation.schedules.piecewise import piecewise, scale_lr
 from flfast.lit.batchnorm import batchnorm_layers
-from flfast.plan import Batching, RoundPlan
+from flfast.state.plan import Batching, RoundPlan
 
 log = logging.getLogger(__name__)
 

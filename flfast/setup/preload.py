@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import Examples
-from flfast.injection import asks_for, bound
+from flfast.state.injection import asks_for, bound
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def preload(configs: Sequence[DictConfig]) -> None:
 def _compile(configs: Sequence[DictConfig]) -> None:
     """Compile our C++, if that has not been done on this machine and a run needs it."""
     from flfast.engines.fused.graph.executor import choice, wanted
-    from flfast.native.compiler import missing
+    from flfast.state.native.compiler import missing
 
     # The trial calls autograd, which would start a thread for each GPU here.
     fused = any("Eager" not in config.engine["_target_"] for config in configs)

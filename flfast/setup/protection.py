@@ -9,9 +9,9 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.downloads import first_downloads
-from flfast.algorithms.wrapping import check_one_call
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.downloads import first_downloads
+from flfast.algorithms.kit.wrapping import check_one_call
 from flfast.config.channel_rules import unmet
 from flfast.config.errors import ConfigError
 from flfast.config.rule import choice
@@ -19,11 +19,11 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.world import World, gather
 from flfast.federation.paces.pace import Pace
 from flfast.federation.samplers.cohort import cohort_size
-from flfast.injection import call_with
-from flfast.privacy.noise_sources import draw_secure_seed, secure_noise, seeded_noise
-from flfast.privacy.participation import Participation
-from flfast.privacy.privacy import NoiseSource, Privacy
-from flfast.server.channel import Channel
+from flfast.state.injection import call_with
+from flfast.channel.privacy.noise_sources import draw_secure_seed, secure_noise, seeded_noise
+from flfast.channel.privacy.participation import Participation
+from flfast.channel.privacy.privacy import NoiseSource, Privacy
+from flfast.channel.channel import Channel
 from flfast.state.tree import Tree, leaves
 from flfast.state.vector import vector_sizes
 

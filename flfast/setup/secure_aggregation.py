@@ -6,11 +6,11 @@ from dataclasses import replace
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.config.errors import ConfigError
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.samplers.cohort import Cohort
-from flfast.secure.secure import Secure
+from flfast.channel.secure.secure import Secure
 
 
 def build_secure(config: DictConfig, data: FederatedDataModule) -> Secure:

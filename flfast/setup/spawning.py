@@ -8,7 +8,7 @@ from typing import Any
 
 from flfast.config.errors import ConfigError
 from flfast.config.own import Own
-from flfast.messages import first_line
+from flfast.state.messages import first_line
 
 _ALLOWED = (
     "allowed: functions and classes of a module of your own; trainer.devices=1; or threads=1, no "

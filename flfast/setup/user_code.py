@@ -11,7 +11,7 @@ from typing import Any
 from hydra.errors import InstantiationException
 
 from flfast.config.errors import ConfigError
-from flfast.messages import first_line
+from flfast.state.messages import first_line
 
 _PACKAGE = Path(__file__).parents[1]
 _LIBRARIES = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))

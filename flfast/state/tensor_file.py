@@ -10,8 +10,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from flfast.messages import naming
-from flfast.regular_file import opener
+from flfast.state.messages import naming
+from flfast.state.regular_file import opener
 
 
 def write_tensors(path: Path, value: dict[str, Any], *, buffered: Event | None = None) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from flfast.injection import asks_for
+from flfast.state.injection import asks_for
 from flfast.tasks.task_type import IGNORED
 
 WHOLE_BYTES = 2**28

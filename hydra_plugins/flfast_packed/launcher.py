@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 
 class PackedLauncher(Launcher):
-    """Runs jobs in forked processes that share the imports and the data; see `flfast.sweeps`.
+    """Runs jobs in forked processes that share the imports and the data; see `flfast.commands.sweeps`.
 
     Args:
         workers: jobs at a time, >= 1; `auto`: one per GPU, or one per core of the CPU.
@@ -37,7 +37,7 @@ class PackedLauncher(Launcher):
             ConfigError: if `workers` is not valid.
             StoppedError: if the sweep received a stop request.
         """
-        from flfast.sweeps.packed import launch
+        from flfast.commands.sweeps.packed import launch
 
         context = (self.hydra_context, self.task_function, self.config)
         return launch(*context, job_overrides, initial_job_idx, workers=self.workers)

@@ -10,7 +10,7 @@ from engine_runs import ran
 from references import Reference, initial, vector
 
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 
 @pytest.fixture

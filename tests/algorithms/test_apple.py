@@ -13,7 +13,7 @@ from algorithms_by_name import (
 )
 from references import initial
 
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS = (3, 8, 2, 6), 0.3, 2, 6
 MU, SHARE, P_LR = 0.7, 0.5, 0.4

@@ -18,8 +18,8 @@ from scipy.linalg import sqrtm
 
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching
-from flfast.randomness import torch_generator
+from flfast.state.plan import Batching
+from flfast.state.randomness import torch_generator
 
 LR, ROUNDS, EPOCHS, SIZE, SIZES = 0.3, 3, 2, 3, (9, 1, 14, 8, 12)
 OPTIONS = {"num_virtual": 7, "epochs": 2, "batch_size": 4, "head_lr": 0.5, "first_round": 2}

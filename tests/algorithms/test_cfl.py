@@ -19,8 +19,8 @@ from engine_runs import mlp
 from references import initial, vector
 
 from flfast.algorithms.cfl import bipartition
-from flfast.algorithms.several_models import one_of
-from flfast.plan import Batching
+from flfast.algorithms.kit.several_models import one_of
+from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS = (6, 8, 3, 6, 7, 5), 0.3, 2, 8
 OPTIONS = {"eps1": 0.35, "eps2": 0.25, "warmup": 1, "max_clusters": 3, "weighting": "samples"}

@@ -12,16 +12,16 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import nn
 
-from flfast.aggregations.multi_krum import multi_krum
-from flfast.attacks.sign_flip import sign_flip
+from flfast.channel.aggregations.multi_krum import multi_krum
+from flfast.channel.attacks.sign_flip import sign_flip
 from flfast.checkpoints.contents import check_history, check_server, check_states, first_states
 from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.federation.loop import DivergedError
 from flfast.lit.trainers import dtype_of_precision
-from flfast.plan import Batching
-from flfast.server.channel import Channel
+from flfast.state.plan import Batching
+from flfast.channel.channel import Channel
 from flfast.setup.build import build_algorithm
 from flfast.state.tree import all_finite, leaves, tree_map
 from flfast.state.vector import vector_sizes

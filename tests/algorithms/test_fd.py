@@ -10,7 +10,7 @@ from references import Reference
 
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS = (7, 2, 1, 9), 0.3, 2, 4
 

@@ -7,7 +7,7 @@ from algorithms_by_name import federation_of, run
 from engine_runs import mlp
 
 from flfast.algorithms.fedacg import fedacg
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 
 def kim(lam, beta, weighting):

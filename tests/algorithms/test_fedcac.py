@@ -16,7 +16,7 @@ from algorithms_by_name import (
 from engine_runs import mlp
 from references import initial
 
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS, TAU, BETA = (3, 8, 2, 6, 7), 0.3, 2, 6, 0.4, 4.0
 TENSORS = (slice(0, 15), slice(15, 18))  # weight and bias

@@ -8,7 +8,7 @@ import torch
 from references import initial
 
 from flfast.algorithms.fedcm import fedcm
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 from flfast.state.tree import num_bytes
 
 SGD = {"momentum": 0.0, "nesterov": False}

@@ -8,8 +8,8 @@ from algorithms_by_name import assert_rounds_follow, federation_of, run, states_
 from engine_runs import mlp
 from torch.nn import functional as F
 
-from flfast.algorithms.discrepancy import squared_mmd
-from flfast.plan import Batching
+from flfast.algorithms.kit.discrepancy import squared_mmd
+from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS = (7, 1, 5), 0.2, 2, 4
 HEAD = ("2.weight", "2.bias")

@@ -17,8 +17,8 @@ from algorithms_by_name import (
 from engine_runs import with_batchnorm
 from references import initial, vector
 
-from flfast.algorithms.several_models import one_of
-from flfast.plan import Batching
+from flfast.algorithms.kit.several_models import one_of
+from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS, ALPHA = (3, 8, 1, 6, 7), 0.3, 2, 6, 0.8
 

@@ -18,7 +18,7 @@ from engine_runs import mlp
 from torch import nn
 from torch.nn import functional as F
 
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS = (7, 2, 5), 0.2, 2, 4
 

@@ -10,7 +10,7 @@ from engine_runs import assert_engines_agree, engine_of, mlp
 from mlp_reference import Data, features, grad, mean, plus
 
 from flfast.algorithms.feddecorr import mean_squared_correlation
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 SIZES, BATCH, EPOCHS, LR = (7, 1, 5), 3, 2, 0.2
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 LR, ROUNDS, EPOCHS, SIZES, BATCH = 0.2, 3, 2, (7, 4, 10, 6), 4
 SERVER = {"server_steps": 7, "server_lr": 0.03, "server_batch_size": 5}

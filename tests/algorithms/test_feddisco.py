@@ -10,7 +10,7 @@ from engine_runs import mlp
 
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.feddisco import feddisco
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 
 def divergence(reference, k):

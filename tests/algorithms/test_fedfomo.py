@@ -10,7 +10,7 @@ from algorithms_by_name import assert_rounds_follow, federation_of, personal_vec
 from references import initial
 
 from flfast.algorithms.fedfomo import epsilon_greedy
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS = (3, 8, 2, 6, 7), 0.3, 2, 6
 

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching
-from flfast.randomness import torch_generator
+from flfast.state.plan import Batching
+from flfast.state.randomness import torch_generator
 
 LR, ROUNDS, EPOCHS, SIZE, SIZES = 0.2, 3, 2, 3, (8, 3, 6, 4)
 OPTIONS = {"alpha": 3.0, "decay": 0.7, "num_virtual": 4, "server_steps": 6, "server_lr": 0.02}

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS = (7, 2, 5, 9), 0.3, 2, 4
 BODY, HEAD = ("0.weight", "0.bias"), ("2.weight", "2.bias")

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 LR, LAM, ROUNDS, EPOCHS, SIZE, SIZES = 0.2, 0.8, 3, 2, 3, (8, 3, 6, 4)
 

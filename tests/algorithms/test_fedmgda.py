@@ -10,7 +10,7 @@ from algorithms_by_name import algorithm_of, federation_of, run
 from engine_runs import mlp
 
 from flfast.algorithms.fedmgda import fedmgda
-from flfast.algorithms.min_norm import min_norm_weights
+from flfast.algorithms.kit.min_norm import min_norm_weights
 from flfast.state.tree import leaves
 
 

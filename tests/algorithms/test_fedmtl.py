@@ -15,7 +15,7 @@ from algorithms_by_name import (
 from engine_runs import mlp
 from references import initial
 
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS, LAM = (3, 8, 1, 6, 7), 0.3, 2, 5, 0.4
 

@@ -9,11 +9,11 @@ from adversaries import ROBUST
 
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fednova import fednova
-from flfast.algorithms.local_sgd import gradient_weight
-from flfast.attacks.gaussian import gaussian
-from flfast.attacks.scaled import scaled
-from flfast.attacks.sign_flip import sign_flip
-from flfast.server.channel import Channel, Sender
+from flfast.algorithms.kit.local_sgd import gradient_weight
+from flfast.channel.attacks.gaussian import gaussian
+from flfast.channel.attacks.scaled import scaled
+from flfast.channel.attacks.sign_flip import sign_flip
+from flfast.channel.channel import Channel, Sender
 
 SGD = {"momentum": 0.0, "nesterov": False}
 HEAVY_BALL = {"momentum": 0.6, "nesterov": False}

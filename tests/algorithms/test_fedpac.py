@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from flfast.algorithms.fedpac import combinations
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS, BATCH = (7, 2, 1, 1, 1, 20), 0.1, 2, 9, 3
 BODY, HEAD = ("0.weight", "0.bias"), ("2.weight", "2.bias")

@@ -16,8 +16,8 @@ from algorithms_by_name import (
 from engine_runs import mlp
 from torch.nn import functional as F
 
-from flfast.algorithms.discrepancy import squared_mmd
-from flfast.plan import Batching
+from flfast.algorithms.kit.discrepancy import squared_mmd
+from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS = (7, 2, 5), 0.3, 2, 4
 

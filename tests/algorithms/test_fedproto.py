@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 LR, ROUNDS, STEPS, SIZES, LAM = 0.1, 3, 2, (8, 6, 7), 0.7
 

@@ -16,7 +16,7 @@ from algorithms_by_name import (
 from engine_runs import mlp
 from torch.nn import functional as F
 
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS = (7, 1, 5), 0.3, 2, 4
 HEAD = ("2.weight", "2.bias")

@@ -7,7 +7,7 @@ from engine_runs import mlp
 from references import averaged
 
 from flfast.algorithms.fedrs import fedrs
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 
 def li(alpha):

@@ -8,7 +8,7 @@ from algorithms_by_name import assert_leaves_close, federation_of, run, server_o
 from engine_runs import mlp
 
 from flfast.algorithms.fedspeed import fedspeed
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 
 def sun(lam, rho, alpha):

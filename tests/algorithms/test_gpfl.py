@@ -8,7 +8,7 @@ from algorithms_by_name import assert_rounds_follow, federation_of, run, states_
 from engine_runs import mlp
 from torch.nn import functional as F
 
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS = (7, 1, 5), 0.1, 2, 4
 HEAD, ROWS = ("2.weight", "2.bias"), ".classes.weight"

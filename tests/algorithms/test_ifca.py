@@ -18,10 +18,10 @@ from engine_runs import mlp, ran, with_batchnorm
 from references import initial, vector
 
 from flfast.algorithms.ifca import ifca
-from flfast.algorithms.several_models import one_of
+from flfast.algorithms.kit.several_models import one_of
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS = (3, 8, 1, 6, 7), 0.3, 3, 4
 

@@ -16,7 +16,7 @@ from algorithms_by_name import (
 )
 from engine_runs import mlp
 
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 
 @pytest.fixture

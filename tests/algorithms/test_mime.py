@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 LR, ROUNDS, STEPS, SIZES = 0.1, 3, 3, (6, 3, 5)
 

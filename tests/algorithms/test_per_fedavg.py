@@ -6,10 +6,10 @@ from algorithms_by_name import algorithm_of, federation_of
 from engine_runs import assert_engines_agree, engine_of, mlp, net, with_batchnorm
 from torch import nn
 
-from flfast.algorithms.gradient import hessian_product, shifted
+from flfast.algorithms.kit.gradient import hessian_product, shifted
 from flfast.datamodules.batches import Batch
 from flfast.lit.task import LocalTask
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 ALPHA, STEPS = 0.02, 10
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS, BATCH = (7, 2, 1, 20), 0.3, 2, 4, 3
 BODY, HEAD = ("0.weight", "0.bias"), ("2.weight", "2.bias")

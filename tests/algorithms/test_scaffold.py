@@ -9,7 +9,7 @@ from references import initial
 
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.scaffold import scaffold
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 from flfast.state.tree import num_bytes
 
 SGD = {"momentum": 0.0, "nesterov": False}

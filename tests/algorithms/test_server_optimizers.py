@@ -16,7 +16,7 @@ from flfast.algorithms.fednova import fednova
 from flfast.algorithms.fedopt import fedopt
 from flfast.algorithms.fedyogi import fedyogi
 from flfast.algorithms.scaffold import scaffold
-from flfast.algorithms.uploads import Uploads
+from flfast.algorithms.contract.uploads import Uploads
 from flfast.engines.eager import EagerTraining
 
 PARTIAL = {"fraction": 0.6, "count": None, "dropout": 0.3}

@@ -7,7 +7,7 @@ from torch import nn
 
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 SPLIT = {"fedper", "fedrep", "lg_fedavg", "fedbabu"}
 SHORT = {"fedrep": {"head_epochs": 2}, "pfedme": {"inner_steps": 2}}  # fewer operators to trace

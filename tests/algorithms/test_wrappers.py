@@ -10,18 +10,18 @@ from algorithms_by_name import federation_of
 from engine_runs import engine_of, mlp, ran
 from torch import nn
 
-from flfast.aggregations.aggregation import MEAN
-from flfast.algorithms.algorithm import Algorithm
+from flfast.channel.aggregations.aggregation import MEAN
+from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.fedavg import fedavg
-from flfast.algorithms.keep_local import keep_local
+from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.local import local
-from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
-from flfast.attacks.gaussian import gaussian
+from flfast.algorithms.kit.local_optimizer import average_optimizer, keep_optimizer
+from flfast.channel.attacks.gaussian import gaussian
 from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
 from flfast.federation.samplers.cohort import Cohort
 from flfast.lit.batchnorm import batchnorm_weights
-from flfast.server.channel import Channel
+from flfast.channel.channel import Channel
 from flfast.state.optimizer_state import LOCAL_MESSAGE, state_tensors, trial_step
 from flfast.state.tree import leaves, num_bytes, squared_norm
 from flfast.state.weights import read_weights
@@ -87,7 +87,7 @@ def test_fedbn_without_batchnorm_is_fedavg(run):
 
 def test_a_kept_optimizer_state_continues_in_the_next_round(make_data, make_federation):
     """With one client and one full batch per round, rounds are steps of a single optimizer."""
-    from flfast.plan import Batching
+    from flfast.state.plan import Batching
 
     def final(algorithm, *, rounds, epochs):
         torch.manual_seed(0)  # noqa: TID251 - a test's own model

@@ -10,7 +10,7 @@ import torch
 import flfast
 from flfast.api.own_data import read_data
 from flfast.datamodules.sources.tabular import table
-from flfast.results.table import read_rows
+from flfast.output.results.table import read_rows
 
 CITIES = ["Bonn", "Ulm", "Essen", "Aachen"]
 FRAME = pd.DataFrame(
@@ -109,7 +109,7 @@ def test_a_test_set_may_lack_the_column_of_clients(texts):
 def test_names_are_shown_wherever_numbers_were(quick):
     run = quick(
         *("algorithm=ditto", "callbacks=files", "local_epochs=1", "model=logistic"),
-        "+callbacks.report._target_=flfast.callbacks.report_page.ReportPage",
+        "+callbacks.report._target_=flfast.output.callbacks.report_page.ReportPage",
         data=FRAME,
         target="label",
         client="who",

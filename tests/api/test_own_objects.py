@@ -14,8 +14,8 @@ from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
 from flfast.api.own_objects import fingerprint, name_of
 from flfast.models.mlp import mlp
-from flfast.report.content import Content
-from flfast.results.runs import find_runs
+from flfast.output.report.content import Content
+from flfast.output.results.runs import find_runs
 
 
 def small(num_classes):

@@ -7,7 +7,7 @@ from torch import nn
 
 import flfast
 import flfast.evaluate as command
-from flfast.results.table import read_rows
+from flfast.output.results.table import read_rows
 
 ALLOWED = r"(?s)is an object of a Python program.*these lines work:\n"
 

@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from torch import nn
 
 from flfast.algorithms.fedavg import fedavg
-from flfast.algorithms.keep_local import keep_local
+from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.local import local
 from flfast.algorithms.scaffold import scaffold
 from flfast.audits.at_end import AuditAtEnd
@@ -21,10 +21,10 @@ from flfast.audits.interception import intercept
 from flfast.audits.membership import example_losses, membership
 from flfast.config.check import check
 from flfast.config.errors import ConfigError
-from flfast.privacy.noise_sources import independent_noise
-from flfast.privacy.privacy import Privacy
-from flfast.results.table import read_rows
-from flfast.server.channel import Channel
+from flfast.channel.privacy.noise_sources import independent_noise
+from flfast.channel.privacy.privacy import Privacy
+from flfast.output.results.table import read_rows
+from flfast.channel.channel import Channel
 from flfast.state.store import ClientStates
 from flfast.train import CONF
 

@@ -1,7 +1,7 @@
 """The table of a sweep over algorithms and seeds."""
 
 from benchmarks.algorithms import megabytes_to_goal, table
-from flfast.results.sweep import Job
+from flfast.output.results.sweep import Job
 
 ROWS = [
     {"round": "0", "personal/accuracy": "0.2", "local/accuracy": "0.1"},

@@ -16,12 +16,12 @@ from benchmarks.asynchrony import (
     slow_updates,
     table,
 )
-from flfast.results.table import RoundTable
+from flfast.output.results.table import RoundTable
 
 CONFIG = """
 seed: 0
 devices:
-  _target_: flfast.devices.tiers.tiers
+  _target_: flfast.federation.devices.tiers.tiers
   _partial_: true
   shares: [0.5, 0.5]
   slowdown: [1.0, 10.0]

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.claims import END, TAIL, rounds_to, table
-from flfast.results.sweep import Job
+from flfast.output.results.sweep import Job
 
 
 def job(algorithm, seed, losses, accuracies):

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 from benchmarks.reproductions import crossing, table
-from flfast.results.runs import RunRecord
+from flfast.output.results.runs import RunRecord
 
 
 def run(values, *, lr, partition="iid", seed=0):

@@ -1,7 +1,7 @@
 """The matrix of attacks and defences."""
 
 from benchmarks.robustness import draw, matrix, table
-from flfast.results.sweep import Job
+from flfast.output.results.sweep import Job
 
 CELLS = {
     ("mean", "none"): ("0.9", ""),

@@ -11,7 +11,7 @@ from flfast.checkpoints.keeper import CheckpointKeeper
 from flfast.checkpoints.policy import Policy
 from flfast.checkpoints.signals import StopRequests
 from flfast.distributed.world import ALONE
-from flfast.server.channel import Channel
+from flfast.channel.channel import Channel
 from flfast.state.store import ClientStates, Kept
 
 

@@ -19,8 +19,8 @@ from flfast.distributed.world import World
 from flfast.state.store import ClientStates
 
 TABLES = (
-    "+callbacks.table={_target_: flfast.callbacks.clients_table.ClientsTable, every_round: true}",
-    "+callbacks.events={_target_: flfast.callbacks.events_table.EventsTable}",
+    "+callbacks.table={_target_: flfast.output.callbacks.clients_table.ClientsTable, every_round: true}",
+    "+callbacks.events={_target_: flfast.output.callbacks.events_table.EventsTable}",
 )
 FROM_THE_BEGINNING = "schedule.phases=[{from: 1, overrides: ['batch_size=20']}]"
 SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[16]", "checkpoint.every=1", *TABLES)

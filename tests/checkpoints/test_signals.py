@@ -15,7 +15,7 @@ from flfast import train
 from flfast.checkpoints.folders import checkpoint_folders, read_checkpoint
 from flfast.checkpoints.signals import StopRequests
 from flfast.config.phases import Phase
-from flfast.results.outcome import EXIT_STOPPED
+from flfast.output.results.outcome import EXIT_STOPPED
 from flfast.setup import launch
 
 QUICK = ("experiment=quick", "callbacks=none", "model=logistic", "checkpoint.every=1")

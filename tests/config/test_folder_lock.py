@@ -10,7 +10,7 @@ import pytest
 from flfast.config import folder_lock
 from flfast.config.errors import ConfigError
 from flfast.config.folder_lock import SETTINGS, FolderLock
-from flfast.results.outcome import is_locked
+from flfast.output.results.outcome import is_locked
 
 
 @pytest.fixture

@@ -18,16 +18,16 @@ from flfast import evaluate, export, train
 from flfast.config import folder_lock
 from flfast.config.errors import ConfigError
 from flfast.config.folder_lock import FolderLock
-from flfast.report import __main__ as report
-from flfast.results.outcome import EXIT_STOPPED, outcome
-from flfast.results.run_files import OF_A_RUN
-from flfast.watch import __main__ as watch
+from flfast import report
+from flfast.output.results.outcome import EXIT_STOPPED, outcome
+from flfast.output.results.run_files import OF_A_RUN
+from flfast import watch
 
 TINY = (
     *("data=synthetic", "data.num_examples=200", "data.num_test=50", "partition=iid", "rounds=2"),
     *("partition.num_clients=3", "model=logistic", "local_epochs=1", "engine=eager", "seed=0"),
     *("trainer.devices=1", "callbacks=none", "checkpoint.every=1"),
-    "+callbacks.weights={_target_: flfast.callbacks.final_weights.FinalWeights,"
+    "+callbacks.weights={_target_: flfast.output.callbacks.final_weights.FinalWeights,"
     " max_personal: 20, model: null}",
 )
 NONE = "checkpoint.every=0"

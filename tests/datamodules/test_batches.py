@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flfast.datamodules.batches import EvalLoader, RankShare, TrainLoader, local_epoch
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 batchings = st.builds(
     Batching,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import Dataset
 
-from flfast.algorithms.client import Context
+from flfast.algorithms.contract.client import Context
 from flfast.algorithms.fedavg import fedavg
 from flfast.datamodules.evaluation_sets import EvaluationDataModule
 from flfast.datamodules.examples import Examples
@@ -19,7 +19,7 @@ from flfast.datamodules.partitions.iid import iid
 from flfast.datamodules.partitions.natural import natural
 from flfast.datamodules.transforms import BatchTransform, image_transform
 from flfast.lit.local_module import LocalModule
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 from flfast.state.weights import read_weights
 
 

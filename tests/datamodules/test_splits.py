@@ -27,7 +27,7 @@ from flfast.datamodules.splits import (
     split_examples,
 )
 from flfast.datamodules.transforms import BatchTransform
-from flfast.randomness import generator
+from flfast.state.randomness import generator
 
 owners = st.lists(st.integers(0, 4), min_size=1, max_size=60)
 

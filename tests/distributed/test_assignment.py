@@ -10,7 +10,7 @@ from torch import nn
 from flfast.datamodules.batches import RankShare
 from flfast.datamodules.evaluation_sets import EvaluationDataModule
 from flfast.distributed.assignment import assign_clients
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 
 def mlp():

@@ -14,8 +14,8 @@ from pages import PAGES, commands, first_job, runnable
 import flfast
 from flfast.evaluate import evaluate
 from flfast.export import export
-from flfast.report.__main__ import main as report
-from flfast.watch.__main__ import main as watch
+from flfast.report import main as report
+from flfast.watch import main as watch
 
 ELSEWHERE = {"tutorial.md", "CONTRIBUTING.md", "CHANGELOG.md"}
 FOUND = {

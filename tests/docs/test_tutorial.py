@@ -7,7 +7,7 @@ from pages import commands, named_files, page, programs
 
 import flfast
 from flfast import train
-from flfast.report.__main__ import main as report
+from flfast.report import main as report
 
 TEXT = page("tutorial")
 NO_FIGURES = ("callbacks.curves=null", "callbacks.partition_report=null")

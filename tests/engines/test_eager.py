@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
 from flfast.algorithms.local import local
-from flfast.algorithms.uploads import Uploads
+from flfast.algorithms.contract.uploads import Uploads
 from flfast.federation.loop import DivergedError
-from flfast.plan import Batching
-from flfast.randomness import generator
+from flfast.state.plan import Batching
+from flfast.state.randomness import generator
 from flfast.state.tree import squared_norm, sub
 
 # The fixtures are factories without state of their own.
@@ -303,7 +303,7 @@ def test_uniform_weighting_ignores_sizes(make_data, make_federation):
 
 def test_the_order_of_a_cohort_does_not_matter(make_data, make_federation):
     """Whatever local training changes in place must not reach the next client."""
-    from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
+    from flfast.algorithms.kit.local_optimizer import average_optimizer, keep_optimizer
 
     momentum = partial(torch.optim.SGD, momentum=0.9)
     for wrapper in (keep_optimizer, average_optimizer):
@@ -330,7 +330,7 @@ def test_the_order_of_a_cohort_does_not_matter(make_data, make_federation):
 
 
 def test_a_rejected_client_keeps_the_state_it_had(make_data, make_federation):
-    from flfast.algorithms.local_optimizer import keep_optimizer
+    from flfast.algorithms.kit.local_optimizer import keep_optimizer
 
     data = make_data([6, 6])
     federation = make_federation(

@@ -6,15 +6,15 @@ from engine_runs import flat, ran
 from torch import nn
 from torch.nn import functional as F
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.client import LocalStage, Measure
-from flfast.algorithms.gradient import gradient
-from flfast.algorithms.keep_local import keep_local
-from flfast.algorithms.local_optimizer import keep_optimizer
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.client import LocalStage, Measure
+from flfast.algorithms.kit.gradient import gradient
+from flfast.algorithms.kit.keep_local import keep_local
+from flfast.algorithms.kit.local_optimizer import keep_optimizer
 from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 LR, ROUNDS, SIZES = 0.1, 2, (9, 4, 6)
 DOUBLE = {"precision": "64-true"}

@@ -3,7 +3,7 @@ import torch
 
 from flfast.federation.learning_rate import learning_rates
 from flfast.federation.schedules.adaptive import adaptive
-from flfast.plan import Batching, RoundPlan
+from flfast.state.plan import Batching, RoundPlan
 
 
 def rates(scheduler=None, *, lr=1.0, rounds=4, warmup_rounds=0):

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import rows, timeless
 
-from flfast.aggregations.aggregation import MEAN
-from flfast.aggregations.median import median
-from flfast.aggregations.multi_krum import multi_krum
+from flfast.channel.aggregations.aggregation import MEAN
+from flfast.channel.aggregations.median import median
+from flfast.channel.aggregations.multi_krum import multi_krum
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.federation.samplers.by_size import by_size
@@ -23,9 +23,9 @@ from flfast.federation.samplers.from_file import from_file
 from flfast.federation.samplers.poisson import poisson
 from flfast.federation.samplers.random_size import random_size
 from flfast.federation.samplers.uniform import uniform
-from flfast.injection import call_with
-from flfast.randomness import generator
-from flfast.server.channel import Channel
+from flfast.state.injection import call_with
+from flfast.state.randomness import generator
+from flfast.channel.channel import Channel
 from flfast.state.tree import leaves, tree_map
 
 SIZED = {"uniform": uniform, "by_size": by_size, "cyclic": cyclic}
@@ -346,7 +346,7 @@ def test_clients_of_a_file_may_drop_out(drawn_from):
 
 
 TABLE = (
-    "+callbacks.table={_target_: flfast.callbacks.clients_table.ClientsTable, every_round: true}"
+    "+callbacks.table={_target_: flfast.output.callbacks.clients_table.ClientsTable, every_round: true}"
 )
 HEADER = "round,client_id\n"
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from uneven import uneven
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.client import LocalStage
-from flfast.devices.device import DAY, Devices
-from flfast.faults.simulated import simulated
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.client import LocalStage
+from flfast.federation.devices.device import DAY, Devices
+from flfast.channel.faults.simulated import simulated
 from flfast.federation.timing import Timing, num_trained_examples
 from flfast.federation.works.work import full
-from flfast.plan import Batching, RoundPlan
+from flfast.state.plan import Batching, RoundPlan
 
 FEDAVG = Algorithm(name="fedavg")
 

@@ -4,10 +4,10 @@ from algorithms_by_name import algorithm_of
 from engine_runs import mlp, ran, with_batchnorm
 from torch import nn
 
-from flfast.algorithms.keep_local import keep_local
+from flfast.algorithms.kit.keep_local import keep_local
 from flfast.engines.eager import EagerTraining
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 from flfast.state.tree import num_bytes, part_of
 from flfast.state.weights import read_weights
 

@@ -6,8 +6,8 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping
 from torch import nn
 
 from flfast.distributed.devices import choose_devices, single_device
-from flfast.machine import num_cores
-from flfast.plan import Batching
+from flfast.state.machine import num_cores
+from flfast.state.plan import Batching
 from flfast.state.tree import squared_norm, sub
 
 

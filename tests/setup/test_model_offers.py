@@ -4,7 +4,7 @@ import torch
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.transforms import BatchTransform
-from flfast.injection import call_with
+from flfast.state.injection import call_with
 from flfast.setup.model_offers import model_offers
 
 

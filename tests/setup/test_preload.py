@@ -31,7 +31,7 @@ def config(target, path):
     node = {"_target_": f"{__name__}.{target}", "_partial_": True, "path": path}
     others = {
         "engine": "flfast.engines.eager.Eager",
-        "compression": "flfast.compression.compression.none",
+        "compression": "flfast.channel.compression.compression.none",
     }
     targets = {group: {"_target_": name} for group, name in others.items()}
     return OmegaConf.create({"task": "auto", "data": node, **targets})

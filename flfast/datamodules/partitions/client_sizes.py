@@ -4,14 +4,14 @@ from typing import Literal
 
 import numpy as np
 
-from flfast.csv_file import shortened
+from flfast.state.csv_file import shortened
 from flfast.datamodules.partitions.counts import (
     check_enough,
     largest_remainder,
     raise_to_minimum,
 )
 from flfast.datamodules.partitions.simplex import softmax
-from flfast.options import Count, Positive, Spread
+from flfast.state.options import Count, Positive, Spread
 
 Sizes = Literal["equal", "linear", "square", "exponential"] | list[Positive]
 """Size of client k = 0, 1, ..., in any unit: 1, k + 1, (k + 1)^2, e^k, or one number each."""

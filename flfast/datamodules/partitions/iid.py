@@ -3,7 +3,7 @@
 import numpy as np
 
 from flfast.datamodules.partitions.counts import check_enough, even_counts
-from flfast.options import Count
+from flfast.state.options import Count
 
 
 def iid(

@@ -12,7 +12,7 @@ import numpy as np
 from flfast.datamodules.partitions.client_sizes import Sizes, client_sizes
 from flfast.datamodules.partitions.counts import assign, class_ids
 from flfast.datamodules.partitions.dirichlet import counts_of_clients
-from flfast.options import Count, Positive, Spread
+from flfast.state.options import Count, Positive, Spread
 
 
 def inner_dirichlet(  # noqa: PLR0913 - one parameter an option

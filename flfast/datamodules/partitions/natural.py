@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 
 from flfast.datamodules.partitions.counts import even_counts
-from flfast.options import Count
+from flfast.state.options import Count
 
 
 def natural(

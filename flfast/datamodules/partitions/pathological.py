@@ -7,7 +7,7 @@ class is held by a number of clients that is roughly proportional to its size.
 import numpy as np
 
 from flfast.datamodules.partitions.counts import assign, check_enough, class_ids, even_counts
-from flfast.options import Count
+from flfast.state.options import Count
 
 
 def pathological(

@@ -14,7 +14,7 @@ from flfast.datamodules.partitions.counts import (
     raise_to_minimum,
 )
 from flfast.datamodules.partitions.simplex import dirichlet_logits, softmax
-from flfast.options import Count, Positive
+from flfast.state.options import Count, Positive
 
 
 def quantity(

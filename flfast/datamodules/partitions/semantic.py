@@ -24,7 +24,7 @@ from flfast.datamodules.partitions.counts import (
     raise_to_minimum,
     reassign,
 )
-from flfast.options import Count
+from flfast.state.options import Count
 
 _MOST_STEPS = 100
 """Of k-means; beyond, groups hardly change."""

@@ -7,7 +7,7 @@ from Decentralized Data", AISTATS 2017, section 3: 200 shards, 2 for each of 100
 import numpy as np
 
 from flfast.datamodules.partitions.counts import check_enough, even_counts, shuffled_by_class
-from flfast.options import Count
+from flfast.state.options import Count
 
 
 def shards(

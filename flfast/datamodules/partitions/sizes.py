@@ -8,7 +8,7 @@ Hu, Wang, Xu, "FedLab: A Flexible Federated Learning Framework", JMLR 24 (100), 
 import numpy as np
 
 from flfast.datamodules.partitions.client_sizes import Sizes, client_sizes
-from flfast.options import Count, Spread
+from flfast.state.options import Count, Spread
 
 
 def sizes(

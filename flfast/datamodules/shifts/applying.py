@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift
 from flfast.datamodules.splits import ClientIndices
-from flfast.machine import free_memory
+from flfast.state.machine import free_memory
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from flfast.datamodules.shifts.client_draws import Levels, strengths
 from flfast.datamodules.shifts.demands import need_images
 from flfast.datamodules.shifts.parts import each_value
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift, When
-from flfast.options import NonNegative
+from flfast.state.options import NonNegative
 
 _LEAST = 0.01
 """Smallest standard deviation that changes an image, pixels."""

@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from flfast.randomness import uniforms
+from flfast.state.randomness import uniforms
 
 Assignment = Literal["cyclic", "random"]
 """How clients get their cluster: in turns, or each at random."""

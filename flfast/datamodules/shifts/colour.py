@@ -16,8 +16,8 @@ from flfast.datamodules.shifts.client_draws import around
 from flfast.datamodules.shifts.demands import need_bytes, need_colours
 from flfast.datamodules.shifts.parts import each_value
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift, When
-from flfast.options import Fraction, UpToHalf
-from flfast.randomness import uniforms
+from flfast.state.options import Fraction, UpToHalf
+from flfast.state.randomness import uniforms
 
 _ORDERS = np.array([[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]])
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from flfast.datamodules.shifts.client_draws import Levels, strengths
 from flfast.datamodules.shifts.demands import need_classes
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift
-from flfast.options import Fraction
-from flfast.randomness import uniforms
+from flfast.state.options import Fraction
+from flfast.state.randomness import uniforms
 
 
 def label_noise(*, rate: Fraction, kind: Literal["symmetric", "pair"], levels: Levels) -> Shift:

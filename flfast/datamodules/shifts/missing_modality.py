@@ -14,8 +14,8 @@ from torch import Tensor
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.demands import need_numbers
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift, When
-from flfast.options import Fraction, NonNegativeInt
-from flfast.randomness import uniforms
+from flfast.state.options import Fraction, NonNegativeInt
+from flfast.state.randomness import uniforms
 
 _Modalities = list[list[NonNegativeInt]]
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from flfast.datamodules.shifts.client_draws import Levels, strengths
 from flfast.datamodules.shifts.demands import need_numbers
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift, When
-from flfast.options import NonNegative
-from flfast.randomness import generator
+from flfast.state.options import NonNegative
+from flfast.state.randomness import generator
 
 
 def noise(*, sigma: NonNegative, levels: Levels, at: When) -> Shift:

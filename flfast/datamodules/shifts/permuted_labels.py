@@ -15,8 +15,8 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.client_draws import Assignment, clusters
 from flfast.datamodules.shifts.demands import need_classes
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift, When
-from flfast.options import Count, Several
-from flfast.randomness import generator
+from flfast.state.options import Count, Several
+from flfast.state.randomness import generator
 
 
 def permuted_labels(

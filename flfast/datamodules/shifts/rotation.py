@@ -13,7 +13,7 @@ from flfast.datamodules.shifts.client_draws import Assignment, around, clusters
 from flfast.datamodules.shifts.demands import need_images
 from flfast.datamodules.shifts.parts import each_value
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift, When
-from flfast.options import HalfTurn, Numbers
+from flfast.state.options import HalfTurn, Numbers
 
 
 def rotation(*, angles: Numbers, max_degrees: HalfTurn, assignment: Assignment, at: When) -> Shift:

@@ -14,8 +14,8 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.transforms import image_transform
-from flfast.options import Count, NonNegativeInt, Positive
-from flfast.regular_file import require_file
+from flfast.state.options import Count, NonNegativeInt, Positive
+from flfast.state.regular_file import require_file
 
 _COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center", "split")
 

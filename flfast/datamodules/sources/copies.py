@@ -16,9 +16,9 @@ from torch.utils.data import ConcatDataset
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
-from flfast.injection import call_with
-from flfast.options import Count
-from flfast.randomness import generator
+from flfast.state.injection import call_with
+from flfast.state.options import Count
+from flfast.state.randomness import generator
 
 
 def copies(

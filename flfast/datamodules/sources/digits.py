@@ -9,7 +9,7 @@ import torch
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.transforms import image_transform
-from flfast.options import Portion, Positive
+from flfast.state.options import Portion, Positive
 
 
 def digits(

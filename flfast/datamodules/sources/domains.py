@@ -15,8 +15,8 @@ from flfast.datamodules.sources.class_folders import list_class_folders
 from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.transforms import image_transform
-from flfast.options import Count, NonNegativeInt, Portion, Positive
-from flfast.randomness import generator
+from flfast.state.options import Count, NonNegativeInt, Portion, Positive
+from flfast.state.randomness import generator
 
 
 def domains(  # noqa: PLR0913 - one parameter an option

@@ -12,7 +12,7 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.held_out import Part, official_examples
 from flfast.datamodules.sources.idx_files import check_idx
 from flfast.datamodules.transforms import image_transform
-from flfast.options import Positive
+from flfast.state.options import Positive
 
 _NUM_CLASSES = {
     "byclass": 62,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.transforms import BatchTransform
-from flfast.randomness import generator
+from flfast.state.randomness import generator
 
 Part = Literal["train", "test"]
 

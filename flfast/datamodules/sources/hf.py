@@ -33,7 +33,7 @@ from flfast.datamodules.sources.text_tokens import (
 )
 from flfast.datamodules.sources.text_windows import Text, language_examples
 from flfast.datamodules.transforms import BatchTransform, image_transform
-from flfast.options import Count, Portion, Positive, VocabularySize
+from flfast.state.options import Count, Portion, Positive, VocabularySize
 from flfast.tasks.task_type import TaskName
 
 if TYPE_CHECKING:

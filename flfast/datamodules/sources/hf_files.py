@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flfast.datamodules.bounds import check_archive, check_parquet, open_gzip
 from flfast.datamodules.sources.extras import import_extra
 from flfast.datamodules.sources.table_files import check_csv
-from flfast.regular_file import require_file
+from flfast.state.regular_file import require_file
 
 if TYPE_CHECKING:
     from datasets import Dataset

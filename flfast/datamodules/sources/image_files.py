@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from flfast.datamodules.bounds import require_memory
-from flfast.regular_file import require_file
+from flfast.state.regular_file import require_file
 
 READ_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 """Raised by Pillow, or here, if a file cannot be decoded."""

@@ -17,7 +17,7 @@ from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.leaf_files import LeafUser, leaf_users
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.transforms import image_transform
-from flfast.options import Count, NonNegativeInt, Positive
+from flfast.state.options import Count, NonNegativeInt, Positive
 
 _NUM_CLASSES = {"femnist": 62, "celeba": 2}
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flfast.regular_file import read_text
+from flfast.state.regular_file import read_text
 
 
 class LeafUser(NamedTuple):

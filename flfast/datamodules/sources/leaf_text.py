@@ -15,7 +15,7 @@ from flfast.datamodules.sources.leaf_files import LeafUser, leaf_users
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.sources.word_vocabulary import PADDING, make_vocabulary, words_of
 from flfast.datamodules.transforms import BatchTransform
-from flfast.options import Count, VocabularySize
+from flfast.state.options import Count, VocabularySize
 from flfast.tasks.task_type import IGNORED, TaskName
 
 ALPHABET = (

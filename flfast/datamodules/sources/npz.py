@@ -12,7 +12,7 @@ from flfast.datamodules.sources.array_files import read_arrays
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.transforms import BatchTransform, image_transform
-from flfast.options import Count, NonNegativeInt, Portion, Positive
+from flfast.state.options import Count, NonNegativeInt, Portion, Positive
 from flfast.tasks.names import TaskName
 
 

@@ -13,8 +13,8 @@ import torch
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.transforms import BatchTransform
-from flfast.options import Count, Portion, Positive
-from flfast.regular_file import require_file
+from flfast.state.options import Count, Portion, Positive
+from flfast.state.regular_file import require_file
 
 ACTIVITIES = (1, 2, 3, 4, 5, 6, 7, 12, 13, 16, 17, 24)
 """Ids of the protocol's activities, in the order of the classes; 0 is between activities."""

@@ -13,7 +13,7 @@ import numpy as np
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.text_windows import Text, language_examples, split_by_time
 from flfast.datamodules.sources.word_vocabulary import make_vocabulary, words_of
-from flfast.options import Count, Portion, VocabularySize
+from flfast.state.options import Count, Portion, VocabularySize
 
 _FILE = "tinyshakespeare.txt"
 _CHOICES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}

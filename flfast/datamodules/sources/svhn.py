@@ -9,7 +9,7 @@ from torch import Tensor
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.held_out import Part, official_examples
 from flfast.datamodules.transforms import image_transform
-from flfast.options import NonNegativeInt, Positive
+from flfast.state.options import NonNegativeInt, Positive
 
 
 def svhn(

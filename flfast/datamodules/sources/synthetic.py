@@ -8,8 +8,8 @@ import torch
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples, check_scores
 from flfast.datamodules.transforms import BatchTransform
-from flfast.options import Count, NonNegative, NonNegativeInt
-from flfast.randomness import generator
+from flfast.state.options import Count, NonNegative, NonNegativeInt
+from flfast.state.randomness import generator
 from flfast.tasks.task_type import TaskName
 
 

@@ -10,8 +10,8 @@ import torch
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.transforms import BatchTransform
-from flfast.options import Count, NonNegative, Portion
-from flfast.randomness import generator
+from flfast.state.options import Count, NonNegative, Portion
+from flfast.state.randomness import generator
 
 _SMALLEST = 50  # examples of a client, before the log-normal ones
 _LOG_MEAN, _LOG_STD = 4.0, 2.0

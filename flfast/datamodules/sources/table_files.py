@@ -17,7 +17,7 @@ from flfast.datamodules.sources.extras import import_extra
 from flfast.datamodules.sources.natural_clients import Clients, number_clients
 from flfast.datamodules.sources.number_like import odd_ones
 from flfast.datamodules.value_names import number_values
-from flfast.regular_file import require_file
+from flfast.state.regular_file import require_file
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ from flfast.datamodules.sources.table_files import Columns, read_table
 from flfast.datamodules.sources.table_targets import read_targets
 from flfast.datamodules.transforms import BatchTransform
 from flfast.datamodules.value_names import warn_of_odd_names
-from flfast.options import Portion
+from flfast.state.options import Portion
 from flfast.tasks.task_type import TaskName
 
 _ADVICE = (

@@ -13,7 +13,7 @@ from flfast.datamodules.sources.csv_quotes import strict_rows
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.text_tokens import make_tokenizer, padded_tokens, token_texts
 from flfast.datamodules.transforms import BatchTransform
-from flfast.options import Count, Portion, VocabularySize
+from flfast.state.options import Count, Portion, VocabularySize
 
 _FORM = "rows without a header: class from 1, text, more text, ..."
 

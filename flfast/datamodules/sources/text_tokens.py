@@ -10,7 +10,7 @@ import numpy as np
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.sources.extras import import_extra
-from flfast.regular_file import read_text
+from flfast.state.regular_file import read_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

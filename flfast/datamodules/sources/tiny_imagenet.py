@@ -11,8 +11,8 @@ import torch
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.transforms import image_transform
-from flfast.options import Count, NonNegativeInt, Positive
-from flfast.regular_file import read_text
+from flfast.state.options import Count, NonNegativeInt, Positive
+from flfast.state.regular_file import read_text
 
 
 def tiny_imagenet(  # noqa: PLR0913 - one parameter an option

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from flfast.regular_file import read_text
+from flfast.state.regular_file import read_text
 
 PADDING, UNKNOWN = 0, 1
 

@@ -16,12 +16,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flfast.algorithms.downloads import Download, first_downloads
+from flfast.algorithms.contract.downloads import Download, first_downloads
 from flfast.engines.eager import EagerTraining
 from flfast.engines.local_training import LocalResult, LocalTraining
 from flfast.engines.site import Site
-from flfast.messages import first_line
-from flfast.plan import RoundPlan
+from flfast.state.messages import first_line
+from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import read_weights
 

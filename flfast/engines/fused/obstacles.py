@@ -12,13 +12,13 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelSummary, ProgressBar
 from torch import Tensor
 
-from flfast.algorithms.downloads import first_downloads, joint_leaves
+from flfast.algorithms.contract.downloads import first_downloads, joint_leaves
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.fused.graph.lstm_kernel import has_slow_recurrence
 from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy
-from flfast.plan import RoundPlan
+from flfast.state.plan import RoundPlan
 from flfast.state.weights import read_weights
 
 # Hooks of one client's fit or local steps. Compiled programs do not call them.

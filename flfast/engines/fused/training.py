@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from flfast.algorithms.client import Context, Measure
-from flfast.algorithms.downloads import Download, first_downloads
+from flfast.algorithms.contract.client import Context, Measure
+from flfast.algorithms.contract.downloads import Download, first_downloads
 from flfast.datamodules.batches import local_epoch
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.agreement import disagreement
@@ -37,9 +37,9 @@ from flfast.engines.local_training import ClientStart, Deliver, LocalResult
 from flfast.engines.restrictions import check_allowed
 from flfast.engines.site import Site
 from flfast.lit.cohort_module import CohortDataModule, CohortModule
-from flfast.messages import first_line
-from flfast.options import Count
-from flfast.plan import RoundPlan
+from flfast.state.messages import first_line
+from flfast.state.options import Count
+from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 from flfast.state.weights import read_weights
 

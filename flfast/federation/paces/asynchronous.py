@@ -12,7 +12,7 @@ term, which is `algorithm=fedprox`.
 from flfast.federation.paces.buffered import Buffered
 from flfast.federation.paces.discounts import DiscountName, discount_of
 from flfast.federation.paces.pace import Setting
-from flfast.options import NonNegative, Share
+from flfast.state.options import NonNegative, Share
 
 
 def asynchronous(

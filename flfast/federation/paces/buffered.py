@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.downloads import Order, Version
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.downloads import Order, Version
 from flfast.federation.paces.discounts import Discount, DiscountName, discount_of
 from flfast.federation.paces.pace import Event, Setting, Turn
 from flfast.federation.paces.pool import Pool
 from flfast.federation.samplers.cohort import Cohort
-from flfast.options import Count, NonNegative
-from flfast.plan import RoundPlan
+from flfast.state.options import Count, NonNegative
+from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.downloads import Order
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.downloads import Order
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.sampling import Sampling
 from flfast.federation.timing import Timing
-from flfast.plan import RoundPlan
+from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 
 

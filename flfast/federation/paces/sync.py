@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from flfast.algorithms.algorithm import Algorithm
-from flfast.algorithms.downloads import Order
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.downloads import Order
 from flfast.federation.paces.pace import Event, Setting, Turn
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.sampling import NOBODY
 from flfast.federation.timing import Trips
-from flfast.options import Count, Positive
-from flfast.plan import RoundPlan
+from flfast.state.options import Count, Positive
+from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 
 

@@ -15,7 +15,7 @@ counts an upload as often as its client was drawn, but a cohort is a set.
 import numpy as np
 
 from flfast.federation.samplers.cohort import Cohort, cohort_size, drop_out
-from flfast.options import Count, Portion, Share
+from flfast.state.options import Count, Portion, Share
 
 
 def by_size(

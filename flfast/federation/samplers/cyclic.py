@@ -14,8 +14,8 @@ from functools import lru_cache
 import numpy as np
 
 from flfast.federation.samplers.cohort import Cohort, cohort_size, drop_out
-from flfast.options import Count, Portion, Share
-from flfast.randomness import generator
+from flfast.state.options import Count, Portion, Share
+from flfast.state.randomness import generator
 
 
 def cyclic(  # noqa: PLR0913 - one parameter an option

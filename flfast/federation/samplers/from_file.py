@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flfast.csv_file import CsvFile, parse_integer, shortened
+from flfast.state.csv_file import CsvFile, parse_integer, shortened
 from flfast.federation.samplers.cohort import Cohort, drop_out
-from flfast.options import Portion
+from flfast.state.options import Portion
 
 _TAKES_PART = ("trained", "lost", "rejected", "late")
 

@@ -11,7 +11,7 @@ A cohort may be empty. The round then leaves the model unchanged.
 import numpy as np
 
 from flfast.federation.samplers.cohort import Cohort, drop_out
-from flfast.options import Portion, Share
+from flfast.state.options import Portion, Share
 
 
 def poisson(

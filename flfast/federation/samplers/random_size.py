@@ -4,7 +4,7 @@ import numpy as np
 
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
-from flfast.options import Portion, Share
+from flfast.state.options import Portion, Share
 
 
 def random_size(

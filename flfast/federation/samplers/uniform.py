@@ -3,7 +3,7 @@
 import numpy as np
 
 from flfast.federation.samplers.cohort import Cohort, cohort_size, drop_out
-from flfast.options import Count, Portion, Share
+from flfast.state.options import Count, Portion, Share
 
 
 def uniform(

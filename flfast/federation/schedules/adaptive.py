@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from flfast.plan import RoundPlan
+from flfast.state.plan import RoundPlan
 
 Action = Literal["double_batch", "halve_lr"]
 Plans = Callable[[int, Sequence[Mapping[str, Any]]], RoundPlan]

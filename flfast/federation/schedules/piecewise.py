@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from flfast.plan import RoundPlan
+from flfast.state.plan import RoundPlan
 
 LrScaling = Literal["none", "linear", "sqrt"]
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm, Round
-from flfast.algorithms.client import Context, Finished, Measure, Task
-from flfast.algorithms.records import Records
-from flfast.algorithms.uploads import Part, Uploads
+from flfast.algorithms.contract.algorithm import Algorithm, Round
+from flfast.algorithms.contract.client import Context, Finished, Measure, Task
+from flfast.algorithms.contract.records import Records
+from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.datamodules.batches import Batch
 from flfast.federation.selections.selected import SelectedRound
 from flfast.state.tree import Tree

@@ -29,10 +29,10 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.federation.selections.memory import select_by_memory
-from flfast.options import Count, Fraction, Seed, Share
-from flfast.randomness import generator
+from flfast.state.options import Count, Fraction, Seed, Share
+from flfast.state.randomness import generator
 from flfast.state.near_ties import EQUAL
 
 

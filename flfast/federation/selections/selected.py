@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from flfast.algorithms.algorithm import Algorithm, Round
-from flfast.algorithms.uploads import Uploads
+from flfast.algorithms.contract.algorithm import Algorithm, Round
+from flfast.algorithms.contract.uploads import Uploads
 from flfast.state.tree import Tree
 
 

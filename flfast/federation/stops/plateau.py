@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flfast.federation.stops.stop import Stop, evaluated
-from flfast.options import Count, NonNegative
+from flfast.state.options import Count, NonNegative
 from flfast.tasks.names import falls
 
 

@@ -9,8 +9,8 @@ client is a straggler with that probability, and does a uniform share in (0, 1) 
 
 import numpy as np
 
-from flfast.options import Fraction
-from flfast.randomness import uniforms
+from flfast.state.options import Fraction
+from flfast.state.randomness import uniforms
 
 
 def by_chance(*, clients: np.ndarray, round_idx: int, seed: int, fraction: Fraction) -> np.ndarray:

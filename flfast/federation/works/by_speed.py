@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flfast.options import Positive, Share
+from flfast.state.options import Positive, Share
 
 
 def by_speed(

@@ -20,7 +20,7 @@ from flfast.datamodules.partitions.quantity import quantity
 from flfast.datamodules.partitions.semantic import semantic
 from flfast.datamodules.partitions.shards import shards
 from flfast.datamodules.partitions.sizes import sizes
-from flfast.injection import call_with
+from flfast.state.injection import call_with
 
 CONF = Path(__file__).parents[3] / "conf" / "partition"
 YAMLS = sorted(CONF.glob("*.yaml"))

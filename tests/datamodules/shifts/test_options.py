@@ -16,7 +16,7 @@ from flfast.datamodules.shifts.applying import shift_examples
 from flfast.datamodules.shifts.permuted_labels import permutation
 from flfast.datamodules.splits import group_by_client
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 
 def whole(num, num_clients):

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from pages import page
 
 from flfast.config.composition import compose
-from flfast.injection import asks_for, call_with
+from flfast.state.injection import asks_for, call_with
 
 CONF = Path(__file__).parents[3] / "conf" / "data"
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))

@@ -9,7 +9,7 @@ from torch import nn
 from flfast.algorithms.fedrep import fedrep
 from flfast.algorithms.moon import moon
 from flfast.engines.fused.run import features
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 DOUBLE = {"precision": "64-true"}
 FEDREP = partial(fedrep, head=None, head_epochs=3, weighting="samples")

@@ -10,8 +10,8 @@ from models_by_name import IMAGE, NAMES, SHAPES, TOKENS, make_inputs, make_model
 from torch import nn
 
 from flfast.algorithms.fedavg import fedavg
-from flfast.algorithms.keep_local import keep_local
-from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
+from flfast.algorithms.kit.keep_local import keep_local
+from flfast.algorithms.kit.local_optimizer import average_optimizer, keep_optimizer
 from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
@@ -19,7 +19,7 @@ from flfast.federation.loop import DivergedError
 from flfast.federation.samplers.cohort import Cohort
 from flfast.lit.batchnorm import batchnorm_weights
 from flfast.lit.channels_last import use_channels_last
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 from flfast.state.tree import leaves
 
 LARGE = ("resnet18", "timm", "vgg11")

@@ -20,7 +20,7 @@ from flfast.algorithms.fedprox import fedprox
 from flfast.datamodules.transforms import BatchTransform
 from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,7 +12,7 @@ from flfast.datamodules.fetching import Loading
 from flfast.datamodules.transforms import BatchTransform
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 from flfast.tasks import factored_logits
 from flfast.tasks.task_type import IGNORED
 

@@ -8,13 +8,13 @@ import torch
 from engine_runs import assert_engines_agree, engine_of, mlp, net, with_batchnorm
 from torch import nn
 
-from flfast.algorithms.downloads import OwnDownloads
+from flfast.algorithms.contract.downloads import OwnDownloads
 from flfast.algorithms.fedprox import fedprox
-from flfast.algorithms.local_optimizer import keep_optimizer
+from flfast.algorithms.kit.local_optimizer import keep_optimizer
 from flfast.datamodules.transforms import BatchTransform
 from flfast.engines.auto import AutoTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.plan import Batching, RoundPlan
+from flfast.state.plan import Batching, RoundPlan
 from flfast.state.tree import tree_map
 
 DOUBLE = {"precision": "64-true"}

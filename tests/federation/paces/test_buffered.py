@@ -15,13 +15,13 @@ from flfast.algorithms.feddyn import feddyn
 from flfast.algorithms.fedproto import fedproto
 from flfast.algorithms.mime import mime
 from flfast.algorithms.scaffold import scaffold
-from flfast.devices.device import Devices
-from flfast.devices.ideal import ONE_SECOND
+from flfast.federation.devices.device import Devices
+from flfast.federation.devices.ideal import ONE_SECOND
 from flfast.federation.paces.asynchronous import asynchronous
 from flfast.federation.paces.buffered import buffered
 from flfast.federation.samplers.poisson import poisson
-from flfast.plan import Batching
-from flfast.randomness import generator
+from flfast.state.plan import Batching
+from flfast.state.randomness import generator
 
 LATE = {"discount": "polynomial", "strength": None, "patience": None}
 DOUBLE = {"precision": "64-true"}

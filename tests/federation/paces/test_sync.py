@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from uneven import uneven
 
-from flfast.devices.device import DAY, Devices
-from flfast.devices.ideal import ONE_SECOND
+from flfast.federation.devices.device import DAY, Devices
+from flfast.federation.devices.ideal import ONE_SECOND
 from flfast.federation.paces.sync import sync
 from flfast.federation.samplers.cyclic import cyclic
 

@@ -14,16 +14,16 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adafactor, Adam
 
-from flfast.algorithms.algorithm import Algorithm
+from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
-from flfast.algorithms.keep_local import keep_local
+from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.local import local
-from flfast.algorithms.local_optimizer import average_optimizer, keep_optimizer
+from flfast.algorithms.kit.local_optimizer import average_optimizer, keep_optimizer
 from flfast.distributed.sharding import check_shardable, shard
 from flfast.lit.batchnorm import batchnorm_weights
 from flfast.lit.task import LocalTask
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 from flfast.state.tree import sub, tree_map
 from flfast.state.weights import read_weights, write_weights
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from flfast.engines.fused.graph.executor import Executor
-from flfast.messages import first_line
+from flfast.state.messages import first_line
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from flfast.engines.fused.graph.instructions import Instructions, instructions
 from flfast.engines.fused.graph.straight_line import StraightLine
 from flfast.engines.fused.graph.tape import Tape
 from flfast.engines.fused.graph.trace import operators
-from flfast.messages import first_line
+from flfast.state.messages import first_line
 from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from torch.fx import Graph, Node
 
 from flfast.engines.fused.graph.dataflow import calls, is_call, remove_unused
 from flfast.engines.fused.graph.pulls import join_pulls, measure_distances
-from flfast.native.compiler import missing
+from flfast.state.native.compiler import missing
 
 aten = torch.ops.aten
 

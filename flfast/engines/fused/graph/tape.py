@@ -1,4 +1,4 @@
-"""The executor in C++: `native/tape.h` calls torch's operators without Python in between."""
+"""The executor in C++: `state/native/tape.h` calls torch's operators without Python in between."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from flfast.engines.fused.graph.instructions import (
     PerClient,
     Register,
 )
-from flfast.native.compiler import missing
+from flfast.state.native.compiler import missing
 
 _LETTERS = {Register: "r", LastRead: "l", PerClient: "w", str: "s"}
 # Position is the number that operators use. Torch has no public function for it.
@@ -51,7 +51,7 @@ class Tape:
 
 
 def _written(each: Instruction) -> tuple[Any, ...]:
-    """An instruction in the form that `call_of` in `native/tape.h` reads."""
+    """An instruction in the form that `call_of` in `state/native/tape.h` reads."""
     schema = each.operator._schema  # noqa: SLF001 - there is no public name
     args = tuple(map(_word, each.args))
     results = tuple(-1 if number is None else number for number in each.results)

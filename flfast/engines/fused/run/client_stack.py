@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.algorithms.client import Context
+from flfast.algorithms.contract.client import Context
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.engines.fused.agreement import TrialSteps, agree, perturbations
 from flfast.engines.fused.graph.trace import like
@@ -26,7 +26,7 @@ from flfast.engines.fused.run.stack_schedule import LocalSteps, StackCall, local
 from flfast.engines.fused.run.stack_width import auto_width
 from flfast.engines.fused.run.training_state import LocalOutcome, TrainingState, context_tree
 from flfast.engines.local_training import ClientStart
-from flfast.plan import RoundPlan
+from flfast.state.plan import RoundPlan
 from flfast.state.transfer import to_device
 from flfast.state.tree import Tree, tree_map
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flfast.algorithms.client import Context, LocalStage, Measure
+from flfast.algorithms.contract.client import Context, LocalStage, Measure
 from flfast.datamodules.batches import local_epoch
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.engines.fused.graph.local_step import LocalStep
@@ -40,7 +40,7 @@ from flfast.engines.fused.run.training_state import (
     step_lr,
 )
 from flfast.engines.local_training import ClientStart
-from flfast.plan import Batching, RoundPlan
+from flfast.state.plan import Batching, RoundPlan
 from flfast.state.tree import Tree
 
 CACHED_EXAMPLES = 64

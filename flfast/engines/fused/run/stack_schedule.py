@@ -15,7 +15,7 @@ from flfast.datamodules.batches import local_epoch
 from flfast.engines.fused.run.step_schedule import padded_size
 from flfast.engines.fused.run.training_state import context_tree
 from flfast.engines.local_training import ClientStart
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 from flfast.state.tree import leaf_names
 
 SMALL_BATCH = 32

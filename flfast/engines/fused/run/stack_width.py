@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 from flfast.engines.fused.graph.dataflow import is_random
 from flfast.engines.fused.graph.trace import placeholders
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flfast.datamodules.batches import LocalEpoch, local_epoch
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 CHUNK_EXAMPLES = 512
 """Rows read at once: few enough to stay in a core's cache, enough to amortise the gather."""

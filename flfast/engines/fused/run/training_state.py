@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, device
 
-from flfast.algorithms.client import Context, Finished, LocalStage
+from flfast.algorithms.contract.client import Context, Finished, LocalStage
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like
 from flfast.engines.local_training import ClientStart

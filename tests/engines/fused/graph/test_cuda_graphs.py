@@ -14,7 +14,7 @@ from flfast.engines.fused.graph.cuda_graphs import MAX_STEPS, WARM_UPS, Direct, 
 from flfast.engines.fused.graph.executor import executor
 from flfast.engines.fused.graph.trace import operators, rewritten
 from flfast.engines.fused.graph.vmapped import vmap_graph
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 
 def step(state, context, batch):

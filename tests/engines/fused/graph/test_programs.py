@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from flfast.algorithms.client import LocalStage
+from flfast.algorithms.contract.client import LocalStage
 from flfast.algorithms.fedavg import fedavg
 from flfast.engines.fused.graph import programs
 from flfast.engines.fused.graph.local_step import LocalStep

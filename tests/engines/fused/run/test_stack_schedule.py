@@ -12,7 +12,7 @@ from flfast.engines.fused.run.stack_schedule import (
     local_steps,
     stack_calls,
 )
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 batchings = st.builds(
     Batching,

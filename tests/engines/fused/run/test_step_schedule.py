@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flfast.datamodules.batches import local_epoch
 from flfast.engines.fused.run.step_schedule import CHUNK_EXAMPLES, epoch_chunks
-from flfast.plan import Batching
+from flfast.state.plan import Batching
 
 batchings = st.builds(
     Batching,

@@ -2,7 +2,7 @@
 
 import torch
 
-from flfast.algorithms.client import Context
+from flfast.algorithms.contract.client import Context
 from flfast.engines.fused.run.training_state import ContextCache
 from flfast.state.tree import leaves
 

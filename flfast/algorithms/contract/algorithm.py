@@ -1,0 +1,243 @@
+"""The contract: an algorithm is a handful of pure functions, written for one client.
+
+Every field of `Algorithm` defaults to FedAvg, so a file states only what differs. The functions
+know nothing of devices, loggers, configs, or how many clients run at once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, get_args
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from flfast.algorithms.contract.client import (
+    Context,
+    Fact,
+    Finished,
+    Gradient,
+    LocalStage,
+    Measure,
+    Objective,
+    Task,
+)
+from flfast.algorithms.contract.records import Records
+from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.datamodules.batches import Batch
+from flfast.state.tree import Tree
+from flfast.state.weights import model_weights
+from flfast.tasks.names import TaskName
+
+Weighting = Literal["samples", "uniform"]
+
+
+class Round(Protocol):
+    """A round, as `Algorithm.round` sees it."""
+
+    @property
+    def number(self) -> int:
+        """From 1."""
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """Ids of the cohort."""
+
+    def call(
+        self,
+        server: Tree,
+        local: "Algorithm | None" = None,
+        *,
+        clients: Sequence[int] | None = None,
+    ) -> Uploads:
+        """Broadcast to clients, let them train or measure, and combine the uploads.
+
+        Args:
+            server: what `local.broadcast` and `local.send` read.
+            local: what the clients do: the algorithm itself, or one of `Algorithm.calls`.
+            clients: a part of the cohort; None is all of it.
+        """
+
+    def on_server(
+        self,
+        server: Tree,
+        local: "Algorithm",
+        *,
+        steps: int | None = None,
+        lr: float | None = None,
+        batch_size: int | None = None,
+    ) -> Tree:
+        """Train or measure on the server's own examples, as one more client; returns its upload.
+
+        The upload is not transmitted: it is neither attacked nor clipped, and counts no bytes.
+
+        Args:
+            server: what `local.broadcast` and `local.send` read.
+            local: what is done, one of `Algorithm.server_calls`.
+            steps: local steps; None is as many epochs or steps as the clients take.
+            lr: learning rate; None is that of the clients.
+            batch_size: examples per step, -1 for all; None is that of the clients.
+        """
+
+
+def _initial(weights: Tree) -> Tree:
+    return weights
+
+
+def _stateless(server: Tree) -> Tree:
+    return {}
+
+
+def _start(broadcast: Tree, client: Tree) -> Tree:
+    return model_weights(broadcast)
+
+
+def _task_loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+    return task(params, batch)
+
+
+def _upload_weights(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+    return done.weights, ctx.client
+
+
+def _take_mean(server: Tree, uploads: Uploads) -> Tree:
+    return {**server, **uploads.mean}
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What the server and the clients compute. States, broadcasts and uploads are trees.
+
+    Attributes:
+        name: for titles and messages.
+        tasks: that it works for. One that computes with classes is for `classification`.
+        weighting: weights of the mean of uploads: training examples used, or 1.
+        weight: (`Finished`, context) -> another weight, >= 0.
+        evaluate_server: whether the server has a complete model, to evaluate and to save.
+        server_state: initial weights -> server state, with `params` and `buffers`.
+        client_state: broadcast -> state of a client in its first round. Clients keep states
+            between rounds if an algorithm has this function.
+        broadcast: server state -> what every client of the cohort receives.
+        send: (server state, `Records`, ids of K clients) -> what each of them receives beside the
+            broadcast, each leaf [K, ...]. All functions of clients get both as their broadcast.
+            The clients are the cohort. For `personal` they are any, and no row may depend on the
+            other clients.
+        record: (server state, `Uploads`) -> what the server keeps of each client that uploaded,
+            each leaf [K, ...]; some part must have the rule `rows`. None keeps nothing.
+        first_record: server state -> what `Records` has of a client that has not uploaded yet.
+        start: (broadcast, client state) -> initial weights of local training. They may have
+            leaves that the model lacks: the local optimizer trains such parameters, and `loss`
+            may change such buffers in place.
+        facts: what the functions read in `Context.facts`, as float64: `examples`, their number
+            []; `labels`, how many the client has of each class [C]; `round` [].
+        stages: of local training and measures, in order, each over the client's examples.
+        optimizer: (broadcast, client state) -> initial state of the local optimizer by parameter
+            name; None starts fresh every round.
+        make_optimizer: (parameters, lr=...) -> the local optimizer; None is that of the run.
+        loss: local objective. It gets all parameters, and the buffers that the model lacks.
+        gradient: instead of an objective: what each local step gets. Batches are never split.
+        separable: whether the objective is a mean over examples. Only then may the batch of a
+            local step be padded, accumulated, or be split into micro-batches or over devices,
+            whose gradients are summed.
+        correct: (gradients, params, context) -> gradients for the optimizer; None is the identity.
+        finish: (`Finished`, context) -> (upload, new client state).
+        parts: of the upload, by top-level key; others are learned and averaged.
+        origin: broadcast -> upload of a client that learned nothing; missing leaves are zero.
+            Attacks and `upload_clip_norm` act on the difference from it.
+        server_step: (server state, `Uploads`) -> new server state.
+        round: (server state, `Round`) -> new server state; None is one call and `server_step`.
+        calls: what else `round` calls the cohort for. Only the fields up to `origin` count, except
+            `record`. One with a `client_state` reads and writes the algorithm's client states.
+        server_calls: what `round` does on the server's own examples; the run must have some. As
+            `calls`, without a `client_state`.
+        personal: (broadcast, client state) -> weights to evaluate the client with; None: clients
+            have no personal models.
+        predict: (task, weights by name, batch) -> logits [B, C] of a client's own model, in
+            evaluation mode; None is the model's forward. `personal` may then give leaves that the
+            model lacks.
+    """
+
+    name: str
+    tasks: tuple[TaskName, ...] = get_args(TaskName)
+    weighting: Weighting = "samples"
+    weight: Callable[[Finished, Context], float] | None = None
+    evaluate_server: bool = True
+    server_state: Callable[[Tree], Tree] = _initial
+    client_state: Callable[[Tree], Tree] = _stateless
+    broadcast: Callable[[Tree], Tree] = model_weights
+    send: Callable[[Tree, Records, Sequence[int]], Tree] | None = None
+    record: Callable[[Tree, Uploads], Tree] | None = None
+    first_record: Callable[[Tree], Tree] = _stateless
+    start: Callable[[Tree, Tree], Tree] = _start
+    facts: tuple[Fact, ...] = ()
+    stages: tuple[LocalStage | Measure, ...] = (LocalStage(),)
+    optimizer: Callable[[Tree, Tree], Tree] | None = None
+    make_optimizer: Callable[..., Optimizer] | None = None
+    loss: Objective = _task_loss
+    gradient: Gradient | None = None
+    separable: bool = True
+    correct: Callable[[Tree, Tree, Context], Tree] | None = None
+    finish: Callable[[Finished, Context], tuple[Tree, Tree]] = _upload_weights
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    origin: Callable[[Tree], Tree] = model_weights
+    server_step: Callable[[Tree, Uploads], Tree] = _take_mean
+    round: Callable[[Tree, Round], Tree] | None = None
+    calls: tuple["Algorithm", ...] = ()
+    server_calls: tuple["Algorithm", ...] = ()
+    personal: Callable[[Tree, Tree], Tree] | None = None
+    predict: Callable[[Task, Tree, Batch], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        for call in self.server_calls:
+            if call.stateful:
+                raise ValueError(
+                    f"algorithm={self.name}: {call.name} has a client_state, and the server keeps "
+                    f"none; keep it in the server state"
+                )
+
+    def works_for(self, task: TaskName) -> bool:
+        """Whether it can learn a task; label counts exist for `classification` only."""
+        return task in self.tasks and ("labels" not in self.facts or task == "classification")
+
+    @property
+    def stateful(self) -> bool:
+        """Whether clients keep a state between rounds."""
+        return self.client_state is not _stateless
+
+    def one_round(self, server: Tree, rnd: Round) -> Tree:
+        """The server state after a round."""
+        if self.round is not None:
+            return self.round(server, rnd)
+        return self.server_step(server, rnd.call(server))
+
+    @property
+    def training_stages(self) -> list[LocalStage]:
+        """The stages without the measures."""
+        return [stage for stage in self.stages if isinstance(stage, LocalStage)]
+
+    @property
+    def splits_batches(self) -> bool:
+        """Whether a local step may add up gradients: of batches, micro-batches or devices."""
+        own_gradients = any(self.objective(stage)[1] for stage in self.training_stages)
+        return self.separable and not own_gradients
+
+    def objective(self, stage: LocalStage) -> tuple[Objective, Gradient | None]:
+        """The objective of a stage, and the gradient to use instead, if there is one."""
+        if stage.loss is None and stage.gradient is None:
+            return self.loss, self.gradient
+        return stage.loss or self.loss, stage.gradient
+
+    def weight_of(self, done: Finished, ctx: Context) -> float:
+        """Weight of an upload in the mean."""
+        if self.weight is not None:
+            return self.weight(done, ctx)
+        return float(done.num_examples) if self.weighting == "samples" else 1.0
+
+    @property
+    def counted(self) -> frozenset[str]:
+        """Names of the parts that are not learned."""
+        return frozenset(name for name, part in self.parts.items() if not part.learned)
+
+    @property
+    def undiscounted(self) -> frozenset[str]:
+        """Names of the parts that staleness does not discount."""
+        return frozenset(name for name, part in self.parts.items() if not part.discounted)

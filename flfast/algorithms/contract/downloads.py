@@ -1,0 +1,165 @@
+"""What clients download in a round: the broadcast, and what the server sends to each of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import NamedTuple, Protocol
+
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.records import Records
+from flfast.state.plan import RoundPlan
+from flfast.state.store import ClientStates
+from flfast.state.tree import Tree, merge, num_bytes, tree_map, without
+from flfast.state.weights import model_weights
+
+
+class Version(NamedTuple):
+    """A server's model that clients are training from, and how they were told to train.
+
+    Attributes:
+        broadcast: of the server after round `plan.round_idx` - 1.
+        plan: of round `plan.round_idx`.
+    """
+
+    broadcast: Tree
+    plan: RoundPlan
+
+
+class Order(NamedTuple):
+    """What one client of a call does differently from the others.
+
+    Attributes:
+        version: that it downloaded; None is the server's current one.
+        share: of its local epochs or steps, in (0, 1].
+        scale: factor of what its upload changes, such as a discount for staleness.
+        mixes: whether the change is counted from the server's current model, which the upload is
+            then mixed with, instead of from the version that it downloaded.
+    """
+
+    version: Version | None = None
+    share: float = 1.0
+    scale: float = 1.0
+    mixes: bool = False
+
+
+class Download(Protocol):
+    """What each client of a call starts with."""
+
+    def __call__(self, client_id: int) -> Tree:
+        """What the client downloads. Leaves that clients share are the same tensors."""
+
+    def plan(self, client_id: int, plan: RoundPlan) -> RoundPlan:
+        """The client's own plan: its round, learning rate, epochs or steps, and share of them.
+
+        Args:
+            client_id: the client.
+            plan: of the call, which decides all else.
+        """
+
+
+class Downloads:
+    """What each client of a call downloads; see `Download`.
+
+    Args:
+        algorithm: of the call.
+        server: server state.
+        records: what the server keeps of clients.
+        clients: of the call.
+        orders: by client, for those that do something else than the others.
+
+        encode: broadcast -> (what clients decode, bytes); None sends it as it is.
+
+    Attributes:
+        orders: the same.
+        exact: the broadcast before it was encoded.
+        broadcast: what clients without a version of their own download.
+        num_bytes: for one client.
+        num_clients: of the call.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        server: Tree,
+        records: ClientStates,
+        clients: Sequence[int],
+        orders: Mapping[int, Order] | None = None,
+        *,
+        encode: Callable[[Tree], tuple[Tree, int]] | None = None,
+    ) -> None:
+        self.exact, self._rows = algorithm.broadcast(server), Tree()
+        self.orders, self.num_clients = orders or {}, len(clients)
+        self._places = {client_id: place for place, client_id in enumerate(clients)}
+        if algorithm.send is not None and clients:
+            known = Records(partial(algorithm.first_record, server), records)
+            self._rows = algorithm.send(server, known, clients)
+        if encode is None:
+            self.broadcast, self.num_bytes = self.exact, num_bytes(self.exact)
+        else:
+            self.broadcast, self.num_bytes = encode(self.exact)
+        self.num_bytes += num_bytes(self._rows) // max(len(clients), 1)
+
+    def __call__(self, client_id: int) -> Tree:
+        """See `Download`."""
+        order = self.orders.get(client_id)
+        broadcast = order.version.broadcast if order and order.version else self.broadcast
+        if not self._rows:
+            return broadcast
+        return merge(broadcast, tree_map(itemgetter(self._places[client_id]), self._rows))
+
+    def plan(self, client_id: int, plan: RoundPlan) -> RoundPlan:
+        """See `Download`."""
+        order = self.orders.get(client_id)
+        if order is None:
+            return plan
+        given = order.version.plan if order.version else plan
+        return plan._replace(
+            round_idx=given.round_idx,
+            lr=given.lr,
+            local_epochs=given.local_epochs,
+            local_steps=given.local_steps,
+            share=order.share,
+        )
+
+
+class OwnDownloads(NamedTuple):
+    """Each client of a call downloads what is given for it; see `Download`.
+
+    Attributes:
+        trees: by client.
+    """
+
+    trees: Mapping[int, Tree]
+
+    def __call__(self, client_id: int) -> Tree:
+        """See `Download`."""
+        return self.trees[client_id]
+
+    def plan(self, client_id: int, plan: RoundPlan) -> RoundPlan:
+        """See `Download`: that of the call."""
+        return plan
+
+
+def first_downloads(algorithm: Algorithm, weights: Tree) -> Downloads:
+    """What client 0 downloads in round 1.
+
+    Args:
+        algorithm: defines the server state.
+        weights: initial weights of the model.
+    """
+    return Downloads(algorithm, algorithm.server_state(weights), ClientStates(), [0])
+
+
+def joint_leaves(algorithm: Algorithm, weights: Tree) -> Tree:
+    """Leaves that `start` adds to the model's, such as a second model, for a new client.
+
+    Args:
+        algorithm: defines `start`.
+        weights: initial weights of the model.
+
+    Returns:
+        `{"params": ..., "buffers": ...}`, both empty for most algorithms.
+    """
+    download = first_downloads(algorithm, weights)(0)
+    start = algorithm.start(download, algorithm.client_state(download))
+    return without(model_weights(start), weights)

@@ -1,0 +1,57 @@
+"""The server step of FedAdagrad, FedYogi and FedAdam, which differ in one line.
+
+Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization.
+ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.uploads import Uploads
+from flfast.state.tree import Tree, move, sub, tree_map, zeros
+
+SecondMoment = Callable[[Tensor, Tensor], Tensor]
+"""(v[t-1], Delta[t]^2) -> v[t]."""
+
+
+def adaptive_server(
+    name: str,
+    second_moment: SecondMoment,
+    *,
+    server_lr: float,
+    beta1: float,
+    tau: float,
+    weighting: Weighting,
+) -> Algorithm:
+    """FedAvg with an adaptive server step; both moments are part of the server state.
+
+    torch's optimizers differ: they correct a bias, and their v starts at 0 instead of tau^2.
+
+    Args:
+        name: of the algorithm.
+        second_moment: update of the second moment, in which the three differ.
+        server_lr: server learning rate.
+        beta1: decay of the first moment.
+        tau: adaptivity.
+        weighting: of uploads.
+    """
+
+    def server_state(weights: Tree) -> Tree:
+        params = weights["params"]
+        v = tree_map(lambda p: torch.full_like(p, tau**2), params)
+        return {**weights, "moments": {"m": zeros(params), "v": v}}
+
+    def server_step(server: Tree, uploads: Uploads) -> Tree:
+        old, moments = server["params"], server["moments"]
+        delta = sub(uploads.mean["params"], old)
+        m = move(moments["m"], delta, 1 - beta1)
+        v = tree_map(lambda v, d: second_moment(v, d.square()), moments["v"], delta)
+        params = tree_map(lambda w, m, v: w + server_lr * m / (v.sqrt() + tau), old, m, v)
+        return {**server, **uploads.mean, "params": params, "moments": {"m": m, "v": v}}
+
+    return Algorithm(
+        name=name, weighting=weighting, server_state=server_state, server_step=server_step
+    )

@@ -1,0 +1,52 @@
+"""Means over a client's training examples of each class, such as of features (prototypes)."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from flfast.algorithms.contract.client import Context, Measure, Task
+from flfast.datamodules.batches import Batch
+from flfast.state.tree import Tree
+
+Outputs = Callable[[Task, Tree, Batch], Tensor]
+NAME = "classes"
+
+
+def features_before(layer: str) -> Outputs:
+    """Features in evaluation mode, for `class_sums`: the inputs of a layer."""
+    return lambda task, weights, batch: task.fixed_features(weights, batch, layer=layer)
+
+
+def class_sums(num_classes: int, outputs: Outputs) -> Measure:
+    """The measure for `class_means`.
+
+    Args:
+        num_classes: C.
+        outputs: (task, weights by name, batch) -> what to add up by class [B, D].
+    """
+
+    def sums(task: Task, weights: Tree, batch: Batch, ctx: Context) -> Tree:
+        values = outputs(task, weights, batch)
+        classes = F.one_hot(batch.targets, num_classes).to(values.dtype)
+        return {"sums": classes.T @ values, "counts": classes.sum(0)}
+
+    return Measure(NAME, sums)
+
+
+def summed(ctx: Context) -> tuple[Tensor, Tensor]:
+    """Sums [C, D] and numbers of examples [C], as `class_sums` found them, float64."""
+    return ctx.measured[NAME]["sums"], ctx.measured[NAME]["counts"]
+
+
+def class_means(ctx: Context, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Means [C, D], zero for classes without examples, and whether a class has any [C].
+
+    Args:
+        ctx: after the measure `class_sums`.
+        dtype: of both results.
+    """
+    sums, counts = summed(ctx)
+    means = sums / counts.clamp(min=1).unsqueeze(1)
+    return means.to(dtype), (counts > 0).to(dtype)

@@ -1,0 +1,89 @@
+"""Wrappers that carry the state of local optimizers over to the next round, for any algorithm.
+
+`keep`: every client continues with its own state. `average`: the server averages and broadcasts
+the states of shared parameters, such as momentum (Yu, Jin, Yang: On the Linear Speedup Analysis of
+Communication Efficient Momentum SGD for Distributed Non-Convex Optimization. ICML 2019, Algorithm
+1). `reset`, the default, needs no wrapper.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.client import Context, Finished
+from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.kit.wrapping import check_one_call, inner
+from flfast.state.tree import Tree, merge
+
+LocalOptimizerState = Literal["reset", "keep", "average"]
+
+
+def keep_optimizer(algorithm: Algorithm) -> Algorithm:
+    """Make the state of the local optimizer part of the client state."""
+    wrapped = inner(algorithm)
+
+    def client_state(broadcast: Tree) -> Tree:
+        return {"inner": algorithm.client_state(broadcast), "optimizer": {}}
+
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        upload, state = wrapped.finish(done, ctx)
+        return upload, {"inner": state, "optimizer": done.optimizer}
+
+    personal = algorithm.personal
+    return replace(
+        wrapped,
+        client_state=client_state,
+        start=lambda broadcast, client: algorithm.start(broadcast, client["inner"]),
+        optimizer=lambda broadcast, client: client["optimizer"],
+        finish=finish,
+        personal=personal and (lambda broadcast, client: personal(broadcast, client["inner"])),
+    )
+
+
+def average_optimizer(algorithm: Algorithm) -> Algorithm:
+    """Upload, average and broadcast the states of the local optimizers.
+
+    States of parameters that are not broadcast stay on the client, like the parameters. If the
+    algorithm is stateless, they start fresh every round. Scalars of a state, such as Adam's
+    `step`, are uploaded as counts.
+    """
+    check_one_call(algorithm, "local_optimizer_state=average")
+    keeping = keep_optimizer(algorithm) if algorithm.stateful else algorithm
+
+    def optimizer(broadcast: Tree, client: Tree) -> Tree:
+        return {**broadcast["optimizer"], **client.get("optimizer", {})}
+
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        shared = {n: state for n, state in done.optimizer.items() if n in ctx.server["params"]}
+        kept = {n: state for n, state in done.optimizer.items() if n not in shared}
+        upload, client = keeping.finish(done._replace(optimizer=kept), ctx)
+        learned, counted = _split_counts(shared, done.weights["params"])
+        return {**upload, "optimizer": learned, "optimizer_counts": counted}, client
+
+    def server_step(server: Tree, uploads: Uploads) -> Tree:
+        mean = dict(uploads.mean)
+        optimizer = merge(mean.pop("optimizer"), mean.pop("optimizer_counts"))
+        stepped = algorithm.server_step(server, uploads._replace(mean=mean))
+        return {**stepped, "optimizer": optimizer}
+
+    return replace(
+        keeping,
+        server_state=lambda weights: {**algorithm.server_state(weights), "optimizer": {}},
+        broadcast=lambda server: {**algorithm.broadcast(server), "optimizer": server["optimizer"]},
+        origin=lambda server: {**algorithm.origin(server), "optimizer": server["optimizer"]},
+        optimizer=optimizer,
+        finish=finish,
+        parts={**algorithm.parts, "optimizer_counts": Part(learned=False)},
+        server_step=server_step,
+    )
+
+
+def _split_counts(optimizer: Tree, params: Tree) -> tuple[Tree, Tree]:
+    """(learned, counted) leaves. Scalars are counts, unless their parameter is a scalar itself."""
+    learned, counted = Tree(), Tree()
+    for name, state in optimizer.items():
+        learned[name], counted[name] = Tree(), Tree()
+        for key, leaf in state.items():
+            is_count = not leaf.ndim and params[name].ndim
+            (counted if is_count else learned)[name][key] = leaf
+    return learned, counted

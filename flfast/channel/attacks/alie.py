@@ -1,0 +1,60 @@
+"""A little is enough (ALIE): colluding attackers hide within the spread of honest changes.
+
+Baruch, Baruch, Goldberg: A Little Is Enough: Circumventing Defenses For Distributed Learning.
+NeurIPS 2019, Algorithm 3. https://arxiv.org/abs/1902.06156
+
+    s = floor(K / 2 + 1) - A
+    z_max = the z with Phi(z) = (K - A - s) / (K - A)
+    change of every attacker = mean + z * std, coordinate by coordinate
+
+mean and std are those of the A attackers' own honest changes, as in the paper: the attackers see
+nobody else's. s is the number of honest clients that the attackers need on their side to be the
+majority of the cohort.
+"""
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+from torch import Tensor
+
+from flfast.channel.attacks.attack import Attack
+from flfast.state.options import Fraction, Positive
+from flfast.state.row_statistics import row_moments
+
+
+def alie(*, fraction: Fraction, z: Positive | None) -> Attack:
+    """All attackers of a cohort upload the same slightly shifted mean.
+
+    An attacker who is alone in a cohort knows no spread, and uploads what it learned.
+
+    Args:
+        fraction: share of the population that attacks, in [0, 1].
+        z: shift in standard deviations, > 0; None is z_max, which is 0 in cohorts with so few
+            attackers that only the mean itself is safe from a majority.
+    """
+
+    def collude(changes: Tensor, num_clients: int, rng: np.random.Generator) -> Tensor:
+        if not len(changes):
+            return changes
+        shift = z_max(num_clients, len(changes)) if z is None else z
+        mean, std = row_moments(changes)
+        return (mean + shift * std).to(changes.dtype).repeat(len(changes), 1)
+
+    return Attack(fraction, collude=collude)
+
+
+def z_max(num_clients: int, num_attackers: int) -> float:
+    """The largest shift that hides among honest clients, >= 0 and finite.
+
+    Attackers that already are the majority are treated as if they needed one more client.
+
+    Args:
+        num_clients: K, of the cohort.
+        num_attackers: A of them.
+    """
+    supporters = max(math.floor(num_clients / 2 + 1) - num_attackers, 1)
+    honest = num_clients - num_attackers
+    if honest <= supporters:
+        return 0.0
+    return max(NormalDist().inv_cdf(1 - supporters / honest), 0.0)

@@ -1,0 +1,61 @@
+"""The contract: what malicious clients do, and which clients they are."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from flfast.datamodules.backdoor import Backdoor
+from flfast.state.randomness import generator
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What attackers do. They train and keep client states like everyone else.
+
+    Attributes:
+        fraction: share of the population that attacks, rounded to whole clients.
+        upload: (leaf of the update, generator of this round and client) -> poisoned leaf. The
+            update is the upload minus its origin. None leaves uploads as they are.
+        collude: (changes of the cohort's A attackers [A, D], its clients K, generator of the
+            round) -> poisoned changes [A, D]. A change is an upload minus its origin, as a
+            vector. Attackers know each other's honest changes, and nobody else's. A may be 0.
+            None lets every attacker decide alone.
+        labels: (labels int64 [M] of a client's training examples, C) -> poisoned labels; None
+            leaves them.
+        backdoor: what attackers teach the model by poisoned examples; None is nothing. The
+            server's model is evaluated with it, too.
+    """
+
+    fraction: float = 0.0
+    upload: Callable[[Tensor, np.random.Generator], Tensor] | None = None
+    collude: Callable[[Tensor, int, np.random.Generator], Tensor] | None = None
+    labels: Callable[[Tensor, int], Tensor] | None = None
+    backdoor: Backdoor | None = None
+
+
+NO_ATTACK = Attack()
+
+
+def boosted(scale: float) -> Callable[[Tensor, np.random.Generator], Tensor] | None:
+    """`Attack.upload` that scales the update; None if the scale is 1."""
+    return None if scale == 1 else lambda change, rng: scale * change
+
+
+def choose_attackers(clients: np.ndarray, fraction: float, *, seed: int) -> frozenset[int]:
+    """Draw the attackers from the seed; they are the same in every round.
+
+    Args:
+        clients: int64 [K] to choose from.
+        fraction: share of them.
+        seed: of the run.
+    """
+    rng = generator(seed, "attackers")
+    chosen = rng.choice(clients, round(fraction * len(clients)), replace=False)
+    return frozenset(chosen.tolist())
+
+
+def none() -> Attack:
+    """No client attacks."""
+    return NO_ATTACK

@@ -1,0 +1,27 @@
+"""Gaussian noise in place of the update.
+
+Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries: Byzantine Tolerant
+Gradient Descent. NeurIPS 2017, section 5. https://arxiv.org/abs/1703.02757
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flfast.channel.attacks.attack import Attack
+from flfast.state.options import Fraction, Positive
+
+
+def gaussian(*, fraction: Fraction, std: Positive) -> Attack:
+    """Upload `broadcast + std * noise`, with new noise for every attacker and round.
+
+    Args:
+        fraction: share of the population that attacks, in [0, 1].
+        std: standard deviation of every coordinate, > 0.
+    """
+
+    def noise(change: Tensor, rng: np.random.Generator) -> Tensor:
+        drawn = torch.from_numpy(np.asarray(rng.standard_normal(tuple(change.shape))))
+        return (std * drawn).to(change)
+
+    return Attack(fraction, upload=noise)

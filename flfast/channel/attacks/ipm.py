@@ -1,0 +1,35 @@
+"""Inner product manipulation (IPM): attackers pull the aggregate against the honest direction.
+
+Xie, Koyejo, Gupta: Fall of Empires: Breaking Byzantine-Tolerant SGD by Inner Product
+Manipulation. UAI 2019 (PMLR 115, 2020), section 4. https://arxiv.org/abs/1903.03936
+
+    change of every attacker = -epsilon * mean of honest changes
+
+A small epsilon keeps the poisoned change close to the honest ones, so that robust rules accept it.
+A large one turns the mean around. The paper's attackers know all honest changes. Here the mean is
+that of the attackers' own honest changes, which is the weaker threat.
+"""
+
+import numpy as np
+from torch import Tensor
+
+from flfast.channel.attacks.attack import Attack
+from flfast.state.options import Fraction, Positive
+from flfast.state.row_statistics import row_moments
+
+
+def ipm(*, fraction: Fraction, epsilon: Positive) -> Attack:
+    """All attackers of a cohort upload the negative mean of what they learned.
+
+    Args:
+        fraction: share of the population that attacks, in [0, 1].
+        epsilon: length of the poisoned change, relative to the mean, > 0.
+    """
+
+    def collude(changes: Tensor, num_clients: int, rng: np.random.Generator) -> Tensor:
+        if not len(changes):
+            return changes
+        mean, _ = row_moments(changes)
+        return (-epsilon * mean).to(changes.dtype).repeat(len(changes), 1)
+
+    return Attack(fraction, collude=collude)

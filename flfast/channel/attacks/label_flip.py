@@ -1,0 +1,17 @@
+"""Label flipping: attackers train honestly on wrong labels.
+
+Tolpegin, Truex, Gursoy, Liu: Data Poisoning Attacks Against Federated Learning Systems. ESORICS
+2020, section 3. https://arxiv.org/abs/2007.08432
+"""
+
+from flfast.channel.attacks.attack import Attack
+from flfast.state.options import Fraction
+
+
+def label_flip(*, fraction: Fraction) -> Attack:
+    """Train on label C - 1 - y instead of y; validation and test labels stay as they are.
+
+    Args:
+        fraction: share of the population that attacks, in [0, 1].
+    """
+    return Attack(fraction, labels=lambda labels, num_classes: num_classes - 1 - labels)

@@ -1,0 +1,44 @@
+"""Min-sum: the strongest shift whose squared distances from honest changes are no outlier.
+
+Shejwalkar, Houmansadr: Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses
+for Federated Learning. NDSS 2021, section IV, "AGR-agnostic attacks".
+https://www.ndss-symposium.org/wp-content/uploads/ndss2021_6C-3_24498_paper.pdf
+
+    m = mean_i u_i + gamma * p
+    largest gamma with  sum_i |m - u_i|^2 <= max_i sum_j |u_i - u_j|^2
+
+u_i are the honest changes that the attackers know: their own. The authors' code takes the smallest
+of these sums as the bound, the paper the largest, as here. They bisect; gamma is a square root,
+since the differences from the mean add up to zero.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flfast.channel.attacks.attack import Attack
+from flfast.channel.attacks.perturbation import Direction, perturbation
+from flfast.state.options import Fraction
+from flfast.state.row_statistics import squared_distances
+
+
+def min_sum(*, fraction: Fraction, direction: Direction) -> Attack:
+    """All attackers of a cohort upload the same change, as close to the others as an honest one.
+
+    An attacker who is alone in a cohort uploads what it learned.
+
+    Args:
+        fraction: share of the population that attacks, in [0, 1].
+        direction: p; see `perturbation`.
+    """
+
+    def collude(changes: Tensor, num_clients: int, rng: np.random.Generator) -> Tensor:
+        if not len(changes):
+            return changes
+        found = perturbation(changes, direction)
+        most = squared_distances(changes).sum(dim=1).max()
+        room = (most - found.squares.sum()).clamp(min=0)
+        step = (room / (len(changes) * found.length)).sqrt() if found.length else torch.zeros(())
+        return found.poisoned(changes, step)
+
+    return Attack(fraction, collude=collude)

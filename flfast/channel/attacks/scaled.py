@@ -1,0 +1,18 @@
+"""Scaled updates: model replacement by outweighing all other clients.
+
+Bagdasaryan, Veit, Hua, Estrin, Shmatikov: How To Backdoor Federated Learning. AISTATS 2020,
+equation 3. https://arxiv.org/abs/1807.00459
+"""
+
+from flfast.channel.attacks.attack import Attack
+from flfast.state.options import Fraction, Positive
+
+
+def scaled(*, fraction: Fraction, scale: Positive) -> Attack:
+    """Upload `broadcast + scale * (upload - broadcast)`.
+
+    Args:
+        fraction: share of the population that attacks, in [0, 1].
+        scale: factor of the update, > 0; the size of the cohort replaces the model.
+    """
+    return Attack(fraction, upload=lambda change, rng: scale * change)

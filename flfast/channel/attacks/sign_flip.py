@@ -1,0 +1,19 @@
+"""Sign flipping: attackers push the model away from their local optimum.
+
+Li, Xu, Chen, Giannakis, Ling: RSA: Byzantine-Robust Stochastic Aggregation Methods for
+Distributed Learning from Heterogeneous Datasets. AAAI 2019, section "Experiments".
+https://arxiv.org/abs/1811.03761
+"""
+
+from flfast.channel.attacks.attack import Attack
+from flfast.state.options import Fraction, Positive
+
+
+def sign_flip(*, fraction: Fraction, scale: Positive) -> Attack:
+    """Upload `broadcast - scale * (upload - broadcast)`.
+
+    Args:
+        fraction: share of the population that attacks, in [0, 1].
+        scale: factor of the flipped update, > 0.
+    """
+    return Attack(fraction, upload=lambda change, rng: -scale * change)

@@ -1,0 +1,49 @@
+"""Random elements of a change.
+
+Konečný, McMahan, Yu, Richtárik, Suresh, Bacon: Federated Learning: Strategies for Improving
+Communication Efficiency. 2016, section 3, subsampling. https://arxiv.org/abs/1610.05492
+Stich, Cordonnier, Jaggi: Sparsified SGD with Memory. NeurIPS 2018, Definition 2.2.
+https://arxiv.org/abs/1809.07599
+
+The server draws the indices again from the same seed, so that only values are sent. Without error
+feedback they are scaled by D / k, which makes what arrives unbiased. With error feedback they are
+sent as they are: scaled ones would make the kept error grow.
+"""
+
+import numpy as np
+import torch
+
+from flfast.channel.compression.compression import Compression
+from flfast.channel.compression.flat import flatten, from_bytes, layout_of, to_bytes, unflatten
+from flfast.channel.compression.sparse import num_sent, random_indices
+from flfast.state.options import Share
+from flfast.state.tree import Tree
+
+
+def randk(*, share: Share, feedback: bool) -> Compression:
+    """Random elements; share = 1 is the change itself.
+
+    Args:
+        share: of elements to send, rounded up, in (0, 1].
+        feedback: whether clients keep the other elements and add them to their next change; if
+            not, values are scaled by 1 / share.
+    """
+
+    def encode(change: Tree, rng: np.random.Generator) -> bytes:
+        _, size, dtype, _ = layout_of(change)
+        vector = flatten(change, dtype)
+        indices = random_indices(size, num_sent(share, size), rng)
+        return to_bytes(vector[torch.from_numpy(indices)])
+
+    def decode(message: bytes, like: Tree, rng: np.random.Generator) -> Tree:
+        _, size, dtype, _ = layout_of(like)
+        num = num_sent(share, size)
+        values = from_bytes(message, dtype, num)
+        if not feedback and num < size:
+            largest = torch.finfo(dtype).max
+            values = values.mul_(size / num).clamp_(-largest, largest)
+        vector = torch.zeros(size, dtype=dtype)
+        vector[torch.from_numpy(random_indices(size, num, rng))] = values
+        return unflatten(vector, like)
+
+    return Compression("randk", encode, decode, feedback=feedback)

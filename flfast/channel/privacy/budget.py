@@ -1,0 +1,97 @@
+"""From the options of a privacy budget to noise and epsilon."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from flfast.channel.privacy.accountants import Epsilon
+from flfast.channel.privacy.calibration import calibrated, most_rounds
+from flfast.channel.privacy.participation import Participation
+
+
+class Spending(NamedTuple):
+    """What a run spends.
+
+    Attributes:
+        multiplier: of the noise.
+        epsilon: rounds done -> epsilon.
+        rounds: most rounds within `max_epsilon`; None: all of the run.
+    """
+
+    multiplier: float
+    epsilon: Epsilon
+    rounds: int | None
+
+
+def spending(
+    make_epsilon: Callable[[float], Epsilon],
+    *,
+    clip_norm: float | None,
+    noise_multiplier: float | None,
+    epsilon: float | None,
+    max_epsilon: float | None,
+    rounds: int,
+) -> Spending:
+    """What a run spends with the given noise, or with the noise that an epsilon allows.
+
+    Args:
+        make_epsilon: noise multiplier > 0 -> the run's epsilon.
+        clip_norm: bound on what the noise hides; None is none.
+        noise_multiplier: of the noise; None finds the smallest one for `epsilon`.
+        epsilon: budget of all rounds; None if the noise is given.
+        max_epsilon: stop before the round in which it would be exceeded; None never stops.
+        rounds: of the run.
+
+    Raises:
+        ValueError: if not exactly one of noise and epsilon is given, if there is noise without a
+            bound, or if the budget cannot be met.
+    """
+    if clip_norm is None and noise_multiplier != 0:
+        raise ValueError(
+            "privacy.clip_norm=null: noise hides only what has a bound; allowed: a number > 0, or "
+            "privacy.noise_multiplier=0 with privacy.epsilon=null"
+        )
+    if noise_multiplier is None and epsilon is None:
+        raise ValueError(
+            "privacy.noise_multiplier=null with privacy.epsilon=null: how much noise is not said; "
+            "allowed: one of them is a number"
+        )
+    if noise_multiplier is not None and epsilon is not None:
+        raise ValueError(
+            f"privacy.noise_multiplier={noise_multiplier:g} with privacy.epsilon={epsilon:g}: "
+            f"each determines the other; allowed: one of them is null"
+        )
+    if epsilon is not None:
+        noise_multiplier = calibrated(make_epsilon, budget=epsilon, rounds=rounds)
+    assert noise_multiplier is not None
+    spent = make_epsilon(noise_multiplier) if noise_multiplier else _unbounded
+    return Spending(noise_multiplier, spent, _limit(spent, max_epsilon, rounds))
+
+
+def _unbounded(rounds: int) -> float:
+    return math.inf if rounds else 0.0
+
+
+def _limit(epsilon: Epsilon, max_epsilon: float | None, rounds: int) -> int | None:
+    if max_epsilon is None or epsilon(rounds) <= max_epsilon:
+        return None
+    allowed = most_rounds(epsilon, budget=max_epsilon, rounds=rounds)
+    if not allowed:
+        raise ValueError(
+            f"privacy.max_epsilon={max_epsilon:g}: the first round spends {epsilon(1):.4g}; "
+            f"allowed: at least that, or more noise"
+        )
+    return allowed
+
+
+def check_accounted(name: str, participation: Participation) -> None:
+    """Refuse clients that are drawn in a way that has no accountant.
+
+    Raises:
+        ValueError: naming what draws the clients, and what is allowed.
+    """
+    if participation.kind == "other":
+        raise ValueError(
+            f"privacy={name} with {participation.reason}: no accountant knows who takes part; "
+            f"allowed: sampler=poisson, sampler=uniform or sampler=cyclic, without a selection"
+        )

@@ -1,0 +1,215 @@
+"""DP-SGD within local training: every local step hides each single example.
+
+Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: Deep Learning with Differential Privacy.
+CCS 2016, Algorithm 1. https://arxiv.org/abs/1607.00133
+
+    g = (sum_i g_i * min(1, C / |g_i|) + N(0, (z C)^2)) / batch size
+
+It protects a client's examples against everybody who sees what the client sends, the server
+included. It does not hide that a client takes part, nor what its examples have in common.
+
+Batches of a local epoch are disjoint parts of the client's examples in a random order, so an
+example is in one step of each epoch. An epoch is therefore one Gaussian mechanism, without
+amplification by sampling. Epochs and rounds compose, as often as a client can take part.
+Neighbouring data sets differ in one example whose gradient is zero: an example less would move all
+batches.
+
+A partial last batch is divided by the same batch size. With less, its noise would be larger.
+`config/channel_rules.py` refuses what would break these assumptions, such as `last_batch=pad`.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.client import Context, Finished, LocalStage, Objective, Task
+from flfast.algorithms.kit.wrapping import in_context
+from flfast.datamodules.batches import Batch
+from flfast.state.options import BatchSize, Count, Delta, NonNegative, Positive
+from flfast.channel.privacy.accountants import Epsilon, composed_gaussian
+from flfast.channel.privacy.budget import spending
+from flfast.channel.privacy.participation import Participation
+from flfast.channel.privacy.per_example import clipped_sum
+from flfast.channel.privacy.privacy import Privacy
+from flfast.channel.privacy.traced_noise import traced_normal
+from flfast.state.tree import Tree, merge
+
+KEY, STEP = "privacy/key", "privacy/step"
+"""Buffers of local training beside the model's: of the client's noise, and steps taken."""
+
+
+def dp_sgd(  # noqa: PLR0913 - one parameter an option
+    *,
+    clip_norm: Positive | None,
+    noise_multiplier: NonNegative | None,
+    epsilon: Positive | None,
+    delta: Delta,
+    max_epsilon: Positive | None,
+    micro_batch: Count,
+    participation: Participation,
+    rounds: int,
+    batch_size: BatchSize,
+    local_epochs: int | None,
+    local_steps: int | None,
+) -> Privacy:
+    """Local training with clipped gradients of single examples, and noise in every step.
+
+    Args:
+        clip_norm: C, of an example's gradient; None is no bound, and needs noise of zero.
+        noise_multiplier: z, standard deviation of the noise over C; None: see `epsilon`.
+        epsilon: find the smallest z whose epsilon after all rounds is at most this, for a client
+            that takes part as often as one can.
+        delta: probability with which epsilon may be exceeded.
+        max_epsilon: end the run before the round in which it would be exceeded.
+        micro_batch: most examples whose gradients are in memory at once.
+        participation: who takes part in a round.
+        rounds: of the run.
+        batch_size: examples of a local step, by which sums are divided; -1 is all of a client's.
+        local_epochs: passes over a client's examples; None if `local_steps` is set.
+        local_steps: local steps; an example may be in each of them, if it is of a small client.
+
+    Raises:
+        ValueError: with key, value and what is allowed.
+    """
+    passes = local_epochs or local_steps or 1
+    spent = spending(
+        partial(_epsilon, delta=delta, participation=participation, passes=passes),
+        clip_norm=clip_norm,
+        noise_multiplier=noise_multiplier,
+        epsilon=epsilon,
+        max_epsilon=max_epsilon,
+        rounds=rounds,
+    )
+    gradient = partial(
+        _noisy_gradient,
+        clip_norm=clip_norm,
+        std=spent.multiplier * (clip_norm or 0.0),
+        batch_size=batch_size,
+        micro_batch=micro_batch,
+    )
+    return Privacy(
+        name="dp_sgd",
+        wrap=partial(_with_gradient, gradient=gradient),
+        check_model=check_independent,
+        epsilon=spent.epsilon,
+        delta=delta,
+        unit="example",
+        adjacency="zero out",
+        rounds=spent.rounds,
+    )
+
+
+def _epsilon(
+    multiplier: float, *, delta: float, participation: Participation, passes: int
+) -> Epsilon:
+    return composed_gaussian(
+        multiplier, delta, lambda rounds: passes * participation.most_rounds(rounds)
+    )
+
+
+def check_independent(model: nn.Module) -> None:
+    """Refuse a model in which an example's gradient depends on other examples.
+
+    Raises:
+        ValueError: naming the layer, and what is allowed.
+    """
+    for name, layer in model.named_modules():
+        if not isinstance(layer, _NormBase):
+            continue
+        frozen = layer.affine and not any(p.requires_grad for p in layer.parameters())
+        if (isinstance(layer, _BatchNorm) or layer.track_running_stats) and not frozen:
+            raise ValueError(
+                f"privacy=dp_sgd: layer {name} of the model is a {type(layer).__name__}, whose "
+                f"statistics mix examples; allowed: a model without it, such as model.norm=group, "
+                f"or bn=frozen"
+            )
+
+
+def _with_gradient(algorithm: Algorithm, *, gradient: Any) -> Algorithm:
+    """The algorithm with noisy gradients in local training."""
+    reason = _unprotected(algorithm)
+    if reason is not None:
+        raise ValueError(
+            f"privacy=dp_sgd with algorithm={algorithm.name}, which {reason}; allowed: an "
+            f"algorithm that trains in one stage by an objective that is a mean over examples, "
+            f"such as fedavg, fedprox, scaffold or ditto; or privacy=local, privacy=central"
+        )
+    algorithm = in_context(algorithm, lambda ctx: ctx._replace(start=_without_noise(ctx.start)))
+    (stage,) = algorithm.training_stages
+    objective, _ = algorithm.objective(stage)
+    noisy = stage._replace(
+        loss=None,
+        gradient=partial(gradient, objective),
+        begin=partial(_begin, stage),
+    )
+
+    def start(broadcast: Tree, client: Tree) -> Tree:
+        zero = torch.zeros((), dtype=torch.int64)
+        return merge(algorithm.start(broadcast, client), {"buffers": {KEY: zero, STEP: zero}})
+
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        return algorithm.finish(done._replace(weights=_without_noise(done.weights)), ctx)
+
+    return replace(algorithm, start=start, stages=(noisy,), finish=finish)
+
+
+def _unprotected(algorithm: Algorithm) -> str | None:
+    """Why an algorithm cannot be protected; None if it can."""
+    stages = algorithm.training_stages
+    reasons = {
+        "calls clients for more than local training": algorithm.calls or algorithm.server_calls,
+        "measures clients' examples beside training": len(stages) < len(algorithm.stages),
+        "uses how many examples of each class a client has": "labels" in algorithm.facts,
+        f"trains in {len(stages)} stages, not in one": len(stages) != 1,
+        "sets its own number of local epochs": any(s.epochs is not None for s in stages),
+        "has local steps that are no gradient of an objective": any(
+            algorithm.objective(stage)[1] is not None for stage in stages
+        ),
+        "has an objective that compares the examples of a batch": not algorithm.separable,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _begin(stage: LocalStage, weights: Tree, ctx: Context) -> Tree:
+    """Weights that the stage starts from, with a new key."""
+    if stage.begin is not None:
+        own = {name: weights["buffers"][name] for name in (KEY, STEP)}
+        weights = merge(stage.begin(_without_noise(weights), ctx), {"buffers": own})
+    key = torch.randint(2**62, (), generator=ctx.generator("dp_sgd noise"))
+    return merge(weights, {"buffers": {KEY: key}})
+
+
+def _without_noise(weights: Tree) -> Tree:
+    buffers = {n: leaf for n, leaf in weights["buffers"].items() if n not in {KEY, STEP}}
+    return {**weights, "buffers": buffers}
+
+
+def _noisy_gradient(  # noqa: PLR0913 - options, and what a `Gradient` gets
+    objective: Objective,
+    task: Task,
+    params: Tree,
+    batch: Batch,
+    ctx: Context,
+    *,
+    clip_norm: float | None,
+    std: float,
+    batch_size: int,
+    micro_batch: int,
+) -> tuple[Tensor, Tree]:
+    """See `Gradient`."""
+    given = {name: leaf for name, leaf in params.items() if name not in {KEY, STEP}}
+    loss, sums, counted = clipped_sum(
+        objective, task, given, batch, ctx, clip_norm=clip_norm, micro_batch=micro_batch
+    )
+    with torch.no_grad():
+        if std:
+            noise = traced_normal(params[KEY], params[STEP], sums)
+            sums = {name: leaf + std * noise[name] for name, leaf in sums.items()}
+            params[STEP].add_(1)
+        size = counted if batch_size == -1 else counted.new_tensor(float(batch_size))
+        return loss, {name: leaf / size.to(leaf.dtype) for name, leaf in sums.items()}

@@ -1,0 +1,75 @@
+"""Local differential privacy: every client adds noise to its own change before it sends it.
+
+Duchi, Jordan, Wainwright: Local Privacy and Statistical Minimax Rates. FOCS 2013, section 2;
+with Gaussian noise as in Truex, Liu, Chow, Gursoy, Wei: LDP-Fed. EdgeSys 2020, section 2.
+https://arxiv.org/abs/2006.03637
+
+    change_k := change_k * min(1, C / |change_k|) + N(0, (z C)^2)
+
+It protects clients against everybody, the server included: whatever the client's data are, its
+upload is nearly as likely. Two clipped changes differ by at most 2 C. Nobody else's noise helps,
+and sampling does not, because the server sees who sends. A client loses privacy in every round in
+which it takes part.
+
+The number of a client's examples is not protected, nor are parts of an upload that are counts.
+"""
+
+from functools import partial
+
+from flfast.state.options import Delta, NonNegative, Positive
+from flfast.channel.privacy.accountants import Epsilon, composed_gaussian
+from flfast.channel.privacy.budget import spending
+from flfast.channel.privacy.participation import Participation
+from flfast.channel.privacy.privacy import Privacy
+
+
+def local(  # noqa: PLR0913 - one parameter an option
+    *,
+    clip_norm: Positive | None,
+    noise_multiplier: NonNegative | None,
+    epsilon: Positive | None,
+    delta: Delta,
+    max_epsilon: Positive | None,
+    secure: bool,
+    participation: Participation,
+    rounds: int,
+) -> Privacy:
+    """Clients clip and noise their own changes.
+
+    Args:
+        clip_norm: C; None is no bound, and needs noise of zero.
+        noise_multiplier: z, standard deviation of the noise over C; None: see `epsilon`.
+        epsilon: find the smallest z whose epsilon after all rounds is at most this, for a client
+            that takes part as often as one can.
+        delta: probability with which epsilon may be exceeded.
+        max_epsilon: end the run before the round in which it would be exceeded.
+        secure: draw noise from the system's randomness.
+        participation: who takes part in a round.
+        rounds: of the run.
+
+    Raises:
+        ValueError: with key, value and what is allowed.
+    """
+    spent = spending(
+        partial(_epsilon, delta=delta, participation=participation),
+        clip_norm=clip_norm,
+        noise_multiplier=noise_multiplier,
+        epsilon=epsilon,
+        max_epsilon=max_epsilon,
+        rounds=rounds,
+    )
+    return Privacy(
+        name="local",
+        clip_norm=clip_norm,
+        local_multiplier=spent.multiplier,
+        epsilon=spent.epsilon,
+        delta=delta,
+        unit="client",
+        adjacency="replace",
+        rounds=spent.rounds,
+        secure=secure,
+    )
+
+
+def _epsilon(multiplier: float, *, delta: float, participation: Participation) -> Epsilon:
+    return composed_gaussian(multiplier / 2, delta, participation.most_rounds)

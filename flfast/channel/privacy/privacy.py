@@ -1,0 +1,111 @@
+"""The contract: how a run protects clients or examples, and what that costs in privacy."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from torch import nn
+
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.channel.privacy.adaptive_clipping import AdaptiveClipping
+from flfast.state.tree import Tree
+
+Unit = Literal["client", "example"]
+Need = Literal["sums", "equal steps", "one bound"]
+"""What a promise rests on: the server gets no more of a whole cohort than the weighted sum of its
+changes; all local steps have one size, and no example twice; nothing else clips."""
+
+Adjacency = Literal["add or remove", "replace", "zero out"]
+"""How two neighbouring data sets differ: one unit more or less; another unit in its place; or its
+contribution is zero while everything else, such as the order of clients, stays."""
+
+
+class NoiseSource(Protocol):
+    """Standard normal noise, a function of the source's seed and a path alone."""
+
+    def __call__(self, like: Tree, *path: int) -> Tree:
+        """Noise of the leaves' shapes and types, on the CPU.
+
+        Args:
+            like: floating-point leaves; only shapes and types are read.
+            path: such as the round, or round and client; integers >= 0. All paths of a source
+                have the same length.
+        """
+
+
+class CentralNoise(Protocol):
+    """Noise that the server adds to the sum of a cohort's clipped changes."""
+
+    def __call__(self, like: Tree, std: float, round_idx: int, source: NoiseSource) -> Tree:
+        """Noise of the leaves' shapes and types.
+
+        Args:
+            like: the sum, learned leaves only; only shapes and types are read.
+            std: `central_multiplier` times the clipping norm of the round.
+            round_idx: from 1.
+            source: of the run, the same on all ranks.
+        """
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What happens to changes on the way to the server, and what is promised for it.
+
+    A change is an upload minus its origin. Its norm is Euclidean over all learned leaves. With
+    `expected_clients`, all clients weigh the same.
+
+    Attributes:
+        name: of the option.
+        clip_norm: C, bound on the norm of a change, in round 1 if it adapts; None is no bound.
+        adaptive: how C changes from round to round; None keeps it.
+        local_multiplier: each client adds N(0, (local_multiplier * C)^2) to every element of its
+            clipped change.
+        central_noise: added to the sum of clipped changes; None is none.
+        central_multiplier: its standard deviation, divided by C.
+        expected_clients: what the noisy sum is divided by; None divides by the sum of weights.
+        wrap: algorithm -> one that protects single examples in local training. Raises a
+            ValueError for algorithms that it cannot protect.
+        check_model: raises a ValueError for models that `wrap` cannot protect.
+        epsilon: rounds done -> epsilon at `delta`, never less than what is lost.
+        delta: probability with which epsilon may be exceeded.
+        unit: whom it protects.
+        adjacency: which data sets epsilon compares.
+        rounds: most rounds within `max_epsilon`; None: all of the run.
+        secure: whether noise comes from the system's randomness; such a run cannot be repeated.
+        warning: for the log, where the promise is not what one may expect; empty otherwise.
+    """
+
+    name: str
+    clip_norm: float | None = None
+    adaptive: AdaptiveClipping | None = None
+    local_multiplier: float = 0.0
+    central_noise: CentralNoise | None = None
+    central_multiplier: float = 0.0
+    expected_clients: float | None = None
+    wrap: Callable[[Algorithm], Algorithm] | None = None
+    check_model: Callable[[nn.Module], None] | None = None
+    epsilon: Callable[[int], float] | None = None
+    delta: float = 0.0
+    unit: Unit | None = None
+    adjacency: Adjacency | None = None
+    rounds: int | None = None
+    secure: bool = False
+    warning: str = ""
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the rest of the run must keep to, whatever the option's name is."""
+        found: dict[Need, bool] = {
+            "sums": self.central_noise is not None,
+            "equal steps": self.wrap is not None,
+            "one bound": self.clip_norm is not None and self.wrap is None,
+        }
+        return frozenset(need for need, is_needed in found.items() if is_needed)
+
+
+NO_PRIVACY = Privacy("none")
+
+
+def none() -> Privacy:
+    """Changes are neither clipped nor noised."""
+    return NO_PRIVACY

@@ -1,0 +1,74 @@
+"""What leaves the server with `privacy=central`: the noisy mean, and the next clipping norm."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from flfast.algorithms.contract.uploads import Part
+from flfast.channel.channel import CLIP_NORM, Channel
+from flfast.state.tree import Tree, tree_map
+from flfast.state.vector import change_of, with_learned
+
+
+class Aggregated(NamedTuple):
+    """What is known of the uploads of a call.
+
+    Attributes:
+        round_idx: from 1.
+        num_uploads: that were aggregated.
+        num_within: of these, whose change was not longer than the clipping norm.
+    """
+
+    round_idx: int
+    num_uploads: int
+    num_within: int
+
+
+def released(
+    channel: Channel, mean: Tree, origin: Tree, parts: Mapping[str, Part], uploads: Aggregated
+) -> Tree:
+    """The mean with noise: `origin + (sum of changes + noise) / expected clients`.
+
+    Parts with the rule `sum` are the sum of changes and noise.
+
+    Args:
+        channel: with central noise.
+        mean: of the uploads, which all weigh the same; sums for such parts.
+        origin: upload of a client whose training changed nothing.
+        parts: of uploads, by name.
+        uploads: of the call.
+    """
+    privacy, limit = channel.privacy, channel.clip_limit
+    add_noise, expected = privacy.central_noise, privacy.expected_clients
+    assert add_noise is not None and expected is not None and limit is not None
+    change = change_of(mean, origin, ())
+    std = privacy.central_multiplier * limit
+    noise = add_noise(change, std, uploads.round_idx, channel.noise("central noise"))
+    noisy: Tree = {}
+    for name in change:
+        is_sum = name in parts and parts[name].rule == "sum"
+        factors = (1.0, 1.0) if is_sum else (uploads.num_uploads / expected, 1 / expected)
+        noisy |= _combined({name: change[name]}, {name: noise[name]}, *factors)
+    return with_learned(mean, origin, noisy)
+
+
+def with_next_norm(channel: Channel, uploads: Aggregated) -> Channel:
+    """The channel of the next round, whose clipping norm may have adapted."""
+    adaptive, expected = channel.privacy.adaptive, channel.privacy.expected_clients
+    limit = channel.clip_limit
+    if adaptive is None or expected is None or limit is None:
+        return channel
+    z = channel.noise("count noise")({"z": torch.zeros(1)}, uploads.round_idx)["z"]
+    share = adaptive.noisy_share(uploads.num_within, uploads.num_uploads, expected, float(z))
+    norm = torch.tensor(adaptive.next_norm(limit, share), dtype=torch.float64)
+    return replace(channel, memory={**channel.memory, CLIP_NORM: norm})
+
+
+def _combined(change: Tree, noise: Tree, share: float, noise_share: float) -> Tree:
+    def combine(leaf: Tensor, z: Tensor) -> Tensor:
+        return torch.add(leaf * share, z, alpha=noise_share)
+
+    return tree_map(combine, change, noise)

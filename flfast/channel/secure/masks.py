@@ -1,0 +1,71 @@
+"""Masks that cancel in the sum of a cohort's uploads.
+
+Bonawitz et al.: Practical Secure Aggregation for Privacy-Preserving Machine Learning. CCS 2017,
+section 4 and figure 4, for a server and clients that follow the protocol.
+https://eprint.iacr.org/2017/281
+
+`neighbors` is the sparse graph of Bell et al.: Secure Single-Server Aggregation with
+(Poly)Logarithmic Overhead. CCS 2020, section 3. https://eprint.iacr.org/2020/704
+
+It is a simulation: private keys are derived from the seed, so that runs can be repeated. A real
+deployment draws them from the operating system, on the clients. docs/secure.md says what the
+protocol does not protect against.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from flfast.state.options import ModulusBits, Positive, Several, Share
+from flfast.channel.secure.fixed_point import fixed_point
+from flfast.channel.secure.masked_round import MaskedRound
+from flfast.channel.secure.secure import Secure
+
+
+def masks(
+    *,
+    bits: ModulusBits,
+    max_change: Positive,
+    precision: Positive,
+    max_weight: Positive | None,
+    threshold: Share,
+    neighbors: Several | None,
+) -> Secure:
+    """Secure aggregation of fixed-point integers modulo 2^bits.
+
+    Args:
+        bits: of the modulus, in [16, 62]. The masks of up to 32 bits cost half of those of more.
+        max_change: largest absolute value of an element of a change; larger ones are clamped.
+        precision: largest rounding error of an element of the mean, for clients of equal weight.
+        max_weight: largest weight of a client; None is the largest number of examples.
+        threshold: share of the cohort, and of each client's neighbours, that must arrive.
+        neighbors: of each client, rounded up to an even number; None is the whole cohort.
+    """
+
+    def check(num: int) -> None:
+        _check_precision(bits, max_change, precision, num)
+
+    def make_round(cohort: Sequence[int], seed: int, path: tuple[int, ...]) -> MaskedRound:
+        numbers = fixed_point(bits, max_change, max(len(cohort), 1))
+        return MaskedRound(
+            cohort, seed, path, numbers=numbers, threshold=threshold, neighbors=neighbors
+        )
+
+    return Secure("masks", make_round, check, max_weight)
+
+
+def _check_precision(bits: int, max_change: float, precision: float, num: int) -> None:
+    error = partial(_rounding_error, max_change=max_change, num=num)
+    if error(bits) <= precision:
+        return
+    enough = next((more for more in range(bits, 63) if error(more) <= precision), None)
+    allowed = "" if enough is None else f"secure.bits >= {enough}, "
+    raise ValueError(
+        f"secure.bits={bits} with secure.max_change={max_change:g} and a cohort of {num} clients: "
+        f"the mean would be rounded by up to {error(bits):.2g}, more than "
+        f"secure.precision={precision:g}; allowed: {allowed}a smaller max_change, a larger "
+        f"precision, or a smaller cohort"
+    )
+
+
+def _rounding_error(bits: int, *, max_change: float, num: int) -> float:
+    return fixed_point(bits, max_change, num).step / 2

@@ -1,0 +1,170 @@
+"""All checks of this machine, in order, and a line for each."""
+
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+
+from flfast import train
+from flfast.commands.doctor.checks import (
+    bytecode,
+    cuda_graph,
+    executor,
+    gloo,
+    kernels,
+    nccl,
+    processors,
+    versions,
+    writable,
+)
+from flfast.commands.doctor.flops import flops_per_example, peak_flops
+from flfast.models.mlp import mlp
+from flfast.output.results.table import read_rows
+
+_ROUNDS = 10
+_SHAPE = (1, 8, 8)  # of the default data
+
+
+class Finding(NamedTuple):
+    """The result of a check.
+
+    Attributes:
+        name: name of the check.
+        works: whether it passed; None for information, or hardware that this machine lacks.
+        message: information, or the reason and how to fix it.
+        seconds: duration of the check.
+    """
+
+    name: str
+    works: bool | None
+    message: str
+    seconds: float
+
+    @property
+    def verdict(self) -> str:
+        """`works` as a word."""
+        return {True: "works", False: "fails", None: ""}[self.works]
+
+
+class Check(NamedTuple):
+    """Something to find out.
+
+    Attributes:
+        name: as in its finding.
+        examine: returns whether it works, and a message.
+        needed: whether a run with the defaults needs it.
+    """
+
+    name: str
+    examine: Callable[[], tuple[bool | None, str]]
+    needed: bool = False
+
+
+def checks(folder: Path) -> list[Check]:
+    """All checks, in order.
+
+    Args:
+        folder: folder for runs.
+    """
+
+    def default_run() -> tuple[bool, str]:
+        works, _ = writable(folder)
+        return _default_run(folder if works else None)
+
+    return [
+        Check("versions", lambda: (None, versions())),
+        Check("bytecode", bytecode),
+        # The next two fork, which is impossible after a process has used a GPU.
+        Check("gloo", gloo),
+        Check("NCCL", nccl),
+        Check("run folder", lambda: writable(folder), needed=True),
+        Check("processors", lambda: (None, processors())),
+        Check("C++ kernels", kernels),  # the command compiles them meanwhile
+        Check("executor", executor),
+        Check("default run", default_run, needed=True),
+        Check("CUDA graphs", cuda_graph),
+    ]
+
+
+def _run_check(name: str, check: Callable[[], tuple[bool | None, str]]) -> Finding:
+    start = time.perf_counter()
+    try:
+        works, message = check()
+    except Exception as error:  # noqa: BLE001 - any error is a finding
+        works, message = False, f"{type(error).__name__}: {error}"
+    return Finding(name, works, " ".join(message.split()), time.perf_counter() - start)
+
+
+def _default_run(folder: Path | None) -> tuple[bool, str]:
+    """Run the command with its defaults for a few rounds, in a temporary folder."""
+    parent = folder and next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    with tempfile.TemporaryDirectory(prefix="flfast-doctor-", dir=parent) as run_dir:
+        quoted = run_dir.replace("\\", "\\\\").replace("'", "\\'")
+        code, message = _run_command(f"rounds={_ROUNDS}", f"hydra.run.dir='{quoted}'")
+        if code:
+            return False, message
+        last = read_rows(Path(run_dir) / "metrics.csv")[-1]
+    rate = float(last["train/samples_per_s"])
+    model = mlp(input_shape=_SHAPE, num_classes=10, hidden=[200, 200], dropout=0.0)
+    flops, _ = flops_per_example(model, _SHAPE)
+    threads, ranks = torch.get_num_threads(), last["plan/devices"]
+    peak = peak_flops("cpu")
+    return True, (
+        f"{rate:,.0f} samples/s, {rate * flops / 1e9:.1f} GFLOP/s, with strategy="
+        f"{last['plan/strategy']} on {ranks}; one thread's best matrix product: "
+        f"{peak / 1e9:.0f} GFLOP/s (threads of torch: {threads})"
+    )
+
+
+def _run_command(*overrides: str) -> tuple[int, str]:
+    """Run the command in this process; returns its exit code and its error message."""
+    argv = sys.argv
+    sys.argv = ["flfast", *overrides]
+    # Files, not StringIO: starting ranks needs a file descriptor.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+                train.main()
+        except SystemExit as stop:
+            errors.seek(0)
+            text = errors.read()
+            return int(stop.code or 0), text.partition("flfast stops here:")[2] or text
+        finally:
+            sys.argv = argv
+    return 0, ""
+
+
+def examine(folder: Path) -> list[str]:
+    """Run all checks and print a line for each as soon as it is known.
+
+    Args:
+        folder: folder for runs.
+
+    Returns:
+        Names of checks that failed and that a run with the defaults needs.
+    """
+    torch.set_num_threads(1)
+    console, broken = Console(), []
+    for check in checks(folder):
+        with console.status(f"{check.name} ..."):  # on terminals only
+            finding = _run_check(check.name, check.examine)
+        _print(console, finding)
+        if check.needed and not finding.works:
+            broken.append(check.name)
+    return broken
+
+
+def _print(console: Console, finding: Finding) -> None:
+    seconds = f"({finding.seconds:.1f} s) " if finding.verdict else ""
+    result = f"{finding.verdict} {seconds}".lstrip()
+    console.print(f"{finding.name}: ", end="", markup=False, highlight=False)
+    colours = {True: "green", False: "red", None: "default"}
+    console.print(result, end="", style=colours[finding.works], highlight=False)
+    console.print(finding.message, soft_wrap=True, markup=False, highlight=False)
+    sys.stdout.flush()

@@ -1,0 +1,106 @@
+"""Evaluates a saved run: predictions and metrics of every example of the chosen sets."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flfast.config.errors import ConfigError
+from flfast.datamodules.evaluation_sets import EvaluationDataModule
+from flfast.engines.evaluation.metrics import GroupMetrics, set_metrics
+from flfast.commands.saved.opened_run import OpenedRun, refused
+from flfast.tasks.task_type import Statistics, TaskType
+
+SPLITS: dict[str, dict[bool, tuple[str, ...]]] = {
+    "test": {False: ("global", "local", "new"), True: ("personal",)},
+    "val": {False: ("val",), True: ("personal_val",)},
+    "train": {False: ("train",), True: ("personal_train",)},
+    "global": {False: ("global",), True: ()},
+}
+"""Names of evaluation sets by split, and by whether clients' own models predict."""
+
+_FINETUNED = ("finetuned", "new_finetuned")
+
+
+class EvaluatedSet(NamedTuple):
+    """An evaluation set with its predictions. m examples, C classes.
+
+    Attributes:
+        name: of the set, the prefix of its metrics.
+        examples: numbers of the examples in the dataset, int64 [m].
+        clients: whose example it is, int64 [m]; 0 for the central test set.
+        task_type: says what the predictions are.
+        predictions: of the examples, by name, each [m, ...].
+        metrics: by client; of one group for the central test set.
+        class_names: by number; empty if the data name none.
+        client_names: the same of the clients.
+    """
+
+    name: str
+    examples: np.ndarray
+    clients: np.ndarray
+    task_type: TaskType
+    predictions: Statistics
+    metrics: GroupMetrics
+    class_names: tuple[str, ...] = ()
+    client_names: tuple[str, ...] = ()
+
+    @property
+    def by_client(self) -> bool:
+        """Whether every example belongs to a client."""
+        return self.name != "global"
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """The class with the largest score, int64 [m]; of a classification."""
+        found: np.ndarray = self.predictions["scores"].argmax(dim=1).numpy()
+        return found
+
+    def confusion(self) -> np.ndarray:
+        """Examples by class and predicted class, int64 [C, C]; of a classification."""
+        num_classes = self.predictions["scores"].shape[1]
+        pairs = self.predictions["targets"].numpy() * num_classes + self.predicted
+        return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def evaluate(run: OpenedRun, split: str) -> list[EvaluatedSet]:
+    """Predict all examples of a split.
+
+    Args:
+        run: opened.
+        split: one of `SPLITS`. With `finetune_epochs`, `test` also has the fine-tuned models.
+
+    Raises:
+        ConfigError: if there are no such examples.
+    """
+    names = SPLITS[split][run.personal]
+    if not names:
+        raise ConfigError(f"split={split} with personal=true: allowed: test, val or train")
+    passes = [names]
+    if split == "test" and run.saved.config.finetune_epochs:
+        passes.append(_FINETUNED)
+    named = run.data.client_names
+    predicted = run.engine.predict(run.server, run.plan, passes)
+    found = refused(
+        lambda: [part for data, all_ in predicted for part in _sets(data, all_, named)]
+    )
+    if not found:
+        raise ConfigError(f"split={split}: there are no such examples; see split.val, split.test")
+    return found
+
+
+def _sets(
+    data: EvaluationDataModule, predictions: Statistics, clients: tuple[str, ...]
+) -> list[EvaluatedSet]:
+    task_type, found = data.data.examples.task_type, []
+    names = data.data.examples.class_names
+    for name, part in data.sets.items():
+        metrics = set_metrics(task_type, predictions, part)
+        if metrics is not None:
+            chosen = {key: value[part.positions].cpu() for key, value in predictions.items()}
+            examples = data.indices[part.positions]
+            found.append(
+                EvaluatedSet(
+                    name, examples, part.group, task_type, chosen, metrics, names, clients
+                )
+            )
+    return found

@@ -1,0 +1,179 @@
+"""Files of an evaluation: metrics, predictions, confusion matrices, and metrics by client."""
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from flfast.output.callbacks.figures import INK, figure, tick_label
+from flfast.federation.table_rows import client_columns, evaluation_columns
+from flfast.state.messages import naming
+from flfast.state.regular_file import replacing
+from flfast.commands.saved.evaluated_sets import EvaluatedSet
+from flfast.tasks.classification import CLASSIFICATION
+
+_DPI = 150
+_MOST_LABELLED = 20
+_SINGULAR = {"outputs": "predicted", "scores": "probability", "targets": "target"}
+
+
+def metrics_of(sets: Sequence[EvaluatedSet]) -> dict[str, float]:
+    """Metrics by column, as in `metrics.csv`."""
+    return {
+        column: value
+        for part in sets
+        for column, value in evaluation_columns(part.name, part.metrics).items()
+    }
+
+
+def write_all(
+    folder: Path,
+    sets: Sequence[EvaluatedSet],
+    about: dict[str, Any],
+    *,
+    table: Literal["csv", "parquet"],
+) -> None:
+    """Write the files.
+
+    Args:
+        folder: exists; links to files in it are replaced, not followed.
+        sets: evaluated.
+        about: what is known of the run, for `metrics.json`.
+        table: type of the file of predictions.
+
+    Raises:
+        OSError: if the folder cannot be written.
+    """
+    text = json.dumps({**about, "metrics": metrics_of(sets)}, indent=1)
+    with naming(folder), replacing(folder) as place:
+        (place / "metrics.json").write_text(f"{text}\n", encoding="utf-8")
+        _write_predictions(place, sets, table)
+        _write_clients(place / "clients.csv", sets)
+        if sets[0].task_type is not CLASSIFICATION:
+            return
+        _write_confusion(place / "confusion.csv", sets)
+        draw_confusion(place / "confusion.png", sets, title=about["title"])
+
+
+def prediction_columns(sets: Sequence[EvaluatedSet]) -> dict[str, np.ndarray]:
+    """A row per set and example; examples of the central test set are of client -1."""
+    clients = [p.clients if p.by_client else np.full_like(p.clients, -1) for p in sets]
+    return {
+        "set": np.concatenate([np.full(len(part.examples), part.name) for part in sets]),
+        "example": np.concatenate([part.examples for part in sets]),
+        "client_id": np.concatenate(clients),
+        **_class_columns(sets),
+    }
+
+
+def _class_columns(sets: Sequence[EvaluatedSet]) -> dict[str, np.ndarray]:
+    """The columns that depend on the task."""
+    found = {
+        name: np.concatenate([part.predictions[name].numpy() for part in sets])
+        for name in sets[0].predictions
+    }
+    if sets[0].task_type is not CLASSIFICATION:
+        return {
+            f"{_SINGULAR.get(name, name)}{suffix}": column
+            for name, values in found.items()
+            for suffix, column in _by_column(values)
+        }
+    scores, targets = found["scores"], found["targets"]
+    return {
+        "target": targets,
+        "predicted": np.concatenate([part.predicted for part in sets]),
+        "probability": scores[np.arange(len(targets)), targets],
+        **{f"probability_{c}": scores[:, c] for c in range(scores.shape[1])},
+    }
+
+
+def _by_column(values: np.ndarray) -> Iterable[tuple[str, np.ndarray]]:
+    """(suffix of the name, column) of values [m] or [m, C]."""
+    if values.ndim == 1:
+        return [("", values)]
+    return [(f"_{c}", values[:, c]) for c in range(values.shape[1])]
+
+
+def _write_predictions(folder: Path, sets: Sequence[EvaluatedSet], table: str) -> None:
+    columns = prediction_columns(sets)
+    if table == "parquet":
+        import pyarrow as pa  # an extra; `flfast/evaluate.py` has checked that it is there
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table(columns), folder / "predictions.parquet")
+        return
+    cells = [
+        map("{:.6g}".format, column.tolist()) if column.dtype.kind == "f" else column.tolist()
+        for column in columns.values()
+    ]
+    _write_csv(folder / "predictions.csv", list(columns), zip(*cells, strict=True))
+
+
+def _write_clients(path: Path, sets: Sequence[EvaluatedSet]) -> None:
+    rows: dict[int, dict[str, Any]] = {}
+    names: dict[str, None] = {}
+    for part in sets:
+        examples = part.metrics.num_examples.tolist()
+        for client_id, columns in client_columns(part.name, part.metrics):
+            found = {f"{part.name}/examples": examples[client_id], **columns}
+            if part.client_names:
+                found["client"] = part.client_names[client_id]
+            rows.setdefault(client_id, {}).update(found)
+            names.update(dict.fromkeys(found))
+    lines = ([k, *(rows[k].get(name, "") for name in names)] for k in sorted(rows))
+    _write_csv(path, ["client_id", *names], lines)
+
+
+def _write_confusion(path: Path, sets: Sequence[EvaluatedSet]) -> None:
+    num_classes = sets[0].predictions["scores"].shape[1]
+    lines = (
+        [part.name, target, *row]
+        for part in sets
+        for target, row in enumerate(part.confusion().tolist())
+    )
+    _write_csv(path, ["set", "target", *map(str, range(num_classes))], lines)
+
+
+def _write_csv(path: Path, header: list[str], rows: Iterable[Iterable[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def draw_confusion(path: Path, sets: Sequence[EvaluatedSet], *, title: str) -> None:
+    """A heat map per set: the share of each class's examples that get each prediction.
+
+    Args:
+        path: of the PNG file.
+        sets: evaluated.
+        title: above the whole figure.
+    """
+    size = (0.5 + 4.6 * len(sets), 5.0)
+    with figure(path, size=size, dpi=_DPI, title=title) as picture:
+        all_axes = np.atleast_1d(picture.subplots(1, len(sets)))
+        for axes, part in zip(all_axes, sets, strict=True):
+            counts = part.confusion()
+            shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+            image = axes.imshow(shares, vmin=0, vmax=1, cmap="Blues", interpolation="nearest")
+            axes.set_title(part.name)
+            axes.set_xlabel("predicted class")
+            axes.set_ylabel("class")
+            axes.tick_params(length=0)
+            axes.spines[:].set_visible(False)
+            if len(counts) <= _MOST_LABELLED:
+                names = part.class_names or [str(label) for label in range(len(counts))]
+                shown = [tick_label(name) for name in names]
+                tilted = 90 if part.class_names else 0
+                axes.set_xticks(range(len(counts)), labels=shown, rotation=tilted)
+                axes.set_yticks(range(len(counts)), labels=shown)
+            if len(counts) <= _MOST_LABELLED // 2:
+                for (row, column), count in np.ndenumerate(counts):
+                    color = "white" if shares[row, column] > 0.6 else INK
+                    place = {"ha": "center", "va": "center", "color": color, "fontsize": 8}
+                    if count:
+                        axes.text(column, row, f"{count}", **place)
+        picture.colorbar(image, ax=all_axes, label="share of the class", pad=0.02, aspect=40)

@@ -1,0 +1,224 @@
+"""Exports a model of a saved run with torch.export or as ONNX, and compares it with the original.
+
+The exported program contains the normalisation of the data: it reads examples as they are stored,
+such as uint8 images, and returns the outputs of the task (`docs/tasks.md`).
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from flfast.config.errors import ConfigError
+from flfast.datamodules.transforms import BatchTransform
+from flfast.state.messages import first_line
+from flfast.state.regular_file import replacing
+from flfast.commands.saved.opened_run import OpenedRun, refused
+from flfast.setup.build import build_model
+from flfast.state.weights import load_weights, read_weights, write_weights
+
+LARGEST_DIFFERENCE = 1e-4
+"""Outputs of the exported program may differ from those of the model by so much."""
+
+_COMPARED, _MOST_NAMED = 64, 20
+_BATCH = 3  # any size of at least 2 stands for all
+
+Program = Callable[[Tensor], Tensor]
+
+
+class Exported(NamedTuple):
+    """An exported model.
+
+    Attributes:
+        path: of the file.
+        about: its metadata.
+        num_compared: examples whose outputs were compared.
+        difference: largest difference of an output.
+    """
+
+    path: Path
+    about: dict[str, str]
+    num_compared: int
+    difference: float
+
+
+class StoredInputs(nn.Module):
+    """A model behind the normalisation of its data, as evaluation normalises them.
+
+    Unlike `BatchTransform`, it can be traced: it changes nothing in place and caches nothing.
+
+    Args:
+        model: [B, ...] -> outputs [B, ...].
+        transform: of the data; its augmentation is left out.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: nn.Module, transform: BatchTransform) -> None:
+        super().__init__()
+        self.model = model
+        self._normalises = transform.mean is not None and transform.std is not None
+        for name, given in (("mean", transform.mean), ("std", transform.std)):
+            values = torch.tensor(given or (0.0,))
+            # A single value is for all inputs, others are for the channels of images.
+            self.register_buffer(name, values if len(values) == 1 else values.view(-1, 1, 1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Outputs [B, ...] of stored inputs [B, ...]."""
+        if inputs.dtype == torch.uint8:
+            inputs = inputs.to(self.mean.dtype) / 255
+        elif inputs.is_floating_point():
+            inputs = inputs.to(self.mean.dtype)
+        if self._normalises:
+            inputs = (inputs - self.mean) / self.std
+        outputs: Tensor = self.model(inputs)
+        return outputs
+
+
+def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> Exported:
+    """Export the server's model, or a client's own, and compare outputs on the run's examples.
+
+    Args:
+        run: opened.
+        kind: `torch` or `onnx`.
+        path: of the file; its folder exists.
+        client_id: of the client; None is the server.
+
+    Raises:
+        ConfigError: if the model cannot be exported, or the program has other outputs.
+        OSError: if the file cannot be written.
+    """
+    model = _model(run, client_id)
+    stored = _examples(run)
+    expected = _predict(run, model, stored)
+    about = _describe(run, stored, expected, client_id)
+    program = StoredInputs(deepcopy(model), run.data.examples.transform).eval()
+    write: Callable[..., Program] = {"torch": _write_torch, "onnx": _write_onnx}[kind]
+    with replacing(path.parent) as place:
+        try:
+            exported = write(program, stored[:_BATCH], place / path.name, about)
+        except OSError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"format={kind}: {run.saved.config.model['_target_']} cannot be exported: "
+                f"{type(error).__name__}: {first_line(error)}"
+            ) from error
+        difference = _largest_difference(expected, exported, stored)
+        if not difference <= LARGEST_DIFFERENCE:
+            raise ConfigError(
+                f"format={kind}: outputs of the exported program differ by {difference:.2g} from "
+                f"those of the model; allowed: {LARGEST_DIFFERENCE:g}. The file is not written"
+            )
+    return Exported(path, about, len(stored), difference)
+
+
+def _model(run: OpenedRun, client_id: int | None) -> nn.Module:
+    algorithm = run.components.module.algorithm
+    if client_id is not None and client_id not in run.data.candidates:
+        allowed = ", ".join(map(str, run.data.candidates[:_MOST_NAMED]))
+        more = ", ..." if len(run.data.candidates) > _MOST_NAMED else ""
+        raise ConfigError(f"client={client_id} does not train; allowed: {allowed}{more}")
+    if client_id is not None and algorithm.predict is not None:
+        raise ConfigError(
+            f"client={client_id}: clients of algorithm={algorithm.name} do not predict with the "
+            f"model alone, so it cannot be exported"
+        )
+    model = refused(lambda: build_model(run.saved.config, run.data, run.saved.own))
+    weights, adapted = run.weights(client_id), run.components.adapted
+    if adapted is not None:
+        weights = load_weights(read_weights(model), adapted.complete(weights), source=run.origin)
+    write_weights(model, weights)
+    return model.eval().requires_grad_(requires_grad=False)
+
+
+def _examples(run: OpenedRun) -> Tensor:
+    """Stored inputs of test or training examples [M, ...]."""
+    indices = run.data.central_test
+    if len(indices) < _BATCH:
+        indices = run.data.splits["train"].indices
+    batches = run.data.eval_loader(indices[:_COMPARED])
+    stored = torch.cat([batch.inputs for batch in batches])
+    while len(stored) < _BATCH:
+        stored = torch.cat([stored, stored])
+    return stored
+
+
+@torch.no_grad()
+def _predict(run: OpenedRun, model: nn.Module, stored: Tensor) -> Tensor:
+    """Outputs of the model, with the data's own normalisation."""
+    outputs: Tensor = model(run.data.examples.transform(stored, dtype=torch.float32))
+    return outputs
+
+
+def _describe(
+    run: OpenedRun, stored: Tensor, outputs: Tensor, client_id: int | None
+) -> dict[str, str]:
+    transform, config = run.data.examples.transform, run.saved.config
+    scaled = stored.dtype == torch.uint8
+    steps = ["divided by 255"] if scaled else []
+    if transform.mean is not None and transform.std is not None:
+        steps.append(f"minus {list(transform.mean)}, divided by {list(transform.std)}")
+    return {
+        "flfast": version("flfast"),
+        "algorithm": run.components.module.algorithm.name,
+        "model": str(config.model["_target_"]),
+        "weights": "server" if client_id is None else f"client {client_id}",
+        "origin": run.origin,
+        "input": "stored examples, not normalised",
+        "input_shape": json.dumps(["batch", *stored.shape[1:]]),
+        "input_dtype": str(stored.dtype).removeprefix("torch."),
+        "normalisation": "; ".join(steps) or "none",
+        "normalisation_is": "part of the program",
+        "output": json.dumps(["batch", *outputs.shape[1:]]),
+    }
+
+
+def _write_torch(
+    program: nn.Module, inputs: Tensor, path: Path, about: Mapping[str, str]
+) -> Program:
+    found = torch.export.export(
+        program, (inputs,), dynamic_shapes={"inputs": {0: Dim("batch", min=1)}}
+    )
+    torch.export.save(found, path, extra_files={"flfast.json": json.dumps(dict(about))})
+    loaded: Program = torch.export.load(path).module()
+    return loaded
+
+
+def _write_onnx(
+    program: nn.Module, inputs: Tensor, path: Path, about: Mapping[str, str]
+) -> Program:
+    import onnxruntime  # an extra; `flfast/export.py` has checked that it is there
+
+    found: Any = torch.onnx.export(
+        program,
+        (inputs,),
+        input_names=["inputs"],
+        output_names=["outputs"],
+        dynamic_shapes={"inputs": {0: Dim("batch", min=1)}},
+        dynamo=True,
+        verbose=False,
+    )
+    found.model.metadata_props.update(about)
+    found.save(path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def run(batch: Tensor) -> Tensor:
+        (outputs,) = session.run(["outputs"], {"inputs": batch.numpy()})
+        return torch.from_numpy(outputs)
+
+    return run
+
+
+@torch.no_grad()
+def _largest_difference(expected: Tensor, exported: Program, stored: Tensor) -> float:
+    """Largest difference of an output from the model's, with two sizes of batches."""
+    parts = [exported(stored[:1]), exported(stored[1:])]
+    return float((torch.cat(parts) - expected).abs().max())

@@ -1,0 +1,228 @@
+"""Builds a saved run again, with its weights, as far as its models need it to predict."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from flfast.models.adapters.adapted import ADAPTER, FILE, Adapted
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.checkpoints.folders import find_checkpoints
+from flfast.checkpoints.restore import fingerprint, load_server, restore
+from flfast.config.errors import ConfigError
+from flfast.config.saved_run import SavedRun
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.distributed.world import ALONE
+from flfast.engines.engine import Engine
+from flfast.engines.site import Site
+from flfast.lit.trainers import Trainers
+from flfast.state.plan import RoundPlan
+from flfast.channel.channel import DIRECT
+from flfast.setup.all_ranks import on_all_ranks
+from flfast.setup.batch_size import Components
+from flfast.setup.experiment import build_components
+from flfast.setup.machinery import build_engine
+from flfast.setup.optimized_metric import use_metrics
+from flfast.setup.plans import build_plans
+from flfast.setup.trainer import build_trainer
+from flfast.state.store import ClientStates
+from flfast.state.tree import Tree
+from flfast.state.weights import by_name, load_weights, model_weights, read_state_dict
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class OpenedRun(NamedTuple):
+    """A saved run whose models can predict.
+
+    Attributes:
+        saved: its folder and config.
+        components: data, model, algorithm and initial weights.
+        engine: predicts, and fine-tunes.
+        server: server state, or the initial weights if only clients' own models are used.
+        plan: of the last round.
+        personal: whether clients' own models predict, or the server's.
+        origin: where the weights are from.
+    """
+
+    saved: SavedRun
+    components: Components
+    engine: Engine
+    server: Tree
+    plan: RoundPlan
+    personal: bool
+    origin: str
+
+    @property
+    def data(self) -> FederatedDataModule:
+        """The population."""
+        return self.components.data
+
+    @property
+    def who(self) -> str:
+        """The models that predict."""
+        return "clients' own models" if self.personal else "the server's model"
+
+    def weights(self, client_id: int | None) -> Tree:
+        """Weights of the server's model, or of a client's own.
+
+        Args:
+            client_id: of the client; None is the server.
+        """
+        if client_id is None:
+            return model_weights(self.server)
+        return self.engine.personal_weights(self.server, client_id)
+
+
+class _Loaded(NamedTuple):
+    """What a site predicts with: an algorithm, a server state, and what is kept of clients."""
+
+    site: Site
+    server: Tree
+    rows: list[dict[str, Any]]
+    origin: str
+
+
+def refused(work: Callable[[], T]) -> T:
+    """Run `work`; settings and files that it refuses become a `ConfigError`, as in training."""
+    return on_all_ranks(ALONE, work)
+
+
+def open_run(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
+    """Build data, model and algorithm of a run as for training, and load its weights.
+
+    Args:
+        saved: the run.
+        personal: whether clients' own models predict; None: only if the server has no model.
+
+    Raises:
+        ConfigError: if the run has no such models, or saved none.
+    """
+    return refused(lambda: _open(saved, personal=personal))
+
+
+def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
+    components = build_components(saved.config, saved.own)
+    data, module = components.data, components.module
+    own = _check_models(module.algorithm, saved, personal=personal)
+    _warn_of_other_data(saved, data)
+    phases = use_metrics(saved.phases, module)
+    make_trainer = partial(build_trainer, phases, [], saved.folder, ALONE)
+    site = Site(module, data, Trainers(module, make_trainer), ClientStates(), ALONE)
+    files = partial(_load_files, adapted=components.adapted)
+    load: Callable[..., _Loaded] = files if saved.checkpoint is None else _load_checkpoint
+    site, server, rows, origin = load(saved, site, components.initial, personal=own)
+    engine = build_engine(phases[0].config, site, {}, DIRECT)
+    last = int(rows[-1]["round"]) if rows else int(saved.config.rounds)
+    plan = build_plans(phases, module.model)(max(last, 1), rows[:last])
+    plan = plan._replace(strategy="single", shard="clients")
+    return OpenedRun(saved, components, engine, server, plan, own, origin)
+
+
+def _check_models(algorithm: Algorithm, saved: SavedRun, *, personal: bool | None) -> bool:
+    """Whether clients' own models predict, if the run has them."""
+    own = not algorithm.evaluate_server if personal is None else personal
+    if own and saved.model is not None:
+        raise ConfigError(
+            f"model={saved.model} is a model of the server; allowed: personal=false, for an "
+            f"algorithm whose server has a complete model"
+        )
+    if own and algorithm.personal is None:
+        raise ConfigError(
+            f"personal=true: clients of algorithm={algorithm.name} have no models of their own; "
+            f"allowed: personal=false"
+        )
+    if not own and not algorithm.evaluate_server:
+        raise ConfigError(
+            f"personal=false: the server of algorithm={algorithm.name} has no complete model; "
+            f"allowed: personal=true"
+        )
+    return own
+
+
+def _warn_of_other_data(saved: SavedRun, data: FederatedDataModule) -> None:
+    try:
+        newest = find_checkpoints("auto", saved.folder)[:1]
+    except ValueError:
+        return
+    if newest and newest[0].about["data"] != fingerprint(data):
+        log.warning("these are not the run's data: clients, labels or inputs differ")
+
+
+def _load_checkpoint(saved: SavedRun, site: Site, initial: Tree, *, personal: bool) -> _Loaded:
+    checkpoint, algorithm = saved.checkpoint, site.algorithm
+    assert checkpoint is not None
+    origin = f"{checkpoint.path}, round {checkpoint.round_idx}"
+    if personal:
+        restored = restore([checkpoint], site, initial, any_data=True)
+        chosen = replace(algorithm, evaluate_server=False)
+    else:
+        restored = load_server(checkpoint, algorithm, initial)
+        chosen = replace(algorithm, personal=None, predict=None)
+    own = site.of(chosen, states=site.states)
+    return _Loaded(own, restored.server, restored.history, origin)
+
+
+def _load_files(
+    saved: SavedRun, site: Site, initial: Tree, *, personal: bool, adapted: Adapted | None
+) -> _Loaded:
+    """The models that a run wrote at its end, which need no algorithm any more."""
+    name = "model.pt" if adapted is None else f"{ADAPTER}/{FILE}"
+    path = saved.folder / name if saved.model is None else saved.model
+    server, algorithm = initial, site.algorithm
+    if algorithm.evaluate_server:
+        key = "run" if saved.model is None else "model"
+        if not path.is_file():
+            raise ConfigError(f"{key}={path}: there is no such file; allowed: checkpoint=last")
+        server = _read(path, key, initial, adapted)
+    elif saved.config.finetune_epochs and len(site.data.held_out):
+        raise ConfigError(
+            "finetune_epochs with sampler.holdout_clients: clients that never train begin with "
+            "what the server sends, which only checkpoints hold; allowed: checkpoint=last"
+        )
+    if not personal:
+        plain = Algorithm(name=algorithm.name)
+        return _Loaded(site.of(plain), server, saved.rows, str(path))
+    folder = saved.folder / "personal"
+    states = ClientStates()
+    for client_id in site.data.candidates.tolist():
+        states.put(
+            client_id,
+            _read_personal(folder / f"{site.data.client_file(client_id)}.pt", algorithm, initial),
+        )
+    own = Algorithm(
+        name=algorithm.name,
+        evaluate_server=False,
+        client_state=model_weights,
+        personal=lambda broadcast, client: client,
+        predict=algorithm.predict,
+    )
+    return _Loaded(site.of(own, states=states), server, saved.rows, str(folder))
+
+
+def _read(path: Path, key: str, initial: Tree, adapted: Adapted | None = None) -> Tree:
+    found = read_state_dict(str(path), key=key)
+    if adapted is not None:
+        found = adapted.from_file(found)
+    return load_weights(initial, found, source=f"{key}={path}")
+
+
+def _read_personal(path: Path, algorithm: Algorithm, initial: Tree) -> Tree:
+    """A client's own model, with what it has beside the model if the algorithm predicts so."""
+    if not path.is_file():
+        raise ConfigError(
+            f"personal=true: there is no {path}; allowed: checkpoint=last, or a run with "
+            f"callbacks.final_weights.max_personal=null, which saves all clients' own models"
+        )
+    if algorithm.predict is None:
+        return _read(path, "run", initial)
+    found = read_state_dict(str(path), key="run")
+    buffers = {name for name in by_name(initial) if name in initial["buffers"]}
+    return {
+        "params": {name: leaf for name, leaf in found.items() if name not in buffers},
+        "buffers": {name: leaf for name, leaf in found.items() if name in buffers},
+    }

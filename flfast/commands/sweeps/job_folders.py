@@ -1,0 +1,147 @@
+"""The folders of a sweep's jobs: refused before the first job, marked after one. Torch-free."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from flfast.config.check import check
+from flfast.config.composition import CONF, sources_of, without_hydra
+from flfast.config.errors import ConfigError
+from flfast.config.explain import explain
+from flfast.config.job import HydraJob, typed_overrides
+from flfast.config.phases import compose_phases
+from flfast.config.resume_check import check_folder, finished_before, recorded_config
+from flfast.state.messages import one_line
+from flfast.output.results.outcome import Result, holds_run, read_result, write_result
+
+GO_ON = "to go on with the sweep, repeat the command with: resume=auto hydra.sweep.dir=%s"
+"""What a sweep that is stopped says, for its folder."""
+
+
+class JobFolders(Callback):
+    """Hydra's callback that checks the folders of a sweep's jobs, and marks those that failed."""
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """Refuse the sweep before Hydra writes into its folder."""
+        try:
+            check_jobs(config)
+        except (ConfigError, HydraException, OmegaConfBaseException) as error:
+            # Hydra turns exceptions of callbacks into warnings, except this one.
+            sys.exit(explain(error, conf=CONF))
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
+        """Record why a job failed before its run was accepted; the run itself cannot."""
+        if config.hydra.mode == RunMode.MULTIRUN and job_return.status == JobStatus.FAILED:
+            record_failure(config, job_return._return_value)  # noqa: SLF001 - return_value raises
+
+
+class JobConfig(NamedTuple):
+    """A job of a sweep, before it runs.
+
+    Attributes:
+        num: Hydra's job number.
+        config: of the job, with the node `hydra`.
+        folder: of the job.
+    """
+
+    num: int
+    config: DictConfig
+    folder: Path
+
+
+def compose_job(
+    load: Callable[[DictConfig, list[str]], DictConfig],
+    sweep: DictConfig,
+    num: int,
+    overrides: Sequence[str],
+) -> JobConfig:
+    """A job of a sweep.
+
+    Args:
+        load: Hydra's `load_sweep_config`.
+        sweep: config of the sweep, with the node `hydra`.
+        num: Hydra's job number.
+        overrides: of the job.
+
+    Raises:
+        HydraException: if an override names no key or no option.
+    """
+    composed = load(sweep, list(overrides))
+    with open_dict(composed):
+        composed.hydra.job.id = composed.hydra.job.num = num
+        folder = Path(composed.hydra.sweep.dir, str(composed.hydra.sweep.subdir)).absolute()
+        composed.hydra.runtime.output_dir = str(folder)
+    return JobConfig(num, composed, folder)
+
+
+def check_jobs(sweep: DictConfig) -> None:
+    """Refuse a sweep in whose folder a job may not run, before Hydra writes there.
+
+    Jobs that only the sweeper knows, those of a search, are checked one by one as they start.
+
+    Args:
+        sweep: config of the sweep, with the node `hydra`.
+
+    Raises:
+        ConfigError: if the folder of a job holds a run that must not be lost.
+        HydraException: if the config of a job cannot be composed.
+    """
+    loader = ConfigLoaderImpl(sources_of(sweep))
+    setting = f"hydra.sweep.dir={sweep.hydra.sweep.dir}"
+    for num, overrides in enumerate(_overrides(sweep, loader)):
+        job = compose_job(loader.load_sweep_config, sweep, num, overrides)
+        if holds_run(job.folder):
+            try:
+                _check_job(job, setting)
+            except ConfigError as error:
+                raise ConfigError(f"job {num}: {error}") from None
+
+
+def _overrides(sweep: DictConfig, loader: ConfigLoaderImpl) -> list[list[str]]:
+    """Overrides of each job; none if only the sweeper knows them."""
+    node = sweep.hydra.sweeper
+    if not node["_target_"].endswith(f".{BasicSweeper.__name__}"):
+        return []
+    params = [f"{key}={value}" for key, value in (node.get("params") or {}).items()]
+    parser = OverridesParser.create(config_loader=loader)
+    parsed = parser.parse_overrides([*params, *typed_overrides(sweep)])
+    return BasicSweeper.split_arguments(parsed, None)[0]
+
+
+def _check_job(job: JobConfig, setting: str) -> None:
+    hydra_job = HydraJob.of(job.config, without_hydra(job.config.copy()))
+    config = hydra_job.fill(hydra_job.given)
+    check(config)
+    config = compose_phases(config, hydra_job.compose)[0].config
+    if finished_before(config, job.folder) is None:
+        check_folder(config, job.folder, setting=setting)
+
+
+def record_failure(config: DictConfig, error: BaseException, *, died: bool = False) -> None:
+    """Say in the folder of a sweep's job that it failed, unless the folder holds another run.
+
+    Args:
+        config: of the job, with the node `hydra`.
+        error: that ended it.
+        died: whether its process did, which then could not say so itself.
+    """
+    job = HydraJob.of(config, without_hydra(config.copy()))
+    said: Result | None = read_result(job.folder)
+    if died and said is not None and said.outcome == "running":
+        write_result(job.folder, said._replace(outcome="failed", error=one_line(error)))
+    elif not holds_run(job.folder):
+        plain: Any = recorded_config(job.fill(job.given), job.folder)
+        job.folder.mkdir(parents=True, exist_ok=True)
+        with job.new_settings():
+            write_result(job.folder, Result("failed", plain, error=one_line(error)))

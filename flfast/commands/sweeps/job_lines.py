@@ -1,0 +1,122 @@
+"""A line for every job of a sweep that ends: its result, and how much is left. Torch-free."""
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from flfast.output.callbacks.screen import cell
+from flfast.config.errors import ConfigError
+from flfast.config.job import typed_overrides
+from flfast.state.messages import one_line
+from flfast.output.results.durations import readable
+from flfast.output.results.history import last_value
+from flfast.output.results.outcome import RESULT, outcome
+from flfast.output.results.sweep import read_jobs
+
+log = logging.getLogger(__name__)
+
+
+class SweepProgress(Callback):
+    """Hydra's callback that logs a line after each job.
+
+    It counts files, because a launcher may run jobs in other processes.
+    """
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """Note when the sweep starts, how many jobs it has, and what differs between them."""
+        self._started, self._space = time.time(), read_space(config)
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
+        """Log the line of a job; a single run has none."""
+        if config.hydra.mode != RunMode.MULTIRUN:
+            return
+        self.show(config, job_return)
+        error = job_return._return_value  # noqa: SLF001 - return_value raises it
+        if job_return.status == JobStatus.FAILED and not isinstance(error, (ConfigError, OSError)):
+            log.error("traceback of job %s:", config.hydra.job.num, exc_info=error)
+
+    def show(self, config: DictConfig, job_return: JobReturn) -> None:
+        """Log the line of a job of the sweep."""
+        folder = Path(config.hydra.runtime.output_dir)
+        rest = self._rest(Path(config.hydra.sweep.dir))
+        if job_return.status == JobStatus.FAILED:
+            error = job_return._return_value  # noqa: SLF001 - return_value raises it
+            log.error("job %s failed: %s%s", config.hydra.job.num, one_line(error), rest)
+        else:
+            result = shown_result(folder, self._space.keys)
+            log.info("job %s is done: %s%s", config.hydra.job.num, result, rest)
+
+    def _rest(self, sweep_dir: Path) -> str:
+        """How many jobs are left, and for how long."""
+        total = self._space.num_jobs
+        if total is None:
+            return ""
+        ended: dict[str, list[float]] = {"finished": [], "failed": []}
+        for path in sweep_dir.rglob(RESULT):
+            ended.get(outcome(path.parent), []).append(path.stat().st_mtime)
+        # A failure of an earlier start is of a job that will run again.
+        times = [*ended["finished"], *(t for t in ended["failed"] if t >= self._started)]
+        now = sum(when >= self._started for when in times)
+        left = max(total - len(times), 0)
+        seconds = left * (time.time() - self._started) / max(now, 1)
+        text = f", {left} of {total} jobs left"
+        return f"{text}, about {readable(seconds)}" if left and now else text
+
+
+def shown_result(folder: Path, keys: Sequence[str]) -> str:
+    """The values of some overrides of a job and its optimized metric, for people."""
+    jobs = read_jobs(folder)
+    if not jobs:
+        return "no numbers"
+    job = jobs[0]
+    settings = " ".join(f"{key}={job.overrides[key]}" for key in keys if key in job.overrides)
+    value = last_value(job.history, job.optimized)
+    metric = f"{job.optimized} {cell(job.optimized, value)}" if math.isfinite(value) else ""
+    return ", ".join(part for part in (settings, metric) if part) or "no numbers"
+
+
+class Space(NamedTuple):
+    """What a sweep varies.
+
+    Attributes:
+        keys: settings that differ between jobs.
+        num_jobs: number of jobs; None if only the sweeper knows.
+    """
+
+    keys: list[str]
+    num_jobs: int | None
+
+
+def read_space(config: DictConfig) -> Space:
+    """What a sweep varies.
+
+    Args:
+        config: of the sweep, with the node `hydra`.
+    """
+    node = config.hydra.sweeper
+    params = [f"{key}={value}" for key, value in (node.get("params") or {}).items()]
+    parsed = OverridesParser.create().parse_overrides([*params, *typed_overrides(config)])
+    swept = {
+        item.get_key_element().lstrip("+"): item for item in parsed if item.is_sweep_override()
+    }
+    if "n_trials" in node:
+        return Space(list(swept), int(node.n_trials))
+    counts = [_num_values(item) for item in swept.values()]
+    return Space(list(swept), None if None in counts else math.prod(filter(None, counts)))
+
+
+def _num_values(override: Override) -> int | None:
+    """Number of values of a sweep; None for a glob, whose values the config's loader knows."""
+    if not override.is_discrete_sweep() or isinstance(override.value(), Glob):
+        return None
+    return sum(1 for _ in override.sweep_string_iterator())

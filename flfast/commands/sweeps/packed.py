@@ -1,0 +1,195 @@
+"""Runs the jobs of a sweep side by side, in processes forked from one that has done the imports.
+
+Torch-free at import.
+"""
+
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple
+
+from hydra.core.utils import JobReturn, JobStatus, configure_log, filter_overrides, setup_globals
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+from flfast.checkpoints.signals import StopRequests
+from flfast.config.job import typed_overrides
+from flfast.distributed.child import start_child
+from flfast.output.results.outcome import EXIT_STOPPED, StoppedError
+from flfast.commands.sweeps.forked_job import run_forked
+from flfast.commands.sweeps.job_folders import GO_ON, JobConfig, compose_job, record_failure
+from flfast.commands.sweeps.job_lines import SweepProgress
+from flfast.commands.sweeps.live import JobTable
+from flfast.commands.sweeps.workers import Slot, one_rank_each, slots
+
+log = logging.getLogger(__name__)
+
+_FORK = multiprocessing.get_context("fork")
+_POLL_S = 0.5
+_BY_SIGTERM = (-signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+def launch(
+    context: HydraContext,
+    task: TaskFunction,
+    config: DictConfig,
+    job_overrides: Sequence[Sequence[str]],
+    initial_job_idx: int,
+    *,
+    workers: int | str,
+) -> list[JobReturn]:
+    """Run the jobs of a batch; returns their results in order.
+
+    Raises:
+        ConfigError: if `workers` is not valid.
+        StoppedError: if the sweep or a job received a stop request.
+    """
+    setup_globals()
+    configure_log(config.hydra.hydra_logging, config.hydra.verbose)
+    nums = range(initial_job_idx, initial_job_idx + len(job_overrides))
+    jobs = [
+        _job(context, config, num, overrides)
+        for num, overrides in zip(nums, job_overrides, strict=True)
+    ]
+    places = slots(workers, [job.config for job in jobs])
+    log.info("%d jobs, %d at a time", len(jobs), min(len(places), len(jobs)))
+    for job in jobs:
+        words = " ".join(filter_overrides(typed_overrides(job.config)))
+        log.info("\t#%d : %s", job.num, words)
+    from flfast.setup.preload import preload  # imports torch, once for all jobs
+
+    preload([job.config for job in jobs])
+    results = _Pack(context, task, jobs, places).run()
+    return [results[job.num] for job in jobs]
+
+
+def _job(
+    context: HydraContext, config: DictConfig, num: int, overrides: Sequence[str]
+) -> JobConfig:
+    load = context.config_loader.load_sweep_config
+    job = compose_job(load, config, num, overrides)
+    extra = one_rank_each(job.config)
+    return compose_job(load, config, num, [*overrides, *extra]) if extra else job
+
+
+class _Running(NamedTuple):
+    """A job that runs.
+
+    Attributes:
+        job: the job.
+        process: in which it runs.
+        slot: where it runs.
+    """
+
+    job: JobConfig
+    process: Any
+    slot: Slot
+
+
+class _Pack:
+    """The jobs of a batch, some of which run.
+
+    Args:
+        context: Hydra's.
+        task: the function of a job.
+        jobs: in the order in which they start.
+        places: one for each job that may run at a time.
+    """
+
+    def __init__(
+        self,
+        context: HydraContext,
+        task: TaskFunction,
+        jobs: Sequence[JobConfig],
+        places: Sequence[Slot],
+    ) -> None:
+        self._context, self._task = context, task
+        self._waiting, self._free = list(jobs), list(places)
+        self._running: dict[Connection, _Running] = {}
+        self._results: dict[int, JobReturn] = {}
+        self._table = JobTable([(job.num, job.folder, job.config) for job in jobs])
+        self._stopped, self._sweep_dir = False, jobs[0].config.hydra.sweep.dir if jobs else ""
+
+    def run(self) -> dict[int, JobReturn]:
+        """Run all jobs; returns the results by job number.
+
+        Raises:
+            StoppedError: if the sweep or a job received a stop request.
+        """
+        with _StopJobs(self._running) as requests, self._table:
+            while self._waiting or self._running:
+                stopping = self._stopped or requests.received is not None
+                if stopping and not self._running:
+                    break
+                while self._waiting and self._free and not stopping:
+                    self._start(self._waiting.pop(0), self._free.pop(0))
+                for ready in wait(list(self._running), timeout=_POLL_S):
+                    self._end(ready, stopping=requests.received is not None)  # type: ignore[arg-type]
+                self._table.update({job.num for job, *_ in self._running.values()}, self._results)
+        if self._stopped or requests.received is not None:
+            log.warning(GO_ON, self._sweep_dir)
+            raise StoppedError
+        return self._results
+
+    def _start(self, job: JobConfig, slot: Slot) -> None:
+        ours, theirs = _FORK.Pipe(duplex=False)
+        args = (self._context, self._task, job.config, slot, theirs, os.getpid())
+        process = _FORK.Process(target=run_forked, args=args, name=f"job-{job.num}")
+        start_child(process)
+        theirs.close()  # the next job must not inherit it: its end would not be noticed
+        self._running[ours] = _Running(job, process, slot)
+
+    def _end(self, connection: Connection, *, stopping: bool) -> None:
+        job, process, slot = self._running[connection]
+        try:
+            result = connection.recv()
+        except EOFError:
+            result = None
+        process.join()
+        del self._running[connection]
+        connection.close()
+        self._free.append(slot)
+        # A job that has just begun dies of the signal.
+        died = (stopping or self._stopped) and process.exitcode in _BY_SIGTERM
+        if result is None and (died or process.exitcode == EXIT_STOPPED):
+            self._stopped = True
+            for other in self._running.values():
+                other.process.terminate()
+            return
+        if result is None:
+            result = JobReturn(status=JobStatus.FAILED)
+            result.overrides = typed_overrides(job.config)
+            error = RuntimeError(f"its process died with code {process.exitcode}")
+            result.return_value = error
+            record_failure(job.config, error, died=True)
+        self._results[job.num] = result
+        with self._table.hidden():
+            for callback in self._context.callbacks.callbacks:
+                if isinstance(callback, SweepProgress):
+                    callback.show(job.config, result)
+
+
+class _StopJobs(StopRequests):
+    """`StopRequests` for a sweep: passes the request on to its jobs.
+
+    Args:
+        running: the jobs that run, which changes.
+    """
+
+    def __init__(self, running: dict[Connection, _Running]) -> None:
+        super().__init__(second="exit")
+        self._running = running
+
+    def on_first(self) -> None:
+        """Ask the jobs to stop after their round."""
+        super().on_first()
+        for running in list(self._running.values()):
+            running.process.terminate()
+
+    def on_second(self) -> None:
+        """Kill the jobs."""
+        for running in list(self._running.values()):
+            running.process.kill()

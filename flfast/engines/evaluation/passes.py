@@ -1,0 +1,194 @@
+"""Evaluation passes: every example is predicted once, by the server's or by personal models."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.downloads import Downloads
+from flfast.datamodules.batches import RankShare
+from flfast.datamodules.evaluation_sets import ATTACK, EvaluationDataModule
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.distributed.client_state_placement import fetch_states, owner
+from flfast.distributed.world import World, gather
+from flfast.engines.evaluation.metrics import GroupMetrics, set_metrics
+from flfast.engines.evaluation.personal_models import PersonalModels, faster_vmapped
+from flfast.lit.trainers import Trainers
+from flfast.state.plan import RoundPlan
+from flfast.state.store import Kept, own_state
+from flfast.state.tree import Tree, num_bytes
+from flfast.state.weights import model_weights, write_weights
+from flfast.tasks.task_type import Statistics
+
+PERSONAL_BYTES = 1 << 28
+"""Most bytes of personal weights in memory at a time, in addition to client states."""
+
+FineTune = Callable[[dict[int, Tree], RoundPlan], dict[int, Tree]]
+"""(weights by client, plan) -> fine-tuned weights by client."""
+
+
+class Evaluation:
+    """The evaluation passes of an engine.
+
+    Args:
+        algorithm: defines whether there are server and personal models.
+        data: set up.
+        trainers: provide the Trainers and modules that predict.
+        kept: of clients between rounds.
+        world: its ranks share every pass.
+        finetune: further local training before the last pass; None is off.
+
+    Attributes:
+        sets: names of all evaluation sets that are not empty.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        data: FederatedDataModule,
+        trainers: Trainers,
+        kept: Kept,
+        world: World,
+        finetune: FineTune | None,
+    ) -> None:
+        self.algorithm, self.data, self.trainers = algorithm, data, trainers
+        self.states, self.records = kept
+        self.world, self.finetune = world, finetune
+        passes: list[tuple[str, ...]] = []
+        if algorithm.evaluate_server:
+            passes.append(("global", "local", "new", "val"))
+            if data.backdoor is not None:
+                passes.append((ATTACK,))
+        if algorithm.personal is not None:
+            passes.append(("personal", "personal_val"))
+        if finetune is not None:
+            passes.append(("finetuned", "new_finetuned"))
+        self._passes = passes
+        self._held_out = set(data.held_out.tolist())
+        self._data = lru_cache(maxsize=None, typed=True)(
+            partial(EvaluationDataModule, data, share=RankShare(world.rank, world.size))
+        )
+        unlimited = (self._data(names, limit=1.0) for names in passes)
+        self.sets = {name for evaluation in unlimited for name in evaluation.sets}
+
+    def __call__(
+        self, server: Tree, plan: RoundPlan, *, together: bool, portion: float = 1.0
+    ) -> dict[str, GroupMetrics]:
+        """Metrics by set; collective.
+
+        Args:
+            server: server state.
+            plan: how to predict and fine-tune.
+            together: whether every batch is divided over all ranks, as FSDP requires.
+            portion: share of each group's examples that are predicted.
+        """
+        results: dict[str, GroupMetrics] = {}
+        found = self.predict(server, plan, self._passes, together=together, portion=portion)
+        for data, predictions in found:
+            results.update(self._set_metrics(predictions, data))
+        return results
+
+    def predict(
+        self,
+        server: Tree,
+        plan: RoundPlan,
+        passes: Sequence[tuple[str, ...]],
+        *,
+        together: bool,
+        portion: float = 1.0,
+    ) -> Iterator[tuple[EvaluationDataModule, Statistics]]:
+        """(sets, predictions) of every pass that has examples; collective.
+
+        Args:
+            server: server state.
+            plan: how to predict and fine-tune.
+            passes: names of the sets of each pass; see `EvaluationDataModule`.
+            together: as of a call.
+            portion: as of a call.
+        """
+        trainer, module = self.trainers.trainer(plan), self.trainers.module(plan)
+        for names in passes:
+            limit = trainer.test_limit
+            data = self._data(names, limit=limit, shard_batches=together, portion=portion)
+            if not data.sets:
+                continue
+            module.predictions.reset()
+            if data.personal:
+                self._predict_personal(server, plan, data, finetuned="finetuned" in names)
+            elif len(data.indices):
+                write_weights(module.model, server)
+                trainer.test(module, data)
+            yield data, _off_mps(module.predictions.collect(self.data.num_classes))
+
+    def _set_metrics(
+        self, predictions: Statistics, data: EvaluationDataModule
+    ) -> dict[str, GroupMetrics]:
+        """Metrics of all sets; every rank computes some of them, distributed by size."""
+        task_type = self.data.examples.task_type
+        order = sorted(data.sets, key=lambda name: -len(data.sets[name].positions))
+        share = order[self.world.rank :: self.world.size]
+        parts = gather(
+            self.world,
+            {name: set_metrics(task_type, predictions, data.sets[name]) for name in share},
+        )
+        found = {name: metrics for part in parts for name, metrics in part.items()}
+        return {name: metrics for name in data.sets if (metrics := found[name]) is not None}
+
+    def _predict_personal(
+        self, server: Tree, plan: RoundPlan, data: EvaluationDataModule, *, finetuned: bool
+    ) -> None:
+        trainer, module = self.trainers.trainer(plan), self.trainers.module(plan)
+        num_clients = max(1, PERSONAL_BYTES // max(1, num_bytes(model_weights(server))))
+        for part in data.parts(num_clients):
+            weights = self.personal_weights(part.clients, server, together=data.shard_batches)
+            if finetuned:
+                assert self.finetune is not None
+                weights = self.finetune(weights, plan)
+            vmapped = not data.shard_batches and faster_vmapped(module.model)
+            module.personal_models = PersonalModels(
+                module.model,
+                module.task_type,
+                weights,
+                vmapped=vmapped,
+                predict=None if finetuned else self.algorithm.predict,
+            )
+            trainer.test(module, part)
+        module.personal_models = None
+
+    def personal_weights(
+        self, clients: Sequence[int], server: Tree, *, together: bool
+    ) -> dict[int, Tree]:
+        """Weights to evaluate clients with: personal ones, or the server's.
+
+        Args:
+            clients: whose states are on this rank, unless `together`.
+            server: server state.
+            together: all ranks call this for the same clients.
+        """
+        weights = dict.fromkeys(clients, model_weights(server))
+        personal = self.algorithm.personal
+        if personal is None:
+            return weights
+        taught = [client_id for client_id in clients if client_id not in self._held_out]
+        downloads = Downloads(self.algorithm, server, self.records, taught)
+        if together:  # a client's state is on one rank, but all ranks predict for the client
+            fetch_states(self.world, self.states, clients, wanted=clients)
+        for client_id in taught:
+            download, state = downloads(client_id), own_state(self.states.get(client_id))
+            state = self.algorithm.client_state(download) if state is None else state
+            weights[client_id] = personal(download, state)
+            if together and owner(self.world, client_id) != self.world.rank:
+                self.states.drop(client_id)
+        return weights
+
+
+def for_evaluation(plan: RoundPlan) -> RoundPlan:
+    """The plan for evaluation: every rank predicts by itself on one device, except with FSDP."""
+    single = plan._replace(strategy="single", shard="clients")
+    return plan if plan.strategy == "fsdp" else single
+
+
+def _off_mps(predictions: Statistics) -> Statistics:
+    # Metrics need float64, which Apple's GPUs lack.
+    if predictions["loss"].device.type != "mps":
+        return predictions
+    return {name: tensor.cpu() for name, tensor in predictions.items()}

@@ -1,0 +1,54 @@
+"""Devices whose speeds and bandwidths are lognormal, as those of phones are.
+
+Lai, Dai, Singapuram, Liu, Zhu, Madhyastha, Chowdhury: FedScale: Benchmarking Model and System
+Performance of Federated Learning at Scale. ICML 2022. https://arxiv.org/abs/2105.11367
+"""
+
+import numpy as np
+
+from flfast.federation.devices.device import Devices
+from flfast.federation.devices.draws import bytes_per_second, daily_beginnings, lognormal_factors
+from flfast.state.options import Availability, NonNegative, Speed, Spread
+
+
+def lognormal(  # noqa: PLR0913 - one parameter an option
+    clients: np.ndarray,
+    *,
+    speed: Speed,
+    speed_spread: Spread,
+    down_mbit: Speed | None,
+    up_mbit: Speed | None,
+    bandwidth_spread: Spread,
+    fixed: NonNegative,
+    available: Availability,
+    hazard: NonNegative,
+    seed: int,
+) -> Devices:
+    """Speed, download and upload bandwidth are independent of each other.
+
+    Args:
+        clients: ids, int64 [K].
+        speed: examples per second that the median client trains on.
+        speed_spread: standard deviation of the logarithm of speeds.
+        down_mbit: Mbit/s from the server to the median client; None costs no time.
+        up_mbit: Mbit/s from the median client to the server; None costs no time.
+        bandwidth_spread: standard deviation of the logarithm of bandwidths.
+        fixed: seconds that every round costs every client.
+        available: share of the day in which each client is available. The time of the day at
+            which that begins is uniform.
+        hazard: failures per second of work.
+        seed: the run's.
+    """
+    speeds = speed * lognormal_factors(seed, "device speed", clients, speed_spread)
+    down = lognormal_factors(seed, "device download", clients, bandwidth_spread)
+    up = lognormal_factors(seed, "device upload", clients, bandwidth_spread)
+    same = np.ones(len(clients))
+    return Devices(
+        fixed=fixed * same,
+        per_example=1 / speeds,
+        down=bytes_per_second(down_mbit) * down,
+        up=bytes_per_second(up_mbit) * up,
+        available=available * same,
+        begins=daily_beginnings(seed, clients),
+        hazard=hazard * same,
+    )

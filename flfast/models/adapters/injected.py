@@ -1,0 +1,174 @@
+"""Adapters that the library peft puts into a model's layers.
+
+peft replaces each chosen layer by one that holds it as `base_layer`. All other modules, the names
+of their parameters, and the model's forward stay.
+"""
+
+import json
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from flfast.models.adapters.adapted import Adapted, linear_layers, shared_with, whole_model
+from flfast.models.adapters.frozen_base import FrozenBase
+
+_NAME = "default"  # peft's name for an adapter
+
+
+class TargetLayers(NamedTuple):
+    """The layers that get an adapter.
+
+    Attributes:
+        names: in the model, in order.
+        pattern: the same for peft: names or ends of names, or a regular expression.
+    """
+
+    names: list[str]
+    pattern: list[str] | str
+
+
+def import_peft(name: str) -> Any:
+    """The library peft, which takes seconds to import.
+
+    Args:
+        name: of the adapter, for the message.
+
+    Raises:
+        ValueError: if it is not installed.
+    """
+    try:
+        return import_module("peft")
+    except ImportError as error:
+        raise ValueError(
+            f"adapter={name} needs peft ({error}): pip install 'flfast[lora]'"
+        ) from None
+
+
+def known_layers(model: nn.Module, known: Mapping[str, Sequence[str]]) -> list[str] | None:
+    """The layers that peft chooses in a model of transformers; None for other models.
+
+    Args:
+        model: such a model, or one that contains it.
+        known: ends of names by type of model.
+    """
+    for module in model.modules():
+        kind = getattr(getattr(module, "config", None), "model_type", None)
+        if isinstance(kind, str) and kind in known:
+            return list(known[kind])
+    return None
+
+
+def target_layers(model: nn.Module, key: str, wanted: Sequence[str] | None) -> TargetLayers:
+    """The layers that get an adapter.
+
+    Args:
+        model: without an adapter.
+        key: of the option, for messages.
+        wanted: names or ends of names; None: all linear layers with weights of their own.
+
+    Raises:
+        ValueError: if a name fits no layer, or no layer that can have an adapter.
+    """
+    allowed = list(_adaptable(model))
+    names = allowed
+    if wanted is None:
+        linear = set(linear_layers(model))
+        names = [name for name in allowed if name in linear and not shared_with(model, name)]
+    else:
+        for end in wanted:
+            if not any(_ends(name, end) for name in allowed):
+                raise ValueError(
+                    f"adapter.{key}: {end} fits no linear or convolutional layer that the model "
+                    f"calls; allowed: {', '.join(allowed)}, or ends of these names"
+                )
+        names = [name for name in allowed if any(_ends(name, end) for end in wanted)]
+    if not names:
+        raise ValueError(
+            f"adapter.{key}=null: the model has no linear layer with weights of its own; allowed: "
+            f"{', '.join(allowed) or 'another model'}"
+        )
+    for name in names:
+        others = shared_with(model, name)
+        if others:
+            raise ValueError(
+                f"adapter.{key}: {name} shares its weights with {', '.join(others)}; allowed: "
+                f"layers with weights of their own"
+            )
+    everything = [name for name, _ in model.named_modules()]
+    found = [name for name in everything if any(_ends(name, own) for own in names)]
+    exact = set(found) == set(names)
+    return TargetLayers(names, names if exact else "|".join(map(re.escape, names)))
+
+
+def adapt_with(name: str, model: nn.Module, settings: Any, *, fixed: str | None) -> Adapted:
+    """Put an adapter into a model, and freeze everything else.
+
+    Args:
+        name: of the adapter.
+        model: changed in place.
+        settings: peft's config of the adapter.
+        fixed: part of the names of the adapter's own parameters that keep their first values.
+    """
+    whole = whole_model(model)
+    with warnings.catch_warnings():
+        # It finds out by itself which layers of transformers store their weights transposed.
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")
+        import_module("peft").inject_adapter_in_model(settings, model, adapter_name=_NAME)
+    if any(isinstance(module, nn.TransformerEncoderLayer) for module in model.modules()):
+        # In evaluation they would read the weights of the base, and skip the adapter.
+        torch.backends.mha.set_fastpath_enabled(value=False)
+    own = [n for n, p in model.named_parameters() if p.requires_grad]
+    constant = [n for n in own if fixed is not None and fixed in n]
+    base = FrozenBase(model, [n for n in own if n not in constant])
+    about = settings.to_dict() | {"inference_mode": True}
+    return Adapted(
+        name,
+        model,
+        base,
+        whole,
+        merge=_merge,
+        saved_name=_saved_name,
+        fixed=tuple(constant),
+        settings=json.loads(json.dumps(about, default=_plain)),
+    )
+
+
+def _adaptable(model: nn.Module) -> list[str]:
+    """Names of linear and convolutional layers that their modules call."""
+    kinds: tuple[type[nn.Module], ...] = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    linear = set(linear_layers(model))
+    return [
+        name
+        for name, module in model.named_modules()
+        if name in linear
+        or isinstance(module, kinds)
+        or type(module).__module__ == "transformers.pytorch_utils"  # its own linear layer
+    ]
+
+
+def _ends(name: str, end: str) -> bool:
+    return name == end or name.endswith(f".{end}")
+
+
+def _merge(model: nn.Module) -> None:
+    """Replace the layers of peft by plain ones that compute the same."""
+    kind = import_module("peft.tuners.tuners_utils").BaseTunerLayer
+    for path, layer in list(model.named_modules()):
+        if isinstance(layer, kind):
+            layer.merge()
+            parent, _, name = path.rpartition(".")
+            setattr(model.get_submodule(parent), name, layer.get_base_layer())
+
+
+def _saved_name(name: str) -> str:
+    """The name of a leaf as `PeftModel.from_pretrained` looks for it."""
+    return f"base_model.model.{name.replace(f'.{_NAME}', '')}"
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, (set, frozenset)) else str(value)

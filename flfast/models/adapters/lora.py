@@ -1,0 +1,60 @@
+"""LoRA: beside each weight W of chosen layers, a product B A of low rank is trained.
+
+Hu, Shen, Wallis, Allen-Zhu, Li, Wang, Wang, Chen: LoRA: Low-Rank Adaptation of Large Language
+Models. ICLR 2022. https://arxiv.org/abs/2106.09685
+
+    h = W x + (alpha / rank) B A x
+
+A is random and B zero at first, so that the first model is the base. FedAvg of the factors is not
+FedAvg of the products: mean(B_k) mean(A_k) is not mean(B_k A_k).
+
+`freeze_a` is FFA-LoRA: A keeps its random values, which all clients have from the seed. Only B is
+trained and sent, and mean(B_k) A is mean(B_k A).
+
+Sun, Li, Li, Ding: Improving LoRA in Privacy-preserving Federated Learning. ICLR 2024.
+https://arxiv.org/abs/2403.12313
+"""
+
+from torch import nn
+
+from flfast.models.adapters.adapted import Adapted
+from flfast.models.adapters.injected import adapt_with, import_peft, known_layers, target_layers
+from flfast.state.options import Portion, Positive, Rank
+
+
+def lora(  # noqa: PLR0913 - one parameter an option
+    model: nn.Module,
+    *,
+    rank: Rank,
+    alpha: Positive,
+    dropout: Portion,
+    target_modules: list[str] | None,
+    train_bias: bool,
+    freeze_a: bool,
+) -> Adapted:
+    """Add low-rank factors to linear and convolutional layers, by the library peft.
+
+    Args:
+        model: changed in place.
+        rank: of the products.
+        alpha: the products are scaled by alpha / rank.
+        dropout: probability of dropping an input of A in training.
+        target_modules: names of layers, or ends of names; None: those that peft knows for a
+            model of transformers, else all linear layers.
+        train_bias: whether the biases of these layers are trained, too.
+        freeze_a: whether A stays random.
+
+    Raises:
+        ValueError: if peft is missing, or the model has no such layers.
+    """
+    peft = import_peft("lora")
+    known = known_layers(model, peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING)
+    layers = target_layers(model, "target_modules", target_modules or known)
+    settings = peft.LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
+        target_modules=layers.pattern,
+        bias="lora_only" if train_bias else "none",
+    )
+    return adapt_with("lora", model, settings, fixed="lora_A" if freeze_a else None)

@@ -1,0 +1,55 @@
+"""Writes `clients.csv`: one row per round and client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_only
+
+from flfast.output.results.columns import CLIENT_COLUMNS, CLIENT_EVALUATION
+from flfast.output.results.table import RoundTable
+
+if TYPE_CHECKING:
+    from flfast.federation.loop import Federation
+
+
+class ClientsTable(Callback):
+    """Writes status and metrics of each client; a resumed run continues the file.
+
+    A last column, `client`, has their names if the data name them.
+
+    Args:
+        every_round: keep the rows of all rounds. False keeps only those of the last evaluated
+            round, for large populations.
+    """
+
+    file_name = "clients.csv"
+
+    def __init__(self, *, every_round: bool) -> None:
+        super().__init__()
+        self._every_round = every_round
+        self._table: RoundTable | None = None
+
+    @rank_zero_only
+    def on_round_end(
+        self, federation: Federation, row: dict[str, Any], clients: dict[int, dict[str, Any]]
+    ) -> None:
+        """Write the rows of the round's clients, sorted by id."""
+        if self._table is None:
+            self._table = RoundTable(federation.run_dir / self.file_name, CLIENT_COLUMNS)
+        round_idx = int(row["round"])
+        names = federation.data.client_names
+        rows = [
+            {
+                "round": round_idx,
+                "client_id": client_id,
+                **clients[client_id],
+                **({"client": names[client_id]} if names else {}),
+            }
+            for client_id in sorted(clients)
+        ]
+        if self._every_round:
+            self._table.append(rows, round_idx=round_idx)
+        elif any(column in client for client in rows for column in CLIENT_EVALUATION):
+            self._table.replace(rows)

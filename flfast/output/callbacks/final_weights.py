@@ -1,0 +1,101 @@
+"""Writes the models at the end of the run: the server's, and those of the clients."""
+
+from __future__ import annotations
+
+import json
+import logging
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_only
+
+from flfast.models.adapters.adapted import ADAPTER, FILE, Adapted
+from flfast.state.options import NonNegativeInt
+from flfast.state.tensor_file import write_safetensors, write_tensors
+from flfast.state.weights import model_weights
+
+if TYPE_CHECKING:
+    from flfast.federation.loop import Federation
+
+log = logging.getLogger(__name__)
+_log_once = rank_zero_only(log.info)
+
+
+class FinalWeights(Callback):
+    """Saves weights as state dicts of CPU tensors.
+
+    `model.pt` is the server's model, `model.safetensors` the same with a description. If the
+    server has no complete model, `shared.pt` is what it has instead: the part that clients share,
+    prototypes, or several models. `personal/CLIENT.pt` is a client's own model; CLIENT is its
+    number, with its name if the data name it, such as `3-ward_b`.
+    `torch.load(path, weights_only=True)` reads the files; `Module.load_state_dict` accepts those
+    of complete models.
+
+    With an adapter, `model.pt` is the base changed by the adapter, which fits the model without
+    one. `adapter/` holds the adapter as the library peft reads it, and `personal/CLIENT.pt` the
+    adapter of a client.
+
+    Args:
+        max_personal: most clients whose own models are saved; with more clients, none is.
+        model: name of the model's function or class, for the description; None: the class.
+    """
+
+    def __init__(self, *, max_personal: NonNegativeInt | None, model: str | None) -> None:
+        super().__init__()
+        self._max_personal, self._model = max_personal, model
+
+    def on_run_end(self, federation: Federation) -> None:
+        """Write the files: rank 0 the server's, each rank those of its clients."""
+        self._save_shared(federation)
+        if federation.algorithm.personal is None:
+            return
+        limit, num = self._max_personal, federation.population
+        if limit is not None and num > limit:
+            _log_once(
+                "the models of %d clients are not saved: more than "
+                "callbacks.final_weights.max_personal=%d",
+                num,
+                limit,
+            )
+            return
+        folder = federation.run_dir / "personal"
+        for client_id, weights in federation.personal_weights():
+            write_tensors(folder / f"{federation.data.client_file(client_id)}.pt", weights)
+        _log_once("personal/ has the own models of %d clients", num)
+
+    @rank_zero_only
+    def _save_shared(self, federation: Federation) -> None:
+        weights = federation.weights()
+        complete = federation.algorithm.evaluate_server
+        if weights:
+            name = "model.pt" if complete else "shared.pt"
+            if complete and federation.adapted is not None:
+                self._save_adapter(federation.adapted, federation)
+                weights = federation.adapted.complete(model_weights(federation.server))
+            write_tensors(federation.run_dir / name, weights)
+            if complete:
+                path = federation.run_dir / "model.safetensors"
+                write_safetensors(path, weights, self._metadata(federation))
+        if not complete:
+            log.info("no model.pt: the server has no complete model")
+
+    def _save_adapter(self, adapted: Adapted, federation: Federation) -> None:
+        folder = federation.run_dir / ADAPTER
+        tensors = adapted.to_file(model_weights(federation.server))
+        write_safetensors(folder / FILE, tensors, self._metadata(federation))
+        if adapted.settings is not None:
+            text = json.dumps(adapted.settings, indent=2, sort_keys=True)
+            (folder / "adapter_config.json").write_text(f"{text}\n", encoding="utf-8")
+
+    def _metadata(self, federation: Federation) -> dict[str, str]:
+        data = federation.data
+        return {
+            "format": "pt",  # as libraries that load weights by this key expect
+            "flfast": version("flfast"),
+            "algorithm": federation.algorithm.name,
+            "model": self._model or type(federation.engine.site.model).__name__,
+            "input_shape": json.dumps(data.examples.input_shape),
+            "num_classes": str(data.num_classes),
+            "round": str(federation.history[-1]["round"]),
+        }

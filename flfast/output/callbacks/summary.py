@@ -1,0 +1,86 @@
+"""The table that is printed at the end of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_only
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from flfast.output.callbacks.screen import cell, empty_table, screen
+from flfast.output.results.columns import ALL_METRICS, VIEWS
+from flfast.output.results.durations import readable
+from flfast.output.results.history import clock, number, series, total, validation_column
+from flfast.tasks.names import falls
+
+if TYPE_CHECKING:
+    from flfast.federation.loop import Federation
+
+_PLAIN_WIDTH = 100
+_NAMES = ("accuracy", *(name for name in ALL_METRICS if name != "accuracy"))
+_METRICS = tuple(f"{view}/{name}" for name in _NAMES for view in VIEWS)
+
+
+class FinalTable(Callback):
+    """Prints first, best and last metrics, time, bytes sent, and the run folder.
+
+    Attributes:
+        prints_only: it has no file to write, so it ends a run after those that have.
+    """
+
+    prints_only = True
+
+    @rank_zero_only
+    def on_run_end(self, federation: Federation) -> None:
+        """Print the table; 100 characters wide if the console is not a terminal."""
+        console = screen(plain_width=_PLAIN_WIDTH)
+        history = federation.history
+        rounds = _rounds(history)
+        console.print(Text(federation.title, style="italic"), soft_wrap=True)
+        if rounds:
+            console.print(_table(history, rounds))
+        console.print(Text(_costs(history)), soft_wrap=True)
+        folder, here = Path(federation.run_dir), Path.cwd()
+        shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
+        # Soft-wrapped, so that the path can be copied.
+        console.print(Text(str(shown), style="bold"), soft_wrap=True)
+
+
+def _rounds(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    evaluated = [row for row in history if any(series([row], name)[0] for name in _METRICS)]
+    if not evaluated:
+        return {}
+    column = validation_column(evaluated)
+    validated = [row for row in evaluated if series([row], column)[0]]
+    sign = -1 if falls(column) else 1
+    best = max(validated, key=lambda row: sign * number(row, column), default=None)
+    chosen = {"first": evaluated[0], "best val": best, "last": evaluated[-1]}
+    return {name: row for name, row in chosen.items() if row is not None}
+
+
+def _table(history: list[dict[str, Any]], rounds: dict[str, dict[str, Any]]) -> Table:
+    headings = [f"{name} (round {row['round']})" for name, row in rounds.items()]
+    table = empty_table([""], headings)
+    for metric in _METRICS:
+        if series(history, metric)[0]:
+            cells = (cell(metric, number(row, metric)) for row in rounds.values())
+            table.add_row(metric, *cells)
+    return table
+
+
+def _costs(history: list[dict[str, Any]]) -> str:
+    num_rounds = sum(int(row["round"]) > 0 for row in history)
+    train, evaluate = total(history, "time/train_s"), total(history, "time/eval_s")
+    seconds = train + evaluate
+    pace = f", {num_rounds / seconds:.2f} rounds/s" if seconds else ""
+    up, down = (decimal(int(total(history, f"comm/{way}_bytes"))) for way in ("up", "down"))
+    virtual = readable(max(clock(history).values(), default=0.0))
+    return (
+        f"{num_rounds} rounds in {seconds:.1f} s "
+        f"(training {train:.1f} s, evaluation {evaluate:.1f} s{pace}) · up {up} · down {down}"
+        + (f" · virtual time {virtual}" if clock(history) else "")
+    )

@@ -1,0 +1,202 @@
+"""Sections about clients: their results, those with the worst ones, and their data."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flfast.state.messages import printable
+from flfast.output.report.bar_chart import StackedBar, bar_chart
+from flfast.output.report.chart import Chart, DataTable, Section
+from flfast.output.report.content import Content
+from flfast.output.report.formats import axis, count, is_accuracy, percent, value
+from flfast.output.report.line_chart import Axes, Line, line_chart
+from flfast.output.report.svg import thinned
+from flfast.output.results.history import Row, number
+from flfast.output.results.runs import RunRecord, last_clients, partition
+from flfast.tasks.names import falls
+
+_VIEWS = ("personal", "local", "val", "personal_val", "new")
+_METRICS = {"accuracy": "an accuracy", "mae": "a mean absolute error"}
+"""Metric -> its name in a title; the first one that was measured is shown."""
+
+_MOST_CLIENTS = 60
+_MOST_CLASSES = 12
+_MOST_PARTITIONS = 4
+_WORST = 10
+_MOST_TABLES = 6
+
+
+def clients(content: Content) -> Section | None:
+    """Distribution of accuracy or error over clients, and the clients with the worst one."""
+    rows = {run.folder: last_clients(run) for run in content.runs if run.counts}
+    column = _column(list(rows.values()))
+    if column is None:
+        return None
+    shown = (_own_column(found, column) for found in rows.values() if found)
+    column_name = " or ".join(dict.fromkeys(shown))
+    lines: list[Line] = []
+    summary: list[list[str]] = []
+    worst: list[DataTable] = []
+    for name, setting in zip(content.names, content.settings, strict=True):
+        pooled: list[float] = []
+        for run in setting.finished:
+            own = _own_column(rows[run.folder], column)
+            pooled += [v for row in rows[run.folder] if math.isfinite(v := number(row, own))]
+        if not pooled:
+            continue
+        ordered = np.sort(pooled)
+        lines.append(Line(name, ordered.tolist(), _shares(ordered)))
+        marks = [float(np.quantile(ordered, q)) for q in (0.0, 0.1, 0.5, 0.9, 1.0)]
+        first = setting.finished[0]
+        own = _own_column(rows[first.folder], column)
+        marked = (value(column, mark) for mark in marks)
+        summary.append([name, own, *marked, count(len(ordered))])
+        if len(worst) < _MOST_TABLES:
+            worst.append(_worst(name, first, rows[first.folder], column, alone=content.single))
+    form, better = percent if is_accuracy(column) else axis, "left" if falls(column) else "right"
+    axes = Axes(
+        column_name, "share of clients", form, percent, lambda y: f"{100 * y:.1f} % of clients"
+    )
+    chart = line_chart(
+        f"Clients up to {_METRICS[_metric(column)]}",
+        lines,
+        axes,
+        note=f"A line further {better} is better; a steep line means equal clients.",
+        steps=True,
+    )
+    headings = ["setting", "measured", "lowest", "10 %", "median", "90 %", "highest", "clients"]
+    table = DataTable(f"{column_name} over clients, all seeds together", headings, summary)
+    intro = f"{column_name} of every client in the last round in which clients were evaluated."
+    return Section("Clients", intro, [chart] if chart else [], [table, *worst])
+
+
+def _column(tables: Sequence[Sequence[Row]]) -> str | None:
+    found = (f"{view}/{metric}" for metric in _METRICS for view in _VIEWS)
+    return next((c for c in found if any(row.get(c) for rows in tables for row in rows)), None)
+
+
+def _own_column(rows: Sequence[Row], column: str) -> str:
+    """The metric of the models that these clients would use."""
+    return column if any(row.get(column) for row in rows) else (_column([rows]) or column)
+
+
+def _metric(column: str) -> str:
+    return column.rpartition("/")[2]
+
+
+def _shares(ordered: np.ndarray) -> list[float]:
+    return (np.arange(1, len(ordered) + 1) / len(ordered)).tolist()
+
+
+def _worst(
+    name: str, run: RunRecord, rows: Sequence[Row], column: str, *, alone: bool
+) -> DataTable:
+    own = _own_column(rows, column)
+    found = partition(run)
+    labels = found.get("class_names", [])
+    sizes = {client["client_id"]: client for client in found.get("clients", [])}
+    measured = [row for row in rows if math.isfinite(number(row, own))]
+    sign = -1 if falls(own) else 1
+    measured.sort(key=lambda row: (sign * number(row, own), number(row, "client_id")))
+    cells = [
+        [
+            _called(sizes.get(int(number(row, "client_id")), row)),
+            value(own, number(row, own)),
+            *_data(sizes.get(int(number(row, "client_id")), {}), labels),
+        ]
+        for row in measured[: min(_WORST, max(3, len(measured) // 3))]
+    ]
+    whose = "" if alone else f" of {name}, seed {run.seed}"
+    headings = ["client", own, "training examples", "test examples", "most frequent labels"]
+    worst = f"{'highest' if falls(own) else 'lowest'} {_metric(own)}"
+    return DataTable(f"Clients{whose} with the {worst}", headings, cells)
+
+
+def _called(client: Mapping[str, Any]) -> str:
+    """A client's number, and its name if the data name it."""
+    name = printable(str(client.get("name", "")))
+    return f"{client['client_id']} {name}".strip()
+
+
+def _labels_of(names: Sequence[str], num: int) -> list[str]:
+    """What labels are called: their names, or their numbers."""
+    return (
+        [printable(str(n)) for n in names] if len(names) == num else [str(n) for n in range(num)]
+    )
+
+
+def _data(client: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    if not client:
+        return ["-", "-", "-"]
+    labels = np.array(client["labels"])
+    order = [int(c) for c in np.argsort(-labels, kind="stable")[:3] if labels[c]]
+    share = 100 * labels / max(1, labels.sum())
+    called = _labels_of(names, len(labels))
+    words = ", ".join(f"{called[label]} ({share[label]:.0f} %)" for label in order)
+    return [count(client["train"]), count(client["test"]), words]
+
+
+def partitions(content: Content) -> Section | None:
+    """Examples and labels of clients, once for each partition that differs."""
+    different: dict[str, tuple[RunRecord, dict[str, Any]]] = {}
+    for run in content.runs:
+        found = partition(run)
+        if found.get("clients"):
+            different.setdefault(str(found), (run, found))
+    chosen = list(different.values())[:_MOST_PARTITIONS]
+    charts = [_labels(run, found, several=len(chosen) > 1) for run, found in chosen]
+    shown = [chart for chart in charts if chart]
+    if not shown:
+        return None
+    rows = [
+        [
+            _source(run),
+            *(count(found[key]) for key in ("num_clients", "num_classes", "num_examples")),
+            *(count(found["client_size"][key]) for key in ("min", "median", "max")),
+            count(found["num_central_test"]),
+        ]
+        for run, found in chosen
+    ]
+    headings = [
+        "run",
+        "clients",
+        "classes",
+        "examples",
+        "smallest",
+        "median",
+        "largest",
+        "central test",
+    ]
+    more = len(different) - len(chosen)
+    intro = f"{more} more partitions are not shown." if more else ""
+    return Section("Partition", intro, shown, [DataTable("Sizes", headings, rows)])
+
+
+def _source(run: RunRecord) -> str:
+    words = [run.choices.get("data", ""), run.choices.get("partition", ""), f"seed {run.seed}"]
+    return " · ".join(word for word in words if word)
+
+
+def _labels(run: RunRecord, found: Mapping[str, Any], *, several: bool) -> Chart | None:
+    listed = found["clients"]
+    shown = [listed[n] for n in thinned(range(len(listed)), _MOST_CLIENTS)]
+    classes = len(shown[0]["labels"])
+    if not classes:
+        return None
+    series = [f"label {label}" for label in _labels_of(found.get("class_names", []), classes)]
+    bars = [StackedBar(_called(client), client["labels"]) for client in shown]
+    if classes > _MOST_CLASSES:
+        # More colours than one can tell apart: the frequent labels of a client instead.
+        series = ["most frequent label", "second", "third", "all others"]
+        bars = [StackedBar(bar.name, _ranked(bar.parts)) for bar in bars]
+    title = "Examples of each client by label" + (f" ({_source(run)})" if several else "")
+    few = len(shown) < found["num_clients"]
+    note = f"{len(shown)} of {found['num_clients']:,} clients." if few else ""
+    return bar_chart(title, bars, series, heading="client", form=lambda n: f"{n:g}", note=note)
+
+
+def _ranked(labels: Sequence[float]) -> list[float]:
+    ordered = sorted(labels, reverse=True)
+    return [*ordered[:3], sum(ordered[3:])]

@@ -1,0 +1,177 @@
+"""Sections about costs: time and bytes to a target, time of phases, bytes, virtual time."""
+
+import math
+from collections.abc import Sequence
+
+from flfast.output.report.bar_chart import StackedBar, bar_chart
+from flfast.output.report.chart import Chart, DataTable, Section
+from flfast.output.report.content import Content
+from flfast.output.report.formats import axis, count, of_seeds, percent, value
+from flfast.output.report.line_chart import Axes, line_chart
+from flfast.output.results.criterion import Criterion
+from flfast.output.results.durations import readable
+from flfast.output.results.history import clock, series, total
+from flfast.output.results.runs import RunRecord
+from flfast.output.results.statistics import Interval, mean_interval
+from flfast.output.results.targets import Spent, spent_until
+
+_STEPS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
+_MOST_STEPS = 5
+_PHASES = {"time/train_s": "training", "time/eval_s": "evaluation"}
+
+
+def targets(content: Content) -> Section | None:
+    """Rounds, time and bytes until an accuracy or a loss; None if nothing was evaluated.
+
+    The training loss is no target: it is of each round's cohort, so its lowest value is luck.
+    """
+    criterion = content.criterion
+    histories = [run.history for run in content.runs if run.counts]
+    if criterion is None or criterion.name == "train/loss":
+        return None
+    common = criterion.common_target(histories)
+    if common is None:
+        return None
+    reaching = "all finished runs reach that improve at all"
+    if len(content.settings) == 1 and criterion.rises:
+        curves = [series(history, criterion.column(history))[1] for history in histories]
+        above = max(curve[0] for curve in curves if curve)
+        chosen = [step for step in _STEPS if above < step <= common][-_MOST_STEPS:] or [common]
+        intro = f"Accuracies that {reaching}, and what they had spent by then."
+    else:
+        chosen = [common]
+        what = "highest accuracy" if criterion.rises else "lowest loss"
+        intro = f"The target is the {what} that {reaching}."
+    tables = [_target_table(content, criterion, target) for target in chosen]
+    if len(content.settings) == 1 and criterion.rises:
+        cells = [[*table.rows[0][1:]] for table in tables]
+        rows = [[f"{100 * t:.4g} %", *row] for t, row in zip(chosen, cells, strict=True)]
+        caption = f"Costs until {criterion.name} reaches a target"
+        tables = [DataTable(caption, ["target", *tables[0].headings[1:]], rows)]
+    intro += " Seconds are those of training and evaluation on the machine that ran it."
+    return Section("Costs to a target", intro, tables=tables)
+
+
+def _target_table(content: Content, criterion: Criterion, target: float) -> DataTable:
+    rows: list[list[str]] = []
+    timed = any(clock(run.history) for run in content.runs)
+    for name, setting in zip(content.names, content.settings, strict=True):
+        spent = [spent_until(run.history, criterion, target) for run in setting.finished]
+        cells = [
+            _cell(spent, "rounds", "count"),
+            _cell(spent, "seconds", "seconds"),
+            _cell(spent, "bytes", "bytes"),
+            *([_cell(spent, "virtual", "seconds")] if timed else []),
+        ]
+        rows.append([name, *cells, str(len(spent))])
+    virtual = ["virtual time"] if timed else []
+    return DataTable(
+        f"Costs until {criterion.name} reaches {value(criterion.name, target)}",
+        ["setting", "rounds", "time", "bytes up and down", *virtual, "runs"],
+        rows,
+    )
+
+
+def _cell(spent: Sequence[Spent], field: str, form: str) -> str:
+    """Mean over runs and its interval; none if a run does not reach the target."""
+    values = [getattr(one, field) for one in spent]
+    if not values or not all(map(math.isfinite, values)):
+        return "-"
+    return of_seeds(mean_interval(values), form)
+
+
+def phases(content: Content) -> Section | None:
+    """Time of training and evaluation, and bytes, of whole runs."""
+    bars, rows = [], []
+    for name, setting in zip(content.names, content.settings, strict=True):
+        if not setting.finished:
+            continue
+        means = [_mean(setting.finished, column) for column in _PHASES]
+        ways = [_mean(setting.finished, f"comm/{way}_bytes") for way in ("up", "down")]
+        bars.append(StackedBar(name, [mean.mean for mean in means]))
+        rounds = mean_interval([len(run.history) - 1 for run in setting.finished])
+        rows.append(
+            [
+                name,
+                of_seeds(rounds, "count"),
+                *(of_seeds(mean, "seconds") for mean in means),
+                *(of_seeds(way, "bytes") for way in ways),
+            ]
+        )
+    if not bars:
+        return None
+    chart = bar_chart(
+        "Seconds of each phase",
+        bars,
+        list(_PHASES.values()),
+        heading="setting",
+        form=lambda seconds: f"{seconds:.3g} s",
+        above=True,
+        note="Mean over seeds.",
+    )
+    headings = ["setting", "rounds", *_PHASES.values(), "bytes up", "bytes down"]
+    table = DataTable("Costs of a whole run, mean over seeds", headings, rows)
+    return Section("Time and bytes", "", [chart] if chart else [], [table])
+
+
+def _mean(runs: Sequence[RunRecord], *columns: str) -> Interval:
+    return mean_interval([total(run.history, *columns) for run in runs])
+
+
+def virtual_time(content: Content) -> Section | None:
+    """Staleness and clients in flight, where the pace measures time."""
+    if not any(clock(run.history) for run in content.runs):
+        return None
+    names = {
+        "clock/staleness": "Mean staleness of uploads",
+        "clock/staleness_max": "Largest staleness of a round",
+        "clock/in_flight": "Clients at work at the end of a round",
+        "clock/seconds": "Virtual seconds since the start",
+    }
+    charts: list[Chart] = []
+    for column, title in names.items():
+        values = [v for run in content.runs for v in series(run.history, column)[1]]
+        if any(values):
+            axes = Axes("round", column, count, axis, lambda y: f"{y:.4g}")
+            lines = [content.mean_line(p, column) for p in range(len(content.settings))]
+            charts += [chart for chart in [line_chart(title, lines, axes)] if chart]
+    rows = [
+        [name, *(readable(*_last_clock(run)) for run in setting.finished[:1])]
+        for name, setting in zip(content.names, content.settings, strict=True)
+        if setting.finished
+    ]
+    intro = "Staleness is the number of server steps between a client's download and its upload."
+    table = DataTable("Virtual time of a whole run, of the first seed", ["setting", "time"], rows)
+    return Section("Virtual time", intro, charts, [table])
+
+
+def _last_clock(run: RunRecord) -> tuple[float]:
+    return (max(clock(run.history).values(), default=math.nan),)
+
+
+def lost_clients(content: Content) -> Section | None:
+    """Clients that dropped out, were idle, or whose uploads were rejected."""
+    names = {"cohort/rejected": "rejected", "cohort/dropped": "dropped", "cohort/idle": "idle"}
+    rows, charts = [], []
+    for name, setting in zip(content.names, content.settings, strict=True):
+        found = [_mean(setting.finished, column) for column in names]
+        trained = _mean(setting.finished, "cohort/clients")
+        if setting.finished:
+            share = found[0].mean / (trained.mean or math.nan)
+            cells = [of_seeds(one, "count") for one in found]
+            shown = percent(round(share, 4)) if math.isfinite(share) else "-"
+            rows.append([name, of_seeds(trained, "count"), *cells, shown])
+    columns = [c for c in names if any(total(run.history, c) for run in content.runs)]
+    if not columns:
+        return None
+    for column in columns:
+        axes = Axes("round", column, count, axis, lambda y: f"{y:.3g}")
+        lines = [content.mean_line(p, column) for p in range(len(content.settings))]
+        charts.append(line_chart(f"Clients {names[column]} in each round", lines, axes))
+    headings = ["setting", "clients in cohorts", *names.values(), "rejected of cohorts"]
+    table = DataTable("Clients over all rounds, mean over seeds", headings, rows)
+    intro = (
+        "Rejected: the server refused the upload. Dropped: the client or its upload was lost. "
+        "Idle: the client was drawn and not selected."
+    )
+    return Section("Lost clients", intro, [chart for chart in charts if chart], [table])

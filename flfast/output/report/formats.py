@@ -1,0 +1,124 @@
+"""Numbers as a reader sees them."""
+
+import math
+from collections.abc import Callable
+
+from flfast.output.results.durations import readable
+from flfast.output.results.statistics import FEWEST_SEEDS, Interval
+
+
+def is_accuracy(column: str) -> bool:
+    """Whether a column is shown in percent."""
+    return "accuracy" in column
+
+
+def value(column: str, number: float) -> str:
+    """A value of a column: percent for accuracies, four digits else.
+
+    >>> value("global/accuracy", 0.98765), value("train/loss", 0.12345), value("x", math.nan)
+    ('98.77 %', '0.1235', '-')
+    """
+    if not math.isfinite(number):
+        return "-"
+    return f"{100 * number:.2f} %" if is_accuracy(column) else f"{number:.4g}"
+
+
+def interval(column: str, found: Interval) -> str:
+    """A mean and its interval; without one where there are too few seeds.
+
+    >>> interval("global/accuracy", Interval(0.5, 0.25, 0.75, 3))
+    '50.00 % [25.00, 75.00]'
+    """
+    mean = value(column, found.mean)
+    if not math.isfinite(found.low):
+        return mean
+    ends = (value(column, end).removesuffix(" %") for end in (found.low, found.high))
+    return f"{mean} [{', '.join(ends)}]"
+
+
+def difference(column: str, found: Interval) -> str:
+    """A difference of two means and its interval; accuracies in percentage points.
+
+    >>> difference("global/accuracy", Interval(0.0125, -0.01, 0.035, 3))
+    '1.25 points [-1.00, 3.50]'
+    """
+    if not is_accuracy(column):
+        return interval(column, found)
+    if not math.isfinite(found.mean):
+        return "-"
+    ends = ""
+    if math.isfinite(found.low):
+        ends = f" [{100 * found.low:.2f}, {100 * found.high:.2f}]"
+    return f"{100 * found.mean:.2f} points{ends}"
+
+
+def p_value(p: float) -> str:
+    """A p-value with its relation.
+
+    >>> p_value(0.0001), p_value(0.0312), p_value(math.nan)
+    ('< 0.001', '0.031', '-')
+    """
+    if math.isnan(p):
+        return "-"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def num_bytes(number: float) -> str:
+    """Bytes with a decimal prefix.
+
+    >>> num_bytes(66_300_000), num_bytes(12)
+    ('66.3 MB', '12 B')
+    """
+    if not math.isfinite(number):
+        return "-"
+    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {prefix}B"
+    return f"{number:.0f} B"
+
+
+def count(number: float) -> str:
+    """A number of things, with separators of thousands.
+
+    >>> count(12345.0), count(2.5)
+    ('12,345', '2.5')
+    """
+    if not math.isfinite(number):
+        return "-"
+    return f"{number:,.0f}" if number == round(number) or number >= 1000 else f"{number:.3g}"
+
+
+def axis(number: float) -> str:
+    """A tick's value in few characters.
+
+    >>> axis(1500000.0), axis(0.5), axis(0.0)
+    ('1.5M', '0.5', '0')
+    """
+    for prefix, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
+        if abs(number) >= size:
+            return f"{number / (1e3 if prefix == 'k' else size):g}{prefix}"
+    return f"{number:g}"
+
+
+def percent(number: float) -> str:
+    """A share as a tick of an axis.
+
+    >>> percent(0.975)
+    '97.5 %'
+    """
+    return f"{100 * number:g} %"
+
+
+_FORMS: dict[str, Callable[[float], str]] = {
+    "count": count,
+    "bytes": num_bytes,
+    "seconds": readable,
+}
+
+
+def of_seeds(found: Interval, form: str) -> str:
+    """A mean over seeds in one of the forms `count`, `bytes`, `seconds`, with its interval."""
+    shown = _FORMS[form]
+    if not math.isfinite(found.low) or found.num < FEWEST_SEEDS or found.low == found.high:
+        return shown(found.mean)
+    return f"{shown(found.mean)} [{shown(max(0.0, found.low))}, {shown(found.high)}]"

@@ -1,0 +1,128 @@
+"""Puts a report together and writes it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from flfast.state.regular_file import replacing
+from flfast.report import (
+    class_section,
+    client_sections,
+    cost_sections,
+    outcome_sections,
+    resolution,
+    setting_sections,
+)
+from flfast.output.report.chart import Section
+from flfast.output.report.content import Content
+from flfast.output.report.verdict import verdict
+from flfast.output.results.runs import RunRecord, find_runs
+
+log = logging.getLogger(__name__)
+
+_FILES = Path(__file__).with_name("page_files")
+
+
+def write_report(runs: Sequence[RunRecord], path: Path) -> None:
+    """Write the report of runs as one HTML file that needs no network.
+
+    Args:
+        runs: at least one.
+        path: of the file; an existing one is replaced.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    write_page(Content(runs), path)
+
+
+def write_page(content: Content, path: Path) -> None:
+    """Write a report of which the content is known already, as `write_report`."""
+    page = render(content, path.parent)
+    with replacing(path.parent) as place:
+        (place / path.name).write_text(page, encoding="utf-8")
+
+
+def report_or_warn(folders: Sequence[Path], path: Path) -> None:
+    """Write the report of all runs in and below folders; if that fails, the log has a warning."""
+    try:
+        write_report(find_runs(folders), path)
+    except Exception as error:  # noqa: BLE001 - the runs' own results are already there
+        log.warning("%s was not written: %s: %s", path, type(error).__name__, error)
+
+
+def render(content: Content, folder: Path = Path()) -> str:
+    """The page as text; its links lead to run folders from `folder`."""
+    # Jinja takes as long to import as a report to write; commands that write none go without.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(_FILES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script, style = (_read(name) for name in ("report.js", "report.css"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("report.html").render(
+        title=_title(content),
+        verdict=verdict(content),
+        chart=outcome_sections.result_chart(content),
+        sections=_sections(content, folder),
+        warning=resolution.warning(content),
+        facts=_facts(content),
+        # Both are files of this package.
+        script=Markup(script),
+        style=Markup(style),
+        digest=digest,
+    )
+
+
+def _read(name: str) -> str:
+    return (_FILES / name).read_text(encoding="utf-8")
+
+
+def _sections(content: Content, folder: Path) -> list[Section]:
+    found = [
+        setting_sections.settings(content),
+        outcome_sections.tests(content),
+        outcome_sections.curves(content),
+        cost_sections.targets(content),
+        client_sections.clients(content),
+        class_section.classes(content),
+        client_sections.partitions(content),
+        setting_sections.plans(content),
+        cost_sections.phases(content),
+        cost_sections.lost_clients(content),
+        cost_sections.virtual_time(content),
+        setting_sections.runs(content, folder),
+        setting_sections.configs(content),
+    ]
+    return [section for section in found if section is not None]
+
+
+def _title(content: Content) -> str:
+    run = content.runs[0]
+    if content.single:
+        return f"Run {run.folder.name}"
+    return f"{len(content.runs)} runs, {len(content.settings)} settings"
+
+
+def _facts(content: Content) -> dict[str, Any]:
+    lost = sum(run.outcome != "finished" for run in content.runs)
+    facts = {"Written": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"}
+    if content.criterion:
+        facts["Criterion"] = f"last {content.criterion.name} of each run"
+        if number := resolution.fact(content):
+            facts["Test examples"] = number
+    if lost:
+        facts["Not finished"] = f"{lost} of {len(content.runs)} runs"
+    return facts

@@ -1,0 +1,148 @@
+"""Sections about settings: what differs, plans by round, runs, and whole configs."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import yaml
+
+from flfast.output.report.chart import Chart, DataTable, Link, Section
+from flfast.output.report.content import Content
+from flfast.output.report.formats import axis, count, value
+from flfast.output.report.line_chart import Axes, Line, line_chart
+from flfast.output.results.durations import readable
+from flfast.output.results.history import number, series, total
+from flfast.output.results.runs import RunRecord
+
+_NUMBERS = {
+    "plan/batch_size": "Batch size",
+    "plan/accumulate": "Accumulated batches",
+    "plan/lr": "Learning rate",
+}
+_NOTES = {"plan/batch_size": "-1: all examples of a client."}
+_WORDS = ("plan/strategy", "plan/devices", "plan/precision")
+_MOST_CONFIGS = 12
+
+
+def settings(content: Content) -> Section | None:
+    """Settings in which runs differ; None if there is only one."""
+    if len(content.settings) < 2:
+        return None
+    # With one short key, its values are the settings' names.
+    named = content.names != [setting.values[content.keys[0]] for setting in content.settings]
+    rows = [
+        [*[name] * named, *setting.values.values(), str(len(setting.runs)), _seeds(setting.runs)]
+        for name, setting in zip(content.names, content.settings, strict=True)
+    ]
+    headings = [*["setting"] * named, *content.keys, "runs", "seeds"]
+    intro = "Runs differ in these settings, and in nothing else but the seed."
+    if content.left_out:
+        intro += f" Left out, since they repeat a seed of their setting: {len(content.left_out)}."
+    return Section("Settings that differ", intro, tables=[DataTable("Settings", headings, rows)])
+
+
+def _seeds(runs: Sequence[RunRecord]) -> str:
+    return ", ".join(run.seed for run in runs)
+
+
+def plans(content: Content) -> Section | None:
+    """The plan by round, where it changes."""
+    first = [setting.finished[0] for setting in content.settings if setting.finished]
+    named = [n for n, s in zip(content.names, content.settings, strict=True) if s.finished]
+    charts: list[Chart] = []
+    for column, title in _NUMBERS.items():
+        if any(_changes(run, column) for run in first):
+            lines = [
+                Line(name, *_finite(run, column)) for name, run in zip(named, first, strict=True)
+            ]
+            axes = Axes("round", column, count, axis, lambda y: f"{y:.4g}")
+            note = _NOTES.get(column, "")
+            found = line_chart(title, lines, axes, note=note, steps=True)
+            charts += [found] if found else []
+    rows = [
+        [name, column.partition("/")[2], _spans(run, column)]
+        for name, run in zip(named, first, strict=True)
+        for column in _WORDS
+        if _changes(run, column)
+    ]
+    if not charts and not rows:
+        return None
+    tables = [DataTable("Other changes", ["setting", "of", "rounds"], rows)] if rows else []
+    return Section("Plan by round", "Of the first seed of each setting.", charts, tables)
+
+
+def _finite(run: RunRecord, column: str) -> tuple[list[float], list[float]]:
+    rows = [row for row in run.history if _is_number(row.get(column))]
+    return [number(row, "round") for row in rows], [number(row, column) for row in rows]
+
+
+def _is_number(cell: object) -> bool:
+    try:
+        float(str(cell))
+    except ValueError:
+        return False
+    return True
+
+
+def _changes(run: RunRecord, column: str) -> bool:
+    return len({row[column] for row in run.history if row.get(column)}) > 1
+
+
+def _spans(run: RunRecord, column: str) -> str:
+    spans: list[tuple[str, str]] = []
+    for row in run.history:
+        if row.get(column) and (not spans or spans[-1][1] != row[column]):
+            spans.append((row["round"], row[column]))
+    return ", ".join(f"from {round_idx}: {cell}" for round_idx, cell in spans)
+
+
+def runs(content: Content, page_folder: Path) -> Section:
+    """All runs and their folders, as links from the folder of the page."""
+    rows = []
+    names = {
+        run.folder: name
+        for name, setting in zip(content.names, content.settings, strict=True)
+        for run in setting.runs
+    }
+    for run in content.runs:
+        last = run.history[-1]["round"] if run.history else "-"
+        planned = run.config.get("rounds", "-")
+        column = content.criterion.column(run.history) if content.criterion else ""
+        values = series(run.history, column)[1]
+        spent = total(run.history, "time/train_s", "time/eval_s")
+        rows.append(
+            [
+                _link(run.folder, page_folder),
+                names.get(run.folder, "left out"),
+                run.seed,
+                f"{last} of {planned}",
+                value(column, values[-1]) if values else "-",
+                readable(spent) if run.history else "-",
+                run.outcome,
+            ]
+        )
+    result = content.criterion.name if content.criterion else "result"
+    headings = ["folder", "setting", "seed", "rounds", result, "time", "outcome"]
+    return Section("Runs", "", tables=[DataTable("Runs", headings, rows)])
+
+
+def _link(folder: Path, page_folder: Path) -> Link:
+    # A name such as `javascript:x` must stay a path: it begins with a dot.
+    path = os.path.relpath(folder.resolve(), page_folder.resolve())
+    return Link(str(folder), quote(f"./{path}/"))
+
+
+def configs(content: Content) -> Section:
+    """The whole config of the first run of each setting, folded."""
+    shown = list(zip(content.names, content.settings, strict=True))[:_MOST_CONFIGS]
+    folded = [
+        (
+            f"Config of {setting.runs[0].folder}" if len(shown) == 1 else f"{name}, first run",
+            yaml.safe_dump(setting.runs[0].config, sort_keys=False, allow_unicode=True),
+        )
+        for name, setting in shown
+    ]
+    hidden = len(content.settings) - len(shown)
+    intro = f"{hidden} more settings: see .hydra/config.yaml in their folders." if hidden else ""
+    return Section("Configuration", intro, folded=folded)

@@ -1,0 +1,143 @@
+"""The first sentences of a report: which setting is best, and whether that is certain."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from flfast.output.report.content import Content
+from flfast.output.report.formats import difference, interval, p_value, value
+from flfast.output.results.history import number, series, validation_column
+from flfast.output.results.statistics import FEWEST_SEEDS, Comparison, Interval
+
+_FEW_SEEDS = 5
+
+
+class Verdict(NamedTuple):
+    """What the first screen says.
+
+    Attributes:
+        result: what came out, one sentence.
+        certainty: whether that is certain, and how this is known.
+        mark: `certain`, `uncertain`, `too few seeds`, or empty if nothing is compared.
+    """
+
+    result: str
+    certainty: str
+    mark: str
+
+
+def verdict(content: Content) -> Verdict:
+    """The verdict about any set of runs."""
+    if content.criterion is None or not content.ranking:
+        return Verdict(
+            "No run has a result.", "No run has finished, or none has measured a metric.", ""
+        )
+    if content.single:
+        return _one_run(content)
+    if len(content.ranking) == 1:
+        return _one_setting(content)
+    return _several(content)
+
+
+def _one_run(content: Content) -> Verdict:
+    assert content.criterion is not None
+    run = content.runs[0]
+    column = content.criterion.column(run.history)
+    rounds, values = series(run.history, column)
+    result = f"{_title(content)}: {column} {value(column, values[-1])} after round {rounds[-1]}."
+    tuned = validation_column(run.history)
+    validated = [row for row in run.history if series([row], tuned)[0]]
+    if validated:
+        best = max(validated, key=lambda row: number(row, tuned))
+        result += f" {tuned} was highest in round {best['round']}: "
+        result += f"{value(tuned, number(best, tuned))}."
+    text = f"One run says nothing about other seeds. Intervals need {FEWEST_SEEDS}: -m seed=0,1,2"
+    return Verdict(result, text, "")
+
+
+def _one_setting(content: Content) -> Verdict:
+    assert content.criterion is not None
+    name = content.ranking[0]
+    found = content.intervals[name]
+    result = f"{name}: {_result(content, name)}."
+    others = len(content.settings) - 1
+    text = "There is nothing to compare: "
+    text += f"other settings without a result: {others}. " if others else "one setting. "
+    if found.num < FEWEST_SEEDS:
+        text += f"Too few seeds for an interval: {found.num}, at least {FEWEST_SEEDS} are needed."
+        return Verdict(result, text, "too few seeds")
+    return Verdict(result, text.strip(), "")
+
+
+def _several(content: Content) -> Verdict:
+    assert content.criterion is not None
+    best, second = content.ranking[:2]
+    own = {c.second if c.first == best else c.first: c for c in _of(best, content)}
+    common = own[second].difference.num
+    certainty, mark = _certainty(best, second, own, content)
+    # What is not certain must not sound as if it were.
+    kind = "highest" if content.criterion.rises else "lowest"
+    result = f"{best} is best: " if mark == "certain" else f"{best} has the {kind} mean: "
+    result += f"{_result(content, best)}."
+    if common:
+        gap = difference(content.criterion.name, _signed(own[second], best, content))
+        side = "above" if content.criterion.rises else "below"
+        result += f" That is {gap} {side} {second}, the next best."
+    else:
+        result += f" {second} is next, but they have no common seeds."
+    return Verdict(result, certainty, mark)
+
+
+def _certainty(
+    best: str, second: str, own: Mapping[str, Comparison], content: Content
+) -> tuple[str, str]:
+    """A sentence and a mark; `own` has the comparison of the best setting with each other one."""
+    nearest = own[second]
+    common = nearest.difference.num
+    if common < FEWEST_SEEDS:
+        seeds = f"{common} common seed{'s' * (common != 1)}"
+        text = f"Whether this is certain cannot be said: {seeds}, and a test needs {FEWEST_SEEDS}."
+        return text, "too few seeds"
+    tested = sum(not math.isnan(c.adjusted) for c in content.comparisons)
+    how = f"paired t-tests over {common} common seeds, Holm's correction for {tested} comparisons"
+    how = f"({how if tested > 1 else f'paired t-test over {common} common seeds'})"
+    sure = [n for n, c in own.items() if c.certain and _signed(c, best, content).mean > 0]
+    p = f"p = {p_value(nearest.adjusted)}".replace("= <", "<")
+    if len(sure) == len(own):
+        return f"This is certain at the 5 % level: {p} against {second} {how}.", "certain"
+    rest = ", ".join(name for name in own if name not in sure)
+    if math.isnan(nearest.adjusted):
+        text = f"This is not certain: in all seeds the difference to {second} is the same."
+    elif second in sure:
+        text = f"It is certainly better than {second} ({p}), but not certainly than {rest} {how}."
+    else:
+        text = f"This is not certain: {p} against {second} {how}."
+        text += f" It is certainly better than {', '.join(sure)}." if sure else ""
+    if common < _FEW_SEEDS:
+        text += f" With {common} seeds, only large differences can be certain."
+    return text, "uncertain"
+
+
+def _of(name: str, content: Content) -> list[Comparison]:
+    return [c for c in content.comparisons if name in (c.first, c.second)]
+
+
+def _signed(comparison: Comparison, best: str, content: Content) -> Interval:
+    """The difference best - other for accuracies, other - best for losses."""
+    found = comparison.difference
+    ahead = (comparison.first == best) == bool(content.criterion and content.criterion.rises)
+    return found if ahead else found._replace(mean=-found.mean, low=-found.high, high=-found.low)
+
+
+def _result(content: Content, name: str) -> str:
+    assert content.criterion is not None
+    found, column = content.intervals[name], content.column(name)
+    seeds = f"{found.num} seed{'s' * (found.num != 1)}"
+    kind = "95 % interval, " if math.isfinite(found.low) else ""
+    return f"{column} {interval(column, found)} ({kind}{seeds})"
+
+
+def _title(content: Content) -> str:
+    choices = content.runs[0].choices
+    words = [choices.get(group, "") for group in ("algorithm", "data", "partition", "model")]
+    return " · ".join(word for word in words if word) or "The run"

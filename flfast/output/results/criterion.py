@@ -1,0 +1,93 @@
+"""Which column runs are compared by. Torch-free."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from flfast.output.results.columns import VIEWS
+from flfast.output.results.history import Row, last_value, series
+
+
+class Measured(Protocol):
+    """A job or a run: what it measured, and whether that counts."""
+
+    @property
+    def history(self) -> list[Row]:
+        """Rows of `metrics.csv`."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it has finished and has rows."""
+
+
+class Criterion(NamedTuple):
+    """The columns that runs are compared by.
+
+    Attributes:
+        columns: a run is compared by the first of them that it measured.
+        rises: whether a larger value is better.
+    """
+
+    columns: tuple[str, ...]
+    rises: bool
+
+    @property
+    def name(self) -> str:
+        """The columns, as a reader sees them."""
+        return " or ".join(self.columns)
+
+    def column(self, history: Sequence[Row]) -> str:
+        """The column of this run; the first one if it measured none."""
+        return next((c for c in self.columns if series(history, c)[0]), self.columns[0])
+
+    def reached(self, value: float, target: float) -> bool:
+        """Whether a value is at least as good as the target."""
+        return value >= target if self.rises else value <= target
+
+    def common_target(self, histories: Iterable[Sequence[Row]]) -> float | None:
+        """The best value that all runs reach; None if no run has measured it.
+
+        Runs that never improve on their first value are left out: such a run would make that value
+        the target, which costs nothing.
+        """
+        curves = [series(history, self.column(history))[1] for history in histories]
+        best, worst = (max, min) if self.rises else (min, max)
+        reached = [best(c) for c in curves if len(c) == 1 or (c and best(c) != c[0])]
+        return worst(reached, default=None)
+
+    def last(self, history: Sequence[Row]) -> float:
+        """The last value; NaN if there is none."""
+        return last_value(history, self.column(history))
+
+
+def choose_criterion(runs: Sequence[Measured]) -> Criterion | None:
+    """Accuracy as in `shown_columns`, else the first loss that was measured; None without both."""
+    columns = shown_columns(runs)
+    if columns:
+        return Criterion(tuple(columns), rises=True)
+    losses = (f"{view}/loss" for view in (*VIEWS, "train"))
+    found = next((c for c in losses if any(series(run.history, c)[0] for run in runs)), None)
+    return Criterion((found,), rises=False) if found else None
+
+
+def shown_columns(jobs: Sequence[Measured]) -> list[str]:
+    """Accuracy columns to draw; each job is drawn with the first of them that it has measured.
+
+    Usually the first view that all jobs have measured, or else that any job has. If any job has
+    personal models and all jobs were evaluated on clients' own test sets: personal accuracy, and
+    local accuracy for jobs without personal models.
+    """
+    done = [job for job in jobs if job.counts]
+    on_clients = ["personal/accuracy", "local/accuracy"]
+    all_on_clients = done and all(any(is_measured(job, c) for c in on_clients) for job in done)
+    personal = [is_measured(job, on_clients[0]) for job in done]
+    if all_on_clients and any(personal):
+        return on_clients[:1] if all(personal) else on_clients
+    columns = [f"{view}/accuracy" for view in VIEWS]
+    column = next((c for c in columns if done and all(is_measured(j, c) for j in done)), None)
+    column = column or next((c for c in columns if any(is_measured(j, c) for j in jobs)), None)
+    return [column] if column else []
+
+
+def is_measured(job: Measured, column: str) -> bool:
+    """Whether the column has a finite value in any round."""
+    return bool(series(job.history, column)[0])

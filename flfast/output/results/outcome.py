@@ -1,0 +1,195 @@
+"""What has become of a run, as its folder tells: one function for all who ask. Torch-free."""
+
+import fcntl
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from flfast.state.messages import printable
+from flfast.state.regular_file import opener, read_file
+from flfast.output.results.plain_yaml import read_mapping
+from flfast.output.results.table import read_rows
+
+RESULT = "result.json"
+"""File in a run's folder: its outcome, result and config. It exists once the run is accepted."""
+
+LOCK = ".lock"
+"""File in a run's folder; the run's processes hold a lock on it."""
+
+FAILED_MARK = Path(".hydra", "failed")
+"""File in which flfast 0.1.0 left the error of a sweep's job."""
+
+EXIT_STOPPED = 75
+"""Exit code of a run that was stopped and can be resumed: EX_TEMPFAIL of sysexits.h."""
+
+OF_THE_COMMAND = ("resume", "overwrite")
+"""Keys that say what a command does to the folder, not what the run is."""
+
+_TRACES = (
+    *("metrics.csv", "clients.csv", "events.csv"),
+    *("checkpoints/round-*", "model.pt", "shared.pt", "personal/*.pt"),
+)
+_END = 20  # lines of a log
+
+
+Outcome = Literal["empty", "running", "finished", "stopped", "failed", "killed"]
+"""What has become of a run.
+
+    empty       the folder holds no run
+    running     a process works in the folder
+    finished    it did all of its rounds, or those that `stop` or a budget left it
+    stopped     it ended on request, such as SIGTERM
+    failed      it ended with an error
+    killed      its process ended without a word
+"""
+
+
+class Result(NamedTuple):
+    """Contents of `result.json`.
+
+    Attributes:
+        outcome: as far as the run itself could say.
+        config: of the run, as JSON has it.
+        value: `optimized_metric` after the last round; None if it was not measured.
+        error: message of the error that ended a failed run, in one line.
+    """
+
+    outcome: Outcome
+    config: Any
+    value: float | None = None
+    error: str = ""
+
+
+class StoppedError(SystemExit):
+    """Ends the process with `EXIT_STOPPED`, and with it the rest of a sweep."""
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_STOPPED)
+
+
+class StoppedAtEndError(StoppedError):
+    """A request to stop came in the last round, so that the run finished.
+
+    Args:
+        value: of the run, see `Result`.
+    """
+
+    def __init__(self, value: float | None) -> None:
+        super().__init__()
+        self.value = value
+
+
+def outcome_of(error: BaseException | None) -> Outcome:
+    """The outcome of a run that this exception ended; None: it went through."""
+    if error is None or isinstance(error, StoppedAtEndError):
+        return "finished"
+    return "stopped" if isinstance(error, StoppedError) else "failed"
+
+
+def read_result(folder: Path) -> Result | None:
+    """What the run in a folder said of itself; None if it said nothing that can be read."""
+    try:
+        found = json.loads(read_file(folder / RESULT))
+        outcome = found.get("outcome", "finished")  # 0.1.0 wrote it for finished jobs only
+        value = None if found["value"] is None else float(found["value"])
+        error = printable(str(found.get("error", "")))
+        result = Result(outcome, found["config"], value, error)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return result if outcome in get_args(Outcome) else None
+
+
+def write_result(folder: Path, result: Result) -> None:
+    """Write `result.json`; a kill leaves the old file or the new one.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    part = folder / f"{RESULT}.part"
+    part.write_text(json.dumps(result._asdict(), indent=1) + "\n", encoding="utf-8")
+    part.replace(folder / RESULT)
+
+
+def outcome(folder: Path) -> Outcome:
+    """What has become of the run in a folder.
+
+    A folder of an older flfast is judged by its rows, its log and its mark of a failure.
+    Where a disk has no locks, a run that goes on looks as if it was killed.
+    """
+    said = read_result(folder)
+    if said is not None and said.outcome != "running":
+        return said.outcome
+    if is_locked(folder):
+        return "running"
+    if said is not None:
+        return "killed"
+    if (folder / FAILED_MARK).exists():
+        return "failed"
+    if not holds_run(folder) and not (folder / ".hydra").exists():
+        return "empty"
+    return "finished" if _went_through(folder) else "killed"
+
+
+def error_of(folder: Path) -> str:
+    """Message of the error that ended the run of a folder, in one line; empty if none did."""
+    said = read_result(folder)
+    if said is not None:
+        return said.error
+    mark = folder / FAILED_MARK
+    return _text(mark) if mark.exists() else ""
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a folder holds what a run could lose: rows, checkpoints, models, or a result."""
+    said = read_result(folder)
+    if said is not None and said.outcome == "finished":
+        return True
+    return any(next(folder.glob(pattern), None) is not None for pattern in _TRACES)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the lock of a run's folder; False where there are no locks."""
+    try:
+        with open(folder / LOCK, encoding="utf-8", opener=opener) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def planned_rounds(config: Mapping[str, Any]) -> Any:
+    """Rounds that a run shall have, by its config, which may be damaged: any value."""
+    trainer = config.get("trainer")
+    quick = isinstance(trainer, dict) and trainer.get("fast_dev_run")
+    return 1 if quick else config.get("rounds")
+
+
+def log_lines(folder: Path) -> list[str]:
+    """Lines of a run's log, without control characters; empty if there is none.
+
+    Raises:
+        OSError: with the path, if it is no file.
+    """
+    path = folder / "train.log"
+    return _text(path).split("\n") if path.exists() else []
+
+
+def _text(path: Path) -> str:
+    return printable(read_file(path).decode("utf-8", errors="replace"))
+
+
+def _went_through(folder: Path) -> bool:
+    """Whether a run of an older flfast has all rounds of its config, or `stop` ended it."""
+    if any("[INFO] - ends after round " in line for line in log_lines(folder)[-_END:]):
+        return True
+    rounds: Any = None
+    last = -1
+    with suppress(OSError, ValueError, KeyError):
+        rounds = planned_rounds(read_mapping(folder / ".hydra" / "config.yaml"))
+        rows = read_rows(folder / "metrics.csv")
+        last = int(rows[-1]["round"]) if rows else -1
+    return last >= (rounds if isinstance(rounds, int) else 0)

@@ -1,0 +1,96 @@
+"""Reads YAML files of anybody's run: of bounded size, and only what a run writes. Torch-free."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flfast.state.messages import first_line, printable
+from flfast.state.regular_file import read_file
+
+# C's parser reads a config in 2 ms; OmegaConf.load takes 50 ms.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+MOST_BYTES = 2**20
+_MOST_NODES = 100_000
+_DEEPEST = 40
+
+
+def yaml_text(path: Path) -> str:
+    """The text of a YAML file, which may be loaded: nothing in it is deep, and no node is twice.
+
+    Raises:
+        OSError: if it cannot be read, or is no file.
+        ValueError: with the path, if it is no such YAML.
+    """
+    content = read_file(path)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"{path}: has {len(content)} bytes; allowed: {MOST_BYTES}")
+    try:
+        text = content.decode("utf-8")
+        _check(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"{path} is no YAML of a run: {printable(first_line(error))}") from None
+    return text
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file; texts in it have no control characters. {} if it is empty.
+
+    Raises:
+        OSError: if it cannot be read, or is no file.
+        ValueError: with the path, if it is no such YAML.
+    """
+    text = yaml_text(path)
+    try:
+        return _printable(yaml.load(text, _LOADER)) or {}  # of the safe loaders
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"{path} is no YAML of a run: {printable(first_line(error))}") from None
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The content of a YAML file whose top level has keys, as `read_yaml`.
+
+    Raises:
+        OSError: if it cannot be read, or is no file.
+        ValueError: with the path, if it is no such YAML.
+    """
+    found = read_yaml(path)
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is no YAML of a run: it has no keys")
+    return found
+
+
+def read_words(path: Path) -> list[str]:
+    """The content of a YAML file that is a list, such as of overrides; each value as text.
+
+    Raises:
+        OSError: if it cannot be read, or is no file.
+        ValueError: with the path, if it is no such YAML.
+    """
+    found = read_yaml(path) or []
+    if not isinstance(found, list):
+        raise ValueError(f"{path} is no YAML of a run: it is no list")
+    return [str(word) for word in found]
+
+
+def _check(text: str) -> None:
+    """Look at the events only: the parser in C crashes on deep nodes when it composes them."""
+    depth = 0
+    for num, event in enumerate(yaml.parse(text, _LOADER)):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("it has an alias, *NAME; allowed: plain values")
+        if depth > _DEEPEST or num > _MOST_NODES:
+            raise ValueError(f"allowed: {_MOST_NODES:,} values, {_DEEPEST} inside each other")
+
+
+def _printable(node: Any) -> Any:
+    if isinstance(node, str):
+        return printable(node)
+    if isinstance(node, dict):
+        return {_printable(key): _printable(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_printable(value) for value in node]
+    return node

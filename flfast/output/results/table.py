@@ -1,0 +1,115 @@
+"""A CSV table with rows per round, which survives kills, resumes and new columns. Torch-free."""
+
+import csv
+import io
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flfast.state.messages import first_line, printable
+from flfast.state.regular_file import opener, read_file
+
+log = logging.getLogger(__name__)
+
+Row = Mapping[str, Any]
+
+
+class RoundTable:
+    """A CSV file to which rows are appended round by round; every row has a column `round`.
+
+    Rows of an earlier process are kept up to the first round that this one appends. A run that
+    is killed and resumed therefore writes the same file as one that was never killed.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self._path = path
+        self._columns = list(columns)
+        self._started = False
+        self._unwritten: list[Row] = []
+
+    def append(self, rows: Sequence[Row], *, round_idx: int) -> None:
+        """Write the rows of one round to the disk; new columns are added at the end.
+
+        If the disk refuses, a warning is logged and the rows are written with the next round's.
+        """
+        unwritten = [*self._unwritten, *rows]
+        first = int(unwritten[0]["round"]) if self._unwritten else round_idx
+        try:
+            self._write(unwritten, round_idx=first)
+        except OSError as error:
+            if not self._unwritten:
+                log.warning("%s: %s; training continues", self._path, error.strerror)
+            # Some rows may be half written: the next call must rewrite the file.
+            self._unwritten, self._started = unwritten, False
+        else:
+            self._unwritten = []
+
+    def _write(self, rows: Sequence[Row], *, round_idx: int) -> None:
+        if not self._started:
+            self._started = True
+            earlier = read_rounds(self._path, round_idx - 1) if round_idx > 0 else []
+            self._add_columns([*earlier, *rows])
+            self._rewrite(earlier)
+        elif self._add_columns(rows):
+            self._rewrite(read_rows(self._path))
+        with open(self._path, "a", newline="", encoding="utf-8", opener=opener) as file:
+            self._writer(file).writerows(rows)
+
+    def replace(self, rows: Sequence[Row]) -> None:
+        """Replace the contents of the table."""
+        self._add_columns(rows)
+        self._rewrite(rows)
+
+    def _add_columns(self, rows: Iterable[Row]) -> bool:
+        new = dict.fromkeys(name for row in rows for name in row if name not in self._columns)
+        self._columns += new
+        return bool(new)
+
+    def _rewrite(self, rows: Iterable[Row]) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_name(f"{self._path.name}.tmp")
+        with open(temporary, "w", newline="", encoding="utf-8", opener=opener) as file:
+            writer = self._writer(file)
+            writer.writeheader()
+            writer.writerows(rows)
+        temporary.replace(self._path)
+
+    def _writer(self, file: io.TextIOWrapper) -> csv.DictWriter:
+        return csv.DictWriter(file, self._columns, lineterminator="\n")
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Rows of a table, values as text without control characters; empty if there is no file.
+
+    Raises:
+        OSError: with the path, if it is no file.
+        ValueError: with the path, if the file is no table.
+    """
+    if not path.exists():
+        return []
+    try:
+        text = printable(read_file(path).decode("utf-8"))
+        # A process that is killed while writing leaves an incomplete last line: it is dropped.
+        return list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is no table: {first_line(error)}") from None
+
+
+def iterate_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Rows of a table that may not fit in memory, values as text; a torn last line is dropped."""
+    with open(path, newline="", encoding="utf-8", opener=opener) as file:
+        yield from csv.DictReader(line for line in file if line.endswith("\n"))
+
+
+def read_rounds(path: Path, last: int) -> list[dict[str, str]]:
+    """Rows of a table up to a round; see `read_rows`.
+
+    Raises:
+        ValueError: with the path, if the file is no table, or a row is of no round.
+    """
+    rows = read_rows(path)
+    try:
+        return [row for row in rows if int(row["round"]) <= last]
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"{path} is no table: a row is of no round") from None

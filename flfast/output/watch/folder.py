@@ -1,0 +1,122 @@
+"""What the files in a folder say about a run or a sweep. Torch-free."""
+
+import math
+import statistics
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from flfast.output.results.history import Row, number, series
+from flfast.output.results.outcome import Outcome, is_locked, log_lines, outcome, planned_rounds
+from flfast.output.results.plain_yaml import read_mapping, read_words
+from flfast.output.results.runs import NUMERIC
+from flfast.output.results.table import read_rounds
+
+_RECENT = 10
+"""Rounds whose median duration predicts the rest."""
+
+_WARNINGS = 3
+
+
+class Progress(NamedTuple):
+    """How far a run is.
+
+    Attributes:
+        folder: of the run.
+        overrides: of its command line.
+        rounds: that it shall have.
+        history: rows of `metrics.csv`, values as text; empty before round 0.
+        outcome: what has become of it.
+        warnings: its last warnings.
+    """
+
+    folder: Path
+    overrides: list[str]
+    rounds: int
+    history: list[Row]
+    outcome: Outcome
+    warnings: list[str]
+
+    @property
+    def last(self) -> int:
+        """The last round that is in the table; -1 before round 0."""
+        return int(number(self.history[-1], "round")) if self.history else -1
+
+    @property
+    def seconds_a_round(self) -> float:
+        """Median of the last rounds, training and evaluation; NaN before round 1."""
+        rows = [row for row in self.history[-_RECENT:] if number(row, "round") > 0]
+        return statistics.median(map(_seconds, rows)) if rows else math.nan
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the last round, if rounds go on taking as long; NaN before round 1."""
+        return (self.rounds - self.last) * self.seconds_a_round
+
+    @property
+    def status(self) -> str:
+        """The outcome in one word; `starts` instead of `running` before round 0."""
+        return "starts" if self.outcome == "running" and not self.history else self.outcome
+
+
+def _seconds(row: Row) -> float:
+    parts = (number(row, f"time/{part}_s") for part in ("train", "eval"))
+    return sum(part for part in parts if math.isfinite(part))
+
+
+def read_progress(folder: Path) -> Progress:
+    """How far the run of a folder is.
+
+    Raises:
+        OSError: if a file is missing, or is no file.
+        ValueError: with its path, if the config or a table is damaged.
+    """
+    hydra = folder / ".hydra"
+    return Progress(
+        folder=folder,
+        overrides=read_words(hydra / "overrides.yaml"),
+        rounds=_rounds(hydra / "config.yaml"),
+        history=_history(folder / "metrics.csv"),
+        outcome=outcome(folder),
+        warnings=[text for _, mark, text in map(_warning, log_lines(folder)) if mark][-_WARNINGS:],
+    )
+
+
+def _rounds(path: Path) -> int:
+    """Rounds that a run shall have, by its config; 0 if they are `${...}`, not looked up."""
+    found = planned_rounds(read_mapping(path))
+    if isinstance(found, str) and "${" in found:
+        return 0
+    if not isinstance(found, int):
+        raise ValueError(f"{path}: rounds={found}; allowed: an integer, as a run writes it")
+    return found
+
+
+def _history(path: Path) -> list[Row]:
+    history: list[Row] = list(read_rounds(path, sys.maxsize))
+    try:
+        for column in NUMERIC:
+            series(history, column)
+    except ValueError as error:
+        raise ValueError(f"{path} is no table of numbers: {error}") from None
+    return history
+
+
+def _warning(line: str) -> tuple[str, str, str]:
+    return line.partition("[WARNING] - ")
+
+
+def jobs_of(folder: Path) -> list[Path]:
+    """Folders of the jobs of a sweep, in the order of their numbers; of a run, its own one."""
+    last = ".hydra/overrides.yaml"  # of what Hydra writes
+    if (folder / last).exists():
+        return [folder]
+    found = [path.parents[1] for path in folder.rglob(last)]
+    return sorted(found, key=lambda job: (len(job.name), job.name))
+
+
+def newest(root: Path) -> Path | None:
+    """The folder below `outputs` and `multirun` that was made last; None if there is none."""
+    found = [path for kind in ("outputs", "multirun") for path in (root / kind).glob("*/*")]
+    runs = (path for path in found if is_locked(path) or jobs_of(path))
+    return max(runs, key=lambda path: path.stat().st_mtime, default=None)

@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+import torch
+
+from flfast.channel.attacks.gaussian import gaussian
+from flfast.channel.attacks.scaled import scaled
+from flfast.channel.attacks.sign_flip import sign_flip
+from flfast.channel.compression.compression import NO_COMPRESSION
+from flfast.channel.compression.quantize import quantize
+from flfast.channel.faults.fault import Faults
+from flfast.channel.faults.simulated import simulated
+from flfast.channel.channel import Channel, Sender
+from flfast.state.vector import change_norm
+
+ORIGIN = {"params": {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(0.5)}}
+UPLOAD = {"params": {"w": torch.tensor([4.0, 6.0]), "b": torch.tensor(0.5)}, "c": torch.ones(2)}
+
+
+def deliver(channel, client_id=3, round_idx=1):
+    return channel.deliver(UPLOAD, Sender(client_id, round_idx, lambda: ORIGIN))
+
+
+def faulty(**options):
+    return simulated(**{"lost": 0.0, "broken": 0.0, "corruption": "any", **options})
+
+
+def test_in_peace_an_upload_is_passed_on_as_it_is():
+    arrival = deliver(Channel())
+    assert arrival.upload is UPLOAD
+    assert arrival[:3] == ("trained", "", 20)
+
+
+@pytest.mark.parametrize(
+    ("attack", "expected"),
+    [
+        (sign_flip(fraction=1.0, scale=2.0), ([-5.0, -6.0], 0.5, [-2.0, -2.0])),
+        (scaled(fraction=1.0, scale=3.0), ([10.0, 14.0], 0.5, [3.0, 3.0])),
+    ],
+)
+def test_attackers_send_something_else_and_others_do_not(attack, expected):
+    channel = Channel(attack=attack, attackers=frozenset({3}))
+    sent = deliver(channel).upload
+    assert (sent["params"]["w"].tolist(), sent["params"]["b"], sent["c"].tolist()) == expected
+    assert deliver(channel, client_id=4).upload is UPLOAD
+
+
+def test_noise_is_drawn_by_seed_round_and_client():
+    def sent(seed=0, **path):
+        who = frozenset({3, 4})
+        return deliver(Channel(seed=seed, attack=attack, attackers=who), **path).upload
+
+    attack = gaussian(fraction=1.0, std=2.0)
+    first = sent()
+    torch.testing.assert_close(sent(), first, rtol=0, atol=0)
+    for other in (sent(seed=1), sent(round_idx=2), sent(client_id=4)):
+        assert not torch.equal(other["params"]["w"], first["params"]["w"])
+    assert first["c"].dtype == torch.float32
+    drawn = attack.upload(torch.zeros(10_000), np.random.default_rng(0))
+    assert abs(float(drawn.std()) - 2) < 0.1
+
+
+def test_a_long_change_is_scaled_down_to_the_norm():
+    long = (9 + 16 + 1 + 1) ** 0.5
+    arrival = deliver(Channel(clip_norm=1.0))
+    assert arrival[:2] == ("trained", "clipped")
+    assert change_norm(arrival.upload, ORIGIN, ()) == pytest.approx(1)
+    torch.testing.assert_close(
+        arrival.upload["params"]["w"], ORIGIN["params"]["w"] + torch.tensor([3.0, 4.0]) / long
+    )
+    assert deliver(Channel(clip_norm=6.0)).upload is UPLOAD
+
+
+REASONS = {
+    "not_finite": ("rejected", "NaN or infinity on arrival"),
+    "shape": ("rejected", "leaves of other names or shapes"),
+    "huge": ("trained", ""),
+}
+
+
+@pytest.mark.parametrize("kind", REASONS)
+def test_broken_uploads_are_rejected_unless_they_only_look_long(kind):
+    before = {**UPLOAD["params"], "c": UPLOAD["c"]}
+    before = {name: leaf.clone() for name, leaf in before.items()}
+    channel = Channel(faults=faulty(broken=1.0, corruption=kind), clip_norm=None)
+    for client_id in range(10):
+        arrival = deliver(channel, client_id)
+        assert arrival[:2] == REASONS[kind]
+        assert (arrival.upload is None) == (arrival.status == "rejected")
+    after = {**UPLOAD["params"], "c": UPLOAD["c"]}
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+    if kind == "huge":
+        assert change_norm(arrival.upload, ORIGIN, ()) == pytest.approx(1e6 * 27**0.5, rel=1e-4)
+
+
+def test_every_kind_of_corruption_comes_up_and_lost_uploads_weigh_nothing():
+    channel = Channel(faults=faulty(broken=0.5))
+    reasons = {deliver(channel, k, r)[:2] for k in range(20) for r in (1, 2)}
+    assert reasons == set(REASONS.values())
+    assert deliver(Channel(faults=faulty(lost=1.0)))[:4] == ("lost", "", 0, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (torch.nan, "NaN or infinity on arrival"),
+        (torch.inf, "NaN or infinity on arrival"),
+        (-3.0, "counts out of range"),
+        (1e30, "counts out of range"),
+    ],
+)
+def test_counts_that_cannot_be_reject_the_upload(value, reason):
+    def miscount(upload, *_):
+        return {**upload, "counts": {"steps": torch.tensor(value)}}
+
+    counted = {**UPLOAD, "counts": {"steps": torch.tensor(3.0)}}
+    channel = Channel(faults=Faults(transit=miscount))
+    arrival = channel.deliver(counted, Sender(0, 1, lambda: ORIGIN, {"counts"}))
+    assert (arrival.status, arrival.reason, arrival.upload) == ("rejected", reason, None)
+
+
+def test_an_overflowing_attack_is_rejected_too():
+    attack = scaled(fraction=1.0, scale=1e39)
+    for compression in (NO_COMPRESSION, quantize(bits=4, bucket=None, downloads=False)):
+        channel = Channel(attack=attack, attackers=frozenset({3}), compression=compression)
+        assert deliver(channel)[:2] == ("rejected", "NaN or infinity on arrival")

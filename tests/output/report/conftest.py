@@ -1,0 +1,38 @@
+import sys
+import warnings
+
+import pytest
+
+from flfast import train
+from flfast.output.report.page import report_or_warn
+
+ALGORITHMS = ("fedavg", "fedprox", "ditto")
+SEEDS = (0, 1, 2)
+# What the report shows, and few pictures: they take longer than these rounds. The eager engine is
+# done with so few steps before the fused one has traced its programs.
+SMALL = (
+    *("model=logistic", "rounds=3", "local_epochs=1", "trainer.devices=1", "checkpoint.every=0"),
+    *("engine=eager", "batch_size=50", "callbacks.partition_report.dpi=30"),
+    *("callbacks=files", "~callbacks.curves", "~callbacks.final_weights", "~callbacks.monitor"),
+)
+
+
+@pytest.fixture(scope="session")
+def swept(tmp_path_factory):
+    """A real sweep of three algorithms and three seeds, with its comparison and its reports."""
+    folder = tmp_path_factory.mktemp("sweep")
+    words = (f"algorithm={','.join(ALGORITHMS)}", f"seed={','.join(map(str, SEEDS))}")
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setattr(sys, "argv", ["flfast", "-m", *words, *SMALL, f"hydra.sweep.dir={folder}"])
+        train.main()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pages(swept, tmp_path_factory):
+    """Reports of the sweep, of a run of it, and of its first two seeds."""
+    folder = tmp_path_factory.mktemp("pages")
+    few = [swept / str(job) for job in (0, 1, 3, 4)]
+    for name, runs in {"sweep": [swept], "run": [swept / "0"], "few": few}.items():
+        report_or_warn(runs, folder / f"{name}.html")
+    return folder

@@ -1,0 +1,372 @@
+import json
+import re
+from itertools import pairwise
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from html_pages import parse
+from run_folders import accuracies, write_run
+from scipy import stats
+
+from flfast.report import main
+from flfast.output.report.content import Content
+from flfast.output.report.page import render
+from flfast.output.report.verdict import verdict
+from flfast.output.results.runs import find_runs, read_run
+from flfast.output.results.table import read_rows
+
+PAGES = ("sweep", "run", "few")
+EVERYWHERE = {"Curves", "Costs to a target", "Clients", "Partition", "Time and bytes", "Runs"}
+
+
+@pytest.fixture
+def page(pages):
+    def page(name):
+        return parse((pages / f"{name}.html").read_text(encoding="utf-8"))
+
+    return page
+
+
+@pytest.fixture
+def compare(tmp_path):
+    """Content of runs with given last accuracies, by algorithm and in the order of seeds."""
+
+    def compare(results, **options):
+        for name, values in results.items():
+            for seed, value in enumerate(values):
+                write_run(
+                    tmp_path / name / str(seed),
+                    config={"seed": seed},
+                    choices={"algorithm": name},
+                    rows=accuracies(0.1, value, **options),
+                )
+        return Content(find_runs([tmp_path]))
+
+    return compare
+
+
+def last_values(swept):
+    """The accuracy of the models that clients would use, by algorithm, in the order of seeds."""
+    jobs = [read_rows(swept / str(job) / "metrics.csv")[-1] for job in range(9)]
+    values = [float(row["personal/accuracy"] or row["local/accuracy"]) for row in jobs]
+    return dict(zip(("fedavg", "fedprox", "ditto"), np.reshape(values, (3, 3)), strict=True))
+
+
+def percent(*values):
+    return [f"{100 * value:.2f}" for value in values]
+
+
+def test_intervals_are_those_of_scipy(swept, page):
+    (chart,) = (f for f in page("sweep").all("figure") if f.text.startswith("Last personal"))
+    rows = {row.text.split()[0]: row.text for row in chart.all("tr")}
+    for name, values in last_values(swept).items():
+        scale = stats.sem(values)
+        low, high = np.clip(stats.t.interval(0.95, 2, loc=values.mean(), scale=scale), 0, 1)
+        mean, low, high = percent(values.mean(), low, high)
+        assert f"{name} {mean} % [{low}, {high}] 3" in rows[name]
+        assert " %, ".join(percent(*values)) in rows[name]
+
+
+def test_the_first_screen_says_who_is_best_and_whether_that_is_certain(swept, page):
+    values = last_values(swept)
+    best, second, _ = sorted(values, key=lambda name: -values[name].mean())
+    pairs = [("fedavg", "fedprox"), ("fedavg", "ditto"), ("fedprox", "ditto")]
+    # Equal accuracies of all seeds are no test, and do not count for the correction.
+    tested = [pair for pair in pairs if np.ptp(values[pair[0]] - values[pair[1]]) > 1e-12]
+    raw = {p: stats.ttest_rel(values[p[0]], values[p[1]]).pvalue for p in tested}
+    order = sorted(tested, key=raw.__getitem__)
+    (said,) = page("sweep").having("verdict")
+    assert f"{best} " in said.text.split(":")[0]
+    assert f"{percent(values[best].mean())[0]} %" in said.text
+    nearest = next((p for p in tested if set(p) == {best, second}), None)
+    if nearest:
+        before = order[: order.index(nearest) + 1]
+        adjusted = max(min(1, raw[p] * (len(order) - n)) for n, p in enumerate(before))
+        assert f"p = {adjusted:.3f} against {second}" in said.text or adjusted < 0.001
+    assert (" uncertain " if nearest is None or adjusted >= 0.05 else " certain ") in said.text
+
+
+def test_a_clear_difference_is_certain(compare):
+    found = verdict(compare({"good": [0.9, 0.91, 0.92], "bad": [0.5, 0.511, 0.519]}))
+    assert found.mark == "certain"
+    assert found.result.startswith("good is best: global/accuracy 91.00 % [88.52, 93.48]")
+    assert "That is 40.00 points [39.75, 40.25] above bad" in found.result
+    assert "certain at the 5 % level: p < 0.001 against bad" in found.certainty
+
+
+def test_an_unclear_difference_is_not_certain(compare):
+    found = verdict(compare({"one": [0.9, 0.8, 0.91], "other": [0.85, 0.86, 0.8]}))
+    assert found.mark == "uncertain"
+    assert found.result.startswith("one has the highest mean:")
+    assert "not certain: p = 0.572 against other" in found.certainty
+
+
+def test_certain_against_the_next_best_is_not_certain_against_all(compare):
+    results = {"a": [0.9, 0.91, 0.92], "b": [0.8, 0.811, 0.819], "c": [0.3, 0.9, 0.6]}
+    found = verdict(compare(results))
+    assert found.mark == "uncertain"
+    assert "certainly better than b (p < 0.001), but not certainly than c" in found.certainty
+
+
+def test_two_seeds_are_too_few(compare):
+    found = verdict(compare({"good": [0.9, 0.91], "bad": [0.1, 0.11]}))
+    assert found.mark == "too few seeds"
+    assert "2 common seeds, and a test needs 3" in found.certainty
+
+
+def test_equal_differences_are_not_certain(compare):
+    found = verdict(compare({"a": [0.5, 0.6, 0.7], "b": [0.4, 0.5, 0.6]}))
+    assert found.mark == "uncertain"
+    assert "in all seeds the difference to b is the same" in found.certainty
+
+
+def test_runs_without_accuracy_are_compared_by_their_loss(compare):
+    options = {"column": "global/loss"}
+    found = verdict(compare({"high": [0.9, 0.91, 0.92], "low": [0.5, 0.511, 0.519]}, **options))
+    assert found.mark == "certain"
+    assert found.result.startswith("low is best: global/loss 0.51 [")
+    assert "0.4 [0.3975, 0.4025] below high" in found.result
+
+
+def test_failed_runs_are_counted_and_compared_with_nothing(compare, tmp_path):
+    content = compare({"only": [0.5, 0.6, 0.7]})
+    write_run(tmp_path / "broken", choices={"algorithm": "broken"})
+    found = Content([*content.runs, read_run(tmp_path / "broken")])
+    assert (
+        verdict(found).certainty
+        == "There is nothing to compare: other settings without a result: 1."
+    )
+    assert "1 of 4 runs" in render(found)
+    assert verdict(Content(found.runs[-1:])).result == "No run has a result."
+    parse(render(Content(found.runs[-1:])))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_all_sections_and_every_chart_has_marks(page, name):
+    found = page(name)
+    sections = {heading.text for heading in found.all("h2")}
+    assert sections >= EVERYWHERE | {"Summary", "Configuration"}
+    assert ("Tests" in sections) == (name != "run")
+    assert not sections & {"Virtual time", "Lost clients", "Plan by round"}
+    charts = found.having("chart")
+    assert len(charts) >= (5 if name == "run" else 8)
+    for chart in charts:
+        marks = chart.having("mark")
+        assert marks, chart.attributes["aria-label"]
+        assert all(mark.attributes["data-tip"] for mark in marks)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_needs_no_network(pages, page, name):
+    text = (pages / f"{name}.html").read_text(encoding="utf-8")
+    body = text[: text.index('<h2 id="configuration"')]
+    assert not re.search(r"https?:|url\(|@import|//[a-z]", body)
+    for element in page(name).all():
+        assert not {"src", "srcset", "action"} & element.attributes.keys()
+        assert element.attributes.get("href", "#").startswith(("#", "./"))
+    policies = [e for e in page(name).all("meta") if "http-equiv" in e.attributes]
+    assert [p.attributes["content"].split(";")[0] for p in policies] == ["default-src 'none'"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_can_be_read_aloud(page, name):
+    found = page(name)
+    levels = [int(h.tag[1]) for h in found.all("h1", "h2", "h3")]
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    ids = [e.attributes["id"] for e in found.all() if "id" in e.attributes]
+    assert len(ids) == len(set(ids))
+    targets = {e.attributes["href"] for e in found.all("a")}
+    assert {target[1:] for target in targets if target.startswith("#")} <= set(ids)
+    for table in found.all("table"):
+        assert next(table.all("caption")).text
+        assert all(cell.attributes.get("scope") in {"col", "row"} for cell in table.all("th"))
+    for figure in found.all("figure"):
+        assert next(figure.all("figcaption")).text
+        assert next(figure.all("svg")).tag
+        # The same values as a table.
+        assert len(list(next(figure.all("table")).all("tr"))) > 1
+
+
+def test_text_from_files_is_escaped(tmp_path):
+    evil = "<script>alert(1)</script>"
+    for seed, value in enumerate((0.5, 0.6)):
+        clients = [{"round": 1, "client_id": 0, "local/accuracy": 0.5, "reason": evil}]
+        config = {"seed": seed, "note": f'{evil}"&{value}', "trainer": {evil: evil}}
+        choices = {"algorithm": f'{evil}"{seed}', "data": evil}
+        rows = accuracies(0.1, value)
+        rows[1]["plan/strategy"] = evil
+        folder = tmp_path / f"<b>{seed}"
+        write_run(folder, config=config, choices=choices, rows=rows, clients=clients)
+    text = render(Content(find_runs([tmp_path])))
+    page = parse(text)
+    assert len(list(page.all("script"))) == 1
+    assert not list(page.all("b"))
+    assert evil not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_sections_that_need_data_are_there_with_them(tmp_path):
+    rows = accuracies(0.1, 0.5, 0.6, 0.7)
+    for n, row in enumerate(rows[1:], start=1):
+        row |= {"cohort/clients": 8, "cohort/rejected": n, "cohort/dropped": 0}
+        row |= {"clock/seconds": 60.0 * n, "clock/staleness": 0.5 * n, "clock/in_flight": 3}
+        row |= {"plan/batch_size": 10 * n, "plan/strategy": "ddp" if n > 1 else "single"}
+    page = parse(render(Content([read_run(write_run(tmp_path / "run", rows=rows))])))
+    sections = {s.attributes["aria-labelledby"]: s for s in page.all("section")}
+    assert not {"clients", "partition", "tests"} & sections.keys()
+    lost = sections["lost-clients"]
+    assert next(lost.all("h3")).text == "Clients rejected in each round"
+    assert lost.text.endswith("this run 24 6 0 0 25 %")
+    assert "from 1: single, from 2: ddp" in sections["plan-by-round"].text
+    assert "over virtual time" in sections["curves"].text
+    assert "this run 3 min" in sections["virtual-time"].text
+    # 60 % after two rounds of 2 s, 2 MB and a virtual minute each.
+    assert "60 % 2 4 s 4 MB 2 min 1" in sections["costs-to-a-target"].text
+
+
+def test_without_accuracy_costs_are_those_until_a_loss(tmp_path):
+    for name, losses in {"a": (2.0, 1.0, 0.5, 0.7), "b": (2.0, 0.4, 0.4, 0.3)}.items():
+        rows = accuracies(*losses, column="global/loss")
+        write_run(tmp_path / name, choices={"algorithm": name}, rows=rows)
+    page = parse(render(Content(find_runs([tmp_path]))))
+    sections = {s.attributes["aria-labelledby"]: s for s in page.all("section")}
+    text = sections["costs-to-a-target"].text
+    # The lowest loss of a, after two rounds of 2 s and 2 MB each. b has it after one.
+    assert "Costs until global/loss reaches 0.5" in text
+    assert "a 2 4 s 4 MB" in text and "b 1 2 s 2 MB" in text
+
+
+def test_a_diverged_run_sets_no_target(tmp_path):
+    for name, losses in {"good": (2.0, 1.0, 0.5), "diverged": (2.0, 9.0, 99.0)}.items():
+        rows = accuracies(*losses, column="global/loss")
+        write_run(tmp_path / name, choices={"algorithm": name}, rows=rows)
+    page = parse(render(Content(find_runs([tmp_path]))))
+    sections = {s.attributes["aria-labelledby"]: s for s in page.all("section")}
+    text = sections["costs-to-a-target"].text
+    assert "Costs until global/loss reaches 0.5" in text
+    assert "diverged - - -" in text and "good 2 4 s 4 MB" in text
+
+
+def test_the_training_loss_is_no_target(tmp_path):
+    write_run(tmp_path / "a", rows=accuracies(2.0, 1.0, 0.5, column="train/loss"))
+    page = parse(render(Content(find_runs([tmp_path]))))
+    found = {s.attributes["aria-labelledby"] for s in page.all("section")}
+    assert "curves" in found and "costs-to-a-target" not in found
+
+
+def test_a_sweep_and_every_run_of_it_leave_a_report(swept):
+    assert "9 runs, 3 settings" in (swept / "report.html").read_text(encoding="utf-8")
+    for job in range(9):
+        page = parse((swept / str(job) / "report.html").read_text(encoding="utf-8"))
+        assert {heading.text for heading in page.all("h2")} >= EVERYWHERE
+
+
+def test_the_command_writes_the_page(swept, tmp_path, capsys):
+    path = tmp_path / "page.html"
+    assert main([str(swept / "0"), str(swept / "1"), f"output={path}"]) == 0
+    result, certainty, last = capsys.readouterr().out.splitlines()
+    assert last == str(path)
+    page = path.read_text(encoding="utf-8")
+    assert result in page and certainty in page
+    assert "2 runs, 1 settings" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no folder given"),
+        (["nowhere"], "nowhere: no such folder"),
+        (["--fast", "nowhere"], "--fast: unknown"),
+        (["file=x.html", "nowhere"], "file=x.html: unknown; output=FILE"),
+        ([".", "output="], "output=: one file name is needed"),
+        (["."], "holds no run"),
+    ],
+)
+def test_a_wrong_command_is_one_message(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_clients_of_a_regression_are_shown_by_their_error(tmp_path):
+    errors = {0: 0.25, 1: 1.5, 2: 0.5}
+    clients = [
+        {"round": 1, "client_id": k, "status": "trained", "local/loss": 2.0, "local/mae": error}
+        for k, error in errors.items()
+    ]
+    write_run(tmp_path, rows=[{"round": 0}, {"round": 1, "local/loss": 2.0}], clients=clients)
+    (section,) = (
+        s
+        for s in parse(render(Content(find_runs([tmp_path])))).all("section")
+        if "Clients up to" in s.text
+    )
+    assert "Clients up to a mean absolute error" in section.text
+    assert "A line further left is better" in section.text
+    worst = section.text.partition("with the highest mae")[2]
+    assert worst.index("1.5") < worst.index("0.5") < worst.index("0.25")
+
+
+def section(page, name):
+    return next(s for s in page.all("section") if s.attributes["aria-labelledby"] == name)
+
+
+def test_runs_are_links_to_their_folders(swept, pages, page):
+    links = [a.attributes["href"] for a in section(page("sweep"), "runs").all("a")]
+    found = {(pages / unquote(link)).resolve() for link in links}
+    assert found == {(swept / str(job)).resolve() for job in range(9)}
+
+
+def test_a_folder_of_any_name_is_a_path(tmp_path):
+    folder = write_run(tmp_path / "javascript:x?y#z", rows=accuracies(0.1, 0.5))
+    path = tmp_path / "page.html"
+    assert main([str(folder), f"output={path}"]) == 0
+    (link,) = section(parse(path.read_text(encoding="utf-8")), "runs").all("a")
+    assert link.attributes["href"] == "./javascript%3Ax%3Fy%23z/"
+
+
+def test_clients_are_called_what_they_were_measured_with(page):
+    (found,) = (s for s in page("sweep").all("section") if "Clients up to" in s.text)
+    assert "local/accuracy or personal/accuracy of every client" in found.text
+    for name, own in {"fedavg": "local", "fedprox": "local", "ditto": "personal"}.items():
+        assert f"{name} {own}/accuracy" in found.text
+
+
+@pytest.mark.parametrize(
+    ("values", "examples", "share", "shown", "fine"),
+    [
+        ((0.9, 0.9001, 0.9002), 100, 1.0, "100", True),
+        ((0.9, 0.91, 0.92), 100, 1.0, "100", False),
+        ((0.9, 0.9001, 0.9002), 100_000, 1.0, "100,000", False),
+        ((0.9, 0.91, 0.92), 100, 0.101, "11", True),
+        ((0.9, 0.9001, 0.9002), None, 1.0, None, False),
+    ],
+)
+def test_an_interval_finer_than_one_example_is_said(
+    tmp_path, values, examples, share, shown, fine
+):
+    for seed, last in enumerate(values):
+        config = {"seed": seed, "eval_examples": share}
+        folder = write_run(tmp_path / str(seed), config=config, rows=accuracies(0.1, last))
+        if examples:
+            facts = {"num_clients": 1, "num_classes": 2, "num_examples": 9, "clients": []}
+            facts |= {"num_central_test": examples}
+            facts |= {"client_size": {"min": 9, "median": 9, "max": 9}}
+            (folder / "partition.json").write_text(json.dumps(facts))
+    text = parse(render(Content(find_runs([tmp_path])))).text
+    assert (f"Test examples: {shown}" in text) == (shown is not None)
+    assert not fine or f"test examples is worth {100 / int(shown):.2g} points" in text
+    assert ("is narrower than that" in text) == fine
+
+
+def test_accuracy_by_class_is_there_once_it_was_evaluated(tmp_path):
+    folder = write_run(tmp_path / "run", rows=accuracies(0.1, 0.5))
+    assert 'id="classes"' not in render(Content([read_run(folder)]))
+    (folder / "evaluation").mkdir()
+    lines = ("set,target,0,1,2", "global,0,8,2,0", "global,1,0,5,0", "global,2,0,0,0")
+    (folder / "evaluation" / "confusion.csv").write_text("\n".join(lines))
+    page = parse(render(Content([read_run(folder)])))
+    rows = [row.text for row in section(page, "classes").all("tr")]
+    assert rows[1:] == ["global 0 10 80.00 % 1 (2)", "global 1 5 100.00 % -"]
