@@ -13,8 +13,8 @@ from torch import nn
 
 from benchmarks.checkouts import ROOT
 from benchmarks.workload import AUGMENTED, Workload
-from flfast.datamodules.examples import Examples
 from flfast.commands.doctor.flops import best_seconds, flops_per_example, peak_flops
+from flfast.datamodules.examples import Examples
 from flfast.state.injection import call_with
 from flfast.state.randomness import generator, seed_torch
 

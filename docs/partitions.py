@@ -14,9 +14,9 @@ import numpy as np
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from flfast.output.callbacks.figures import figure
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.offers import flat_inputs, offers_to
+from flfast.output.callbacks.figures import figure
 from flfast.state.injection import call_with
 from flfast.state.randomness import generator
 

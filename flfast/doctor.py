@@ -28,7 +28,9 @@ def main() -> None:
     folder = parser.parse_args().folder
     print("The checks take up to a minute where C++ must be compiled.", flush=True)  # noqa: T201
     with _compiling():
-        from flfast.commands.doctor.examination import examine  # imports torch, which takes seconds
+        from flfast.commands.doctor.examination import (
+            examine,  # imports torch, which takes seconds
+        )
 
         broken = examine(folder)
     verdict = f"will not work: {', '.join(broken)}" if broken else "will work"

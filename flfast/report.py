@@ -9,12 +9,12 @@ import logging
 import sys
 from pathlib import Path
 
-from flfast.state.messages import first_line, printable
-from flfast.state.output_streams import surviving_output
 from flfast.output.report.content import Content
 from flfast.output.report.page import write_page
 from flfast.output.report.verdict import verdict
 from flfast.output.results.runs import find_runs
+from flfast.state.messages import first_line, printable
+from flfast.state.output_streams import surviving_output
 
 USAGE = "usage: python -m flfast.report FOLDER... [output=FILE.html]"
 _OUTPUT = "output="

@@ -17,6 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from flfast.commands.sweeps.job_folders import GO_ON
 from flfast.config.check import check
 from flfast.config.command_line import check_overrides, implied
 from flfast.config.composition import CONF, VERSION_BASE
@@ -27,10 +28,9 @@ from flfast.config.launcher_environment import check_environment
 from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import locked_folder, recorded, release_folders
+from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.state.environment import integer
 from flfast.state.output_streams import surviving_output
-from flfast.output.results.outcome import StoppedAtEndError, StoppedError
-from flfast.commands.sweeps.job_folders import GO_ON
 
 log = logging.getLogger("flfast.train")  # as `python -m`, too
 

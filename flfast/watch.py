@@ -13,11 +13,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from flfast.state.messages import printable
-from flfast.state.output_streams import output_is_read, surviving_output
 from flfast.output.results.outcome import is_locked
 from flfast.output.watch.folder import Progress, jobs_of, newest, read_progress
 from flfast.output.watch.view import line, view
+from flfast.state.messages import printable
+from flfast.state.output_streams import output_is_read, surviving_output
 
 
 @surviving_output()

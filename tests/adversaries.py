@@ -18,12 +18,12 @@ from flfast.channel.attacks.label_flip import label_flip
 from flfast.channel.attacks.min_max import min_max
 from flfast.channel.attacks.scaled import scaled
 from flfast.channel.attacks.sign_flip import sign_flip
+from flfast.channel.channel import Channel
 from flfast.channel.compression.quantize import quantize
 from flfast.channel.compression.sign import sign
 from flfast.channel.compression.topk import topk
 from flfast.channel.faults.simulated import simulated
 from flfast.channel.secure.masks import masks
-from flfast.channel.channel import Channel
 
 ROBUST = {
     "median": median(),

@@ -12,8 +12,8 @@ from references import Reference, vector
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.engines.eager import EagerTraining
-from flfast.state.injection import call_with
 from flfast.lit.batchnorm import batchnorm_weights
+from flfast.state.injection import call_with
 from flfast.state.plan import Batching
 from flfast.state.weights import read_weights
 

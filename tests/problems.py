@@ -9,20 +9,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from flfast.models.adapters.lora import lora
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.ditto import ditto
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
 from flfast.algorithms.kit.keep_local import keep_local
-from flfast.algorithms.local import local
 from flfast.algorithms.kit.local_optimizer import average_optimizer, keep_optimizer
+from flfast.algorithms.local import local
 from flfast.algorithms.scaffold import scaffold
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.transforms import BatchTransform
 from flfast.lit.batchnorm import batchnorm_weights
+from flfast.models.adapters.lora import lora
 from flfast.state.plan import Batching
 from flfast.state.tree import Tree, sub, tree_map
 from flfast.state.weights import read_weights

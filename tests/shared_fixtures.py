@@ -46,9 +46,9 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.lit.trainers import Trainers
+from flfast.setup.experiment import quiet_lightning
 from flfast.state.native.compiler import COMPILERS, missing
 from flfast.state.plan import Batching, RoundPlan
-from flfast.setup.experiment import quiet_lightning
 from flfast.state.store import ClientStates
 from flfast.state.weights import read_weights
 

@@ -14,6 +14,7 @@ from adversaries import COMPRESSIONS, adversarial_channel
 from problems import OPTIMIZERS, Problem, make_algorithm, make_data, make_model
 from uneven import partial_work, uneven
 
+from flfast.channel.channel import Channel
 from flfast.distributed.world import ALONE, World
 from flfast.engines.eager import EagerTraining
 from flfast.engines.engine import Engine
@@ -30,7 +31,6 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
 from flfast.lit.trainers import Trainers
 from flfast.state.plan import RoundPlan
-from flfast.channel.channel import Channel
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 from flfast.state.weights import read_weights

@@ -12,30 +12,31 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "flfast"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
-    {"messages", "output_streams", "regular_file"},
-    {"options", "randomness", "plan", "injection", "machine", "environment", "csv_file"}
-    | {"native", "state"},
-    {"tasks"},
-    {"models", "adapters", "datamodules"},
-    {"algorithms", "aggregations", "attacks", "faults", "devices", "compression", "secure"},
-    {"privacy"},
-    {"distributed"},
-    {"lit", "server"},
-    {"evaluation"},
+    {"state"},
+    {"tasks", "distributed"},
+    {"models", "datamodules"},
+    {"algorithms"},
+    {"channel", "lit"},
     {"engines"},
     {"federation"},
-    {"results"},
-    {"report"},
-    {"callbacks", "loggers"},
-    {"audits"},
-    {"checkpoints"},
+    {"output"},
+    {"checkpoints", "audits"},
     {"config"},
     {"setup"},
-    {"saved"},
-    {"sweeps"},
-    {"train", "api"},
-    {"doctor", "watch", "evaluate", "export"},
+    {"commands"},
+    {"api", "train", "evaluate", "export", "report", "watch", "doctor"},
 )
+STREET = "files of the street itself"
+FLOORS_OF_STREETS = {
+    "algorithms": ({"contract"}, {"kit"}, {STREET}),
+    "channel": (
+        {"aggregations", "attacks", "compression", "faults", "secure"},
+        {"privacy"},
+        {STREET},
+    ),
+    "commands": ({"saved", "sweeps"}, {"doctor"}),
+    "output": ({"results"}, {"report", "loggers"}, {"callbacks"}, {"watch"}),
+}
 HYDRA = {
     "flfast.train",
     "flfast.evaluate",
@@ -95,13 +96,18 @@ def imports(path):
             yield from (f"flfast.{a.name}" for a in node.names) if package else [node.module]
 
 
-def folder(module):
+def street(module):
     return module.split(".")[1]
 
 
-def floor(module):
-    found = [number for number, folders in enumerate(FLOORS) if folder(module) in folders]
-    assert found, f"{module} is on no floor: add it to FLOORS"
+def room(module):
+    _, here, *rest = module.split(".")
+    return rest[0] if rest and (PACKAGE / here / rest[0]).is_dir() else STREET
+
+
+def floor(name, floors):
+    found = [number for number, names in enumerate(floors) if name in names]
+    assert found, f"{name} is on no floor: add it to FLOORS"
     return found[0]
 
 
@@ -114,17 +120,25 @@ def matches(module, patterns):
 )
 def test_imports_go_down(path):
     importer = name(path)
-    imported = {module for module in imports(path) if module.startswith("flfast.")}
-    for module in imported:
-        if folder(module) != folder(importer):
-            assert floor(module) < floor(importer), f"{importer} imports {module}"
+    for imported in (module for module in imports(path) if module.startswith("flfast.")):
+        here, there, floors = street(importer), street(imported), FLOORS
+        if here == there:
+            floors = FLOORS_OF_STREETS.get(here)
+            here, there = room(importer), room(imported)
+        if floors and here != there:
+            assert floor(there, floors) < floor(here, floors), f"{importer} imports {imported}"
+
+
+def test_there_are_at_most_seventeen_streets():
+    streets = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name[0] != "_"]
+    assert len(streets) <= 17
 
 
 def test_a_file_name_has_one_meaning():
-    """But for `__main__`, and options of two groups, such as `attack=none`, `privacy=local`."""
+    """But for `__main__`, and options of two groups, such as `privacy=local`."""
     names = Counter(path.name for path in FILES if not path.name.startswith("__"))
     twice = {name for name, times in names.items() if times > 1}
-    assert twice == {"none.py", "from_file.py", "local.py"}
+    assert twice == {"from_file.py", "local.py"}
 
 
 def test_a_class_name_has_one_meaning():

@@ -21,9 +21,9 @@ from torch.nn import functional as F
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.contract.records import Records
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.private_models import private_models
-from flfast.algorithms.contract.records import Records
 from flfast.datamodules.batches import Batch
 from flfast.state.options import Count, Fraction, NonNegative
 from flfast.state.tree import Tree, float_type, merge, tree_map, without

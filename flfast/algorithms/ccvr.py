@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from flfast.algorithms.contract.algorithm import Algorithm, Round
 from flfast.algorithms.contract.client import Context, Finished, Measure, Task
+from flfast.algorithms.contract.uploads import Part
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import LinearHead, linear_head
-from flfast.algorithms.contract.uploads import Part
 from flfast.datamodules.batches import Batch
 from flfast.state.options import Count, NonNegativeInt, Positive
 from flfast.state.randomness import torch_generator

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.records import Records
+from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.model_groups import equal_models, group_means, weighted_mean
-from flfast.algorithms.contract.records import Records
 from flfast.algorithms.kit.several_models import one_of, only_models
-from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.state.options import Count, NonNegative, NonNegativeInt
 from flfast.state.tree import Tree, leaves, sub
 from flfast.state.weights import model_weights

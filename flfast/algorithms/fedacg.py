@@ -18,8 +18,8 @@ from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.client import Context, Task
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.contract.uploads import Uploads
+from flfast.algorithms.kit.degenerate import degenerate
 from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative, Portion
 from flfast.state.tree import Tree, squared_norm, sub, tree_map, zeros

@@ -12,8 +12,8 @@ The authors' code is Keras' Adam, with bias correction, v[-1] = 0 and beta2 = 0.
 averaged.
 """
 
-from flfast.algorithms.kit.adaptive_server import adaptive_server
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.kit.adaptive_server import adaptive_server
 from flfast.state.options import Portion, Positive
 
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.kit.class_means import class_means, class_sums
 from flfast.algorithms.contract.client import Context, Finished, LocalStage, Measure, Task
+from flfast.algorithms.kit.class_means import class_means, class_sums
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import linear_head

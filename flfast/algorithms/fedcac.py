@@ -20,12 +20,12 @@ from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.client import Context, Finished
-from flfast.algorithms.kit.degenerate import degenerate
-from flfast.algorithms.kit.model_groups import equal_models, mean_of
 from flfast.algorithms.contract.records import Records
 from flfast.algorithms.contract.uploads import Part, Uploads
-from flfast.state.options import Fraction, Positive
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.model_groups import equal_models, mean_of
 from flfast.state.near_ties import EQUAL
+from flfast.state.options import Fraction, Positive
 from flfast.state.tree import Tree, leaves, tree_map
 from flfast.state.weights import model_weights
 

@@ -18,9 +18,9 @@ from typing import Literal
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.client import Context, Finished
+from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
-from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.state.options import Portion, Positive, Share
 from flfast.state.tree import Tree, move, tree_map, zeros
 from flfast.state.weights import model_weights

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.records import Records
+from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.model_groups import equal_models, group_means, mean_of
-from flfast.algorithms.contract.records import Records
 from flfast.algorithms.kit.several_models import one_of
-from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.state.near_ties import first_lowest, nearest_whole
 from flfast.state.options import Count, Fraction, Share
 from flfast.state.randomness import torch_generator
-from flfast.state.near_ties import first_lowest, nearest_whole
 from flfast.state.tree import Tree, leaves, tree_map
 
 ROWS = Part("rows")

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.contract.uploads import Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import linear_head
-from flfast.algorithms.contract.uploads import Uploads
 from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative, Share
 from flfast.state.tree import Tree, merge, part_of, without

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm, Round, Weighting
 from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.contract.uploads import Part
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.divergence import divergence
 from flfast.algorithms.kit.model_groups import weighted_mean
 from flfast.algorithms.kit.several_models import one_of
-from flfast.algorithms.contract.uploads import Part
 from flfast.datamodules.batches import Batch
 from flfast.state.options import Count, NonNegativeInt, Positive
 from flfast.state.tree import Tree, leaves, tree_map

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Context, Finished
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.contract.uploads import Part
+from flfast.algorithms.kit.degenerate import degenerate
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree
 from flfast.state.weights import model_weights

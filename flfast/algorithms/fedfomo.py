@@ -21,14 +21,14 @@ from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Context, Finished, LocalStage, Measure, Task
-from flfast.algorithms.kit.private_models import private_models
 from flfast.algorithms.contract.records import Records
-from flfast.algorithms.kit.several_models import one_of
 from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.kit.private_models import private_models
+from flfast.algorithms.kit.several_models import one_of
 from flfast.datamodules.batches import Batch
+from flfast.state.near_ties import nearest_whole
 from flfast.state.options import Count, Fraction, NonNegative
 from flfast.state.randomness import torch_generator
-from flfast.state.near_ties import nearest_whole
 from flfast.state.tree import Tree, leaves, merge, part_of, tree_map
 from flfast.state.weights import by_name
 

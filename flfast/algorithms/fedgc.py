@@ -23,12 +23,12 @@ from torch.nn import functional as F
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.contract.records import Records
+from flfast.algorithms.contract.uploads import Part
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.prototypes import EXCLUDED
-from flfast.algorithms.contract.records import Records
 from flfast.algorithms.kit.split import split
-from flfast.algorithms.contract.uploads import Part
 from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, merge, part_of, without

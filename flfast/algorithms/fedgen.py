@@ -20,14 +20,14 @@ from torch.nn import functional as F
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Context, LocalStage, Task
+from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import LinearHead, linear_head
 from flfast.algorithms.kit.model_groups import weighted_mean
-from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.datamodules.batches import Batch
+from flfast.state.optimizer_state import load_optimizer_state, state_tensors
 from flfast.state.options import Count, NonNegative, Positive, Share
 from flfast.state.randomness import torch_generator
-from flfast.state.optimizer_state import load_optimizer_state, state_tensors
 from flfast.state.tree import Tree, merge, without
 from flfast.state.weights import model_weights
 

@@ -11,13 +11,13 @@ order of the cohort, PFLlib on shuffled batches. The authors' code never changes
 """
 
 from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.kit.class_means import class_means, class_sums
 from flfast.algorithms.contract.client import Context, Finished, LocalStage
+from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.kit.class_means import class_means, class_sums
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.split import split
-from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.min_norm import min_norm_weights
-from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.state.options import Fraction, Positive
 from flfast.state.tree import Tree, leaves, tree_map
 

@@ -16,9 +16,9 @@ import torch
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.client import Context, Finished
+from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
-from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.state.options import Count, Portion
 from flfast.state.tree import Tree, tree_map
 

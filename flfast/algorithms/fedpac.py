@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.kit.class_means import NAME, class_sums
 from flfast.algorithms.contract.client import Context, LocalStage, Measure, Task
+from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.kit.class_means import NAME, class_sums
 from flfast.algorithms.kit.last_layer import LinearHead, linear_head
 from flfast.algorithms.kit.min_norm import min_norm_weights
 from flfast.algorithms.kit.split import split
-from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative, Positive
 from flfast.state.tree import Tree, merge, part_of, tree_map, without

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.client import Context, Finished, LocalStage
+from flfast.algorithms.contract.uploads import Part
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.several_models import (
     LOSSES,
@@ -31,7 +32,6 @@ from flfast.algorithms.kit.several_models import (
     several,
     with_one,
 )
-from flfast.algorithms.contract.uploads import Part
 from flfast.state.options import Count, Fraction
 from flfast.state.tree import Tree, part_of
 

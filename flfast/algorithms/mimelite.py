@@ -13,9 +13,9 @@ evaluation mode. `mime` also corrects the drift of clients.
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.client import Context, Finished, LocalStage
+from flfast.algorithms.contract.uploads import Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.measures import GRADIENT, mean_gradient
-from flfast.algorithms.contract.uploads import Uploads
 from flfast.state.options import Portion
 from flfast.state.tree import Tree, move, zeros
 

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.contract.uploads import Uploads
 from flfast.algorithms.kit.gradient import gradient
 from flfast.algorithms.kit.second_model import personal_part, prefixed, split_personal
-from flfast.algorithms.contract.uploads import Uploads
 from flfast.datamodules.batches import Batch
 from flfast.state.options import Count, Positive
 from flfast.state.tree import Tree, move, tree_map

@@ -19,9 +19,9 @@ import torch
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Context, Finished, LocalStage
+from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.measures import LOSS, mean_loss
-from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, move, squared_norm, sub
 

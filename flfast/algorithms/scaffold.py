@@ -19,8 +19,8 @@ import torch
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Context, Finished
-from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.state.options import Portion, Positive
 from flfast.state.tree import Tree, move, tree_map, zeros
 from flfast.state.weights import model_weights

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from flfast.config.errors import ConfigError
 from flfast.output.callbacks.curves import curves_size, draw_curves, has_losses
 from flfast.output.callbacks.figures import INK, STYLE
-from flfast.config.errors import ConfigError
 from flfast.output.results.history import Row
 
 

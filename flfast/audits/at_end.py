@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.audits.audit import Audit
-from flfast.state.messages import naming
 from flfast.output.results.table import RoundTable
+from flfast.state.messages import naming
 
 if TYPE_CHECKING:
     from flfast.federation.loop import Federation

@@ -32,8 +32,8 @@ from flfast.state.randomness import generator, torch_generator
 if TYPE_CHECKING:
     import numpy as np
 
-    from flfast.federation.loop import Federation
     from flfast.channel.channel import Channel
+    from flfast.federation.loop import Federation
 
 Labels = Literal["recovered", "known"]
 

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from flfast.algorithms.contract.downloads import Downloads
 from flfast.channel.attacks.attack import NO_ATTACK
+from flfast.channel.channel import Sender
+from flfast.channel.faults.fault import NO_FAULTS
 from flfast.datamodules.splits import ClientIndices
 from flfast.distributed.client_state_placement import fetch_states, owner
 from flfast.distributed.world import ALONE
 from flfast.engines.eager import EagerTraining
 from flfast.engines.local_training import LocalResult
-from flfast.channel.faults.fault import NO_FAULTS
 from flfast.state.plan import Batching
-from flfast.channel.channel import Sender
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 from flfast.state.vector import change_of

@@ -18,8 +18,8 @@ from flfast.channel.compression.feedback import transmit, with_feedback
 from flfast.channel.faults.fault import NO_FAULTS, Faults
 from flfast.channel.privacy.noise_sources import seeded_noise
 from flfast.channel.privacy.privacy import NO_PRIVACY, NoiseSource, Privacy
-from flfast.state.randomness import generator
 from flfast.channel.secure.secure import NO_SECURE, Secure
+from flfast.state.randomness import generator
 from flfast.state.stack import structure
 from flfast.state.tree import Tree, all_finite, num_bytes, tree_map, zeros
 from flfast.state.vector import (

@@ -5,8 +5,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from flfast.distributed.world import World
 from flfast.channel.secure.secure import Traffic
+from flfast.distributed.world import World
 from flfast.state.tree import Tree
 
 

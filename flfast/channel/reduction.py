@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.algorithms.contract.uploads import Part
-from flfast.distributed.world import World, gather, reduce_mean
+from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.channel.reduced import Reduced, Reduction
 from flfast.channel.row_reduction import NO_BASIS, Basis, RowReduction
+from flfast.distributed.world import World, gather, reduce_mean
 from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree, WeightedMean, tree_map
 

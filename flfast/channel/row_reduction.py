@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from flfast.models.adapters.layer_names import layer_of
 from flfast.channel.aggregations.aggregation import Aggregation, Combined, Known, Layout
-from flfast.distributed.world import World, common_spec
 from flfast.channel.reduced import Reduced
+from flfast.distributed.world import World, common_spec
+from flfast.models.adapters.layer_names import layer_of
 from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree
 from flfast.state.vector import from_vectors, to_vectors, vector_sizes

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.uploads import Part
-from flfast.distributed.world import World, common_spec, gather
-from flfast.channel.secure.secure import SecureRound, ShortageError
 from flfast.channel.channel import Channel
 from flfast.channel.reduced import Reduced
 from flfast.channel.reduction import divided
+from flfast.channel.secure.secure import SecureRound, ShortageError
+from flfast.distributed.world import World, common_spec, gather
 from flfast.state.near_ties import nearest_whole
 from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree, leaves

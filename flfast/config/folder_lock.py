@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TextIO
 
 from flfast.config.errors import ConfigError
-from flfast.state.regular_file import opener
 from flfast.output.results.outcome import LOCK
+from flfast.state.regular_file import opener
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.checkpoints.compatibility import check_same_experiment
 from flfast.checkpoints.folders import find_checkpoints
 from flfast.config.errors import ConfigError
-from flfast.state.environment import integer
 from flfast.output.results.outcome import OF_THE_COMMAND, Result, holds_run, outcome, read_result
+from flfast.state.environment import integer
 
 
 def plain_config(config: DictConfig) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from omegaconf._utils import get_yaml_loader
 
 from flfast.config.errors import ConfigError
 from flfast.config.trust import refusals, short
-from flfast.state.messages import first_line, printable
 from flfast.output.results.plain_yaml import yaml_text
+from flfast.state.messages import first_line, printable
 
 _OWN = (
     r"\$\{(?:(?P<env>oc\.env:FLFAST_DATA,data)"

@@ -13,14 +13,14 @@ from typing import NamedTuple
 import torch
 
 from flfast.algorithms.contract.downloads import Downloads, Order
+from flfast.channel.channel import DIVERGED, Arrival, Channel, Sender
+from flfast.channel.reduction import Reduction
 from flfast.distributed.world import World, gather
 from flfast.engines.local_training import LocalResult
 from flfast.engines.reports import ClientReport
 from flfast.engines.site import Site
 from flfast.state.plan import RoundPlan
 from flfast.state.randomness import generator
-from flfast.channel.channel import DIVERGED, Arrival, Channel, Sender
-from flfast.channel.reduction import Reduction
 from flfast.state.tree import Tree, all_finite, num_bytes
 from flfast.state.vector import change_of, from_vectors, moved, to_vectors, with_learned
 

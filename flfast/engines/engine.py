@@ -8,9 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.downloads import Downloads, Order
+from flfast.channel.aggregations.aggregation import Aggregation
+from flfast.channel.channel import CLIPPED, DIRECT, NOT_SELECTED, Channel
+from flfast.channel.reduction import Reduced, Reduction, reduction_for
+from flfast.channel.release import Aggregated, released, with_next_norm
+from flfast.channel.row_reduction import NO_BASIS, Basis
+from flfast.channel.secure_reduction import secure_reduction
 from flfast.datamodules.evaluation_sets import EvaluationDataModule
 from flfast.distributed.assignment import (
     Assignment,
@@ -21,18 +26,13 @@ from flfast.distributed.assignment import (
 from flfast.distributed.client_state_placement import fetch_states, return_states
 from flfast.distributed.world import ALONE, gather
 from flfast.engines.delivery import Delivery
+from flfast.engines.evaluation.metrics import GroupMetrics
+from flfast.engines.evaluation.passes import Evaluation, FineTune, for_evaluation
 from flfast.engines.local_training import LocalTraining
 from flfast.engines.reference import reference_name
 from flfast.engines.reports import ClientReport, Trained
 from flfast.engines.site import Site
-from flfast.engines.evaluation.metrics import GroupMetrics
-from flfast.engines.evaluation.passes import Evaluation, FineTune, for_evaluation
 from flfast.state.plan import RoundPlan
-from flfast.channel.channel import CLIPPED, DIRECT, NOT_SELECTED, Channel
-from flfast.channel.reduction import Reduced, Reduction, reduction_for
-from flfast.channel.release import Aggregated, released, with_next_norm
-from flfast.channel.row_reduction import NO_BASIS, Basis
-from flfast.channel.secure_reduction import secure_reduction
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 from flfast.tasks.task_type import Statistics

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.engines.site import Site
 from flfast.engines.evaluation.passes import for_evaluation
+from flfast.engines.site import Site
 from flfast.lit.batchnorm import Recalibrated, recalibrate, recalibration_bytes
 from flfast.state.plan import RoundPlan
 from flfast.state.randomness import generator

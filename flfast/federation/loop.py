@@ -11,17 +11,17 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
-from flfast.models.adapters.adapted import Adapted
 from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.channel.channel import DIVERGED, NOT_SELECTED
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.federation.devices.device import DeviceModel
-from flfast.federation.devices.ideal import ONE_SECOND
 from flfast.distributed.client_state_placement import owner
 from flfast.engines.engine import Engine
+from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.recalibration import recalibrate_batchnorm
 from flfast.engines.reports import Trained
-from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.federation.calls import Calls, DivergedError, NoUploadsError
+from flfast.federation.devices.device import DeviceModel
+from flfast.federation.devices.ideal import ONE_SECOND
 from flfast.federation.evaluation_hint import evaluation_hint
 from flfast.federation.hooks import Hooks
 from flfast.federation.message_sizes import message_bytes
@@ -42,8 +42,8 @@ from flfast.federation.table_rows import (
 )
 from flfast.federation.timing import Timing
 from flfast.federation.works.work import Work, full
+from flfast.models.adapters.adapted import Adapted
 from flfast.state.plan import RoundPlan
-from flfast.channel.channel import DIVERGED, NOT_SELECTED
 from flfast.state.tree import Tree, all_finite
 from flfast.state.weights import WEIGHTS, flatten, model_weights
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from flfast.channel.channel import Channel
 from flfast.datamodules.evaluation_sets import ATTACK
-from flfast.engines.reports import ClientReport, Trained
 from flfast.engines.evaluation.metrics import GroupMetrics, summary
+from flfast.engines.reports import ClientReport, Trained
 from flfast.federation.samplers.cohort import Cohort
 from flfast.state.plan import RoundPlan
-from flfast.channel.channel import Channel
 
 Row = dict[str, Any]
 

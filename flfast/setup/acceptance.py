@@ -5,12 +5,12 @@ from collections.abc import Callable
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 
-from flfast.output.callbacks.clients_table import ClientsTable
-from flfast.output.callbacks.events_table import EventsTable
 from flfast.checkpoints.restore import Restored, write_metrics, write_table
 from flfast.config.job import HydraJob
 from flfast.config.resume_check import recorded_config
 from flfast.federation.loop import Federation
+from flfast.output.callbacks.clients_table import ClientsTable
+from flfast.output.callbacks.events_table import EventsTable
 from flfast.output.loggers.csv import RoundCSVLogger
 from flfast.output.loggers.records_aside import records_aside
 from flfast.output.results.outcome import Result, holds_run, read_result, write_result

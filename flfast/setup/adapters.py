@@ -5,14 +5,14 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch import nn
 
-from flfast.models.adapters.adapted import Adapted
-from flfast.models.adapters.layer_names import layer_of
 from flfast.config.errors import ConfigError
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.batchnorm import batchnorm_layers
 from flfast.lit.task import LocalTask, evaluation_mode
-from flfast.state.randomness import seed_torch
+from flfast.models.adapters.adapted import Adapted
+from flfast.models.adapters.layer_names import layer_of
 from flfast.setup.user_code import named
+from flfast.state.randomness import seed_torch
 from flfast.state.tree import Tree
 from flfast.state.weights import dtype_of_module, write_weights
 

@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from flfast.models.adapters.adapted import Adapted
+from flfast.channel.privacy.privacy import NO_PRIVACY, Privacy
 from flfast.config.phases import AUTO_SIZES, Phase, replace_auto
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.devices import num_devices
 from flfast.distributed.world import World
 from flfast.lit.local_module import LocalModule
-from flfast.state.plan import Batching, RoundPlan
-from flfast.channel.privacy.privacy import NO_PRIVACY, Privacy
+from flfast.models.adapters.adapted import Adapted
 from flfast.setup.memory_search import num_fitting
 from flfast.setup.memory_trial import Trial
 from flfast.setup.plans import choose_precision, choose_strategy
 from flfast.setup.trainer import build_trainer
+from flfast.state.plan import Batching, RoundPlan
 from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,8 @@ from torch.optim import Optimizer
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.kit.keep_local import keep_local
-from flfast.algorithms.local import local
 from flfast.algorithms.kit.local_optimizer import average_optimizer, keep_optimizer
-from flfast.output.callbacks.final_weights import FinalWeights
-from flfast.output.callbacks.text_samples import TextSamples
+from flfast.algorithms.local import local
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
 from flfast.datamodules.examples import Examples
@@ -28,9 +26,9 @@ from flfast.datamodules.fetching import Loading
 from flfast.datamodules.splits import Split
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
-from flfast.state.injection import asks_for, call_with, forwards_any
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
-from flfast.state.randomness import seed_torch
+from flfast.output.callbacks.final_weights import FinalWeights
+from flfast.output.callbacks.text_samples import TextSamples
 from flfast.setup.model_check import (
     check_initialized,
     check_module,
@@ -40,7 +38,9 @@ from flfast.setup.model_check import (
 from flfast.setup.model_offers import model_offers
 from flfast.setup.preload import data_source
 from flfast.setup.user_code import named
+from flfast.state.injection import asks_for, call_with, forwards_any
 from flfast.state.optimizer_state import LOCAL_MESSAGE, state_tensors, trial_step
+from flfast.state.randomness import seed_torch
 from flfast.state.tree import Tree
 from flfast.state.weights import load_weights, read_state_dict, read_weights
 

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 
 from flfast.audits.at_end import AuditAtEnd
 from flfast.audits.audit import Audit
+from flfast.channel.privacy.privacy import Privacy
 from flfast.checkpoints.keeper import CheckpointKeeper
 from flfast.checkpoints.restore import Restored
 from flfast.checkpoints.signals import StopRequests
@@ -28,7 +29,6 @@ from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import dtype_of_precision
-from flfast.channel.privacy.privacy import Privacy
 from flfast.setup.acceptance import accept
 from flfast.setup.adapters import build_adapter
 from flfast.setup.all_ranks import on_all_ranks

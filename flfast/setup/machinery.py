@@ -11,6 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.channel.channel import Channel
 from flfast.config.job import HydraJob
 from flfast.config.phases import Phase
 from flfast.datamodules.federated import FederatedDataModule
@@ -22,15 +23,14 @@ from flfast.engines.local_training import LocalTraining
 from flfast.engines.reference import check_reference, reference_name, reference_site
 from flfast.engines.site import Site
 from flfast.federation.schedules.adaptive import Plans
-from flfast.state.injection import call_with
 from flfast.lit.trainers import Trainers
-from flfast.channel.channel import Channel
 from flfast.setup.batch_size import Components
 from flfast.setup.build import build_callbacks
 from flfast.setup.optimized_metric import check_metrics
 from flfast.setup.plans import build_plans
 from flfast.setup.robustness import build_channel
 from flfast.setup.trainer import build_trainer, check_sharding
+from flfast.state.injection import call_with
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from functools import cache
 import torch
 from lightning.pytorch.utilities.memory import garbage_collection_cuda, is_oom_error
 
-from flfast.state.machine import free_memory
 from flfast.setup.memory_trial import Trial, extrapolate, measure_memory
+from flfast.state.machine import free_memory
 
 HEADROOM = 0.1
 """Share of the free memory that is kept for fragmentation, workspaces and communication."""

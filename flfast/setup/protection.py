@@ -12,6 +12,10 @@ from omegaconf import DictConfig
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.downloads import first_downloads
 from flfast.algorithms.kit.wrapping import check_one_call
+from flfast.channel.channel import Channel
+from flfast.channel.privacy.noise_sources import draw_secure_seed, secure_noise, seeded_noise
+from flfast.channel.privacy.participation import Participation
+from flfast.channel.privacy.privacy import NoiseSource, Privacy
 from flfast.config.channel_rules import unmet
 from flfast.config.errors import ConfigError
 from flfast.config.rule import choice
@@ -20,10 +24,6 @@ from flfast.distributed.world import World, gather
 from flfast.federation.paces.pace import Pace
 from flfast.federation.samplers.cohort import cohort_size
 from flfast.state.injection import call_with
-from flfast.channel.privacy.noise_sources import draw_secure_seed, secure_noise, seeded_noise
-from flfast.channel.privacy.participation import Participation
-from flfast.channel.privacy.privacy import NoiseSource, Privacy
-from flfast.channel.channel import Channel
 from flfast.state.tree import Tree, leaves
 from flfast.state.vector import vector_sizes
 

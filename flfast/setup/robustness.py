@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.channel.attacks.attack import Attack, choose_attackers
+from flfast.channel.channel import Channel
+from flfast.channel.privacy.privacy import NO_PRIVACY, Privacy
 from flfast.config.errors import ConfigError
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.world import ALONE, World
 from flfast.federation.samplers.cohort import Cohort
-from flfast.channel.privacy.privacy import NO_PRIVACY, Privacy
-from flfast.channel.channel import Channel
 from flfast.setup.protection import noise_source
 from flfast.setup.secure_aggregation import build_secure
 

@@ -7,10 +7,10 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.channel.secure.secure import Secure
 from flfast.config.errors import ConfigError
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.samplers.cohort import Cohort
-from flfast.channel.secure.secure import Secure
 
 
 def build_secure(config: DictConfig, data: FederatedDataModule) -> Secure:

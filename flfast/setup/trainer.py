@@ -18,8 +18,8 @@ from flfast.distributed.sharding import check_shardable
 from flfast.distributed.world import World, cluster_environment
 from flfast.lit.strategies.dp import DataParallelStrategy
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
-from flfast.state.plan import RoundPlan
 from flfast.setup.plans import choose_strategy
+from flfast.state.plan import RoundPlan
 
 PROFILERS = {"simple": SimpleProfiler, "advanced": AdvancedProfiler, "pytorch": PyTorchProfiler}
 

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 
 class PackedLauncher(Launcher):
-    """Runs jobs in forked processes that share the imports and the data; see `flfast.commands.sweeps`.
+    """Runs jobs in forked processes that share the imports and the data.
 
     Args:
         workers: jobs at a time, >= 1; `auto`: one per GPU, or one per core of the CPU.

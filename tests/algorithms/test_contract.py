@@ -14,15 +14,15 @@ from torch import nn
 
 from flfast.channel.aggregations.multi_krum import multi_krum
 from flfast.channel.attacks.sign_flip import sign_flip
+from flfast.channel.channel import Channel
 from flfast.checkpoints.contents import check_history, check_server, check_states, first_states
 from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.federation.loop import DivergedError
 from flfast.lit.trainers import dtype_of_precision
-from flfast.state.plan import Batching
-from flfast.channel.channel import Channel
 from flfast.setup.build import build_algorithm
+from flfast.state.plan import Batching
 from flfast.state.tree import all_finite, leaves, tree_map
 from flfast.state.vector import vector_sizes
 from flfast.state.weights import read_weights

@@ -7,8 +7,8 @@ from adversaries import ROBUST
 
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedexp import fedexp
-from flfast.state.plan import Batching
 from flfast.channel.channel import Channel
+from flfast.state.plan import Batching
 
 
 def make(epsilon=0.001, weighting="uniform"):

@@ -6,21 +6,21 @@ import torch
 from algorithms_by_name import algorithm_of
 from engine_runs import mlp, ran, with_batchnorm
 
-from flfast.channel.aggregations.krum import krum
-from flfast.channel.aggregations.median import median
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.local_optimizer import average_optimizer, keep_optimizer
+from flfast.channel.aggregations.krum import krum
+from flfast.channel.aggregations.median import median
+from flfast.channel.channel import Channel
+from flfast.channel.faults.simulated import simulated
 from flfast.checkpoints.contents import check_server
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.channel.faults.simulated import simulated
 from flfast.federation.selections.oort import oort
 from flfast.federation.selections.power_of_choice import power_of_choice
 from flfast.lit.batchnorm import batchnorm_weights
 from flfast.state.plan import Batching
 from flfast.state.randomness import generator
-from flfast.channel.channel import Channel
 from flfast.state.tree import num_bytes
 from flfast.state.weights import read_weights
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from engine_runs import ran, with_batchnorm
 
+from flfast.algorithms.contract.uploads import Uploads
 from flfast.algorithms.fedadagrad import fedadagrad
 from flfast.algorithms.fedadam import fedadam
 from flfast.algorithms.fedavg import fedavg
@@ -16,7 +17,6 @@ from flfast.algorithms.fednova import fednova
 from flfast.algorithms.fedopt import fedopt
 from flfast.algorithms.fedyogi import fedyogi
 from flfast.algorithms.scaffold import scaffold
-from flfast.algorithms.contract.uploads import Uploads
 from flfast.engines.eager import EagerTraining
 
 PARTIAL = {"fraction": 0.6, "count": None, "dropout": 0.3}

@@ -10,18 +10,18 @@ from algorithms_by_name import federation_of
 from engine_runs import engine_of, mlp, ran
 from torch import nn
 
-from flfast.channel.aggregations.aggregation import MEAN
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.kit.keep_local import keep_local
-from flfast.algorithms.local import local
 from flfast.algorithms.kit.local_optimizer import average_optimizer, keep_optimizer
+from flfast.algorithms.local import local
+from flfast.channel.aggregations.aggregation import MEAN
 from flfast.channel.attacks.gaussian import gaussian
+from flfast.channel.channel import Channel
 from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
 from flfast.federation.samplers.cohort import Cohort
 from flfast.lit.batchnorm import batchnorm_weights
-from flfast.channel.channel import Channel
 from flfast.state.optimizer_state import LOCAL_MESSAGE, state_tensors, trial_step
 from flfast.state.tree import leaves, num_bytes, squared_norm
 from flfast.state.weights import read_weights

@@ -19,12 +19,12 @@ from flfast.audits.audit import none
 from flfast.audits.gradient_inversion import gradient_inversion
 from flfast.audits.interception import intercept
 from flfast.audits.membership import example_losses, membership
-from flfast.config.check import check
-from flfast.config.errors import ConfigError
+from flfast.channel.channel import Channel
 from flfast.channel.privacy.noise_sources import independent_noise
 from flfast.channel.privacy.privacy import Privacy
+from flfast.config.check import check
+from flfast.config.errors import ConfigError
 from flfast.output.results.table import read_rows
-from flfast.channel.channel import Channel
 from flfast.state.store import ClientStates
 from flfast.train import CONF
 

@@ -5,11 +5,11 @@ import torch
 from flfast.channel.attacks.gaussian import gaussian
 from flfast.channel.attacks.scaled import scaled
 from flfast.channel.attacks.sign_flip import sign_flip
+from flfast.channel.channel import Channel, Sender
 from flfast.channel.compression.compression import NO_COMPRESSION
 from flfast.channel.compression.quantize import quantize
 from flfast.channel.faults.fault import Faults
 from flfast.channel.faults.simulated import simulated
-from flfast.channel.channel import Channel, Sender
 from flfast.state.vector import change_norm
 
 ORIGIN = {"params": {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(0.5)}}

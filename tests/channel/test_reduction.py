@@ -8,16 +8,16 @@ from adversaries import ADVERSARIES
 from problems import problem_of
 from solving import BATCH, CLIENTS, PLAIN, SINGLE, Way, assert_same, solve
 
+from flfast.algorithms.contract.uploads import Part
 from flfast.channel.aggregations.aggregation import MEAN
 from flfast.channel.aggregations.centered_clipping import centered_clipping
 from flfast.channel.aggregations.fltrust import fltrust
 from flfast.channel.aggregations.krum import krum
 from flfast.channel.aggregations.median import median
 from flfast.channel.aggregations.sign_majority import sign_majority
-from flfast.algorithms.contract.uploads import Part
-from flfast.distributed.world import ALONE
 from flfast.channel.reduction import reduction_for
 from flfast.channel.row_reduction import Basis, RowReduction, last_layer
+from flfast.distributed.world import ALONE
 
 # Another engine and another world at once; what is special about others, once each.
 WAYS = {

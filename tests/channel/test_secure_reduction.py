@@ -8,15 +8,15 @@ import torch
 from algorithms_by_name import federation_of
 from engine_runs import mlp, with_batchnorm
 
-from flfast.channel.aggregations.aggregation import MEAN
-from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.contract.uploads import Part
-from flfast.distributed.world import ALONE
-from flfast.channel.faults.simulated import simulated
-from flfast.channel.secure.masks import masks
+from flfast.algorithms.fedavg import fedavg
+from flfast.channel.aggregations.aggregation import MEAN
 from flfast.channel.channel import Channel
+from flfast.channel.faults.simulated import simulated
 from flfast.channel.reduction import reduction_for
+from flfast.channel.secure.masks import masks
 from flfast.channel.secure_reduction import secure_reduction
+from flfast.distributed.world import ALONE
 
 SECURE = masks(
     bits=32, max_change=4.0, precision=1e-6, max_weight=1000.0, threshold=0.4, neighbors=None

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from flfast.channel.channel import Channel
 from flfast.checkpoints.files import read_tensors
 from flfast.checkpoints.folders import checkpoint_folders
 from flfast.checkpoints.keeper import CheckpointKeeper
 from flfast.checkpoints.policy import Policy
 from flfast.checkpoints.signals import StopRequests
 from flfast.distributed.world import ALONE
-from flfast.channel.channel import Channel
 from flfast.state.store import ClientStates, Kept
 
 

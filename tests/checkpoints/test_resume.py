@@ -19,7 +19,8 @@ from flfast.distributed.world import World
 from flfast.state.store import ClientStates
 
 TABLES = (
-    "+callbacks.table={_target_: flfast.output.callbacks.clients_table.ClientsTable, every_round: true}",
+    "+callbacks.table={_target_: flfast.output.callbacks.clients_table.ClientsTable,"
+    " every_round: true}",
     "+callbacks.events={_target_: flfast.output.callbacks.events_table.EventsTable}",
 )
 FROM_THE_BEGINNING = "schedule.phases=[{from: 1, overrides: ['batch_size=20']}]"

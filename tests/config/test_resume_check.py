@@ -14,14 +14,12 @@ from processes import Command
 from tables import timeless
 
 import flfast
-from flfast import evaluate, export, train
+from flfast import evaluate, export, report, train, watch
 from flfast.config import folder_lock
 from flfast.config.errors import ConfigError
 from flfast.config.folder_lock import FolderLock
-from flfast import report
 from flfast.output.results.outcome import EXIT_STOPPED, outcome
 from flfast.output.results.run_files import OF_A_RUN
-from flfast import watch
 
 TINY = (
     *("data=synthetic", "data.num_examples=200", "data.num_test=50", "partition=iid", "rounds=2"),

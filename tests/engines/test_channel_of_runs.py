@@ -10,11 +10,11 @@ from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.scaffold import scaffold
 from flfast.channel.attacks.attack import Attack
 from flfast.channel.attacks.sign_flip import sign_flip
+from flfast.channel.channel import Channel
 from flfast.channel.compression.compression import Compression
 from flfast.channel.privacy.adaptive_clipping import AdaptiveClipping
 from flfast.channel.privacy.noise_sources import independent_noise
 from flfast.channel.privacy.privacy import Privacy
-from flfast.channel.channel import Channel
 from flfast.state.tree import leaves, tree_map
 
 SIZES = (4, 6, 8)

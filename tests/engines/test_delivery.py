@@ -6,11 +6,11 @@ import pytest
 import torch
 from engine_runs import ran
 
-from flfast.channel.aggregations.median import median
 from flfast.algorithms.fedavg import fedavg
+from flfast.channel.aggregations.median import median
+from flfast.channel.channel import Channel
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.channel.channel import Channel
 
 ENGINES = [EagerTraining, FusedTraining]
 FEDAVG = fedavg(weighting="samples")

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.uploads import Uploads
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
 from flfast.algorithms.local import local
-from flfast.algorithms.contract.uploads import Uploads
 from flfast.federation.loop import DivergedError
 from flfast.state.plan import Batching
 from flfast.state.randomness import generator

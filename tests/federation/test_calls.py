@@ -7,21 +7,21 @@ import torch
 from engine_runs import ran
 from references import Reference, initial, vector
 
-from flfast.channel.aggregations.multi_krum import multi_krum
 from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.uploads import Part
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.kit.measures import GRADIENT, mean_gradient
-from flfast.algorithms.contract.uploads import Part
+from flfast.channel.aggregations.multi_krum import multi_krum
 from flfast.channel.attacks.sign_flip import sign_flip
+from flfast.channel.channel import Channel
+from flfast.channel.faults.simulated import simulated
 from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.channel.faults.simulated import simulated
 from flfast.federation.loop import DivergedError
 from flfast.federation.selections.oort import oort
 from flfast.federation.selections.power_of_choice import power_of_choice
 from flfast.state.plan import Batching
-from flfast.channel.channel import Channel
 
 SIZES, NUM_SERVER = (7, 3, 5), 9
 PLAIN = Algorithm(name="training on the server")

@@ -15,6 +15,7 @@ from tables import rows, timeless
 from flfast.channel.aggregations.aggregation import MEAN
 from flfast.channel.aggregations.median import median
 from flfast.channel.aggregations.multi_krum import multi_krum
+from flfast.channel.channel import Channel
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.federation.samplers.by_size import by_size
@@ -25,7 +26,6 @@ from flfast.federation.samplers.random_size import random_size
 from flfast.federation.samplers.uniform import uniform
 from flfast.state.injection import call_with
 from flfast.state.randomness import generator
-from flfast.channel.channel import Channel
 from flfast.state.tree import leaves, tree_map
 
 SIZED = {"uniform": uniform, "by_size": by_size, "cyclic": cyclic}
@@ -346,7 +346,8 @@ def test_clients_of_a_file_may_drop_out(drawn_from):
 
 
 TABLE = (
-    "+callbacks.table={_target_: flfast.output.callbacks.clients_table.ClientsTable, every_round: true}"
+    "+callbacks.table={_target_: flfast.output.callbacks.clients_table.ClientsTable,"
+    " every_round: true}"
 )
 HEADER = "round,client_id\n"
 

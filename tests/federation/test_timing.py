@@ -8,8 +8,8 @@ from uneven import uneven
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import LocalStage
-from flfast.federation.devices.device import DAY, Devices
 from flfast.channel.faults.simulated import simulated
+from flfast.federation.devices.device import DAY, Devices
 from flfast.federation.timing import Timing, num_trained_examples
 from flfast.federation.works.work import full
 from flfast.state.plan import Batching, RoundPlan

@@ -8,8 +8,8 @@ from torch import nn
 from torch.func import functional_call
 
 from flfast.datamodules.batches import Batch
-from flfast.engines.fused.graph.trace import operators
 from flfast.engines.evaluation.personal_models import PersonalModels
+from flfast.engines.fused.graph.trace import operators
 from flfast.state.weights import read_weights
 from flfast.tasks.classification import CLASSIFICATION
 

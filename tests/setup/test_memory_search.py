@@ -12,9 +12,9 @@ from torch import nn
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
 from flfast.lit.local_module import LocalModule
-from flfast.state.plan import Batching, RoundPlan
 from flfast.setup.memory_search import largest_fitting, num_fitting
 from flfast.setup.memory_trial import Trial, extrapolate, measure_memory
+from flfast.state.plan import Batching, RoundPlan
 from flfast.state.weights import flatten, read_weights
 
 WIDTH, FEATURES, CLASSES = 32, 5, 3

@@ -4,8 +4,8 @@ import torch
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.transforms import BatchTransform
-from flfast.state.injection import call_with
 from flfast.setup.model_offers import model_offers
+from flfast.state.injection import call_with
 
 
 def offered(model, inputs, *, task="classification", num_classes=4):

@@ -9,25 +9,25 @@ from engine_runs import engine_of, net
 from hydra import compose, initialize_config_dir
 from torch import nn
 
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.uploads import Part
 from flfast.channel.aggregations.aggregation import MEAN
 from flfast.channel.aggregations.geometric_median import geometric_median
 from flfast.channel.aggregations.krum import krum
 from flfast.channel.aggregations.median import median
 from flfast.channel.aggregations.trimmed_mean import trimmed_mean
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.uploads import Part
 from flfast.channel.attacks.attack import choose_attackers
 from flfast.channel.attacks.sign_flip import sign_flip
+from flfast.channel.channel import Channel
 from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.partitions.iid import iid
 from flfast.datamodules.sources.digits import digits
 from flfast.engines.fused.training import FusedTraining
 from flfast.federation.samplers.cohort import Cohort
-from flfast.state.plan import Batching
 from flfast.output.results.table import read_rows
-from flfast.channel.channel import Channel
 from flfast.setup.robustness import build_channel, check_cohorts, relabel_attackers, warn_of_rows
+from flfast.state.plan import Batching
 
 
 @pytest.fixture(scope="module")

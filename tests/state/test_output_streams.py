@@ -9,12 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flfast import evaluate, export, train
-from flfast import doctor
+from flfast import doctor, evaluate, export, report, train, watch
 from flfast.doctor import examination
 from flfast.state.output_streams import output_is_read, surviving_output
-from flfast import report
-from flfast import watch
 
 QUICK = ("experiment=quick", "rounds=1", "trainer.devices=1")
 COMMANDS = {

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from flfast.algorithms.contract.client import Context, Measure, Task
 from flfast.datamodules.batches import Batch
-from flfast.state.randomness import torch_generator
 from flfast.state.near_ties import first_lowest, nearest_whole
+from flfast.state.randomness import torch_generator
 from flfast.state.tree import Tree, leaves, merge, part_of, tree_map
 from flfast.state.weights import by_name, model_weights
 

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from flfast.channel.aggregations.aggregation import Aggregation, Combined
 from flfast.channel.aggregations.multi_krum import krum_scores
-from flfast.state.options import NonNegativeInt
 from flfast.state.near_ties import first_lowest
+from flfast.state.options import NonNegativeInt
 from flfast.state.row_statistics import column_blocks, squared_distances
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from flfast.channel.aggregations.aggregation import Aggregation, Combined
-from flfast.state.options import Count, NonNegativeInt
 from flfast.state.near_ties import largest
+from flfast.state.options import Count, NonNegativeInt
 from flfast.state.row_statistics import squared_distances, weighted_sum
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from flfast.channel.aggregations.aggregation import Aggregation, Combined
-from flfast.state.options import Positive
 from flfast.state.near_ties import signs
+from flfast.state.options import Positive
 from flfast.state.row_statistics import column_blocks
 
 

@@ -17,8 +17,8 @@ from flfast.channel.compression.compression import Compression
 from flfast.channel.compression.flat import flatten, from_bytes, layout_of, to_bytes, unflatten
 from flfast.channel.compression.index_sets import decode_indices, encode_indices
 from flfast.channel.compression.sparse import num_sent
-from flfast.state.options import Share
 from flfast.state.near_ties import largest
+from flfast.state.options import Share
 from flfast.state.tree import Tree
 
 

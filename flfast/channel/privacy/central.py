@@ -19,13 +19,13 @@ et al., 2024, https://arxiv.org/abs/2404.06430). The simulation itself is less p
 from functools import partial
 from typing import Literal
 
-from flfast.state.options import Count, Delta, Fraction, NonNegative, Positive
 from flfast.channel.privacy.accountants import Accountant, Epsilon, central_epsilon
 from flfast.channel.privacy.adaptive_clipping import AdaptiveClipping, sum_multiplier
 from flfast.channel.privacy.budget import check_accounted, spending
 from flfast.channel.privacy.noise_sources import independent_noise
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.privacy import Adjacency, Privacy
+from flfast.state.options import Count, Delta, Fraction, NonNegative, Positive
 
 
 def central(  # noqa: PLR0913 - one parameter an option

@@ -11,12 +11,12 @@ Gaussian mechanism for each of these nodes, of which the composition is exact.
 
 from functools import partial
 
-from flfast.state.options import Delta, NonNegative, Positive
 from flfast.channel.privacy.accountants import Epsilon, composed_gaussian
 from flfast.channel.privacy.budget import spending
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.privacy import Privacy
 from flfast.channel.privacy.tree_noise import tree_depth, tree_noise
+from flfast.state.options import Delta, NonNegative, Positive
 
 
 def dp_ftrl(  # noqa: PLR0913 - one parameter an option

@@ -29,14 +29,14 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Context, Finished, LocalStage, Objective, Task
 from flfast.algorithms.kit.wrapping import in_context
-from flfast.datamodules.batches import Batch
-from flfast.state.options import BatchSize, Count, Delta, NonNegative, Positive
 from flfast.channel.privacy.accountants import Epsilon, composed_gaussian
 from flfast.channel.privacy.budget import spending
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.per_example import clipped_sum
 from flfast.channel.privacy.privacy import Privacy
 from flfast.channel.privacy.traced_noise import traced_normal
+from flfast.datamodules.batches import Batch
+from flfast.state.options import BatchSize, Count, Delta, NonNegative, Positive
 from flfast.state.tree import Tree, merge
 
 KEY, STEP = "privacy/key", "privacy/step"

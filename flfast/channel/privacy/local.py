@@ -16,11 +16,11 @@ The number of a client's examples is not protected, nor are parts of an upload t
 
 from functools import partial
 
-from flfast.state.options import Delta, NonNegative, Positive
 from flfast.channel.privacy.accountants import Epsilon, composed_gaussian
 from flfast.channel.privacy.budget import spending
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.privacy import Privacy
+from flfast.state.options import Delta, NonNegative, Positive
 
 
 def local(  # noqa: PLR0913 - one parameter an option

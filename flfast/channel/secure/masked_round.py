@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.state.randomness import generator
 from flfast.channel.secure.fixed_point import FixedPoint, fixed_point
 from flfast.channel.secure.keys import Agreements, derived
 from flfast.channel.secure.neighbors import neighbor_graph
@@ -17,6 +16,7 @@ from flfast.channel.secure.participant import Participant, PublicKeys
 from flfast.channel.secure.secret_sharing import SHARE_BYTES
 from flfast.channel.secure.secure import Costs, ShortageError, Sums, Traffic
 from flfast.channel.secure.unmasking import Unmasking
+from flfast.state.randomness import generator
 
 WIDE_BITS, WIDE_LIMIT = 62, 2.0**31
 _ID_BYTES = 4

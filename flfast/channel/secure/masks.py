@@ -15,10 +15,10 @@ protocol does not protect against.
 from collections.abc import Sequence
 from functools import partial
 
-from flfast.state.options import ModulusBits, Positive, Several, Share
 from flfast.channel.secure.fixed_point import fixed_point
 from flfast.channel.secure.masked_round import MaskedRound
 from flfast.channel.secure.secure import Secure
+from flfast.state.options import ModulusBits, Positive, Several, Share
 
 
 def masks(

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flfast.commands.saved.opened_run import OpenedRun, refused
 from flfast.config.errors import ConfigError
 from flfast.datamodules.evaluation_sets import EvaluationDataModule
 from flfast.engines.evaluation.metrics import GroupMetrics, set_metrics
-from flfast.commands.saved.opened_run import OpenedRun, refused
 from flfast.tasks.task_type import Statistics, TaskType
 
 SPLITS: dict[str, dict[bool, tuple[str, ...]]] = {

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flfast.output.callbacks.figures import INK, figure, tick_label
+from flfast.commands.saved.evaluated_sets import EvaluatedSet
 from flfast.federation.table_rows import client_columns, evaluation_columns
+from flfast.output.callbacks.figures import INK, figure, tick_label
 from flfast.state.messages import naming
 from flfast.state.regular_file import replacing
-from flfast.commands.saved.evaluated_sets import EvaluatedSet
 from flfast.tasks.classification import CLASSIFICATION
 
 _DPI = 150

@@ -7,13 +7,13 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from flfast.output.callbacks.screen import cell, empty_table, screen
-from flfast.config.saved_run import SavedRun
-from flfast.federation.table_rows import evaluation_columns
-from flfast.state.regular_file import make_folder
 from flfast.commands.saved.evaluated_sets import EvaluatedSet, evaluate
 from flfast.commands.saved.evaluation_files import metrics_of, write_all
 from flfast.commands.saved.opened_run import open_run, refused
+from flfast.config.saved_run import SavedRun
+from flfast.federation.table_rows import evaluation_columns
+from flfast.output.callbacks.screen import cell, empty_table, screen
+from flfast.state.regular_file import make_folder
 
 
 def report(saved: SavedRun, options: Mapping[str, str]) -> dict[str, float]:

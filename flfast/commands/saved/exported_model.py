@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from flfast.commands.saved.opened_run import OpenedRun, refused
 from flfast.config.errors import ConfigError
 from flfast.datamodules.transforms import BatchTransform
+from flfast.setup.build import build_model
 from flfast.state.messages import first_line
 from flfast.state.regular_file import replacing
-from flfast.commands.saved.opened_run import OpenedRun, refused
-from flfast.setup.build import build_model
 from flfast.state.weights import load_weights, read_weights, write_weights
 
 LARGEST_DIFFERENCE = 1e-4

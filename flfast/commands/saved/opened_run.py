@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from flfast.models.adapters.adapted import ADAPTER, FILE, Adapted
 from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.channel.channel import DIRECT
 from flfast.checkpoints.folders import find_checkpoints
 from flfast.checkpoints.restore import fingerprint, load_server, restore
 from flfast.config.errors import ConfigError
@@ -18,8 +18,7 @@ from flfast.distributed.world import ALONE
 from flfast.engines.engine import Engine
 from flfast.engines.site import Site
 from flfast.lit.trainers import Trainers
-from flfast.state.plan import RoundPlan
-from flfast.channel.channel import DIRECT
+from flfast.models.adapters.adapted import ADAPTER, FILE, Adapted
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.batch_size import Components
 from flfast.setup.experiment import build_components
@@ -27,6 +26,7 @@ from flfast.setup.machinery import build_engine
 from flfast.setup.optimized_metric import use_metrics
 from flfast.setup.plans import build_plans
 from flfast.setup.trainer import build_trainer
+from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
 from flfast.state.weights import by_name, load_weights, model_weights, read_state_dict

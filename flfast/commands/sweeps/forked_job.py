@@ -11,10 +11,10 @@ from hydra.core.utils import JobReturn, JobStatus, run_job
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from flfast.commands.sweeps.workers import Slot
 from flfast.distributed.child import begin_child
 from flfast.state.messages import one_line
 from flfast.state.output_streams import surviving_output
-from flfast.commands.sweeps.workers import Slot
 
 OUTPUT = "output.log"
 """File in a job's folder: what it would have written to the screen."""

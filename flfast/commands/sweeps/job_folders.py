@@ -22,8 +22,8 @@ from flfast.config.explain import explain
 from flfast.config.job import HydraJob, typed_overrides
 from flfast.config.phases import compose_phases
 from flfast.config.resume_check import check_folder, finished_before, recorded_config
-from flfast.state.messages import one_line
 from flfast.output.results.outcome import Result, holds_run, read_result, write_result
+from flfast.state.messages import one_line
 
 GO_ON = "to go on with the sweep, repeat the command with: resume=auto hydra.sweep.dir=%s"
 """What a sweep that is stopped says, for its folder."""

@@ -14,14 +14,14 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from flfast.output.callbacks.screen import cell
 from flfast.config.errors import ConfigError
 from flfast.config.job import typed_overrides
-from flfast.state.messages import one_line
+from flfast.output.callbacks.screen import cell
 from flfast.output.results.durations import readable
 from flfast.output.results.history import last_value
 from flfast.output.results.outcome import RESULT, outcome
 from flfast.output.results.sweep import read_jobs
+from flfast.state.messages import one_line
 
 log = logging.getLogger(__name__)
 

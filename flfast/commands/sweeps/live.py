@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from flfast.output.callbacks.screen import cell, empty_table
 from flfast.config.job import typed_overrides
+from flfast.output.callbacks.screen import cell, empty_table
 from flfast.output.results.history import last_value, validation_column
 from flfast.output.results.table import read_rounds
 

@@ -16,14 +16,14 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from flfast.checkpoints.signals import StopRequests
-from flfast.config.job import typed_overrides
-from flfast.distributed.child import start_child
-from flfast.output.results.outcome import EXIT_STOPPED, StoppedError
 from flfast.commands.sweeps.forked_job import run_forked
 from flfast.commands.sweeps.job_folders import GO_ON, JobConfig, compose_job, record_failure
 from flfast.commands.sweeps.job_lines import SweepProgress
 from flfast.commands.sweeps.live import JobTable
 from flfast.commands.sweeps.workers import Slot, one_rank_each, slots
+from flfast.config.job import typed_overrides
+from flfast.distributed.child import start_child
+from flfast.output.results.outcome import EXIT_STOPPED, StoppedError
 
 log = logging.getLogger(__name__)
 

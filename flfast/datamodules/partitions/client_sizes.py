@@ -4,13 +4,13 @@ from typing import Literal
 
 import numpy as np
 
-from flfast.state.csv_file import shortened
 from flfast.datamodules.partitions.counts import (
     check_enough,
     largest_remainder,
     raise_to_minimum,
 )
 from flfast.datamodules.partitions.simplex import softmax
+from flfast.state.csv_file import shortened
 from flfast.state.options import Count, Positive, Spread
 
 Sizes = Literal["equal", "linear", "square", "exponential"] | list[Positive]

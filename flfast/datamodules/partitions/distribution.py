@@ -13,13 +13,13 @@ import math
 
 import numpy as np
 
-from flfast.state.csv_file import CsvFile, parse_integer, shortened
 from flfast.datamodules.partitions.counts import (
     assign,
     check_enough,
     largest_remainder,
     raise_to_minimum,
 )
+from flfast.state.csv_file import CsvFile, parse_integer, shortened
 from flfast.state.options import Count
 
 _OPTION = "partition.path"

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flfast.state.csv_file import CsvFile, parse_integer, shortened
 from flfast.federation.devices.device import DAY, DeviceModel, Devices
+from flfast.state.csv_file import CsvFile, parse_integer, shortened
 from flfast.state.randomness import uniforms
 
 _MOST = 1e18

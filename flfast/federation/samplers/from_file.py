@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flfast.state.csv_file import CsvFile, parse_integer, shortened
 from flfast.federation.samplers.cohort import Cohort, drop_out
+from flfast.state.csv_file import CsvFile, parse_integer, shortened
 from flfast.state.options import Portion
 
 _TAKES_PART = ("trained", "lost", "rejected", "late")

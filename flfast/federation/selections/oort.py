@@ -31,9 +31,9 @@ from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.federation.selections.memory import select_by_memory
+from flfast.state.near_ties import EQUAL
 from flfast.state.options import Count, Fraction, Seed, Share
 from flfast.state.randomness import generator
-from flfast.state.near_ties import EQUAL
 
 
 def oort(  # noqa: PLR0913 - one parameter an option

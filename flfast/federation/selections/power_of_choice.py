@@ -21,11 +21,11 @@ import numpy as np
 
 from flfast.algorithms.contract.algorithm import Algorithm, Round
 from flfast.algorithms.contract.client import Context, Finished
-from flfast.algorithms.kit.measures import LOSS, mean_loss
 from flfast.algorithms.contract.uploads import Part
+from flfast.algorithms.kit.measures import LOSS, mean_loss
 from flfast.federation.selections.selected import SelectedRound
-from flfast.state.options import Count
 from flfast.state.near_ties import largest
+from flfast.state.options import Count
 from flfast.state.tree import Tree
 
 

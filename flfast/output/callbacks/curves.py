@@ -10,10 +10,10 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.output.callbacks.figures import COLOURS, figure, style_axes
-from flfast.state.options import Count
 from flfast.output.results.columns import VIEWS
 from flfast.output.results.durations import unit
 from flfast.output.results.history import Row, clock, number, series
+from flfast.state.options import Count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,10 +9,10 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
-from flfast.output.callbacks.figures import COLOURS, figure
 from flfast.federation.devices.device import DAY, Devices
-from flfast.state.options import Count
+from flfast.output.callbacks.figures import COLOURS, figure
 from flfast.output.results.durations import readable
+from flfast.state.options import Count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

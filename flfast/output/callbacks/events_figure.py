@@ -14,11 +14,11 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.output.callbacks.events_table import EventsTable
 from flfast.output.callbacks.figures import COLOURS, INK, figure
-from flfast.state.messages import first_line
-from flfast.state.options import Count
 from flfast.output.results.durations import unit
 from flfast.output.results.history import series
 from flfast.output.results.table import iterate_rows
+from flfast.state.messages import first_line
+from flfast.state.options import Count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,9 +17,9 @@ from rich import progress
 from rich.console import Console
 from rich.filesize import decimal
 
-from flfast.state.options import Positive
 from flfast.output.results.durations import readable
 from flfast.output.results.history import number
+from flfast.state.options import Positive
 
 if TYPE_CHECKING:
     from flfast.engines.reports import ClientReport

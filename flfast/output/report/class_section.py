@@ -3,12 +3,12 @@
 import csv
 from collections.abc import Sequence
 
-from flfast.state.messages import printable
-from flfast.state.regular_file import opener
 from flfast.output.report.chart import DataTable, Section
 from flfast.output.report.content import Content
 from flfast.output.report.formats import count, value
 from flfast.output.results.runs import RunRecord
+from flfast.state.messages import printable
+from flfast.state.regular_file import opener
 
 _FILE = "evaluation/confusion.csv"
 _MOST_CLASSES = 100

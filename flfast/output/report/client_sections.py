@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from flfast.state.messages import printable
 from flfast.output.report.bar_chart import StackedBar, bar_chart
 from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
@@ -15,6 +14,7 @@ from flfast.output.report.line_chart import Axes, Line, line_chart
 from flfast.output.report.svg import thinned
 from flfast.output.results.history import Row, number
 from flfast.output.results.runs import RunRecord, last_clients, partition
+from flfast.state.messages import printable
 from flfast.tasks.names import falls
 
 _VIEWS = ("personal", "local", "val", "personal_val", "new")

@@ -7,7 +7,15 @@ import numpy as np
 
 from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content, interval_line, over_seeds
-from flfast.output.report.formats import axis, count, difference, is_accuracy, p_value, percent, value
+from flfast.output.report.formats import (
+    axis,
+    count,
+    difference,
+    is_accuracy,
+    p_value,
+    percent,
+    value,
+)
 from flfast.output.report.interval_chart import Estimate, interval_chart
 from flfast.output.report.line_chart import Axes, Line, line_chart
 from flfast.output.results.columns import VIEWS

@@ -10,8 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from flfast.state.regular_file import replacing
-from flfast.report import (
+from flfast.output.report import (
     class_section,
     client_sections,
     cost_sections,
@@ -23,6 +22,7 @@ from flfast.output.report.chart import Section
 from flfast.output.report.content import Content
 from flfast.output.report.verdict import verdict
 from flfast.output.results.runs import RunRecord, find_runs
+from flfast.state.regular_file import replacing
 
 log = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 
-from flfast.state.options import num_of_share
 from flfast.output.report.content import Content
 from flfast.output.report.formats import count, is_accuracy
 from flfast.output.results.history import Row
 from flfast.output.results.runs import RunRecord, partition
+from flfast.state.options import num_of_share
 
 _SPLITS = {"local": "test", "personal": "test", "finetuned": "test"}
 _SPLITS |= {"val": "val", "personal_val": "val"}

@@ -7,10 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from flfast.state.messages import printable
-from flfast.state.regular_file import opener, read_file
 from flfast.output.results.plain_yaml import read_mapping
 from flfast.output.results.table import read_rows
+from flfast.state.messages import printable
+from flfast.state.regular_file import opener, read_file
 
 RESULT = "result.json"
 """File in a run's folder: its outcome, result and config. It exists once the run is accepted."""

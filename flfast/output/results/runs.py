@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flfast.state.messages import printable
-from flfast.state.regular_file import opener, read_file
 from flfast.output.results.columns import CLIENT_EVALUATION, COLUMNS
 from flfast.output.results.history import Row, number, series, validation_column
 from flfast.output.results.outcome import Outcome, error_of, outcome
 from flfast.output.results.plain_yaml import read_mapping, read_words
 from flfast.output.results.table import read_rounds
+from flfast.state.messages import printable
+from flfast.state.regular_file import opener, read_file
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from flfast.output.callbacks.screen import cell, empty_table
-from flfast.state.messages import printable
 from flfast.output.results.columns import VIEWS
 from flfast.output.results.durations import readable
 from flfast.output.results.history import Row, clock, last_value, number, series
 from flfast.output.watch.folder import Progress
+from flfast.state.messages import printable
 
 _ROWS = 8
 _BAR_WIDTH = 40

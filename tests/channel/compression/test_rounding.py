@@ -7,7 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flfast.channel.compression import rounding
-from flfast.channel.compression.rounding import largest_magnitudes, round_randomly, values_of_levels
+from flfast.channel.compression.rounding import (
+    largest_magnitudes,
+    round_randomly,
+    values_of_levels,
+)
 from flfast.channel.compression.tiles import num_buckets
 
 layouts = st.fixed_dictionaries(

@@ -14,14 +14,14 @@ from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedlc import fedlc
 from flfast.algorithms.fedprox import fedprox
 from flfast.algorithms.fedsam import fedsam
+from flfast.channel.privacy.dp_sgd import check_independent, dp_sgd
+from flfast.channel.privacy.participation import Participation
+from flfast.channel.privacy.per_example import clipped_sum
 from flfast.datamodules.batches import Batch
 from flfast.engines.eager import EagerTraining
 from flfast.lit.task import LocalTask
 from flfast.models.transformer import DecoderTransformer
 from flfast.state.plan import Batching
-from flfast.channel.privacy.dp_sgd import check_independent, dp_sgd
-from flfast.channel.privacy.participation import Participation
-from flfast.channel.privacy.per_example import clipped_sum
 from flfast.state.tree import leaves, squared_norm, tree_map
 from flfast.tasks.classification import CLASSIFICATION
 from flfast.tasks.language import LANGUAGE

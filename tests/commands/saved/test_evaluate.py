@@ -13,14 +13,14 @@ from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 
 import flfast.evaluate as evaluate_command
 import flfast.export as export_command
+from flfast.commands.saved.evaluated_sets import evaluate as evaluated_sets
+from flfast.commands.saved.evaluation_files import metrics_of
+from flfast.commands.saved.opened_run import open_run
 from flfast.config.errors import ConfigError
 from flfast.config.saved_options import EVALUATE, EXPORT, evaluate_options
 from flfast.config.saved_run import find_run
 from flfast.evaluate import evaluate
 from flfast.output.results.table import read_rows
-from flfast.commands.saved.evaluated_sets import evaluate as evaluated_sets
-from flfast.commands.saved.evaluation_files import metrics_of
-from flfast.commands.saved.opened_run import open_run
 from flfast.train import CONF
 
 

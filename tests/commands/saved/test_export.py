@@ -9,11 +9,11 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from flfast import run as flfast_run
+from flfast.commands.saved.exported_model import StoredInputs
 from flfast.config.errors import ConfigError
 from flfast.datamodules.transforms import BatchTransform
 from flfast.export import export
 from flfast.models.mlp import mlp
-from flfast.commands.saved.exported_model import StoredInputs
 
 DIGITS = load_digits()
 STORED = torch.from_numpy(DIGITS.images * (255 / 16)).round().to(torch.uint8)[:, None]

@@ -7,8 +7,8 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from flfast.output.results.outcome import RESULT, Result, write_result
 from flfast.commands.sweeps.job_lines import SweepProgress, read_space
+from flfast.output.results.outcome import RESULT, Result, write_result
 
 BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 

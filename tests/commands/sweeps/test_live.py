@@ -2,9 +2,9 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from flfast.commands.sweeps.live import job_table
 from flfast.output.results.columns import COLUMNS
 from flfast.output.results.table import RoundTable
-from flfast.commands.sweeps.live import job_table
 
 
 def test_a_row_per_job(tmp_path):

@@ -1,9 +1,9 @@
 import pytest
 from omegaconf import OmegaConf
 
+from flfast.commands.sweeps.workers import Slot, one_rank_each, slots
 from flfast.config.errors import ConfigError
 from flfast.state.machine import num_cores
-from flfast.commands.sweeps.workers import Slot, one_rank_each, slots
 
 
 def job(devices="auto", *, threads=1, accelerator="cpu"):

@@ -16,9 +16,9 @@ from flfast.algorithms.local import local
 from flfast.datamodules.batches import Batch
 from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
-from flfast.engines.fused.training import FusedTraining
 from flfast.engines.evaluation import passes
 from flfast.engines.evaluation.personal_models import PersonalModels
+from flfast.engines.fused.training import FusedTraining
 from flfast.state.plan import Batching
 from flfast.state.tree import leaves, part_of, tree_map
 from flfast.state.weights import by_name, read_weights, write_weights

@@ -18,8 +18,8 @@ from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
 from flfast.algorithms.kit.keep_local import keep_local
-from flfast.algorithms.local import local
 from flfast.algorithms.kit.local_optimizer import average_optimizer, keep_optimizer
+from flfast.algorithms.local import local
 from flfast.distributed.sharding import check_shardable, shard
 from flfast.lit.batchnorm import batchnorm_weights
 from flfast.lit.task import LocalTask

@@ -9,9 +9,9 @@ from problems import problem_of
 from solving import BATCH, CLIENTS, PLAIN, Way, assert_same, solve
 from torch import nn
 
-from flfast.models.adapters.lora import lora
 from flfast.algorithms.scaffold import scaffold
 from flfast.engines.fused.training import FusedTraining
+from flfast.models.adapters.lora import lora
 from flfast.state.plan import Batching
 from flfast.state.tree import num_bytes
 from flfast.state.weights import model_weights, read_weights

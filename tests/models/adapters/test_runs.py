@@ -6,18 +6,18 @@ from hydra import compose, initialize_config_dir
 from tables import rows
 from torch import nn
 
-from flfast.models.adapters.lora import lora
 from flfast.api.trained import trained_model
+from flfast.commands.saved.evaluated_sets import evaluate
+from flfast.commands.saved.evaluation_files import metrics_of
+from flfast.commands.saved.opened_run import open_run
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING
 from flfast.config.saved_config import read_config
 from flfast.config.saved_options import EVALUATE, read_options
 from flfast.config.saved_run import find_run
 from flfast.export import export
+from flfast.models.adapters.lora import lora
 from flfast.models.lstm import TokenLSTM
-from flfast.commands.saved.evaluated_sets import evaluate
-from flfast.commands.saved.evaluation_files import metrics_of
-from flfast.commands.saved.opened_run import open_run
 from flfast.setup.adapters import build_adapter
 from flfast.state.weights import read_weights
 from flfast.tasks.factored_logits import FactoredLogits

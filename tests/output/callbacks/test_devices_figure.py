@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flfast.output.callbacks.devices_figure import DevicesFigure, draw_devices, dropouts, nominal_seconds
 from flfast.federation.devices.device import DAY, Devices
 from flfast.federation.devices.ideal import ideal
 from flfast.federation.devices.lognormal import lognormal
+from flfast.output.callbacks.devices_figure import (
+    DevicesFigure,
+    draw_devices,
+    dropouts,
+    nominal_seconds,
+)
 from flfast.state.randomness import uniforms
 
 PNG = b"\x89PNG"

@@ -119,9 +119,13 @@ def test_progress_in_a_notebook_needs_its_widgets(
     federation, screen, monkeypatch, has_widgets, is_rank
 ):
     """Without them, rich would warn at every refresh; those of a forked rank come in any order."""
-    monkeypatch.setattr("flfast.output.callbacks.progress.find_spec", lambda name: has_widgets or None)
+    monkeypatch.setattr(
+        "flfast.output.callbacks.progress.find_spec", lambda name: has_widgets or None
+    )
     parent = object() if is_rank else None
-    monkeypatch.setattr("flfast.output.callbacks.progress.multiprocessing.parent_process", lambda: parent)
+    monkeypatch.setattr(
+        "flfast.output.callbacks.progress.multiprocessing.parent_process", lambda: parent
+    )
     rich.reconfigure(file=screen, force_terminal=False)
     rich.get_console().is_jupyter = True
     monkeypatch.setattr("rich.progress.Progress.start", lambda bars: None)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from flfast.output.callbacks.events_figure import Bar, EventsFigure, draw_events, read_bars
-from flfast.output.callbacks.events_table import EventsTable
 from flfast.federation.paces.pace import Event, Turn
 from flfast.federation.samplers.cohort import Cohort
+from flfast.output.callbacks.events_figure import Bar, EventsFigure, draw_events, read_bars
+from flfast.output.callbacks.events_table import EventsTable
 from flfast.output.results.columns import EVENT_COLUMNS
 from flfast.output.results.table import iterate_rows, read_rows
 

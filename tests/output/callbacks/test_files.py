@@ -4,10 +4,10 @@ import time
 import numpy as np
 import pytest
 
+from flfast.datamodules.shifts.rotation import rotation
 from flfast.output.callbacks.clients_table import ClientsTable
 from flfast.output.callbacks.curves import Curves
 from flfast.output.callbacks.partition_report import PartitionReport, label_counts
-from flfast.datamodules.shifts.rotation import rotation
 from flfast.output.results.columns import CLIENT_COLUMNS
 from flfast.output.results.table import read_rows
 

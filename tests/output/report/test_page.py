@@ -9,12 +9,12 @@ from html_pages import parse
 from run_folders import accuracies, write_run
 from scipy import stats
 
-from flfast.report import main
 from flfast.output.report.content import Content
 from flfast.output.report.page import render
 from flfast.output.report.verdict import verdict
 from flfast.output.results.runs import find_runs, read_run
 from flfast.output.results.table import read_rows
+from flfast.report import main
 
 PAGES = ("sweep", "run", "few")
 EVERYWHERE = {"Curves", "Costs to a target", "Clients", "Partition", "Time and bytes", "Runs"}

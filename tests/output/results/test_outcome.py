@@ -11,7 +11,14 @@ from run_folders import accuracies, write_run
 import flfast
 from flfast.output.callbacks.comparison import write_comparison
 from flfast.output.report.content import Content
-from flfast.output.results.outcome import RESULT, Result, holds_run, outcome, read_result, write_result
+from flfast.output.results.outcome import (
+    RESULT,
+    Result,
+    holds_run,
+    outcome,
+    read_result,
+    write_result,
+)
 from flfast.output.results.runs import find_runs
 from flfast.output.results.table import read_rows
 from flfast.output.watch.folder import read_progress

@@ -10,8 +10,8 @@ import pytest
 from run_folders import accuracies, write_run
 
 import flfast
-from flfast.report import main as report
 from flfast import watch
+from flfast.report import main as report
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
 CLEAR = "\x1b[2J\x1b]0;mine\x07\u202e"

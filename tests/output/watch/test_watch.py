@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flfast import train
+from flfast import train, watch
 from flfast.config.folder_lock import FolderLock
 from flfast.output.loggers.csv import RoundCSVLogger
-from flfast import watch
 from flfast.output.watch.folder import jobs_of, newest, read_progress
 from flfast.output.watch.view import view
 
