@@ -4,6 +4,8 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from flfast.state.moved import serve_old_imports
+
 if TYPE_CHECKING:
     from flfast.api.result import Run
     from flfast.api.running import compose, run
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConfigError", "Run", "RunStopped", "compose", "run"]
 __version__ = version("flfast")
+serve_old_imports()
 
 _MODULES = {
     "ConfigError": "flfast.config.errors",

@@ -153,9 +153,12 @@ def test_a_class_name_has_one_meaning():
 
 
 def test_the_package_itself_imports_no_other_package():
-    """What it imports of itself is for type checkers, or imported when it is used."""
+    """What else it imports of itself is for type checkers, or imported when it is used."""
     found = {module for module in imports(PACKAGE / "__init__.py") if "flfast" not in module}
     assert found == {"importlib", "importlib.metadata", "typing"}
+    program = "import flfast, sys; print(*(name for name in sys.modules if 'flfast.' in name))"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert process.stdout.split() == ["flfast.state", "flfast.state.moved"]
 
 
 def test_hydra_is_imported_only_where_allowed():

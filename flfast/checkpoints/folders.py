@@ -14,6 +14,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flfast.state.moved import renamed
 from flfast.state.regular_file import read_file
 
 ABOUT = "about.json"
@@ -130,7 +131,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise BrokenCheckpointError(
                 f"{path}: {name} has {found} bytes, {facts['bytes']} were written"
             )
-    return Checkpoint(path, about)
+    return Checkpoint(path, {**about, "config": renamed(about["config"])})
 
 
 def _check_about(path: Path, about: dict[str, Any]) -> None:

@@ -1,10 +1,12 @@
 """What a run knows of its composition, handed down in place of Hydra's globals. Torch-free."""
 
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from flfast.config.composition import compose, sources_of, without_hydra
 from flfast.config.own import NOTHING, Own
+from flfast.state.moved import new_path, old_targets
+
+log = logging.getLogger(__name__)
 
 _OF_HYDRA = re.compile(r"\$\{hydra:([^${}]+)\}")
 
@@ -23,6 +28,11 @@ def typed_overrides(composed: DictConfig) -> list[str]:
     """
     texts: Any = OmegaConf.to_container(composed.hydra.overrides.task, resolve=False)
     return [*texts]
+
+
+@cache
+def _say_moved(key: str, old: str) -> None:
+    log.warning("%s._target_=%s: is %s now", key, old, new_path(old))
 
 
 @dataclass(frozen=True)
@@ -80,9 +90,17 @@ class HydraJob:
 
         Hydra's resolver would read a global, which ranks and runs from Python do not have.
         """
+        config = self._complete(config)
+        self._fill(config, OmegaConf.to_container(config, resolve=False))
+        return config
+
+    def _complete(self, config: DictConfig) -> DictConfig:
+        """A copy with nodes of `own`, and with targets where they are now."""
         config = deepcopy(config)
         self.own.put_into(config)
-        self._fill(config, OmegaConf.to_container(config, resolve=False))
+        for key, old in old_targets(OmegaConf.to_container(config, resolve=False)):
+            _say_moved(key, old)
+            OmegaConf.update(config, f"{key}._target_", new_path(old))
         return config
 
     @contextmanager
@@ -113,9 +131,7 @@ class HydraJob:
             (place / f"{name}.part").replace(place / name)
 
     def _settings(self) -> Iterator[tuple[str, DictConfig | ListConfig]]:
-        config = deepcopy(self.given)
-        self.own.put_into(config)
-        yield "config", config
+        yield "config", self._complete(self.given)
         yield "overrides", OmegaConf.create(list(self.overrides))
         yield "hydra", OmegaConf.masked_copy(self.hydra, "hydra")  # the last one: `SETTINGS`
 

@@ -14,6 +14,7 @@ from flfast.config.errors import ConfigError
 from flfast.config.trust import refusals, short
 from flfast.output.results.plain_yaml import yaml_text
 from flfast.state.messages import first_line, printable
+from flfast.state.moved import renamed
 
 _OWN = (
     r"\$\{(?:(?P<env>oc\.env:FLFAST_DATA,data)"
@@ -62,7 +63,7 @@ def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
         raise ConfigError(printable(f"{path}: {first_line(error)}")) from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: is not the config of a run")
-    raw |= _WRITERS
+    raw = renamed(raw) | _WRITERS
     if isinstance(raw.get("trainer"), dict):
         raw["trainer"]["profiler"] = None
     plain = _Values(raw, allow).plain(raw)

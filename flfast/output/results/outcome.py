@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from flfast.output.results.plain_yaml import read_mapping
 from flfast.output.results.table import read_rows
 from flfast.state.messages import printable
+from flfast.state.moved import renamed
 from flfast.state.regular_file import opener, read_file
 
 RESULT = "result.json"
@@ -95,7 +96,7 @@ def read_result(folder: Path) -> Result | None:
         outcome = found.get("outcome", "finished")  # 0.1.0 wrote it for finished jobs only
         value = None if found["value"] is None else float(found["value"])
         error = printable(str(found.get("error", "")))
-        result = Result(outcome, found["config"], value, error)
+        result = Result(outcome, renamed(found["config"]), value, error)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return result if outcome in get_args(Outcome) else None

@@ -15,6 +15,7 @@ from flfast.output.results.outcome import Outcome, error_of, outcome
 from flfast.output.results.plain_yaml import read_mapping, read_words
 from flfast.output.results.table import read_rounds
 from flfast.state.messages import printable
+from flfast.state.moved import renamed
 from flfast.state.regular_file import opener, read_file
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ def read_run(folder: Path) -> RunRecord:
     hydra = mapping(read_mapping(hydra_dir / "hydra.yaml").get("hydra"))
     num = mapping(hydra.get("job")).get("num")
     words = read_words(hydra_dir / "overrides.yaml")
-    config = read_mapping(hydra_dir / "config.yaml")
+    config: dict[str, Any] = renamed(read_mapping(hydra_dir / "config.yaml"))
     history: list[Row] = []
     try:
         history.extend(read_rounds(folder / "metrics.csv", sys.maxsize))
