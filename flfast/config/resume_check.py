@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.checkpoints.compatibility import check_same_experiment
 from flfast.checkpoints.folders import find_checkpoints
 from flfast.config.errors import ConfigError
+from flfast.config.run_folder import is_held
 from flfast.environment import integer
 from flfast.results.outcome import OF_THE_COMMAND, Result, holds_run, outcome, read_result
 
@@ -124,8 +125,9 @@ def _check_checkpoint(config: DictConfig, folder: Path, setting: str) -> None:
 
 
 def _taken(folder: Path, setting: str, going_on: str) -> str:
+    found = outcome(folder, own_lock=is_held(folder))
     return (
-        f"{setting} already holds a run, which is {outcome(folder)}; allowed: {going_on}, "
+        f"{setting} already holds a run, which is {found}; allowed: {going_on}, "
         f"overwrite=true to replace it, or another folder"
     )
 
