@@ -1,4 +1,4 @@
-"""Keys that a saved config lacks because flfast got them later: they have their default of `conf/`.
+"""Fills in keys that flfast got after a config was saved, with their defaults of `conf/`.
 
 Torch-free.
 """

@@ -237,9 +237,10 @@ def test_a_huge_upload_neither_wins_nor_spoils_the_others(name, shape, far, dtyp
     honest = torch.from_numpy(rng.standard_normal((8, 6))).to(dtype) + 1
     shift = torch.tensor(SHAPES[shape], dtype=dtype)
     clients, own = torch.arange(9), honest.mean(dim=0)
-    found = [called(rule, (torch.cat([far * shift[None], honest]), clients, own))]
-    found.append(called(rule, (torch.cat([far * shift[None], honest]), clients, own), found[0].memory))
-    near = called(rule, (torch.cat([1e6 * shift[None], honest]), clients, own))
+    far_rows, near_rows = (torch.cat([size * shift[None], honest]) for size in (far, 1e6))
+    first = called(rule, (far_rows, clients, own))
+    found = [first, called(rule, (far_rows, clients, own), first.memory)]
+    near = called(rule, (near_rows, clients, own))
     for after in found:
         assert after.vector.isfinite().all()
         assert all(leaf.isfinite().all() for leaf in after.memory.values())

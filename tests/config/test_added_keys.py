@@ -56,8 +56,9 @@ def opened(folder, config):
 
 
 @pytest.fixture(scope="module")
-def now(folder):
-    return OmegaConf.merge(OmegaConf.create(PLAIN), {"resume": "auto", "callbacks": None, "logger": None})
+def now():
+    command = {"resume": "auto", "callbacks": None, "logger": None}
+    return OmegaConf.merge(OmegaConf.create(PLAIN), command)
 
 
 @pytest.mark.parametrize("path", KEYS, ids=".".join)

@@ -5,7 +5,6 @@ from flfast.config.errors import ConfigError
 from flfast.machine import num_cores
 from flfast.sweeps.workers import Slot, launcher_overrides, slots
 
-
 PACKED = "hydra_plugins.flfast_packed.launcher.PackedLauncher"
 
 
