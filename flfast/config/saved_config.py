@@ -10,6 +10,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 
+from flfast.config.added_keys import with_added_keys
 from flfast.config.errors import ConfigError
 from flfast.config.trust import refusals, short
 from flfast.messages import first_line, printable
@@ -37,7 +38,7 @@ Some of the run's own values exist in a job of Hydra only.
 def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
     """The config of the run in a folder, with values in place of interpolations.
 
-    Loggers and callbacks are left out.
+    Keys that the run was saved without have their default. Loggers and callbacks are left out.
 
     Args:
         folder: of the run.
@@ -62,10 +63,10 @@ def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
         raise ConfigError(printable(f"{path}: {first_line(error)}")) from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: is not the config of a run")
-    raw |= _WRITERS
+    raw = with_added_keys(raw, folder) | _WRITERS
     if isinstance(raw.get("trainer"), dict):
         raw["trainer"]["profiler"] = None
-    plain = _Values(raw, allow).plain(raw)
+    plain = looked_up(raw, allow)
     problems = list(refusals(plain, allow))
     if problems:
         raise ConfigError("\n".join(problems))
@@ -73,6 +74,20 @@ def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
         return OmegaConf.create(plain)
     except Exception as error:  # noqa: BLE001 - OmegaConf has no common exception
         raise ConfigError(printable(f"{path}: {first_line(error)}")) from None
+
+
+def looked_up(raw: dict[str, Any], allow: Sequence[str] = ()) -> dict[str, Any]:
+    """A config with values in place of interpolations.
+
+    Args:
+        raw: the config as it was saved.
+        allow: resolvers that the user trusts.
+
+    Raises:
+        ConfigError: if it has an interpolation that is not looked up in a saved run.
+    """
+    found: dict[str, Any] = _Values(raw, allow).plain(raw)
+    return found
 
 
 class _Values:

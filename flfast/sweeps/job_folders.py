@@ -24,6 +24,7 @@ from flfast.config.phases import compose_phases
 from flfast.config.resume_check import check_folder, finished_before, recorded_config
 from flfast.messages import one_line
 from flfast.results.outcome import Result, holds_run, read_result, write_result
+from flfast.sweeps.workers import launcher_overrides
 
 GO_ON = "to go on with the sweep, repeat the command with: resume=auto hydra.sweep.dir=%s"
 """What a sweep that is stopped says, for its folder."""
@@ -66,7 +67,7 @@ def compose_job(
     num: int,
     overrides: Sequence[str],
 ) -> JobConfig:
-    """A job of a sweep.
+    """A job of a sweep, as its launcher runs it.
 
     Args:
         load: Hydra's `load_sweep_config`.
@@ -78,6 +79,9 @@ def compose_job(
         HydraException: if an override names no key or no option.
     """
     composed = load(sweep, list(overrides))
+    extra = launcher_overrides(composed)
+    if extra:
+        composed = load(sweep, [*overrides, *extra])
     with open_dict(composed):
         composed.hydra.job.id = composed.hydra.job.num = num
         folder = Path(composed.hydra.sweep.dir, str(composed.hydra.sweep.subdir)).absolute()
