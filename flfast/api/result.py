@@ -20,7 +20,7 @@ from flfast.config.trust import named_by
 from flfast.results.history import Row
 from flfast.results.outcome import Outcome, outcome
 from flfast.results.run_tables import read_clients, read_history
-from flfast.results.runs import read_run
+from flfast.results.runs import read_choices
 
 if TYPE_CHECKING:
     from torch import nn
@@ -192,7 +192,7 @@ class Run:
         from flfast.api.picture import draw  # imports matplotlib
 
         with _refused():
-            choices = read_run(self.folder).choices
+            choices = read_choices(self.folder)
         names = ("algorithm", "data", "partition", "model")
         title = " · ".join(choices.get(name, "") for name in names)
         return draw(self._history(), title=title)

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from pathlib import Path
 
 from flfast.messages import first_line
 from flfast.regular_file import read_file
@@ -21,7 +22,7 @@ def classes(content: Content) -> Section | None:
     """Accuracy by class of the first evaluated run of each setting; None if there is none."""
     tables = []
     for name, setting in zip(content.names, content.settings, strict=True):
-        run = next((run for run in setting.finished if (run.folder / _FILE).is_file()), None)
+        run = next((run for run in setting.finished if (run.folder / _FILE).exists()), None)
         rows = _rows(run) if run else []
         if run and rows:
             whose = "" if content.single else f" of {name}, seed {run.seed}"
@@ -37,18 +38,18 @@ def _rows(run: RunRecord) -> list[list[str]]:
     """A row for each class with examples; empty, with a warning, if the file is damaged."""
     path = run.folder / _FILE
     try:
-        found = [_row(row) for row in parse_table(read_file(path), path)]
-    except (OSError, ValueError, KeyError) as error:
-        log.warning("classes are not shown: %s: %s", path, first_line(error))
+        found = [_row(row, path) for row in parse_table(read_file(path), path, "set", "target")]
+    except (OSError, ValueError) as error:
+        log.warning("classes are not shown: %s", first_line(error))
         return []
     return [row for row in found if row]
 
 
-def _row(row: dict[str, str]) -> list[str]:
+def _row(row: dict[str, str], path: Path) -> list[str]:
     """A row of the report; empty for a class without examples."""
     name, target = row.pop("set"), row.pop("target")
     if target not in row or not all(re.fullmatch("[0-9]{1,18}", cell) for cell in row.values()):
-        raise ValueError("a row has other cells than counts of classes")
+        raise ValueError(f"{path} has other cells than counts of classes")
     counts = {predicted: int(cell) for predicted, cell in row.items()}
     number, right = sum(counts.values()), counts.pop(target)
     if not number:

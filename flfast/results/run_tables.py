@@ -61,7 +61,7 @@ def read_clients(path: Path) -> list[Row]:
         tail = file.read()
     if start > len(head):
         tail = tail[tail.find(b"\n") + 1 :]
-    rows = parse_table(head + tail, path)
+    rows = parse_table(head + tail, path, "round", "client_id")
     require_rounds(rows, path)
     if not all(re.fullmatch("[0-9]{1,18}", row.get("client_id", "")) for row in rows):
         raise ValueError(f"{path} is no table of clients: a row is of no client")

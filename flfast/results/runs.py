@@ -59,7 +59,7 @@ def read_run(folder: Path) -> RunRecord:
         ValueError: with the path, if one of Hydra's files is damaged.
     """
     hydra_dir = folder / ".hydra"
-    hydra = mapping(read_mapping(hydra_dir / "hydra.yaml").get("hydra"))
+    hydra = _hydra(folder)
     num = _job_number(hydra, hydra_dir / "hydra.yaml")
     words = read_words(hydra_dir / "overrides.yaml")
     config = read_mapping(hydra_dir / "config.yaml")
@@ -74,11 +74,7 @@ def read_run(folder: Path) -> RunRecord:
         folder=folder,
         num=num,
         overrides={key.lstrip("+"): value for key, _, value in (w.partition("=") for w in words)},
-        choices={
-            str(group): str(option)
-            for group, option in mapping(mapping(hydra.get("runtime")).get("choices")).items()
-            if not str(group).startswith("hydra") and option is not None
-        },
+        choices=_choices(hydra),
         config=config,
         history=history,
         outcome=found,
@@ -86,6 +82,29 @@ def read_run(folder: Path) -> RunRecord:
         error=error_of(folder),
         optimized=validation_column(history) if optimized == "auto" else optimized,
     )
+
+
+def read_choices(folder: Path) -> dict[str, str]:
+    """The option of each config group of the run in a folder.
+
+    Raises:
+        OSError: if `hydra.yaml` cannot be read.
+        ValueError: with the path, if it is damaged.
+    """
+    return _choices(_hydra(folder))
+
+
+def _hydra(folder: Path) -> dict[str, Any]:
+    return mapping(read_mapping(folder / ".hydra" / "hydra.yaml").get("hydra"))
+
+
+def _choices(hydra: dict[str, Any]) -> dict[str, str]:
+    found = mapping(mapping(hydra.get("runtime")).get("choices"))
+    return {
+        str(group): str(option)
+        for group, option in found.items()
+        if not str(group).startswith("hydra") and option is not None
+    }
 
 
 def _job_number(hydra: dict[str, Any], path: Path) -> int | None:

@@ -92,7 +92,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return parse_table(read_file(path), path) if path.exists() else []
 
 
-def parse_table(content: bytes, path: Path) -> list[dict[str, str]]:
+def parse_table(content: bytes, path: Path, *needed: str) -> list[dict[str, str]]:
     """Rows of a table, values as text without control characters.
 
     Windows line ends and a byte-order mark are read as well: spreadsheets write them. A process
@@ -101,9 +101,10 @@ def parse_table(content: bytes, path: Path) -> list[dict[str, str]]:
     Args:
         content: of the file.
         path: of the file, for messages.
+        needed: columns that it must have.
 
     Raises:
-        ValueError: with the path, unless all rows have a cell for each of different columns.
+        ValueError: with the path, if one of them is missing, or unless all rows have a cell for each of different columns.
     """
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
@@ -116,6 +117,9 @@ def parse_table(content: bytes, path: Path) -> list[dict[str, str]]:
     if torn:
         log.warning("%s: its last line is incomplete and is left out", path)
     columns, *rows = lines
+    missing = [name for name in needed if name not in columns]
+    if missing:
+        raise ValueError(f"{path} is no table: it has no column {missing[0]}")
     twice = next((name for name in columns if columns.count(name) > 1), None)
     if twice is not None:
         raise ValueError(f"{path} is no table: two columns are called {twice!r}")
@@ -140,7 +144,7 @@ def read_rounds(path: Path, last: int) -> list[dict[str, str]]:
     Raises:
         ValueError: with the path, if the file is no table, or a row is of no round.
     """
-    rows = read_rows(path)
+    rows = parse_table(read_file(path), path, "round") if path.exists() else []
     require_rounds(rows, path)
     return [row for row in rows if int(row["round"]) <= last]
 

@@ -97,10 +97,10 @@ def _warning(line: str) -> tuple[str, str, str]:
 
 def jobs_of(folder: Path) -> list[Path]:
     """Folders of the jobs of a sweep, in the order of their numbers; of a run, its own one."""
+    if any((folder / ".hydra").glob("*.yaml")):
+        return [folder] if _is_written(folder) else []
     found = [job for job in run_folders(folder) if _is_written(job)]
-    return (
-        [folder] if folder in found else sorted(found, key=lambda job: (len(job.name), job.name))
-    )
+    return sorted(found, key=lambda job: (len(job.name), job.name))
 
 
 def _is_written(job: Path) -> bool:
