@@ -104,7 +104,8 @@ def parse_table(content: bytes, path: Path, *needed: str) -> list[dict[str, str]
         needed: columns that it must have.
 
     Raises:
-        ValueError: with the path, if one of them is missing, or unless all rows have a cell for each of different columns.
+        ValueError: with the path, if one of them is missing, if two columns have one name, or
+            if a row has more or fewer cells than there are columns.
     """
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")

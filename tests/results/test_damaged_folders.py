@@ -116,7 +116,10 @@ CASES = [
 ]
 
 PARTITION = {
-    "num_clients": 2, "num_classes": 2, "num_examples": 8, "num_central_test": 0,
+    "num_clients": 2,
+    "num_classes": 2,
+    "num_examples": 8,
+    "num_central_test": 0,
     "client_size": {"min": 4, "median": 4, "max": 4},
     "clients": [{"client_id": k, "train": 4, "test": 0, "labels": [2, 2]} for k in range(2)],
 }
@@ -235,14 +238,14 @@ def test_readers_read_a_file_of_windows_right(damaged, whole, file, capsys, capl
 def test_readers_name_a_damaged_file(damaged, file, capsys, caplog):
     for own, name, damage in CASES:
         folder = damaged(file, damage) if own == file else None
-        if folder is None or not concerns(file, name):
+        if folder is None or not concerns(name):
             continue
         for reader in READS[file]:
             _, said = result_of(READERS[reader], folder / "1", capsys, caplog)
             assert file.rpartition("/")[2] in said, (file, name, reader, said)
 
 
-def concerns(file, name):
+def concerns(name):
     """Whether a reader needs the damaged value; `report` shows `rounds` as any other setting."""
     return not name.startswith("rounds ")
 
@@ -251,7 +254,7 @@ def concerns(file, name):
 def test_a_sweep_reports_its_other_jobs_and_names_the_damaged_one(damaged, file, capsys, caplog):
     for own, name, damage in CASES:
         folder = damaged(file, damage) if own == file else None
-        if folder is None or not concerns(file, name):
+        if folder is None or not concerns(name):
             continue
         said = ""
         for read in (write_comparison_quickly, by_report, by_watch):
@@ -268,3 +271,14 @@ def write_comparison_quickly(folder):
         for slow in ("draw_comparison", "report_or_warn"):
             patch.setattr(f"flfast.callbacks.comparison.{slow}", lambda *_: None)
         write_comparison(folder)
+
+
+@pytest.mark.parametrize("rounds", ["-1", "0", "1e400", ".nan", "true", "'2'", "[2]", "2.0", ""])
+def test_watch_names_a_config_of_no_number_of_rounds(damaged, rounds, capsys, caplog):
+    folder = damaged(
+        ".hydra/config.yaml",
+        lambda content: content.replace(b"rounds: 1", b"rounds: " + rounds.encode()),
+    )
+    found, said = result_of(by_watch, folder / "1", capsys, caplog)
+    assert found is None
+    assert "config.yaml: rounds=" in said
