@@ -170,8 +170,8 @@ def test_the_newest_folder_is_the_default(tmp_path, monkeypatch, capsys):
     for name in ("outputs/d/1", "multirun/d/2/0"):
         hydra = tmp_path / name / ".hydra"
         hydra.mkdir(parents=True)
-        (hydra / "config.yaml").write_text("rounds: 4")
-        (hydra / "overrides.yaml").write_text("[]")
+        (hydra / "config.yaml").write_text("rounds: 4\n")
+        (hydra / "overrides.yaml").write_text("[]\n")
         time.sleep(0.01)
     assert newest(tmp_path) == tmp_path / "multirun/d/2"
     monkeypatch.chdir(tmp_path)
