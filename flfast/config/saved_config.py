@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 
 from flfast.config.added_keys import with_added_keys
+from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.config.trust import refusals, short
 from flfast.messages import first_line, printable
-from flfast.results.plain_yaml import yaml_text
+from flfast.results.plain_yaml import read_mapping
 
 _OWN = (
     r"\$\{(?:(?P<env>oc\.env:FLFAST_DATA,data)"
@@ -56,20 +58,19 @@ def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
         )
     try:
         # Numbers such as 1e-3 are read as Hydra reads them.
-        raw: Any = yaml.load(yaml_text(path), get_yaml_loader())  # a safe loader
+        raw = read_mapping(path, get_yaml_loader())  # a safe loader
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(printable(f"{path}: {first_line(error)}")) from None
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{path}: is not the config of a run")
+    except ValueError as error:
+        raise ConfigError(printable(first_line(error))) from None
     raw = with_added_keys(raw, folder) | _WRITERS
     if isinstance(raw.get("trainer"), dict):
         raw["trainer"]["profiler"] = None
-    plain = looked_up(raw, allow)
-    problems = list(refusals(plain, allow))
-    if problems:
-        raise ConfigError("\n".join(problems))
+    with of_config(folder):
+        plain = looked_up(raw, allow)
+        problems = list(refusals(plain, allow))
+        if problems:
+            raise ConfigError("\n".join(problems))
     try:
         return OmegaConf.create(plain)
     except Exception as error:  # noqa: BLE001 - OmegaConf has no common exception
@@ -88,6 +89,25 @@ def looked_up(raw: dict[str, Any], allow: Sequence[str] = ()) -> dict[str, Any]:
     """
     found: dict[str, Any] = _Values(raw, allow).plain(raw)
     return found
+
+
+def check_saved(config: DictConfig, folder: Path) -> None:
+    """Check the config of a saved run, as it was read, like that of a new one.
+
+    Raises:
+        ConfigError: with the path of the config, and all that is wrong with it.
+    """
+    with of_config(folder):
+        check(config)
+
+
+@contextmanager
+def of_config(folder: Path) -> Iterator[None]:
+    """Context in which messages about settings name the config of the run in a folder."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{folder / '.hydra' / 'config.yaml'}: {error}") from None
 
 
 class _Values:

@@ -16,7 +16,7 @@ from flfast.config.composition import CONF
 from flfast.config.own import GROUPS, OWN
 from flfast.config.rule import shown
 from flfast.messages import printable
-from flfast.results.plain_yaml import read_mapping
+from flfast.results.plain_yaml import read_yaml
 
 _HANDED_ON = ("options", "pretrained_path", "download")
 """Arguments of models of other libraries that these may answer with code from a file or a hub."""
@@ -77,7 +77,7 @@ def own_targets() -> Mapping[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     for path in Path(CONF).glob("*/*.yaml"):
         group = path.parent.name
-        names = {target.name for target in targets(read_mapping(path), group)}
+        names = {target.name for target in targets(read_yaml(path), group)}
         found.setdefault(group, set()).update(names - {"???"})
     return {group: frozenset(names) for group, names in found.items()}
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,8 @@ from flfast.messages import printable
 from flfast.regular_file import opener, read_file
 from flfast.results.plain_yaml import read_mapping
 from flfast.results.table import read_rows
+
+log = logging.getLogger(__name__)
 
 RESULT = "result.json"
 """File in a run's folder: its outcome, result and config. It exists once the run is accepted."""
@@ -93,7 +96,9 @@ def read_result(folder: Path) -> Result | None:
     try:
         found = json.loads(read_file(folder / RESULT))
         outcome = found.get("outcome", "finished")  # 0.1.0 wrote it for finished jobs only
-        value = None if found["value"] is None else float(found["value"])
+        value = found["value"]
+        if type(value) not in (int, float, type(None)):
+            return None
         error = printable(str(found.get("error", "")))
         result = Result(outcome, found["config"], value, error)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -123,6 +128,8 @@ def outcome(folder: Path, *, own_lock: bool = False) -> Outcome:
         own_lock: whether the lock is that of a command which asks before its own run begins.
     """
     said = read_result(folder)
+    if said is None and (folder / RESULT).exists():
+        log.warning("%s cannot be read; the outcome follows from other files", folder / RESULT)
     if said is not None and said.outcome != "running":
         return said.outcome
     if is_locked(folder) and not own_lock:

@@ -16,6 +16,7 @@ from rich.live import Live
 from flfast.messages import printable
 from flfast.output_streams import output_is_read, surviving_output
 from flfast.results.outcome import is_locked
+from flfast.results.runs import read_each
 from flfast.watch.folder import Progress, jobs_of, newest, read_progress
 from flfast.watch.view import line, view
 
@@ -80,7 +81,7 @@ def _goes_on(folder: Path, jobs: list[Progress]) -> bool:
 
 
 def _read(folder: Path) -> list[Progress]:
-    return [read_progress(job) for job in jobs_of(folder)]
+    return read_each(jobs_of(folder), read_progress)
 
 
 if __name__ == "__main__":
