@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from flfast.output.results.outcome import is_locked
+from flfast.output.results.runs import read_each
 from flfast.output.watch.folder import Progress, jobs_of, newest, read_progress
 from flfast.output.watch.view import line, view
 from flfast.state.messages import printable
@@ -80,7 +81,7 @@ def _goes_on(folder: Path, jobs: list[Progress]) -> bool:
 
 
 def _read(folder: Path) -> list[Progress]:
-    return [read_progress(job) for job in jobs_of(folder)]
+    return read_each(jobs_of(folder), read_progress)
 
 
 if __name__ == "__main__":

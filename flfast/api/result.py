@@ -1,8 +1,8 @@
 """`Run`: what a finished run has left in its folder. Torch-free until a model is asked for."""
 
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,10 +17,10 @@ from flfast.config.saved_config import read_config
 from flfast.config.saved_options import evaluate_options, export_options
 from flfast.config.saved_run import find_run
 from flfast.config.trust import named_by
-from flfast.output.results.columns import CLIENT_EVALUATION
+from flfast.output.results.history import Row
 from flfast.output.results.outcome import Outcome, outcome
-from flfast.output.results.runs import read_run
-from flfast.output.results.table import read_rounds
+from flfast.output.results.run_tables import read_clients, read_history
+from flfast.output.results.runs import read_choices
 
 if TYPE_CHECKING:
     from torch import nn
@@ -105,7 +105,8 @@ class Run:
     @property
     def outcome(self) -> Outcome:
         """`finished`, or what else has become of the run; read anew each time."""
-        return outcome(self.folder)
+        with _refused():
+            return outcome(self.folder)
 
     @cached_property
     def history(self) -> Any:
@@ -115,21 +116,19 @@ class Run:
         that was not measured is None.
 
         Raises:
-            ConfigError: if the run wrote no `metrics.csv`.
+            ConfigError: if the run wrote no `metrics.csv`, or it is damaged.
         """
-        return _table(self._rows("metrics.csv", "logger=none writes none"))
+        return _table(self._history())
 
     @cached_property
     def clients(self) -> Any:
         """Each client's row of the last evaluation, as `history`.
 
         Raises:
-            ConfigError: if the run wrote no `clients.csv`.
+            ConfigError: if the run wrote no `clients.csv`, or it is damaged.
         """
-        rows = self._rows("clients.csv", "callbacks=none writes none")
-        evaluated = [row for row in rows if any(row.get(name) for name in CLIENT_EVALUATION)]
-        last = max((int(row["round"]) for row in evaluated), default=-1)
-        return _table([row for row in evaluated if int(row["round"]) == last])
+        with _refused():
+            return _table(read_clients(self._file("clients.csv", "callbacks=none")))
 
     @cached_property
     def model(self) -> "nn.Module":
@@ -188,26 +187,37 @@ class Run:
         """Accuracy and loss over rounds: a matplotlib figure, which notebooks show.
 
         Raises:
-            ConfigError: if the run measured no loss.
+            ConfigError: if the run measured no loss, or a file is damaged.
         """
         from flfast.api.picture import draw  # imports matplotlib
 
-        choices = read_run(self.folder).choices
+        with _refused():
+            choices = read_choices(self.folder)
         names = ("algorithm", "data", "partition", "model")
         title = " · ".join(choices.get(name, "") for name in names)
-        return draw(self._rows("metrics.csv", "logger=none writes none"), title=title)
+        return draw(self._history(), title=title)
 
-    def _rows(self, name: str, reason: str) -> list[dict[str, str]]:
+    def _history(self) -> list[Row]:
+        with _refused():
+            return read_history(self._file("metrics.csv", "logger=none"))
+
+    def _file(self, name: str, without: str) -> Path:
         path = self.folder / name
         if not path.exists():
-            raise ConfigError(f"there is no {path}: {reason}")
-        try:
-            return read_rounds(path, sys.maxsize)
-        except (OSError, ValueError) as error:
-            raise ConfigError(str(error)) from None
+            raise ConfigError(f"there is no {path}: {without} writes none")
+        return path
 
 
-def _table(rows: list[dict[str, str]]) -> Any:
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Context in which a damaged file is a `ConfigError`."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise ConfigError(str(error)) from None
+
+
+def _table(rows: list[Row]) -> Any:
     values = [{name: _value(cell) for name, cell in row.items()} for row in rows]
     if find_spec("pandas") is None:
         return values

@@ -7,9 +7,9 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.config.own import Own
+from flfast.config.saved_config import check_saved
 from flfast.setup.build import build_data, build_model
 from flfast.state.weights import load_weights, read_state_dict, read_weights, write_weights
 
@@ -49,7 +49,7 @@ def _untrained(folder: Path, config: DictConfig, own: Own) -> nn.Module:
     if isinstance(own.model, nn.Module):
         return deepcopy(own.model)
     own.require(config, folder)
-    check(config)
+    check_saved(config, folder)
     with torch.random.fork_rng(devices=[]):
         data = build_data(config, own)
         try:

@@ -8,7 +8,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.checkpoints.compatibility import check_same_experiment
 from flfast.checkpoints.folders import find_checkpoints
+from flfast.config.added_keys import lacks_keys, with_added_keys
 from flfast.config.errors import ConfigError
+from flfast.config.run_folder import is_held
+from flfast.config.saved_config import looked_up
 from flfast.output.results.outcome import OF_THE_COMMAND, Result, holds_run, outcome, read_result
 from flfast.state.environment import integer
 
@@ -37,7 +40,27 @@ def finished_before(config: DictConfig, folder: Path) -> Result | None:
     said = read_result(folder) if config.resume == "auto" else None
     if said is None or said.outcome != "finished":
         return None
-    return said if _same(said.config, recorded_config(config, folder)) else None
+    now = recorded_config(config, folder)
+    return said if _same(settings_before(said.config, now, folder), now) else None
+
+
+def settings_before(saved: Any, now: dict[str, Any], folder: Path) -> Any:
+    """The settings of a run, which may be of an older flfast that had fewer keys.
+
+    Args:
+        saved: its config, as JSON has it.
+        now: that of the command that goes on with it.
+        folder: of the run.
+
+    Raises:
+        ConfigError: if defaults of the run's options cannot be composed, or looked up.
+    """
+    if not isinstance(saved, dict) or not lacks_keys(saved, now):
+        return saved
+    filled = with_added_keys(saved, folder)
+    # Their defaults name what only a job of Hydra has, and a resume may change them.
+    filled |= {key: saved.get(key) for key in ("callbacks", "logger")}
+    return looked_up(filled)
 
 
 def began_before(config: DictConfig, folder: Path) -> bool:
@@ -87,7 +110,8 @@ def check_folder(config: DictConfig, folder: Path, *, setting: str | None = None
 def _check_run(config: DictConfig, folder: Path, setting: str) -> None:
     """Check whether the run in the folder, if any, goes on with this config."""
     for checkpoint in find_checkpoints("auto", folder)[:1]:
-        before, now = checkpoint.about["config"], plain_config(config)
+        now = plain_config(config)
+        before = settings_before(checkpoint.about["config"], now, folder)
         check_same_experiment(before, now, done=checkpoint.round_idx)
         return
     if not holds_run(folder):
@@ -99,8 +123,9 @@ def _check_run(config: DictConfig, folder: Path, setting: str) -> None:
             f"which settings it began; allowed: overwrite=true to replace it, or another folder"
         )
     now = recorded_config(config, folder)
-    check_same_experiment(said.config, now, done=0)
-    if said.outcome == "finished" and not _same(said.config, now):
+    before = settings_before(said.config, now, folder)
+    check_same_experiment(before, now, done=0)
+    if said.outcome == "finished" and not _same(before, now):
         raise ConfigError(
             f"resume=auto: {setting} holds a run that has finished without a checkpoint, so it "
             f"cannot go on with other settings; allowed: the settings that it had, "
@@ -112,7 +137,8 @@ def _check_checkpoint(config: DictConfig, folder: Path, setting: str) -> None:
     """Check whether the named checkpoint may go on in the folder."""
     for checkpoint in find_checkpoints(config.resume, folder)[:1]:
         now = plain_config(config)
-        check_same_experiment(checkpoint.about["config"], now, done=checkpoint.round_idx)
+        before = settings_before(checkpoint.about["config"], now, checkpoint.run_dir)
+        check_same_experiment(before, now, done=checkpoint.round_idx)
         own = checkpoint.run_dir.resolve() == folder.resolve()
         if own and config.overwrite:
             raise ConfigError(
@@ -124,8 +150,9 @@ def _check_checkpoint(config: DictConfig, folder: Path, setting: str) -> None:
 
 
 def _taken(folder: Path, setting: str, going_on: str) -> str:
+    found = outcome(folder, own_lock=is_held(folder))
     return (
-        f"{setting} already holds a run, which is {outcome(folder)}; allowed: {going_on}, "
+        f"{setting} already holds a run, which is {found}; allowed: {going_on}, "
         f"overwrite=true to replace it, or another folder"
     )
 

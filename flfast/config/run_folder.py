@@ -62,6 +62,11 @@ def locked_folder() -> str | None:
     return str(next(reversed(_held))) if _held else None
 
 
+def is_held(folder: Path) -> bool:
+    """Whether this process has locked the folder."""
+    return folder.absolute() in _held
+
+
 def release_folders() -> None:
     """Release all folders that this process has locked."""
     while _held:

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 
+from flfast.config.added_keys import with_added_keys
+from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.config.trust import refusals, short
-from flfast.output.results.plain_yaml import yaml_text
+from flfast.output.results.plain_yaml import read_mapping
 from flfast.state.messages import first_line, printable
 from flfast.state.moved import renamed
 
@@ -38,7 +41,7 @@ Some of the run's own values exist in a job of Hydra only.
 def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
     """The config of the run in a folder, with values in place of interpolations.
 
-    Loggers and callbacks are left out.
+    Keys that the run was saved without have their default. Loggers and callbacks are left out.
 
     Args:
         folder: of the run.
@@ -56,24 +59,56 @@ def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
         )
     try:
         # Numbers such as 1e-3 are read as Hydra reads them.
-        raw: Any = yaml.load(yaml_text(path), get_yaml_loader())  # a safe loader
+        raw = read_mapping(path, get_yaml_loader())  # a safe loader
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(printable(f"{path}: {first_line(error)}")) from None
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{path}: is not the config of a run")
-    raw = renamed(raw) | _WRITERS
+    except ValueError as error:
+        raise ConfigError(printable(first_line(error))) from None
+    raw = with_added_keys(renamed(raw), folder) | _WRITERS
     if isinstance(raw.get("trainer"), dict):
         raw["trainer"]["profiler"] = None
-    plain = _Values(raw, allow).plain(raw)
-    problems = list(refusals(plain, allow))
-    if problems:
-        raise ConfigError("\n".join(problems))
+    with of_config(folder):
+        plain = looked_up(raw, allow)
+        problems = list(refusals(plain, allow))
+        if problems:
+            raise ConfigError("\n".join(problems))
     try:
         return OmegaConf.create(plain)
     except Exception as error:  # noqa: BLE001 - OmegaConf has no common exception
         raise ConfigError(printable(f"{path}: {first_line(error)}")) from None
+
+
+def looked_up(raw: dict[str, Any], allow: Sequence[str] = ()) -> dict[str, Any]:
+    """A config with values in place of interpolations.
+
+    Args:
+        raw: the config as it was saved.
+        allow: resolvers that the user trusts.
+
+    Raises:
+        ConfigError: if it has an interpolation that is not looked up in a saved run.
+    """
+    found: dict[str, Any] = _Values(raw, allow).plain(raw)
+    return found
+
+
+def check_saved(config: DictConfig, folder: Path) -> None:
+    """Check the config of a saved run, as it was read, like that of a new one.
+
+    Raises:
+        ConfigError: with the path of the config, and all that is wrong with it.
+    """
+    with of_config(folder):
+        check(config)
+
+
+@contextmanager
+def of_config(folder: Path) -> Iterator[None]:
+    """Context in which messages about settings name the config of the run in a folder."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{folder / '.hydra' / 'config.yaml'}: {error}") from None
 
 
 class _Values:

@@ -1,5 +1,6 @@
 """Reads the config and the weights' place of a finished run from its folder. Torch-free."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from flfast.checkpoints.folders import (
     ABOUT,
     Checkpoint,
     checkpoint_dir,
+    checkpoint_folders,
     find_checkpoints,
     read_checkpoint,
 )
@@ -18,11 +20,13 @@ from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
 from flfast.config.phases import AUTO_SIZES, Phase, compose_phases, replace_auto
-from flfast.config.saved_config import read_config
+from flfast.config.saved_config import check_saved, read_config
 from flfast.config.saved_options import allowed_names
 from flfast.config.saved_overrides import check_known, overridden
 from flfast.config.trust import short, targets
-from flfast.output.results.table import read_rows
+from flfast.output.results.run_tables import read_history
+
+log = logging.getLogger(__name__)
 
 
 class SavedRun(NamedTuple):
@@ -70,9 +74,12 @@ def find_run(
     own.require(given, folder)
     check_known(overrides, given, known=[*options, "run", "checkpoint", "model"])
     config = overridden(given, overrides, conf=conf)
-    check(config)
+    if overrides:
+        check(config)
+    else:
+        check_saved(config, folder)
     try:
-        rows = [_numbers(row) for row in read_rows(folder / "metrics.csv")]
+        rows = [_numbers(row) for row in read_history(folder / "metrics.csv")]
     except (OSError, ValueError) as error:
         raise ConfigError(str(error)) from None
     _check_rounds(folder, config, rows)
@@ -134,6 +141,9 @@ def _find_checkpoint(
             found = find_checkpoints("auto", folder)
             if not found:
                 raise ValueError(f"{folder} has none; train with checkpoint.every=auto")
+            for path in checkpoint_folders(folder):
+                if path.name > found[0].path.name:
+                    log.warning("%s cannot be read; %s is used", path, found[0].path.name)
             return found[0]
         if name == "best":
             return _best(folder, config.checkpoint.keep_best, rows)

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.config.composition import CONF
 from flfast.config.own import GROUPS, OWN
 from flfast.config.rule import shown
-from flfast.output.results.plain_yaml import read_mapping
+from flfast.output.results.plain_yaml import read_yaml
 from flfast.state.messages import printable
 
 _HANDED_ON = ("options", "pretrained_path", "download")
@@ -77,7 +77,7 @@ def own_targets() -> Mapping[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     for path in Path(CONF).glob("*/*.yaml"):
         group = path.parent.name
-        names = {target.name for target in targets(read_mapping(path), group)}
+        names = {target.name for target in targets(read_yaml(path), group)}
         found.setdefault(group, set()).update(names - {"???"})
     return {group: frozenset(names) for group, names in found.items()}
 

@@ -43,7 +43,7 @@ def on_ranks(
                 "GROUP_RANK": "0",
                 "MASTER_ADDR": "localhost",
                 "MASTER_PORT": "0",  # ranks meet in a file
-                RENDEZVOUS: (Path(folder) / f"attempt-{attempt}").as_uri(),
+                RENDEZVOUS: str(Path(folder) / f"attempt-{attempt}"),
                 "TORCHELASTIC_RUN_ID": "flfast",
                 "TORCHELASTIC_RESTART_COUNT": str(attempt),
             }

@@ -41,7 +41,7 @@ class World(NamedTuple):
 ALONE = World()
 
 RENDEZVOUS = "FLFAST_RENDEZVOUS"
-"""Environment variable with the URL of the file in which the ranks of our launcher meet."""
+"""Environment variable with the path of the file in which the ranks of our launcher meet."""
 
 
 _groups = itertools.count()  # of this process; all ranks of a world count alike
@@ -79,9 +79,13 @@ def enter(backend: str, *, timeout_s: float) -> None:
         timeout_s: seconds until a rank that does not respond is an error.
     """
     limit = datetime.timedelta(seconds=timeout_s)
-    where = os.environ.get(RENDEZVOUS, "env://")
     rank, size = integer("RANK", 0), integer("WORLD_SIZE", 1)
-    store, rank, size = next(dist.rendezvous(where, rank, size, timeout=limit))
+    if RENDEZVOUS in os.environ:
+        # No URL: torch would look for `%20` where the folder's name has a blank, and wait there.
+        store: dist.Store = dist.FileStore(os.environ[RENDEZVOUS], size)
+        store.set_timeout(limit)
+    else:
+        store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=limit))
     # The store still holds the addresses of dead ranks after a restart, and those of the group
     # before where a world is entered again: each group needs a prefix of its own.
     store = dist.PrefixStore(f"attempt-{num_restarts()}/group-{next(_groups)}", store)

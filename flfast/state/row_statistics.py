@@ -80,7 +80,8 @@ def squared_distances(rows: Tensor) -> Tensor:
     # Equal rows that were computed in another order, or cancellation in the line above.
     rounding = max((16 * torch.finfo(rows.dtype).eps) ** 2, 16 * torch.finfo(sums.dtype).eps)
     distances[distances <= rounding * sums] = 0
-    return distances.nan_to_num(nan=torch.inf).fill_diagonal_(0)
+    # Where squares overflowed, all of the above compares infinities.
+    return distances.where(sums.isfinite(), torch.inf).fill_diagonal_(0)
 
 
 def trimmed_mean_of_rows(rows: Tensor, num_trimmed: int) -> Tensor:

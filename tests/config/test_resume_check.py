@@ -202,7 +202,7 @@ CELLS = [(state, command) for state in STATES for command in COMMANDS]
 
 
 @pytest.mark.parametrize(("state", "command"), CELLS, ids=map(" + ".join, CELLS))
-def test_a_command_does_what_the_table_says(folders, lock, state, command):
+def test_a_command_does_what_the_table_says(folders, lock, capsys, state, command):
     does = said(state, command)
     folder = folders.put(state)
     lock(state, folder)
@@ -213,6 +213,8 @@ def test_a_command_does_what_the_table_says(folders, lock, state, command):
             by_command(words, folder)
         assert refused.value.code == 2
         assert digests(folder.parent) == before
+        _, holds, said_of_it = capsys.readouterr().err.partition("already holds a run, which is ")
+        assert not holds or said_of_it.startswith(f"{state.partition(' ')[0]};")
         return
     if does == "unchanged":
         by_command(words, folder)

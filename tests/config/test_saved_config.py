@@ -175,7 +175,7 @@ def test_only_interpolations_of_flfasts_options_are_looked_up(folder, case, monk
 
     place = folder(change)
     monkeypatch.chdir(place)
-    with pytest.raises(ConfigError, match=r"^optimized_metric="):
+    with pytest.raises(ConfigError, match=r"config\.yaml: optimized_metric="):
         read_config(place)
     assert not (place / "made").exists()
     assert not (place / "ran").exists()

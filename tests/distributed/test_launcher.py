@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from flfast.distributed.launcher import RankDiedError, can_fork, on_ranks
+from flfast.distributed.world import enter
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,6 +35,22 @@ def test_the_launcher_has_no_thread_of_its_own_while_it_forks(in_world):
     before = threads_of(os.getpid())
     found = in_world(3, lambda world: threads_of(os.getppid()))
     assert max(found.values()) <= before
+
+
+def entered(total):
+    """Enter the world of the launcher, and add the ranks."""
+    enter("gloo", timeout_s=20)
+    ranks = torch.tensor([float(os.environ["RANK"])])
+    torch.distributed.all_reduce(ranks)
+    torch.distributed.destroy_process_group()
+    assert float(ranks) == total
+
+
+@pytest.mark.parametrize("name", ["a b", "100%20", "'\"", "ä?x=y#z&"])
+def test_ranks_meet_in_a_temporary_folder_of_any_name(tmp_path, monkeypatch, name):
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / name))
+    on_ranks(2, entered, 1.0, max_restarts=0)
 
 
 class Store:

@@ -34,7 +34,10 @@ def foolsgold(*, confidence: Positive) -> Aggregation:
 
     def combine(rows: Tensor, weights: Tensor, known: Known) -> Combined:
         history = known.memory["history"].clone()
-        history[known.clients] += rows[:, known.layout.last_layer]
+        total = history[known.clients] + rows[:, known.layout.last_layer]
+        most = torch.finfo(total.dtype).max
+        # An infinite sum has no direction, in this round and in all that follow.
+        history[known.clients] = total.clamp(-most, most)
         trust = _dissimilarity(history[known.clients].double(), confidence)
         used = trust > 0
         vector = weighted_sum(rows[used], trust[used] / trust.sum())
@@ -54,7 +57,10 @@ def _dissimilarity(history: Tensor, confidence: float) -> Tensor:
         history: float64 [K, d].
         confidence: kappa.
     """
-    units = torch.nn.functional.normalize(history, dim=1)
+    # Squares of huge numbers overflow, so each history is divided by its largest number first.
+    # The column is for histories of no numbers.
+    peaks = torch.nn.functional.pad(history.abs(), (0, 1), value=1e-12).amax(dim=1, keepdim=True)
+    units = torch.nn.functional.normalize(history / peaks, dim=1, eps=1)
     similar = (units @ units.T).fill_diagonal_(0)
     highest = similar.max(dim=1).values
     # v_j > v_k >= 0, since the diagonal is 0, so that v_j is positive where it divides.

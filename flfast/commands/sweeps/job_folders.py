@@ -15,6 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from flfast.commands.sweeps.workers import launcher_overrides
 from flfast.config.check import check
 from flfast.config.composition import CONF, sources_of, without_hydra
 from flfast.config.errors import ConfigError
@@ -66,7 +67,7 @@ def compose_job(
     num: int,
     overrides: Sequence[str],
 ) -> JobConfig:
-    """A job of a sweep.
+    """A job of a sweep, as its launcher runs it.
 
     Args:
         load: Hydra's `load_sweep_config`.
@@ -78,6 +79,9 @@ def compose_job(
         HydraException: if an override names no key or no option.
     """
     composed = load(sweep, list(overrides))
+    extra = launcher_overrides(composed)
+    if extra:
+        composed = load(sweep, [*overrides, *extra])
     with open_dict(composed):
         composed.hydra.job.id = composed.hydra.job.num = num
         folder = Path(composed.hydra.sweep.dir, str(composed.hydra.sweep.subdir)).absolute()

@@ -1,11 +1,9 @@
 """The table of a packed sweep on a terminal, while it runs. Torch-free."""
 
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig
@@ -17,7 +15,7 @@ from rich.text import Text
 from flfast.config.job import typed_overrides
 from flfast.output.callbacks.screen import cell, empty_table
 from flfast.output.results.history import last_value, validation_column
-from flfast.output.results.table import read_rounds
+from flfast.output.results.run_tables import read_history
 
 
 class JobTable:
@@ -91,9 +89,8 @@ def job_table(
 
 
 def _reached(folder: Path, config: DictConfig) -> tuple[str, str]:
-    history: list[Any] = []
     try:
-        history.extend(read_rounds(folder / "metrics.csv", sys.maxsize))
+        history = read_history(folder / "metrics.csv")
     except (OSError, ValueError):  # not there yet, or a row is being written
         return "", ""
     if not history:

@@ -20,7 +20,7 @@ from flfast.commands.sweeps.forked_job import run_forked
 from flfast.commands.sweeps.job_folders import GO_ON, JobConfig, compose_job, record_failure
 from flfast.commands.sweeps.job_lines import SweepProgress
 from flfast.commands.sweeps.live import JobTable
-from flfast.commands.sweeps.workers import Slot, one_rank_each, slots
+from flfast.commands.sweeps.workers import Slot, slots
 from flfast.config.job import typed_overrides
 from flfast.distributed.child import start_child
 from flfast.output.results.outcome import EXIT_STOPPED, StoppedError
@@ -50,8 +50,9 @@ def launch(
     setup_globals()
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
     nums = range(initial_job_idx, initial_job_idx + len(job_overrides))
+    load = context.config_loader.load_sweep_config
     jobs = [
-        _job(context, config, num, overrides)
+        compose_job(load, config, num, overrides)
         for num, overrides in zip(nums, job_overrides, strict=True)
     ]
     places = slots(workers, [job.config for job in jobs])
@@ -64,15 +65,6 @@ def launch(
     preload([job.config for job in jobs])
     results = _Pack(context, task, jobs, places).run()
     return [results[job.num] for job in jobs]
-
-
-def _job(
-    context: HydraContext, config: DictConfig, num: int, overrides: Sequence[str]
-) -> JobConfig:
-    load = context.config_loader.load_sweep_config
-    job = compose_job(load, config, num, overrides)
-    extra = one_rank_each(job.config)
-    return compose_job(load, config, num, [*overrides, *extra]) if extra else job
 
 
 class _Running(NamedTuple):

@@ -20,13 +20,16 @@ class Slot(NamedTuple):
     environment: dict[str, str]
 
 
-def one_rank_each(config: DictConfig) -> list[str]:
-    """Overrides that keep a job from starting a rank on every core: the other jobs are there.
+def launcher_overrides(config: DictConfig) -> list[str]:
+    """Overrides that the launcher of a sweep adds to a job's own.
+
+    Packed jobs run side by side, so that none may start a rank on every core.
 
     Args:
-        config: of the job.
+        config: of the job, with the node `hydra`.
     """
-    return ["trainer.devices=1"] if config.trainer.devices in ("auto", -1) else []
+    packed = config.hydra.launcher["_target_"].endswith(".PackedLauncher")
+    return ["trainer.devices=1"] if packed and config.trainer.devices in ("auto", -1) else []
 
 
 def slots(workers: int | str, configs: Sequence[DictConfig]) -> list[Slot]:
@@ -34,7 +37,7 @@ def slots(workers: int | str, configs: Sequence[DictConfig]) -> list[Slot]:
 
     Args:
         workers: number of jobs at a time; `auto`: one per GPU, or as many as there are cores for.
-        configs: of the jobs, after `one_rank_each`.
+        configs: of the jobs, after `launcher_overrides`.
 
     Raises:
         ConfigError: if `workers` is neither `auto` nor a number >= 1.

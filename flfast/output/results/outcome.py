@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,8 @@ from flfast.output.results.table import read_rows
 from flfast.state.messages import printable
 from flfast.state.moved import renamed
 from flfast.state.regular_file import opener, read_file
+
+log = logging.getLogger(__name__)
 
 RESULT = "result.json"
 """File in a run's folder: its outcome, result and config. It exists once the run is accepted."""
@@ -94,7 +97,9 @@ def read_result(folder: Path) -> Result | None:
     try:
         found = json.loads(read_file(folder / RESULT))
         outcome = found.get("outcome", "finished")  # 0.1.0 wrote it for finished jobs only
-        value = None if found["value"] is None else float(found["value"])
+        value = found["value"]
+        if type(value) not in (int, float, type(None)):
+            return None
         error = printable(str(found.get("error", "")))
         result = Result(outcome, renamed(found["config"]), value, error)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -113,16 +118,22 @@ def write_result(folder: Path, result: Result) -> None:
     part.replace(folder / RESULT)
 
 
-def outcome(folder: Path) -> Outcome:
+def outcome(folder: Path, *, own_lock: bool = False) -> Outcome:
     """What has become of the run in a folder.
 
     A folder of an older flfast is judged by its rows, its log and its mark of a failure.
     Where a disk has no locks, a run that goes on looks as if it was killed.
+
+    Args:
+        folder: of the run.
+        own_lock: whether the lock is that of a command which asks before its own run begins.
     """
     said = read_result(folder)
+    if said is None and (folder / RESULT).exists():
+        log.warning("%s cannot be read; the outcome follows from other files", folder / RESULT)
     if said is not None and said.outcome != "running":
         return said.outcome
-    if is_locked(folder):
+    if is_locked(folder) and not own_lock:
         return "running"
     if said is not None:
         return "killed"

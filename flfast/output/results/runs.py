@@ -1,28 +1,22 @@
 """Reads the folders of runs: config, tables and partition. Torch-free."""
 
-import csv
-import io
 import json
 import logging
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from flfast.output.results.columns import CLIENT_EVALUATION, COLUMNS
-from flfast.output.results.history import Row, number, series, validation_column
+from flfast.output.results.history import Row, validation_column
 from flfast.output.results.outcome import Outcome, error_of, outcome
 from flfast.output.results.plain_yaml import read_mapping, read_words
-from flfast.output.results.table import read_rounds
-from flfast.state.messages import printable
+from flfast.output.results.run_tables import read_clients, read_history
+from flfast.state.messages import first_line
 from flfast.state.moved import renamed
-from flfast.state.regular_file import opener, read_file
+from flfast.state.regular_file import read_file
 
 log = logging.getLogger(__name__)
 
-NUMERIC = [column for column in COLUMNS if not column.startswith("plan/")]
-"""Columns of `metrics.csv` that hold numbers."""
-_TAIL_BYTES = 16 * 2**20
+T = TypeVar("T")
 
 
 class RunRecord(NamedTuple):
@@ -63,32 +57,25 @@ def read_run(folder: Path) -> RunRecord:
 
     Raises:
         OSError: if the folder holds no run, or it cannot be read.
-        ValueError: with the path, if the config is no YAML.
+        ValueError: with the path, if one of Hydra's files is damaged.
     """
     hydra_dir = folder / ".hydra"
-    hydra = mapping(read_mapping(hydra_dir / "hydra.yaml").get("hydra"))
-    num = mapping(hydra.get("job")).get("num")
+    hydra = _hydra(folder)
+    num = _job_number(hydra, hydra_dir / "hydra.yaml")
     words = read_words(hydra_dir / "overrides.yaml")
     config: dict[str, Any] = renamed(read_mapping(hydra_dir / "config.yaml"))
     history: list[Row] = []
     try:
-        history.extend(read_rounds(folder / "metrics.csv", sys.maxsize))
-        for metric in NUMERIC:
-            series(history, metric)
+        history = read_history(folder / "metrics.csv")
     except (OSError, ValueError) as error:
-        history.clear()
         log.warning("%s is not compared: %s", folder, error)
     optimized = str(config.get("optimized_metric", "auto"))
     found = outcome(folder)
     return RunRecord(
         folder=folder,
-        num=num if isinstance(num, int) else None,
+        num=num,
         overrides={key.lstrip("+"): value for key, _, value in (w.partition("=") for w in words)},
-        choices={
-            str(group): str(option)
-            for group, option in mapping(mapping(hydra.get("runtime")).get("choices")).items()
-            if not str(group).startswith("hydra") and option is not None
-        },
+        choices=_choices(hydra),
         config=config,
         history=history,
         outcome=found,
@@ -98,22 +85,89 @@ def read_run(folder: Path) -> RunRecord:
     )
 
 
+def read_choices(folder: Path) -> dict[str, str]:
+    """The option of each config group of the run in a folder.
+
+    Raises:
+        OSError: if `hydra.yaml` cannot be read.
+        ValueError: with the path, if it is damaged.
+    """
+    return _choices(_hydra(folder))
+
+
+def _hydra(folder: Path) -> dict[str, Any]:
+    return mapping(read_mapping(folder / ".hydra" / "hydra.yaml").get("hydra"))
+
+
+def _choices(hydra: dict[str, Any]) -> dict[str, str]:
+    found = mapping(mapping(hydra.get("runtime")).get("choices"))
+    return {
+        str(group): str(option)
+        for group, option in found.items()
+        if not str(group).startswith("hydra") and option is not None
+    }
+
+
+def _job_number(hydra: dict[str, Any], path: Path) -> int | None:
+    num = mapping(hydra.get("job")).get("num", "???")
+    if num == "???":  # a single run's
+        return None
+    if type(num) is not int or num < 0:
+        raise ValueError(f"{path}: hydra.job.num={num}; allowed: a number >= 0, or ???")
+    return num
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Folders of all runs in and below a folder, also of those that lack a file of Hydra's."""
+    return sorted({path.parents[1] for path in folder.rglob(".hydra/*.yaml")})
+
+
+def read_each(folders: Iterable[Path], read: Callable[[Path], T]) -> list[T]:
+    """What `read` finds in each folder; a folder that it refuses is left out, with a warning.
+
+    Raises:
+        OSError: that of the first folder, if all are refused; or `ValueError`.
+    """
+    tried = [_tried(folder, read) for folder in folders]
+    found = [one for one in tried if not isinstance(one, _Refused)]
+    refused = [one.error for one in tried if isinstance(one, _Refused)]
+    if refused and not found:
+        raise refused[0]
+    for error in refused:
+        log.warning("a run is left out: %s", first_line(error))
+    return found
+
+
+class _Refused(NamedTuple):
+    error: OSError | ValueError
+
+
+def _tried(folder: Path, read: Callable[[Path], T]) -> T | _Refused:
+    try:
+        return read(folder)
+    except (OSError, ValueError) as error:
+        return _Refused(error)
+
+
 def find_runs(folders: Iterable[Path]) -> list[RunRecord]:
     """All runs in and below folders, each once; those of a sweep by job number.
 
+    A damaged one is left out with a warning, unless all are damaged.
+
     Raises:
-        FileNotFoundError: if a folder does not exist, or holds no run.
+        OSError: if a folder does not exist, or holds no run, or none can be read.
+        ValueError: with the path, if one of Hydra's files is damaged in each of them.
     """
     found: dict[Path, RunRecord] = {}
     for folder in folders:
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: no such folder")
-        below = [path.parents[1] for path in folder.rglob(".hydra/overrides.yaml")]
+        below = run_folders(folder)
         if not below:
             raise FileNotFoundError(
                 f"{folder}: holds no run; a run's folder has .hydra/overrides.yaml"
             )
-        runs = [read_run(path) for path in sorted(below)]
+        runs = read_each(below, read_run)
         runs.sort(key=lambda run: (run.folder.parent, -1 if run.num is None else run.num))
         for run in runs:
             found.setdefault(run.folder.resolve(), run)
@@ -121,35 +175,34 @@ def find_runs(folders: Iterable[Path]) -> list[RunRecord]:
 
 
 def last_clients(run: RunRecord) -> list[Row]:
-    """Rows of `clients.csv` of the last round in which clients were evaluated.
+    """Rows of `clients.csv`, see `read_clients`; empty if there is no file.
 
-    Only the last 16 MiB of the file are read. The list is empty if there is no such round.
+    A damaged file is left out with a warning.
     """
     path = run.folder / "clients.csv"
-    if not path.exists():
+    try:
+        return read_clients(path) if path.exists() else []
+    except (OSError, ValueError) as error:
+        log.warning("clients are not shown: %s", first_line(error))
         return []
-    with open(path, "rb", opener=opener) as file:
-        head = file.readline()
-        size = file.seek(0, io.SEEK_END)
-        start = file.seek(max(len(head), size - _TAIL_BYTES))
-        text = file.read().decode("utf-8", errors="replace")
-    if start > len(head):
-        text = text[text.find("\n") + 1 :]
-    complete = head.decode("utf-8", errors="replace") + text[: text.rfind("\n") + 1]
-    rows = list(csv.DictReader(io.StringIO(printable(complete))))
-    rows = [row for row in rows if row.get("round") and (row.get("client_id") or "").isdecimal()]
-    evaluated = [row for row in rows if any(row.get(column) for column in CLIENT_EVALUATION)]
-    last = max((number(row, "round") for row in evaluated), default=-1)
-    return [row for row in evaluated if number(row, "round") == last]
 
 
 def partition(run: RunRecord) -> dict[str, Any]:
-    """The contents of `partition.json`; empty if it cannot be read."""
-    try:
-        found = json.loads(read_file(run.folder / "partition.json"))
-    except (OSError, ValueError, RecursionError):
+    """The contents of `partition.json`; empty if there is none.
+
+    A damaged file is left out with a warning.
+    """
+    path = run.folder / "partition.json"
+    if not path.exists():
         return {}
-    return found if _is_partition(found) else {}
+    try:
+        found = json.loads(read_file(path))
+    except (OSError, ValueError, RecursionError):
+        found = None
+    if not _is_partition(found):
+        log.warning("clients' data are not shown: %s is not what a run writes", path)
+        return {}
+    return dict(found)
 
 
 def _is_partition(found: Any) -> bool:

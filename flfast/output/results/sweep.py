@@ -1,5 +1,6 @@
 """Reads the jobs of a sweep from the disk. Torch-free."""
 
+import logging
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +11,10 @@ import numpy as np
 
 from flfast.output.results.history import Row, clock, last_value, number, series, total, uploaded
 from flfast.output.results.outcome import OF_THE_COMMAND, Outcome
-from flfast.output.results.runs import read_run
+from flfast.output.results.runs import RunRecord, read_each, read_run, run_folders
+from flfast.state.messages import first_line
+
+log = logging.getLogger(__name__)
 
 METRICS = (
     "global/accuracy",
@@ -57,19 +61,21 @@ class Spread(NamedTuple):
 
 
 def read_jobs(sweep_dir: Path) -> list[Job]:
-    """All jobs below a sweep folder, sorted by job number."""
-    jobs = (_read_job(path.parents[1]) for path in sweep_dir.rglob(".hydra/overrides.yaml"))
-    return sorted((job for job in jobs if job is not None), key=lambda job: job.num)
+    """All jobs below a sweep folder, sorted by job number.
+
+    A damaged one is left out with a warning, and a single run that happens to lie there without.
+    """
+    try:
+        runs = read_each(run_folders(sweep_dir), read_run)
+    except (OSError, ValueError) as error:
+        log.warning("no job can be read: %s", first_line(error))
+        return []
+    jobs = [_job(run.num, run) for run in runs if run.num is not None]
+    return sorted(jobs, key=lambda job: job.num)
 
 
-def _read_job(folder: Path) -> Job | None:
-    run = read_run(folder)
-    if run.num is None:
-        # A single run that happens to lie in the sweep folder.
-        return None
-    return Job(
-        run.num, run.overrides, run.history, run.outcome, run.counts, run.optimized, run.error
-    )
+def _job(num: int, run: RunRecord) -> Job:
+    return Job(num, run.overrides, run.history, run.outcome, run.counts, run.optimized, run.error)
 
 
 def varying_keys(jobs: Sequence[Job]) -> list[str]:

@@ -3,6 +3,7 @@
 import csv
 import io
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from flfast.state.regular_file import opener, read_file
 log = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
+
+_ROUND = re.compile("[0-9]{1,9}")
 
 
 class RoundTable:
@@ -86,14 +89,49 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         OSError: with the path, if it is no file.
         ValueError: with the path, if the file is no table.
     """
-    if not path.exists():
-        return []
+    return parse_table(read_file(path), path) if path.exists() else []
+
+
+def parse_table(content: bytes, path: Path, *needed: str) -> list[dict[str, str]]:
+    """Rows of a table, values as text without control characters.
+
+    Windows line ends and a byte-order mark are read as well: spreadsheets write them. A process
+    that is killed while writing leaves an incomplete last line: it is left out with a warning.
+
+    Args:
+        content: of the file.
+        path: of the file, for messages.
+        needed: columns that it must have.
+
+    Raises:
+        ValueError: with the path, if one of them is missing, if two columns have one name, or
+            if a row has more or fewer cells than there are columns.
+    """
     try:
-        text = printable(read_file(path).decode("utf-8"))
-        # A process that is killed while writing leaves an incomplete last line: it is dropped.
-        return list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))
+        text = content.decode("utf-8-sig").replace("\r\n", "\n")
+        whole, _, torn = text.rpartition("\n")
+        lines = [line for line in csv.reader(io.StringIO(printable(whole)), strict=True) if line]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path} is no table: {first_line(error)}") from None
+    if not lines:
+        raise ValueError(f"{path} is no table: it has no line of columns")
+    if torn:
+        log.warning("%s: its last line is incomplete and is left out", path)
+    columns, *rows = lines
+    missing = [name for name in needed if name not in columns]
+    if missing:
+        raise ValueError(f"{path} is no table: it has no column {missing[0]}")
+    # `comparison.csv` of a sweep over `rounds` has two such columns, and needs none.
+    twice = next((name for name in columns if needed and columns.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{path} is no table: two columns are called {twice!r}")
+    for row in rows:
+        if len(row) != len(columns):
+            raise ValueError(
+                f"{path} is no table: the row that begins with {row[0][:40]!r} has {len(row)} "
+                f"cells; allowed: {len(columns)}, one a column"
+            )
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def iterate_rows(path: Path) -> Iterator[dict[str, str]]:
@@ -108,8 +146,16 @@ def read_rounds(path: Path, last: int) -> list[dict[str, str]]:
     Raises:
         ValueError: with the path, if the file is no table, or a row is of no round.
     """
-    rows = read_rows(path)
-    try:
-        return [row for row in rows if int(row["round"]) <= last]
-    except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{path} is no table: a row is of no round") from None
+    rows = parse_table(read_file(path), path, "round") if path.exists() else []
+    require_rounds(rows, path)
+    return [row for row in rows if int(row["round"]) <= last]
+
+
+def require_rounds(rows: Iterable[Row], path: Path) -> None:
+    """Refuse rows without the number of a round.
+
+    Raises:
+        ValueError: with the path, if there is one.
+    """
+    if not all(_ROUND.fullmatch(row.get("round", "")) for row in rows):
+        raise ValueError(f"{path} is no table: a row is of no round")

@@ -2,15 +2,14 @@
 
 import math
 import statistics
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from flfast.output.results.history import Row, number, series
+from flfast.output.results.history import Row, number
 from flfast.output.results.outcome import Outcome, is_locked, log_lines, outcome, planned_rounds
 from flfast.output.results.plain_yaml import read_mapping, read_words
-from flfast.output.results.runs import NUMERIC
-from flfast.output.results.table import read_rounds
+from flfast.output.results.run_tables import read_history
+from flfast.output.results.runs import run_folders
 
 _RECENT = 10
 """Rounds whose median duration predicts the rest."""
@@ -76,7 +75,7 @@ def read_progress(folder: Path) -> Progress:
         folder=folder,
         overrides=read_words(hydra / "overrides.yaml"),
         rounds=_rounds(hydra / "config.yaml"),
-        history=_history(folder / "metrics.csv"),
+        history=read_history(folder / "metrics.csv"),
         outcome=outcome(folder),
         warnings=[text for _, mark, text in map(_warning, log_lines(folder)) if mark][-_WARNINGS:],
     )
@@ -87,19 +86,9 @@ def _rounds(path: Path) -> int:
     found = planned_rounds(read_mapping(path))
     if isinstance(found, str) and "${" in found:
         return 0
-    if not isinstance(found, int):
-        raise ValueError(f"{path}: rounds={found}; allowed: an integer, as a run writes it")
+    if type(found) is not int or found < 1:
+        raise ValueError(f"{path}: rounds={found}; allowed: an integer >= 1, as a run writes it")
     return found
-
-
-def _history(path: Path) -> list[Row]:
-    history: list[Row] = list(read_rounds(path, sys.maxsize))
-    try:
-        for column in NUMERIC:
-            series(history, column)
-    except ValueError as error:
-        raise ValueError(f"{path} is no table of numbers: {error}") from None
-    return history
 
 
 def _warning(line: str) -> tuple[str, str, str]:
@@ -108,11 +97,15 @@ def _warning(line: str) -> tuple[str, str, str]:
 
 def jobs_of(folder: Path) -> list[Path]:
     """Folders of the jobs of a sweep, in the order of their numbers; of a run, its own one."""
-    last = ".hydra/overrides.yaml"  # of what Hydra writes
-    if (folder / last).exists():
-        return [folder]
-    found = [path.parents[1] for path in folder.rglob(last)]
+    if any((folder / ".hydra").glob("*.yaml")):
+        return [folder] if _is_written(folder) else []
+    found = [job for job in run_folders(folder) if _is_written(job)]
     return sorted(found, key=lambda job: (len(job.name), job.name))
+
+
+def _is_written(job: Path) -> bool:
+    """Whether Hydra's files are there; while a job starts, the last one is missing."""
+    return (job / ".hydra" / "overrides.yaml").exists() or not is_locked(job)
 
 
 def newest(root: Path) -> Path | None:

@@ -219,3 +219,34 @@ def test_uploads_that_differ_by_rounding_are_combined_to_the_same(name, rng, dty
     assert second.used.tolist() == first.used.tolist()
     atol = 1e-5 * float(np.abs(rows).max()) + 1e-30
     torch.testing.assert_close(second.vector, first.vector, rtol=0, atol=atol)
+
+
+HUGE = [1e18, 1e30, torch.finfo(torch.float32).max, 1e160, torch.finfo(torch.float64).max]
+SHAPES = {"all": [1.0] * 6, "some": [-1.0, 1.0] * 3, "one": [1.0] + [0.0] * 5}
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("far", HUGE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_huge_upload_neither_wins_nor_spoils_the_others(name, shape, far, dtype):
+    """Where squares of its numbers overflow, too, and in the round after it."""
+    if far > torch.finfo(dtype).max:
+        return
+    rng, rule = np.random.default_rng(0), RULES[name]
+    honest = torch.from_numpy(rng.standard_normal((8, 6))).to(dtype) + 1
+    shift = torch.tensor(SHAPES[shape], dtype=dtype)
+    clients, own = torch.arange(9), honest.mean(dim=0)
+    far_rows, near_rows = (torch.cat([size * shift[None], honest]) for size in (far, 1e6))
+    first = called(rule, (far_rows, clients, own))
+    found = [first, called(rule, (far_rows, clients, own), first.memory)]
+    near = called(rule, (near_rows, clients, own))
+    for after in found:
+        assert after.vector.isfinite().all()
+        assert all(leaf.isfinite().all() for leaf in after.memory.values())
+        if name == "foolsgold":  # knows directions only, so that it may trust who is alone
+            assert after.used.tolist() == near.used.tolist()
+        else:
+            assert float(after.vector.norm()) <= 2 * float(honest.norm(dim=1).max())
+        if "krum" in name:
+            assert not after.used[0]

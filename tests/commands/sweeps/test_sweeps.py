@@ -133,6 +133,23 @@ def test_a_sweep_is_not_overwritten(uninterrupted, tmp_path):
     assert "optimizer.lr: " in errors
 
 
+@pytest.mark.parametrize("every", [0, 1])
+@pytest.mark.parametrize("launcher", ["packed", "basic"])
+def test_a_job_that_has_finished_is_not_repeated(tmp_path, launcher, every):
+    """Its result is known without a checkpoint, whichever settings the launcher adds."""
+    kept = [word for word in OVERRIDES[2:] if not word.startswith(("checkpoint", "trainer"))]
+    words = ("-m", "seed=0,1", *kept, f"hydra/launcher={launcher}", f"checkpoint.every={every}")
+    words += ("hydra.sweep.dir=sweep",)
+    code, errors = Command(train.main, words, tmp_path, {}).end()
+    assert code == 0, errors
+    files = [*tmp_path.glob("sweep/[01]/*.csv"), *tmp_path.glob("sweep/[01]/result.json")]
+    assert len(files) == 4
+    before = [file.stat().st_mtime_ns for file in files]
+    code, errors = Command(train.main, (*words, "resume=auto"), tmp_path, {}).end()
+    assert code == 0, errors
+    assert [file.stat().st_mtime_ns for file in files] == before
+
+
 def test_a_job_whose_process_dies_has_failed(tmp_path):
     """An out-of-memory killer does this."""
     (tmp_path / "model.py").write_text(DIES, encoding="utf-8")

@@ -1,19 +1,23 @@
 import pytest
 from omegaconf import OmegaConf
 
-from flfast.commands.sweeps.workers import Slot, one_rank_each, slots
+from flfast.commands.sweeps.workers import Slot, launcher_overrides, slots
 from flfast.config.errors import ConfigError
 from flfast.state.machine import num_cores
 
+PACKED = "hydra_plugins.flfast_packed.launcher.PackedLauncher"
 
-def job(devices="auto", *, threads=1, accelerator="cpu"):
+
+def job(devices="auto", *, threads=1, accelerator="cpu", launcher=PACKED):
     trainer = {"devices": devices, "accelerator": accelerator}
-    return OmegaConf.create({"trainer": trainer, "threads": threads})
+    hydra = {"launcher": {"_target_": launcher}}
+    return OmegaConf.create({"trainer": trainer, "threads": threads, "hydra": hydra})
 
 
-def test_a_job_has_one_rank_unless_the_user_asks_for_several():
-    assert one_rank_each(job()) == one_rank_each(job(-1)) == ["trainer.devices=1"]
-    assert one_rank_each(job(2)) == one_rank_each(job([0])) == []
+def test_a_packed_job_has_one_rank_unless_the_user_asks_for_several():
+    assert launcher_overrides(job()) == launcher_overrides(job(-1)) == ["trainer.devices=1"]
+    assert launcher_overrides(job(2)) == launcher_overrides(job([0])) == []
+    assert launcher_overrides(job(launcher="BasicLauncher")) == []
 
 
 def test_jobs_on_the_cpu_share_the_cores():
