@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from flfast import train
 from flfast.state.output_streams import surviving_output
 
 
@@ -28,11 +29,9 @@ def main() -> None:
     folder = parser.parse_args().folder
     print("The checks take up to a minute where C++ must be compiled.", flush=True)  # noqa: T201
     with _compiling():
-        from flfast.commands.doctor.examination import (
-            examine,  # imports torch, which takes seconds
-        )
+        from flfast.commands.doctor.examination import examine  # torch: takes seconds
 
-        broken = examine(folder)
+        broken = examine(folder, train.main)
     verdict = f"will not work: {', '.join(broken)}" if broken else "will work"
     print(f"A run with the defaults {verdict}.")  # noqa: T201
     sys.exit(bool(broken))

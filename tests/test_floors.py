@@ -24,7 +24,8 @@ FLOORS = (
     {"config"},
     {"setup"},
     {"commands"},
-    {"api", "train", "evaluate", "export", "report", "watch", "doctor"},
+    {"api", "train", "evaluate", "export", "report", "watch"},
+    {"doctor"},
 )
 STREET = "files of the street itself"
 FLOORS_OF_STREETS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flfast import doctor, evaluate, export, report, train, watch
-from flfast.doctor import examination
+from flfast.commands.doctor import examination
 from flfast.state.output_streams import output_is_read, surviving_output
 
 QUICK = ("experiment=quick", "rounds=1", "trainer.devices=1")
@@ -138,7 +138,7 @@ def test_every_command_goes_on_without_a_screen(
 ):
     """The self-check has one result here, since it takes a minute otherwise."""
     check = examination.Check("a check", lambda: (True, "fine"))
-    monkeypatch.setattr(examination, "checks", lambda folder: [check])
+    monkeypatch.setattr(examination, "checks", lambda folder, command: [check])
     main, words = COMMANDS[command]
     words = [word.format(run=piped, own=tmp_path / "own") for word in words]
     monkeypatch.setattr(sys, "argv", [command, *words])

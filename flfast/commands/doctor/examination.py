@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 from rich.console import Console
 
-from flfast import train
 from flfast.commands.doctor.checks import (
     bytecode,
     cuda_graph,
@@ -66,16 +65,17 @@ class Check(NamedTuple):
     needed: bool = False
 
 
-def checks(folder: Path) -> list[Check]:
+def checks(folder: Path, train: Callable[[], None]) -> list[Check]:
     """All checks, in order.
 
     Args:
         folder: folder for runs.
+        train: the training command, which reads `sys.argv`.
     """
 
     def default_run() -> tuple[bool, str]:
         works, _ = writable(folder)
-        return _default_run(folder if works else None)
+        return _default_run(train, folder if works else None)
 
     return [
         Check("versions", lambda: (None, versions())),
@@ -101,12 +101,12 @@ def _run_check(name: str, check: Callable[[], tuple[bool | None, str]]) -> Findi
     return Finding(name, works, " ".join(message.split()), time.perf_counter() - start)
 
 
-def _default_run(folder: Path | None) -> tuple[bool, str]:
+def _default_run(train: Callable[[], None], folder: Path | None) -> tuple[bool, str]:
     """Run the command with its defaults for a few rounds, in a temporary folder."""
     parent = folder and next(p for p in (folder, *folder.absolute().parents) if p.exists())
     with tempfile.TemporaryDirectory(prefix="flfast-doctor-", dir=parent) as run_dir:
         quoted = run_dir.replace("\\", "\\\\").replace("'", "\\'")
-        code, message = _run_command(f"rounds={_ROUNDS}", f"hydra.run.dir='{quoted}'")
+        code, message = _run_command(train, f"rounds={_ROUNDS}", f"hydra.run.dir='{quoted}'")
         if code:
             return False, message
         last = read_rows(Path(run_dir) / "metrics.csv")[-1]
@@ -122,7 +122,7 @@ def _default_run(folder: Path | None) -> tuple[bool, str]:
     )
 
 
-def _run_command(*overrides: str) -> tuple[int, str]:
+def _run_command(train: Callable[[], None], *overrides: str) -> tuple[int, str]:
     """Run the command in this process; returns its exit code and its error message."""
     argv = sys.argv
     sys.argv = ["flfast", *overrides]
@@ -130,7 +130,7 @@ def _run_command(*overrides: str) -> tuple[int, str]:
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-                train.main()
+                train()
         except SystemExit as stop:
             errors.seek(0)
             text = errors.read()
@@ -140,18 +140,19 @@ def _run_command(*overrides: str) -> tuple[int, str]:
     return 0, ""
 
 
-def examine(folder: Path) -> list[str]:
+def examine(folder: Path, train: Callable[[], None]) -> list[str]:
     """Run all checks and print a line for each as soon as it is known.
 
     Args:
         folder: folder for runs.
+        train: the training command, which reads `sys.argv`.
 
     Returns:
         Names of checks that failed and that a run with the defaults needs.
     """
     torch.set_num_threads(1)
     console, broken = Console(), []
-    for check in checks(folder):
+    for check in checks(folder, train):
         with console.status(f"{check.name} ..."):  # on terminals only
             finding = _run_check(check.name, check.examine)
         _print(console, finding)

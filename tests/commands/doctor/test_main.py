@@ -8,7 +8,7 @@ import pytest
 from processes import Command
 
 from flfast import doctor
-from flfast.doctor import checks, examination
+from flfast.commands.doctor import checks, examination
 from flfast.state.native.compiler import missing
 
 CHECKS = [
