@@ -18,10 +18,8 @@ from flfast.datamodules.value_names import warn_of_odd_names
 from flfast.options import Portion
 from flfast.tasks.task_type import TaskName
 
-_ADVICE = (
-    "fill them, set data.missing=drop to leave these rows out, or with categorical inputs "
-    "data.missing=category to make them a category"
-)
+_ADVICE = "fill them, or set data.missing=drop to leave these rows out"
+_CATEGORY = ", or data.missing=category to make them a category"
 
 _TEST, _TRAINING = {"true", "1", "test"}, {"false", "0", "train"}
 """Values of the column `is_test`, in lower case."""
@@ -165,7 +163,9 @@ def _complete(
         held_out = _flags(columns, is_test)
     if owner is not None:
         lacking[f"data.owner={owner}"] = unowned(columns.values(owner), held_out)
-    return columns.kept(complete_rows(lacking, missing, is_test=held_out, advice=_ADVICE))
+    first = next((where for where, rows in lacking.items() if rows.any()), "")
+    advice = _ADVICE + (_CATEGORY if first.startswith("data.categorical=") else "")
+    return columns.kept(complete_rows(lacking, missing, is_test=held_out, advice=advice))
 
 
 def _split(
