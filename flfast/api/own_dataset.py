@@ -117,11 +117,14 @@ class _Inputs(Dataset[Tensor]):
 
 
 def check_plain(where: str, values: object) -> None:
-    """Refuse a tensor that is sparse, nested or without values.
+    """Refuse what is sparse, as of torch or scipy, and a tensor that is nested or without values.
 
     Raises:
         ConfigError: naming what it is, and what is allowed.
     """
+    if type(values).__module__.startswith("scipy.sparse"):
+        name = type(values).__name__
+        raise ConfigError(f"{where}: a sparse {name} of scipy; allowed: dense, as of .toarray()")
     if not isinstance(values, Tensor):
         return
     if values.is_nested:

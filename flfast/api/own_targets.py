@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from flfast.api.own_dataset import check_plain
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import check_num_classes
+from flfast.datamodules.number_range import as_float32
 from flfast.tasks.names import TaskName
 from flfast.tasks.task_type import IGNORED
 
@@ -63,7 +64,21 @@ def read_targets(where: str, values: Any, task: TaskName) -> Tensor:
         found = found.unsqueeze(1)
     if found.ndim != _NUM_DIMS[task] and task != "classification":
         raise ConfigError(f"{where} of shape {list(found.shape)}; allowed: {allowed}")
-    return found.to(torch.int64) if integers else found.float()
+    if integers:
+        return found.to(torch.int64)
+    return torch.from_numpy(own_float32(where, found.numpy()))
+
+
+def own_float32(where: str, values: np.ndarray) -> np.ndarray:
+    """As `as_float32` of the sources, with the error of Python's users.
+
+    Raises:
+        ConfigError: if a finite number is infinite in float32.
+    """
+    try:
+        return as_float32(where, values)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def num_outputs(task: TaskName, inputs: Tensor | Dataset[Tensor], targets: Tensor) -> int:

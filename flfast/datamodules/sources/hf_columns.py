@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from flfast.datamodules.bounds import require_memory
+from flfast.datamodules.number_range import as_float32
 from flfast.datamodules.sources.image_files import READ_ERRORS, UnreadableImageError, image_tensor
 from flfast.datamodules.sources.table_files import Columns
 from flfast.datamodules.sources.table_targets import Targets, read_targets
@@ -34,6 +35,26 @@ def column_kind(data: Dataset, name: str) -> ColumnKind:
     if isinstance(feature, Value) and feature.dtype in {"string", "large_string"}:
         return "text"
     return "numbers"
+
+
+def with_numbers(data: Dataset, columns: Columns, names: Sequence[str]) -> Dataset:
+    """The rows with numbers in columns whose texts are all numbers; blank texts become NaN.
+
+    Args:
+        data: the rows.
+        columns: the same.
+        names: of the columns of the inputs.
+
+    Raises:
+        ValueError: if a column of text is mostly numbers.
+    """
+    for name in names:
+        if column_kind(data, name) != "text":
+            continue
+        columns.refuse_odd_numbers(name, "read the file with data=table")
+        if (values := columns.numbers_or_nan(name)) is not None:
+            data = data.remove_columns(name).add_column(name, values)
+    return data
 
 
 def read_numbers(data: Dataset, name: str, option: str) -> np.ndarray:
@@ -63,9 +84,12 @@ def number_inputs(data: Dataset, names: Sequence[str]) -> Tensor:
         if values.dtype.kind in "iu":
             kept = np.uint8 if values.dtype == np.uint8 else np.int64
             return torch.from_numpy(values.astype(kept))
-        return torch.from_numpy(values.astype(np.float32))
-    flat = [values.reshape(len(values), -1) for values in columns]
-    return torch.from_numpy(np.concatenate(flat, axis=1).astype(np.float32))
+        return torch.from_numpy(as_float32(f"data.inputs={names[0]}", values))
+    flat = [
+        as_float32(f"data.inputs={name}", values.reshape(len(values), -1))
+        for name, values in zip(names, columns, strict=True)
+    ]
+    return torch.from_numpy(np.concatenate(flat, axis=1))
 
 
 @dataclass(frozen=True)

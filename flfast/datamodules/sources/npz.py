@@ -8,11 +8,13 @@ import torch
 from flfast.datamodules.examples import Examples, check_num_classes
 from flfast.datamodules.mapped import shared_tensor
 from flfast.datamodules.missing import missing_owners, refuse_missing
+from flfast.datamodules.number_range import as_float32
 from flfast.datamodules.sources.array_files import read_arrays
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.transforms import BatchTransform, image_transform
 from flfast.options import Count, NonNegativeInt, Portion, Positive
+from flfast.tasks.by_name import TASKS
 from flfast.tasks.names import TaskName
 
 
@@ -65,7 +67,8 @@ def npz(  # noqa: PLR0913 - one parameter an option
     found = read_arrays(path, names)
     values = found["inputs"]
     task = task or _task_of(found["targets"])
-    wanted = _targets(found["targets"], task, f"data.targets={targets}")
+    where = f"data.root={root} data.targets={targets}"
+    wanted = _targets(found["targets"], task, where)
     clients, tests = found.get("owner"), found.get("is_test")
     if values.ndim < 2 or values.dtype.kind not in "fiu":
         raise ValueError(
@@ -83,6 +86,8 @@ def npz(  # noqa: PLR0913 - one parameter an option
     transform = _transform(
         values.shape[1:], mean=mean, std=std, random_crop=random_crop, random_flip=random_flip
     )
+    num_outputs = num_classes or _width(wanted, task)
+    _check_targets(wanted, task, num_outputs, where)
     clients = None if clients is None else _names(clients)
     if tests is None:
         if clients is not None:
@@ -97,7 +102,7 @@ def npz(  # noqa: PLR0913 - one parameter an option
         return Examples(
             inputs=shared_tensor(values),
             targets=torch.from_numpy(wanted),
-            num_classes=num_classes or _width(wanted, task),
+            num_classes=num_outputs,
             input_shape=values.shape[1:],
             transform=transform,
             is_test=test,
@@ -126,10 +131,19 @@ def _targets(array: np.ndarray, task: str, where: str) -> np.ndarray:
     if array.dtype.kind not in kinds:
         raise ValueError(f"{where} is {array.dtype}; allowed for task={task}: {allowed}")
     if task == "regression":
-        return array.astype(np.float32)[:, None] if array.ndim == 1 else array.astype(np.float32)
+        numbers = as_float32(where, array)
+        return numbers[:, None] if array.ndim == 1 else numbers
     if task == "multilabel":
         return array.astype(np.float32)
     return array.astype(np.int64)
+
+
+def _check_targets(targets: np.ndarray, task: TaskName, num_outputs: int, where: str) -> None:
+    """Check targets before a test set is drawn by them."""
+    try:
+        TASKS[task].check_targets(torch.from_numpy(targets), num_outputs)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _width(targets: np.ndarray, task: str) -> int:

@@ -225,6 +225,11 @@ class Columns:
             raise ValueError(f"{self._path}: column {name} holds infinity in {rows_of(~finite)}")
         return values
 
+    def numbers_or_nan(self, name: str) -> np.ndarray | None:
+        """A column as float64 [N], NaN where a number is missing; None if it holds no numbers."""
+        found = self._as_numbers(name)
+        return None if found is None else found.cast("float64").to_numpy()
+
     def codes(self, name: str) -> tuple[np.ndarray, list[Any]]:
         """A column as codes int64 [N], and the sorted values that they stand for.
 

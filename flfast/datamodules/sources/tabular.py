@@ -8,6 +8,7 @@ from torch import Tensor
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import complete_rows
+from flfast.datamodules.number_range import as_float32
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.natural_clients import Clients, unowned
 from flfast.datamodules.sources.standardising import standardised
@@ -100,9 +101,12 @@ def table(  # noqa: PLR0913 - one parameter an option
     if found.task == "regression":
         if standardise_targets:
             values = standardised(values, is_training=is_training, names=named)
-        values = values.astype(np.float32)
+        values = _as_float32(values, "targets", named)
     return Examples(
-        inputs=_inputs(numbers, _stack([codes for codes, _ in coded], len(is_training))),
+        inputs=_inputs(
+            _as_float32(numbers, "numeric", numeric),
+            _stack([codes for codes, _ in coded], len(is_training)),
+        ),
         targets=torch.from_numpy(values),
         num_classes=found.num_outputs,
         input_shape=(len(numeric) + len(categorical),),
@@ -203,6 +207,13 @@ def _flags(columns: Columns, name: str) -> np.ndarray | None:
 
 def _stack(columns: list[np.ndarray], num_rows: int) -> np.ndarray:
     return np.stack(columns, axis=1) if columns else np.zeros((num_rows, 0))
+
+
+def _as_float32(values: np.ndarray, option: str, names: list[str]) -> np.ndarray:
+    """Columns of numbers as float32 [N, D]; names the column of a number that is too large."""
+    columns = zip(names, values.T, strict=True)
+    found = [as_float32(f"data.{option}={name}", own) for name, own in columns]
+    return _stack(found, len(values))
 
 
 def _inputs(numbers: np.ndarray, codes: np.ndarray) -> Tensor:
