@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from flfast.config.errors import ConfigError, OneRankError
+from flfast.datamodules.number_range import unusable_number
 from flfast.setup.user_code import described
 
 
@@ -94,8 +95,11 @@ def _item(key: str, data: Any, index: int) -> Any:
             f"{key}=: the input of item {index} is a {type(item[0]).__name__}; allowed: a tensor, "
             f"such as that of torchvision's ToTensor"
         )
+    where = f"{key}=: the input of item {index}"
     if index == 0:  # the others have its type and shape, or batches cannot be stacked
-        check_plain(f"{key}=: the input of item {index}", item[0])
+        check_plain(where, item[0])
+    if reason := unusable_number(item[0]):
+        raise ConfigError(f"{where}: {reason}; allowed: finite numbers")
     return item
 
 

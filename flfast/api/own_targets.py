@@ -1,6 +1,7 @@
 """Targets of a Python program's data, by task."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, get_args
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch.utils.data import Dataset
 from flfast.api.own_dataset import check_plain
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import check_num_classes
-from flfast.datamodules.number_range import as_float32
+from flfast.datamodules.number_range import regression_targets
 from flfast.tasks.names import TaskName
 from flfast.tasks.task_type import IGNORED
 
@@ -66,17 +67,21 @@ def read_targets(where: str, values: Any, task: TaskName) -> Tensor:
         raise ConfigError(f"{where} of shape {list(found.shape)}; allowed: {allowed}")
     if integers:
         return found.to(torch.int64)
-    return torch.from_numpy(own_float32(where, found.numpy()))
+    if task != "regression":
+        return found.float()
+    with own_errors():
+        return torch.from_numpy(regression_targets(where, found.numpy()))
 
 
-def own_float32(where: str, values: np.ndarray) -> np.ndarray:
-    """As `as_float32` of the sources, with the error of Python's users.
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise what the sources refuse as the error of Python's users.
 
     Raises:
-        ConfigError: if a finite number is infinite in float32.
+        ConfigError: in place of a ValueError.
     """
     try:
-        return as_float32(where, values)
+        yield
     except ValueError as error:
         raise ConfigError(str(error)) from None
 

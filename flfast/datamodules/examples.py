@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from flfast.datamodules.bounds import require_memory
-from flfast.datamodules.number_range import check_finite, refuse_outliers
+from flfast.datamodules.number_range import check_finite, regression_targets
 from flfast.datamodules.transforms import BatchTransform
 from flfast.tasks.by_name import TASKS
 from flfast.tasks.names import TaskName
@@ -71,8 +71,7 @@ class Examples:
             check_scores(self.num_classes, 1 if self.is_test is None else int(self.is_test.sum()))
         self.task_type.check_targets(self.targets, self.num_classes)
         if self.task == "regression":
-            names = [f"target {number}" for number in range(self.num_classes)]
-            refuse_outliers(self.targets.numpy(), names=names, rows=np.arange(num))
+            regression_targets("targets", self.targets.numpy())
         if isinstance(self.inputs, Tensor) and self.inputs.is_floating_point():
             check_finite(self.inputs)
         for name in ("inputs", "is_test", "owner", "labels"):
@@ -134,6 +133,24 @@ def warn_of_equal_targets(examples: Examples) -> None:
             "that always predicts this target is perfect",
             *(len(rows), rows[0].tolist()),
         )
+
+
+def check_targets(where: str, targets: np.ndarray, task: TaskName, num_outputs: int) -> None:
+    """Check targets before something else is derived from them, such as a test set.
+
+    Args:
+        where: beginning of the error: file or option.
+        targets: see `Examples`.
+        task: of the targets.
+        num_outputs: C.
+
+    Raises:
+        ValueError: if they do not fit the task; names the first example.
+    """
+    try:
+        TASKS[task].check_targets(torch.from_numpy(targets), num_outputs)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def check_scores(num_classes: int, num_test: int) -> None:

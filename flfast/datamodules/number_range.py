@@ -44,9 +44,39 @@ def as_float32(where: str, values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32)
 
 
+def regression_targets(where: str, values: np.ndarray) -> np.ndarray:
+    """Numbers to predict, float32 [N, C].
+
+    Args:
+        where: beginning of the error: file or option, and column.
+        values: [N] or [N, C]. NaN and infinity stay what they are.
+
+    Raises:
+        ValueError: if a finite number is infinite in float32, or so far from all others of its
+            column that they would lose their digits; names the row and the value.
+    """
+    numbers = as_float32(where, values)
+    numbers = numbers[:, None] if numbers.ndim == 1 else numbers
+    columns = range(numbers.shape[1])
+    names = [where if len(columns) == 1 else f"{where}: column {column}" for column in columns]
+    if numbers.ndim == 2 and len(numbers):
+        refuse_outliers(numbers, names=names, rows=np.arange(len(numbers)))
+    return numbers
+
+
 def beyond_float32(value: float) -> str:
     """A number that is too large, in words."""
     return f"the value {value:g} exceeds float32 (up to {LARGEST:.1e})"
+
+
+def unusable_number(values: Tensor | np.ndarray) -> str | None:
+    """The first number that is not finite in float32, in words; None if there is none."""
+    if isinstance(values, np.ndarray):
+        values = torch.from_numpy(values.astype(np.float64 if values.dtype.kind == "f" else bool))
+    if not values.is_floating_point() or not (wrong := _unusable(values)).any():
+        return None
+    value = float(values[wrong][0])
+    return beyond_float32(value) if np.isfinite(value) else "NaN or infinity"
 
 
 def check_finite(inputs: Tensor) -> None:
@@ -63,7 +93,7 @@ def check_finite(inputs: Tensor) -> None:
     for part in inputs.split(_rows_at_once(inputs)):
         if part.numel() and not all(abs(float(bound)) <= LARGEST for bound in part.aminmax()):
             flat = part.flatten(start_dim=1)
-            wrong = ~(flat.abs() <= LARGEST)  # [rows of the part, numbers]
+            wrong = _unusable(flat)  # [rows of the part, numbers]
             broken = wrong.any(dim=1)
             if not num:
                 row = int(broken.nonzero()[0])
@@ -85,8 +115,10 @@ def outlier(values: np.ndarray) -> int | None:
     """The row of a value that would take the digits of all others; None if there is none.
 
     Args:
-        values: finite, [n].
+        values: [n]. If some are not finite, there is no outlier.
     """
+    if not np.isfinite(values).all():
+        return None
     _, power = np.frexp(np.abs(values).max())
     values = np.ldexp(values.astype(np.float64), -power)  # changes no digit; squares stay finite
     distance = np.abs(values - np.median(values))
@@ -100,7 +132,7 @@ def refuse_outliers(values: np.ndarray, *, names: Sequence[str], rows: np.ndarra
     """Refuse a number that is so far from all others of its column that they would lose digits.
 
     Args:
-        values: finite, [n, D].
+        values: [n, D].
         names: of the columns, [D], for the error.
         rows: number of each row in the data, int64 [n], for the error.
 
@@ -147,6 +179,11 @@ def warn_of_outliers(inputs: Tensor) -> None:
                 far_off(f"column {column}", row, own[row]),
             )
             return
+
+
+def _unusable(values: Tensor) -> Tensor:
+    """Numbers that are not finite in float32, bool like the values."""
+    return ~(values.abs().double() <= LARGEST)  # a type of 16 bits would round the bound
 
 
 def _rows_at_once(inputs: Tensor) -> int:

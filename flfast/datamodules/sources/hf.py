@@ -12,7 +12,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.number_range import as_float32
+from flfast.datamodules.number_range import regression_targets
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.hf_columns import (
     ColumnKind,
@@ -146,7 +146,7 @@ def hf(  # noqa: PLR0913 - one parameter an option
     assert found is not None
     wanted = found.values
     if found.task == "regression":
-        wanted = as_float32(f"data.targets={targets}", wanted)
+        wanted = regression_targets(f"data.targets={targets}", wanted)
     return Examples(
         inputs=values,
         targets=torch.from_numpy(wanted),

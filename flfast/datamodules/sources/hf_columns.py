@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from flfast.datamodules.bounds import require_memory
+from flfast.datamodules.examples import check_targets
 from flfast.datamodules.number_range import as_float32
 from flfast.datamodules.sources.image_files import READ_ERRORS, UnreadableImageError, image_tensor
 from flfast.datamodules.sources.table_files import Columns
@@ -168,6 +169,8 @@ def hf_targets(
     if isinstance(feature, ClassLabel) and task in {None, "classification"}:
         values = columns.numbers(names[0]).astype(np.int64)
         named = names_of(feature.names)
+        where = f"data.targets={names[0]}"
+        check_targets(where, values, "classification", feature.num_classes)
         return Targets("classification", values, feature.num_classes, named)
     if feature is None or isinstance(feature, (ClassLabel, Value)):
         return read_targets(columns, names, task)

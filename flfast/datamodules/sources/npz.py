@@ -5,16 +5,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flfast.datamodules.examples import Examples, check_num_classes
+from flfast.datamodules.examples import Examples, check_num_classes, check_targets
 from flfast.datamodules.mapped import shared_tensor
 from flfast.datamodules.missing import missing_owners, refuse_missing
-from flfast.datamodules.number_range import as_float32
+from flfast.datamodules.number_range import regression_targets
 from flfast.datamodules.sources.array_files import read_arrays
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.transforms import BatchTransform, image_transform
 from flfast.options import Count, NonNegativeInt, Portion, Positive
-from flfast.tasks.by_name import TASKS
 from flfast.tasks.names import TaskName
 
 
@@ -87,7 +86,7 @@ def npz(  # noqa: PLR0913 - one parameter an option
         values.shape[1:], mean=mean, std=std, random_crop=random_crop, random_flip=random_flip
     )
     num_outputs = num_classes or _width(wanted, task)
-    _check_targets(wanted, task, num_outputs, where)
+    check_targets(where, wanted, task, num_outputs)
     clients = None if clients is None else _names(clients)
     if tests is None:
         if clients is not None:
@@ -131,19 +130,10 @@ def _targets(array: np.ndarray, task: str, where: str) -> np.ndarray:
     if array.dtype.kind not in kinds:
         raise ValueError(f"{where} is {array.dtype}; allowed for task={task}: {allowed}")
     if task == "regression":
-        numbers = as_float32(where, array)
-        return numbers[:, None] if array.ndim == 1 else numbers
+        return regression_targets(where, array)
     if task == "multilabel":
         return array.astype(np.float32)
     return array.astype(np.int64)
-
-
-def _check_targets(targets: np.ndarray, task: TaskName, num_outputs: int, where: str) -> None:
-    """Check targets before a test set is drawn by them."""
-    try:
-        TASKS[task].check_targets(torch.from_numpy(targets), num_outputs)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
 
 
 def _width(targets: np.ndarray, task: str) -> int:

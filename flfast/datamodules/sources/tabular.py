@@ -8,7 +8,7 @@ from torch import Tensor
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import complete_rows
-from flfast.datamodules.number_range import as_float32
+from flfast.datamodules.number_range import as_float32, refuse_outliers
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.natural_clients import Clients, unowned
 from flfast.datamodules.sources.standardising import standardised
@@ -102,6 +102,9 @@ def table(  # noqa: PLR0913 - one parameter an option
         if standardise_targets:
             values = standardised(values, is_training=is_training, names=named)
         values = _as_float32(values, "targets", named)
+        if not standardise_targets:
+            names = [f"data.targets={name}" for name in named]
+            refuse_outliers(values, names=names, rows=np.arange(len(values)))
     return Examples(
         inputs=_inputs(
             _as_float32(numbers, "numeric", numeric),
