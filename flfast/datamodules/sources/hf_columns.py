@@ -65,13 +65,23 @@ def read_numbers(data: Dataset, name: str, option: str) -> np.ndarray:
         ValueError: if it holds something else, or does not fit into the memory.
     """
     require_memory(data.data.table.column(name).nbytes, f"data.{option}={name}")
-    values = data.with_format("numpy", columns=[name])[:][name]
+    # Without it, `datasets` makes float32 of float64, where large numbers are infinite.
+    kept = {"dtype": np.float64} if _holds_float64(data, name) else {}
+    values = data.with_format("numpy", columns=[name], **kept)[:][name]
     if values.dtype.kind not in "biuf":
         raise ValueError(
             f"data.{option}={name}: the column is {data.features[name]}; allowed: numbers, or "
             "lists of numbers of equal length, without missing ones"
         )
     return np.asarray(values)
+
+
+def _holds_float64(data: Dataset, name: str) -> bool:
+    kind = data.data.table.column(name).type
+    kind = getattr(kind, "storage_type", kind)
+    while hasattr(kind, "value_type"):
+        kind = kind.value_type
+    return str(kind) == "double"
 
 
 def number_inputs(data: Dataset, names: Sequence[str]) -> Tensor:
