@@ -16,6 +16,7 @@ from flfast.api.own_data import read_data
 from flfast.config.errors import ConfigError
 from flfast.datamodules.number_range import as_float32, check_finite, unusable_number
 from flfast.datamodules.sources.npz import npz
+from flfast.datamodules.sources.text_folder import text_folder
 
 NUM = 30
 ROWS = st.integers(0, NUM - 1)
@@ -262,3 +263,35 @@ def test_sparse_arrays_of_scipy_are_refused(kind):
             ConfigError, match=f"data=:.* a sparse {kind} of scipy; allowed: dense"
         ):
             own(data, "classification")
+
+
+@pytest.mark.parametrize("label", [-5, 3])
+def test_a_class_outside_of_a_class_label_is_named_with_its_row(tmp_path, label):
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"x": datasets.Value("float32"), "y": datasets.Value("int64")})
+    rows = {"x": list(range(NUM)), "y": [label if row == 4 else row % 3 for row in range(NUM)]}
+    data = datasets.Dataset.from_dict(rows, features=features)
+    table = data.data.table
+    named = features | {"y": datasets.ClassLabel(names=["a", "b", "c"])}
+    info = datasets.DatasetInfo(features=datasets.Features(named))
+    datasets.Dataset(table, info=info).save_to_disk(tmp_path / "rows")
+    with pytest.raises(ValueError, match=r"data.targets=y: labels .* that of example 4 "):
+        read_hf(tmp_path / "rows", owner=None)
+
+
+def test_a_huge_class_takes_no_memory(tmp_path):
+    (tmp_path / "train.csv").write_text('"1","good"\n"2","bad"\n' * 5 + f'"{10**12}","odd"\n')
+    with pytest.raises(ValueError, match=r"data.root=.*largest label is 999999999999 for 11"):
+        text_folder(
+            root=str(tmp_path),
+            tokenizer="words",
+            vocabulary_size=10,
+            max_tokens=2,
+            test_fraction=0.5,
+            seed=0,
+        )
+    targets = np.arange(NUM) % 3
+    targets[4] = 10**12
+    for read in (read_npz, read_npy):
+        with pytest.raises(ValueError, match=r"largest label is 1000000000000 for 30"):
+            read(tmp_path, drawn(), targets, "classification")

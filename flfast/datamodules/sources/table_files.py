@@ -70,6 +70,7 @@ def _read_csv(path: Path) -> pa.Table:
     if blanks := _blanks(table):
         # A blank cell would make its column one of text. Read it as an empty one.
         converting.null_values = [*converting.null_values, *blanks]
+        del table
         table = csv.read_csv(path, parse_options=parsing, convert_options=converting)
     return table
 
