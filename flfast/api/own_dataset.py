@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from flfast.config.errors import ConfigError, OneRankError
+from flfast.datamodules.number_range import unusable_number
 from flfast.setup.user_code import described
 
 
@@ -94,8 +95,11 @@ def _item(key: str, data: Any, index: int) -> Any:
             f"{key}=: the input of item {index} is a {type(item[0]).__name__}; allowed: a tensor, "
             f"such as that of torchvision's ToTensor"
         )
+    where = f"{key}=: the input of item {index}"
     if index == 0:  # the others have its type and shape, or batches cannot be stacked
-        check_plain(f"{key}=: the input of item {index}", item[0])
+        check_plain(where, item[0])
+    if reason := unusable_number(item[0]):
+        raise ConfigError(f"{where}: {reason}; allowed: finite numbers")
     return item
 
 
@@ -117,11 +121,14 @@ class _Inputs(Dataset[Tensor]):
 
 
 def check_plain(where: str, values: object) -> None:
-    """Refuse a tensor that is sparse, nested or without values.
+    """Refuse what is sparse, as of torch or scipy, and a tensor that is nested or without values.
 
     Raises:
         ConfigError: naming what it is, and what is allowed.
     """
+    if type(values).__module__.startswith("scipy.sparse"):
+        name = type(values).__name__
+        raise ConfigError(f"{where}: a sparse {name} of scipy; allowed: dense, as of .toarray()")
     if not isinstance(values, Tensor):
         return
     if values.is_nested:

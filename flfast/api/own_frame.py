@@ -52,8 +52,8 @@ def coded_text(
 ) -> Coded:
     """DataFrames with numbers for text, the same ones in both; `data` names the columns.
 
-    Text in the target of a classification is a class. Other text that is mostly numbers is
-    refused, unless the column has the type `category`.
+    Text in the target of a classification is a class. Other text is read as numbers if all of it
+    are numbers, and refused if it is mostly numbers, unless the column has the type `category`.
 
     Args:
         data: a DataFrame.
@@ -121,17 +121,18 @@ def _read(frames: Sequence[Any], name: Any, target: str | None, task: TaskName) 
     is_category = str(frames[0][name].dtype) == "category"
     try:
         columns = Columns(pa.table({str(name): pa.array(whole, from_pandas=True)}), "data=")
-        is_text = columns.kind(str(name)) == "text"
+        kind = columns.kind(str(name))
     except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
         said = first_line(error).removeprefix(f"data=: column {name} ")
         raise ConfigError(f"data=: column {name}: {said}; allowed: numbers and text") from None
     try:
-        if name == target and task != "classification":
+        is_number = kind == "float" and not is_category
+        if name == target and (task != "classification" or is_number):
             return _Column(columns.numbers(str(name)), [])
-        if is_text and name != target and not is_category:
+        if kind == "text" and name != target and not is_category:
             advice = f"make it a column of categories: frame[{name!r}].astype('category')"
             columns.refuse_odd_numbers(str(name), advice)
-        if is_text or is_category or name == target:
+        if kind == "text" or is_category or name == target:
             codes, values = columns.codes(str(name))
             warn_of_odd_names(f"data=: column {name}", values, codes)
             return _Column(codes, values)

@@ -9,10 +9,11 @@ from torch.utils.data import Dataset, TensorDataset
 
 from flfast.api.own_dataset import check_plain, is_dataset, read_dataset
 from flfast.api.own_frame import is_frame, refuse_missing_rows
-from flfast.api.own_targets import read_targets
+from flfast.api.own_targets import own_errors, read_targets
 from flfast.config.errors import ConfigError
 from flfast.datamodules.mapped import shared_tensor
 from flfast.datamodules.missing import missing_rows
+from flfast.datamodules.number_range import as_float32
 from flfast.tasks.names import TaskName
 
 ALLOWED = (
@@ -63,6 +64,7 @@ class PartReader(NamedTuple):
         if is_frame(data):
             check_names(key, data)
             return self._frame(key, data)
+        check_plain(f"{key}=", data)
         if self.target is not None or self.client is not None:
             raise ConfigError(f"target= and client= name columns of a DataFrame, {key}= is none")
         if isinstance(data, TensorDataset):
@@ -122,6 +124,8 @@ class PartReader(NamedTuple):
                     f"column or encode it"
                 )
             refuse_missing_rows(f"{key}=: column {name}", inputs[name].isna().to_numpy())
+            with own_errors():
+                as_float32(f"{key}=: column {name}", inputs[name].to_numpy(dtype=np.float64))
         clients = None if client is None else frame[client].to_numpy()
         try:
             labels = frame[target].to_numpy()

@@ -1,6 +1,7 @@
 """Targets of a Python program's data, by task."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, get_args
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.utils.data import Dataset
 from flfast.api.own_dataset import check_plain
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import check_num_classes
+from flfast.datamodules.number_range import regression_targets
 from flfast.tasks.names import TaskName
 from flfast.tasks.task_type import IGNORED
 
@@ -63,7 +65,25 @@ def read_targets(where: str, values: Any, task: TaskName) -> Tensor:
         found = found.unsqueeze(1)
     if found.ndim != _NUM_DIMS[task] and task != "classification":
         raise ConfigError(f"{where} of shape {list(found.shape)}; allowed: {allowed}")
-    return found.to(torch.int64) if integers else found.float()
+    if integers:
+        return found.to(torch.int64)
+    if task != "regression":
+        return found.float()
+    with own_errors():
+        return torch.from_numpy(regression_targets(where, found.numpy()))
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise what the sources refuse as the error of Python's users.
+
+    Raises:
+        ConfigError: in place of a ValueError.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def num_outputs(task: TaskName, inputs: Tensor | Dataset[Tensor], targets: Tensor) -> int:

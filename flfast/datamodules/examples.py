@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from flfast.datamodules.bounds import require_memory
+from flfast.datamodules.number_range import check_finite, regression_targets
 from flfast.datamodules.transforms import BatchTransform
 from flfast.tasks.by_name import TASKS
 from flfast.tasks.names import TaskName
@@ -17,7 +18,6 @@ from flfast.tasks.task_type import IGNORED, TaskType
 
 log = logging.getLogger(__name__)
 
-_CHECKED_BYTES = 2**26
 _FEW_CLASSES = 1000
 
 
@@ -70,8 +70,10 @@ class Examples:
         if self.task == "classification":
             check_scores(self.num_classes, 1 if self.is_test is None else int(self.is_test.sum()))
         self.task_type.check_targets(self.targets, self.num_classes)
+        if self.task == "regression":
+            regression_targets("targets", self.targets.numpy())
         if isinstance(self.inputs, Tensor) and self.inputs.is_floating_point():
-            _check_finite(self.inputs)
+            check_finite(self.inputs)
         for name in ("inputs", "is_test", "owner", "labels"):
             value = getattr(self, name)
             if value is not None and len(value) != num:
@@ -133,6 +135,24 @@ def warn_of_equal_targets(examples: Examples) -> None:
         )
 
 
+def check_targets(where: str, targets: np.ndarray, task: TaskName, num_outputs: int) -> None:
+    """Check targets before something else is derived from them, such as a test set.
+
+    Args:
+        where: beginning of the error: file or option.
+        targets: see `Examples`.
+        task: of the targets.
+        num_outputs: C.
+
+    Raises:
+        ValueError: if they do not fit the task; names the first example.
+    """
+    try:
+        TASKS[task].check_targets(torch.from_numpy(targets), num_outputs)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
 def check_scores(num_classes: int, num_test: int) -> None:
     """Check that evaluation fits: it keeps a score of each class and test example.
 
@@ -163,19 +183,3 @@ def check_num_classes(largest: int, num: int, key: str) -> int:
             f"0, 1, ..., below {max(num, _FEW_CLASSES)}"
         )
     return largest + 1
-
-
-def _check_finite(inputs: Tensor) -> None:
-    num, first = 0, -1
-    start = 0
-    # In parts: a mapped file may be larger than the memory.
-    for part in inputs.split(max(_CHECKED_BYTES * len(inputs) // max(inputs.nbytes, 1), 1)):
-        if part.numel() and not all(bound.isfinite() for bound in part.aminmax()):
-            broken = ~part.flatten(start_dim=1).isfinite().all(dim=1)  # [rows of the part]
-            first = start + int(broken.nonzero()[0]) if not num else first
-            num += int(broken.sum())
-        start += len(part)
-    if num:
-        raise ValueError(
-            f"inputs of {num} examples contain NaN or infinity; the first is example {first}"
-        )

@@ -11,7 +11,11 @@ from flfast.tasks.task_type import Statistics, TaskType, group_means
 def _check(targets: Tensor, num_classes: int) -> None:
     low, high = int(targets.min()), int(targets.max())
     if low < 0 or high >= num_classes:
-        raise ValueError(f"labels must lie in [0, {num_classes}), got {low} to {high}")
+        outside = (targets < 0) | (targets >= num_classes)
+        raise ValueError(
+            f"labels must lie in [0, {num_classes}), got {low} to {high}; the first outside is "
+            f"that of example {int(outside.nonzero()[0])} (the first is 0)"
+        )
 
 
 def _losses(logits: Tensor, targets: Tensor) -> Tensor:

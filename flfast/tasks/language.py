@@ -27,7 +27,11 @@ def _check(targets: Tensor, vocabulary: int) -> None:
     found = targets[counted]
     low, high = int(found.min()), int(found.max())
     if low < 0 or high >= vocabulary:
-        raise ValueError(f"target tokens must lie in [0, {vocabulary}), got {low} to {high}")
+        outside = counted & ((targets < 0) | (targets >= vocabulary))
+        raise ValueError(
+            f"target tokens must lie in [0, {vocabulary}), got {low} to {high}; the first outside "
+            f"is in example {int(outside.nonzero()[0, 0])} (the first is 0)"
+        )
 
 
 def _counts(targets: Tensor) -> Tensor:

@@ -235,7 +235,7 @@ def test_inputs_that_are_not_finite_are_counted_whatever_the_parts(broken, part_
     inputs[broken, 1] = float("nan")
     targets = torch.zeros(10, dtype=torch.long)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flfast.datamodules.examples._CHECKED_BYTES", part_bytes)
+        patch.setattr("flfast.datamodules.number_range._CHECKED_BYTES", part_bytes)
         if not broken:
             Examples(inputs, targets, 2, (2,), BatchTransform())
             return

@@ -9,14 +9,13 @@ import torch
 from campaign import examples as num_examples
 from hypothesis import given
 from hypothesis import strategies as st
+from row_sources import read_hf, read_table
 
 import flfast
 from flfast.api.own_data import read_data
 from flfast.datamodules.missing import missing_owners, missing_rows
-from flfast.datamodules.sources.hf import hf
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.sources.npz import npz
-from flfast.datamodules.sources.tabular import table
 
 NUM = 12
 COLUMNS = {
@@ -26,7 +25,6 @@ COLUMNS = {
     "y": ["p", "q", "p"] * 4,
     "part": ["train"] * 9 + ["test"] * 3,
 }
-OPTIONS = {"targets": "y", "owner": "who", "test_fraction": 0.0, "task": None, "seed": 0}
 MISSING = {
     "None": None,
     "NaN": float("nan"),
@@ -37,39 +35,6 @@ MISSING = {
 }
 KINDS = st.sampled_from(sorted(MISSING))
 ROWS = st.sets(st.integers(0, NUM - 1), min_size=1, max_size=2)
-
-
-def read_table(path, missing="error"):
-    return table(
-        path=str(path),
-        **OPTIONS,
-        numeric=["x"],
-        categorical=["town"],
-        is_test="part",
-        standardise="none",
-        standardise_targets=False,
-        missing=missing,
-    )
-
-
-def read_hf(path, missing="error", inputs="x"):
-    return hf(
-        path=str(path),
-        **OPTIONS,
-        **dict.fromkeys(("name", "image_size", "test_split")),
-        cache_dir=str(path.parent / "cache"),
-        download=False,
-        inputs=inputs,
-        train_split="train",
-        tokenizer="words",
-        vocabulary_size=10,
-        max_tokens=2,
-        channels=1,
-        in_memory=True,
-        mean=[0.5],
-        std=[0.5],
-        missing=missing,
-    )
 
 
 def lacking(role, rows, kind):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import Examples, check_targets
 from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.transforms import image_transform
@@ -55,6 +55,7 @@ def camelyon17(  # noqa: PLR0913 - one parameter an option
     folder = Path(root).expanduser()
     rows, numbers = _read_table(folder / "metadata.csv", root)
     tumor, center, split = numbers.T
+    check_targets(f"{folder / 'metadata.csv'}: tumor", tumor, "classification", 2)
     if unknown := sorted(set(test_centers) - set(center.tolist())):
         known = ", ".join(map(str, sorted(set(center.tolist()))))
         raise ValueError(f"data.test_centers={list(test_centers)}; allowed: of {known}: {unknown}")

@@ -24,7 +24,7 @@ def strict_rows(lines: Iterable[str], *, where: str) -> Iterator[list[str]]:
 
     Raises:
         ValueError: if quotes do not pair up, or a quoted line looks like a row; names the line,
-            counted from 1.
+            counted from 1. Or if the text is not UTF-8.
     """
     seen: list[str] = []
 
@@ -50,6 +50,8 @@ def strict_rows(lines: Iterable[str], *, where: str) -> Iterator[list[str]]:
             f"line {first}: {error}: a quoted value that begins here does not end before a comma "
             "or at the end of a line; double the quotes within a value"
         ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{error}; save the file as UTF-8") from None
     finally:
         csv.field_size_limit(longest)
 

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
+from flfast.datamodules.number_range import regression_targets
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.hf_columns import (
     ColumnKind,
@@ -20,6 +21,7 @@ from flfast.datamodules.sources.hf_columns import (
     decode_images,
     hf_targets,
     number_inputs,
+    with_numbers,
 )
 from flfast.datamodules.sources.hf_files import load_splits
 from flfast.datamodules.sources.hf_missing import HfRows, complete_hf_rows
@@ -107,6 +109,7 @@ def hf(  # noqa: PLR0913 - one parameter an option
     columns.require(names, "inputs")
     columns.require(goals, "targets")
     columns.require([owner] if owner else [], "owner")
+    rows = HfRows(with_numbers(rows.data, columns, names), rows.num_train)
     kind = _kind(rows.data, names, goals)
     rows = complete_hf_rows(
         rows, columns, inputs=names, targets=goals, owner=owner, missing=missing
@@ -141,10 +144,12 @@ def hf(  # noqa: PLR0913 - one parameter an option
     else:
         values = number_inputs(data, names)
     assert found is not None
-    regression = found.task == "regression"
+    wanted = found.values
+    if found.task == "regression":
+        wanted = regression_targets(f"data.targets={targets}", wanted)
     return Examples(
         inputs=values,
-        targets=torch.from_numpy(found.values.astype(np.float32) if regression else found.values),
+        targets=torch.from_numpy(wanted),
         num_classes=found.num_outputs,
         input_shape=tuple(values[0].shape),
         transform=transform,

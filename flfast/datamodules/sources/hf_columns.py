@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from flfast.datamodules.bounds import require_memory
+from flfast.datamodules.examples import check_targets
+from flfast.datamodules.number_range import as_float32
 from flfast.datamodules.sources.image_files import READ_ERRORS, UnreadableImageError, image_tensor
 from flfast.datamodules.sources.table_files import Columns
 from flfast.datamodules.sources.table_targets import Targets, read_targets
@@ -36,6 +38,26 @@ def column_kind(data: Dataset, name: str) -> ColumnKind:
     return "numbers"
 
 
+def with_numbers(data: Dataset, columns: Columns, names: Sequence[str]) -> Dataset:
+    """The rows with numbers in columns whose texts are all numbers; blank texts become NaN.
+
+    Args:
+        data: the rows.
+        columns: the same.
+        names: of the columns of the inputs.
+
+    Raises:
+        ValueError: if a column of text is mostly numbers.
+    """
+    for name in names:
+        if column_kind(data, name) != "text":
+            continue
+        columns.refuse_odd_numbers(name, "read the file with data=table")
+        if (values := columns.numbers_or_nan(name)) is not None:
+            data = data.remove_columns(name).add_column(name, values)
+    return data
+
+
 def read_numbers(data: Dataset, name: str, option: str) -> np.ndarray:
     """A column of numbers, or of lists of numbers of equal shape, [N, ...].
 
@@ -43,13 +65,23 @@ def read_numbers(data: Dataset, name: str, option: str) -> np.ndarray:
         ValueError: if it holds something else, or does not fit into the memory.
     """
     require_memory(data.data.table.column(name).nbytes, f"data.{option}={name}")
-    values = data.with_format("numpy", columns=[name])[:][name]
+    # Without it, `datasets` makes float32 of float64, where large numbers are infinite.
+    kept = {"dtype": np.float64} if _holds_float64(data, name) else {}
+    values = data.with_format("numpy", columns=[name], **kept)[:][name]
     if values.dtype.kind not in "biuf":
         raise ValueError(
             f"data.{option}={name}: the column is {data.features[name]}; allowed: numbers, or "
             "lists of numbers of equal length, without missing ones"
         )
     return np.asarray(values)
+
+
+def _holds_float64(data: Dataset, name: str) -> bool:
+    kind = data.data.table.column(name).type
+    kind = getattr(kind, "storage_type", kind)
+    while hasattr(kind, "value_type"):
+        kind = kind.value_type
+    return str(kind) == "double"
 
 
 def number_inputs(data: Dataset, names: Sequence[str]) -> Tensor:
@@ -63,9 +95,12 @@ def number_inputs(data: Dataset, names: Sequence[str]) -> Tensor:
         if values.dtype.kind in "iu":
             kept = np.uint8 if values.dtype == np.uint8 else np.int64
             return torch.from_numpy(values.astype(kept))
-        return torch.from_numpy(values.astype(np.float32))
-    flat = [values.reshape(len(values), -1) for values in columns]
-    return torch.from_numpy(np.concatenate(flat, axis=1).astype(np.float32))
+        return torch.from_numpy(as_float32(f"data.inputs={names[0]}", values))
+    flat = [
+        as_float32(f"data.inputs={name}", values.reshape(len(values), -1))
+        for name, values in zip(names, columns, strict=True)
+    ]
+    return torch.from_numpy(np.concatenate(flat, axis=1))
 
 
 @dataclass(frozen=True)
@@ -144,6 +179,8 @@ def hf_targets(
     if isinstance(feature, ClassLabel) and task in {None, "classification"}:
         values = columns.numbers(names[0]).astype(np.int64)
         named = names_of(feature.names)
+        where = f"data.targets={names[0]}"
+        check_targets(where, values, "classification", feature.num_classes)
         return Targets("classification", values, feature.num_classes, named)
     if feature is None or isinstance(feature, (ClassLabel, Value)):
         return read_targets(columns, names, task)

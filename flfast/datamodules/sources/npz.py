@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flfast.datamodules.examples import Examples, check_num_classes
+from flfast.datamodules.examples import Examples, check_num_classes, check_targets
 from flfast.datamodules.mapped import shared_tensor
 from flfast.datamodules.missing import missing_owners, refuse_missing
+from flfast.datamodules.number_range import regression_targets
 from flfast.datamodules.sources.array_files import read_arrays
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.natural_clients import number_clients
@@ -65,7 +66,8 @@ def npz(  # noqa: PLR0913 - one parameter an option
     found = read_arrays(path, names)
     values = found["inputs"]
     task = task or _task_of(found["targets"])
-    wanted = _targets(found["targets"], task, f"data.targets={targets}")
+    where = f"data.root={root} data.targets={targets}"
+    wanted = _targets(found["targets"], task, where)
     clients, tests = found.get("owner"), found.get("is_test")
     if values.ndim < 2 or values.dtype.kind not in "fiu":
         raise ValueError(
@@ -83,6 +85,8 @@ def npz(  # noqa: PLR0913 - one parameter an option
     transform = _transform(
         values.shape[1:], mean=mean, std=std, random_crop=random_crop, random_flip=random_flip
     )
+    num_outputs = num_classes or _width(wanted, task)
+    check_targets(where, wanted, task, num_outputs)
     clients = None if clients is None else _names(clients)
     if tests is None:
         if clients is not None:
@@ -97,7 +101,7 @@ def npz(  # noqa: PLR0913 - one parameter an option
         return Examples(
             inputs=shared_tensor(values),
             targets=torch.from_numpy(wanted),
-            num_classes=num_classes or _width(wanted, task),
+            num_classes=num_outputs,
             input_shape=values.shape[1:],
             transform=transform,
             is_test=test,
@@ -126,7 +130,7 @@ def _targets(array: np.ndarray, task: str, where: str) -> np.ndarray:
     if array.dtype.kind not in kinds:
         raise ValueError(f"{where} is {array.dtype}; allowed for task={task}: {allowed}")
     if task == "regression":
-        return array.astype(np.float32)[:, None] if array.ndim == 1 else array.astype(np.float32)
+        return regression_targets(where, array)
     if task == "multilabel":
         return array.astype(np.float32)
     return array.astype(np.int64)

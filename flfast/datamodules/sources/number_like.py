@@ -1,18 +1,50 @@
-"""Finds values that keep a column of numbers from being one."""
+"""Columns of text that hold numbers, and values that keep a column from being one of numbers."""
+
+from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-_GROUPED = re.compile(r"\s*[-+]?(\d{1,3}([, '.]\d{3})+|\d+)([.,]\d+)?\s*")
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_GROUPED = re.compile(r"\s*[-+]?(\d{1,3}([, '._]\d{3})+|\d+)([.,]\d+)?\s*")
+_PERCENT = "%‰"
+
+
+def as_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """A column of text as int64 or float64; None unless all texts that are not blank are numbers.
+
+    Args:
+        column: of the type string. Blank texts are missing numbers.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    for kind in (pa.int64(), pa.float64()):
+        parts = []
+        try:
+            for chunk in column.chunks:  # most columns of text end in the first one
+                plain = compute.utf8_trim_whitespace(chunk)
+                plain = compute.replace_substring_regex(plain, r"^\+([^-+])", r"\1")
+                given = compute.not_equal(plain, "")
+                parts.append(compute.if_else(given, plain, None).cast(kind))
+        except pa.ArrowInvalid:
+            continue
+        found = pa.chunked_array(parts, kind)
+        return found if found.null_count < len(found) else None
+    return None
 
 
 def odd_ones(values: Sequence[str | None]) -> np.ndarray:
     """Values that are no numbers in a column of text that is mostly numbers, bool [N].
 
-    No value is odd unless at least half of the values look like numbers, such as `1,234`, and at
-    least one is no number, such as `1,234` or `?`.
+    No value is odd unless at least half of the values look like numbers, such as `1,234`, `5 %`
+    or `$5`, and at least one is no number, such as these or `?`.
 
     Args:
         values: None for missing ones, which do not count.
@@ -30,13 +62,22 @@ def odd_ones(values: Sequence[str | None]) -> np.ndarray:
 
 
 def is_number(text: str) -> bool:
-    """Whether `float` reads it."""
+    """Whether a text is a number in ASCII, without signs that group its digits.
+
+    >>> is_number(" 1.5e3"), is_number("1_000")
+    (True, False)
+    """
     try:
         float(text)
     except ValueError:
         return False
-    return True
+    return "_" not in text and text.strip().isascii()
 
 
 def _looks_like(text: str) -> bool:
-    return is_number(text) or _GROUPED.fullmatch(text) is not None
+    return is_number(text) or _GROUPED.fullmatch(_without_units(text)) is not None
+
+
+def _without_units(text: str) -> str:
+    """A text without signs of money and percent."""
+    return "".join(c for c in text if c not in _PERCENT and unicodedata.category(c) != "Sc")

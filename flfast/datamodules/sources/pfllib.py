@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples, check_num_classes
+from flfast.datamodules.number_range import as_float32
 from flfast.datamodules.sources.numeric_pickle import load_arrays
 from flfast.datamodules.transforms import BatchTransform
 
@@ -108,10 +109,17 @@ def _read_client(path: Path, num_classes: int | None) -> tuple[np.ndarray, np.nd
     low, high = targets.min(initial=0), targets.max(initial=0)
     if low < 0 or high >= (num_classes or np.inf):
         below = f"[0, {num_classes}), as config.json says" if num_classes else ">= 0"
-        raise ValueError(f"{path}: labels must lie in {below}, got {low} to {high}")
+        first = int(np.flatnonzero((targets < 0) | (targets >= (num_classes or np.inf)))[0])
+        raise ValueError(
+            f"{path}: labels must lie in {below}, got {low} to {high}; the first outside is in "
+            f"row {first} (the first is 0)"
+        )
     # Floats become float32, as models expect. Integers become uint8 or int64, which torch has.
     integer = inputs.dtype if inputs.dtype == np.uint8 else np.int64
-    inputs = inputs.astype(np.float32 if inputs.dtype.kind == "f" else integer, copy=False)
+    if inputs.dtype.kind == "f":
+        inputs = as_float32(f"{path}: x", inputs)
+    else:
+        inputs = inputs.astype(integer, copy=False)
     if inputs.size and not np.isfinite([inputs.min(), inputs.max()]).all():
         raise ValueError(f"{path}: x holds NaN or infinity")
     return inputs, targets

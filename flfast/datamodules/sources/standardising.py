@@ -4,9 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# Standardised values become float32. Where the standard deviation is this many times the usual
-# distance from the median, usual values differ by less than float32 can tell.
-_MOST_SPREAD = 1 / np.finfo(np.float32).eps
+from flfast.datamodules.number_range import LARGEST, far_off, refuse_outliers
 
 
 def standardised(
@@ -32,36 +30,17 @@ def standardised(
             that it exceeds float32 itself; names column, row and value.
     """
     training = values[is_training]
-    for column, own in enumerate(training.T):
-        if (row := _outlier(own)) is not None:
-            raise _refused(names[column], int(np.flatnonzero(is_training)[row]), own[row])
+    columns = [f"column {name}" for name in names[: values.shape[1]]]
+    refuse_outliers(training, names=columns, rows=np.flatnonzero(is_training))
     result = _by_statistics_of(values, training)
     for client in [] if group is None else np.unique(group[group >= 0]):
         own = group == client
         result[own] = _by_statistics_of(values[own], values[own & is_training])
-    beyond = ~(np.abs(result) <= np.finfo(np.float32).max)
+    beyond = ~(np.abs(result) <= LARGEST)
     if beyond.any():
         row, column = map(int, np.argwhere(beyond)[0])
-        raise _refused(names[column], row, values[row, column])
+        raise far_off(columns[column], row, values[row, column])
     return result
-
-
-def _outlier(values: np.ndarray) -> int | None:
-    """The row of a value that would take the digits of all others [n]; None if there is none."""
-    values, _ = _scaled(values)
-    distance = np.abs(values - np.median(values))
-    differing = distance[distance > 0]
-    if not len(differing) or values.std() <= _MOST_SPREAD * np.median(differing):
-        return None
-    return int(distance.argmax())
-
-
-def _refused(name: str, row: int, value: float) -> ValueError:
-    return ValueError(
-        f"column {name}: the value {value:g} in row {row} (the first is 0) is so far from the "
-        "others that they would lose nearly all digits once standardised; mend it, or leave the "
-        "row out"
-    )
 
 
 def _scaled(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

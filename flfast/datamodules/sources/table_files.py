@@ -15,7 +15,7 @@ from flfast.datamodules.missing import missing_rows, refuse_missing, rows_of
 from flfast.datamodules.sources.csv_quotes import strict_rows
 from flfast.datamodules.sources.extras import import_extra
 from flfast.datamodules.sources.natural_clients import Clients, number_clients
-from flfast.datamodules.sources.number_like import odd_ones
+from flfast.datamodules.sources.number_like import as_numbers, odd_ones
 from flfast.datamodules.value_names import number_values
 from flfast.state.regular_file import require_file
 
@@ -28,7 +28,7 @@ Kind = Literal["integer", "float", "text"]
 def read_table(path: str) -> pa.Table:
     """A table, whose types come from the file: pyarrow infers those of a CSV file.
 
-    In a CSV file, empty cells and words such as NA, NaN and null are missing values.
+    In a CSV file, empty and blank cells and words such as NA, NaN and null are missing values.
 
     Args:
         path: ends in `.csv`, `.csv.gz` or `.parquet`. A CSV file has a header.
@@ -39,17 +39,13 @@ def read_table(path: str) -> pa.Table:
     """
     import_extra("pyarrow", extra="table")
     import pyarrow
-    from pyarrow import csv, parquet
+    from pyarrow import parquet
 
     file = Path(path).expanduser()
     try:
         if file.name.endswith((".csv", ".csv.gz")):
             check_csv(file)
-            table = csv.read_csv(
-                file,
-                parse_options=csv.ParseOptions(newlines_in_values=True),
-                convert_options=csv.ConvertOptions(strings_can_be_null=True),
-            )
+            table = _read_csv(file)
         elif file.name.endswith(".parquet"):
             check_parquet(file)
             table = parquet.read_table(file)
@@ -63,6 +59,32 @@ def read_table(path: str) -> pa.Table:
     if len(set(names)) < table.num_columns:
         raise ValueError(f"data.path={path} has two columns of one name: {names}")
     return table
+
+
+def _read_csv(path: Path) -> pa.Table:
+    from pyarrow import csv
+
+    parsing = csv.ParseOptions(newlines_in_values=True)
+    converting = csv.ConvertOptions(strings_can_be_null=True)
+    table = csv.read_csv(path, parse_options=parsing, convert_options=converting)
+    if blanks := _blanks(table):
+        # A blank cell would make its column one of text. Read it as an empty one.
+        converting.null_values = [*converting.null_values, *blanks]
+        del table
+        table = csv.read_csv(path, parse_options=parsing, convert_options=converting)
+    return table
+
+
+def _blanks(table: pa.Table) -> set[str]:
+    """The different blank texts in a table."""
+    from pyarrow import compute
+
+    found: set[str] = set()
+    for column in table.columns:
+        if _is_text(column.type):
+            is_blank = compute.equal(compute.utf8_trim_whitespace(column), "")
+            found |= set(column.filter(is_blank).to_pylist())
+    return found
 
 
 def check_csv(path: Path, *, free: int | None = None) -> None:
@@ -96,6 +118,7 @@ class Columns:
 
     def __init__(self, table: pa.Table, path: str) -> None:
         self._table, self._path = table, path
+        self._numbers: dict[str, pa.ChunkedArray | None] = {}
         self.names: list[str] = table.column_names
 
     @property
@@ -138,10 +161,9 @@ class Columns:
 
     def missing(self, name: str) -> np.ndarray:
         """Rows that lack a value of a column, bool [N]."""
-        column = self._column(name)
-        if _is_number(column.type):
-            return np.asarray(column.is_null(nan_is_null=True))
-        return missing_rows(column.to_pylist())
+        if (numbers := self._as_numbers(name)) is not None:
+            return np.asarray(numbers.is_null(nan_is_null=True))
+        return missing_rows(self._column(name).to_pylist())
 
     def refuse_odd_numbers(self, name: str, advice: str) -> None:
         """Refuse a column of text that is mostly numbers.
@@ -167,17 +189,20 @@ class Columns:
     def kind(self, name: str) -> Kind:
         """What a column holds; truth values are integers.
 
+        A column of text holds numbers if all of its texts that are not blank are numbers.
+
         Raises:
             ValueError: if it holds neither numbers nor text.
         """
         from pyarrow import types
 
-        found = self._column(name).type
+        numbers = self._as_numbers(name)
+        found = (self._column(name) if numbers is None else numbers).type
         if types.is_integer(found) or types.is_boolean(found):
             return "integer"
         if _is_number(found):
             return "float"
-        if types.is_string(found) or types.is_large_string(found):
+        if _is_text(found):
             return "text"
         raise ValueError(
             f"{self._path}: column {name} has the type {found}; allowed: numbers and text, or "
@@ -194,10 +219,17 @@ class Columns:
             first = self._table.column(name)[0].as_py()
             raise ValueError(f"{self._path}: column {name} holds text, such as {first!r}")
         refuse_missing(f"{self._path}: column {name}", self.missing(name))
-        values: np.ndarray = self._column(name).to_numpy().astype(np.float64)
+        numbers = self._as_numbers(name)
+        assert numbers is not None
+        values: np.ndarray = numbers.to_numpy().astype(np.float64)
         if not (finite := np.isfinite(values)).all():
             raise ValueError(f"{self._path}: column {name} holds infinity in {rows_of(~finite)}")
         return values
+
+    def numbers_or_nan(self, name: str) -> np.ndarray | None:
+        """A column as float64 [N], NaN where a number is missing; None if it holds no numbers."""
+        found = self._as_numbers(name)
+        return None if found is None else found.cast("float64").to_numpy()
 
     def codes(self, name: str) -> tuple[np.ndarray, list[Any]]:
         """A column as codes int64 [N], and the sorted values that they stand for.
@@ -212,6 +244,15 @@ class Columns:
         codes[~missing] = numbers + int(missing.any())
         return codes, [None, *ordered] if missing.any() else ordered
 
+    def _as_numbers(self, name: str) -> pa.ChunkedArray | None:
+        """A column of numbers, or of text that holds only numbers; None if it is neither."""
+        if name not in self._numbers:
+            column = self._column(name)
+            is_text = _is_text(self._table.column(name).type)  # stored by no dictionary
+            found = as_numbers(column) if is_text else None
+            self._numbers[name] = column if _is_number(column.type) else found
+        return self._numbers[name]
+
     def _column(self, name: str) -> pa.ChunkedArray:
         """A column, without the dictionary that it may be stored by."""
         from pyarrow import types
@@ -219,6 +260,12 @@ class Columns:
         column = self._table.column(name)
         is_coded = types.is_dictionary(column.type)
         return column.cast(column.type.value_type) if is_coded else column
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return types.is_string(kind) or types.is_large_string(kind)
 
 
 def _is_number(kind: pa.DataType) -> bool:

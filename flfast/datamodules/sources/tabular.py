@@ -8,6 +8,7 @@ from torch import Tensor
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import complete_rows
+from flfast.datamodules.number_range import as_float32, refuse_outliers
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.natural_clients import Clients, unowned
 from flfast.datamodules.sources.standardising import standardised
@@ -18,10 +19,8 @@ from flfast.datamodules.value_names import warn_of_odd_names
 from flfast.state.options import Portion
 from flfast.tasks.task_type import TaskName
 
-_ADVICE = (
-    "fill them, set data.missing=drop to leave these rows out, or with categorical inputs "
-    "data.missing=category to make them a category"
-)
+_ADVICE = "fill them, or set data.missing=drop to leave these rows out"
+_CATEGORY = ", or data.missing=category to make them a category"
 
 _TEST, _TRAINING = {"true", "1", "test"}, {"false", "0", "train"}
 """Values of the column `is_test`, in lower case."""
@@ -102,9 +101,15 @@ def table(  # noqa: PLR0913 - one parameter an option
     if found.task == "regression":
         if standardise_targets:
             values = standardised(values, is_training=is_training, names=named)
-        values = values.astype(np.float32)
+        values = _as_float32(values, "targets", named)
+        if not standardise_targets:
+            names = [f"data.targets={name}" for name in named]
+            refuse_outliers(values, names=names, rows=np.arange(len(values)))
     return Examples(
-        inputs=_inputs(numbers, _stack([codes for codes, _ in coded], len(is_training))),
+        inputs=_inputs(
+            _as_float32(numbers, "numeric", numeric),
+            _stack([codes for codes, _ in coded], len(is_training)),
+        ),
         targets=torch.from_numpy(values),
         num_classes=found.num_outputs,
         input_shape=(len(numeric) + len(categorical),),
@@ -165,7 +170,9 @@ def _complete(
         held_out = _flags(columns, is_test)
     if owner is not None:
         lacking[f"data.owner={owner}"] = unowned(columns.values(owner), held_out)
-    return columns.kept(complete_rows(lacking, missing, is_test=held_out, advice=_ADVICE))
+    first = next((where for where, rows in lacking.items() if rows.any()), "")
+    advice = _ADVICE + (_CATEGORY if first.startswith("data.categorical=") else "")
+    return columns.kept(complete_rows(lacking, missing, is_test=held_out, advice=advice))
 
 
 def _split(
@@ -203,6 +210,13 @@ def _flags(columns: Columns, name: str) -> np.ndarray | None:
 
 def _stack(columns: list[np.ndarray], num_rows: int) -> np.ndarray:
     return np.stack(columns, axis=1) if columns else np.zeros((num_rows, 0))
+
+
+def _as_float32(values: np.ndarray, option: str, names: list[str]) -> np.ndarray:
+    """Columns of numbers as float32 [N, D]; names the column of a number that is too large."""
+    columns = zip(names, values.T, strict=True)
+    found = [as_float32(f"data.{option}={name}", own) for name, own in columns]
+    return _stack(found, len(values))
 
 
 def _inputs(numbers: np.ndarray, codes: np.ndarray) -> Tensor:

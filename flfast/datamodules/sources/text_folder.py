@@ -52,6 +52,7 @@ def text_folder(
     if has_test:
         test_labels, test_texts = _read(folder / "test.csv")
         labels, texts = [*labels, *test_labels], [*texts, *test_texts]
+    num_classes = check_num_classes(max(labels) - 1, len(labels), f"data.root={root}")
     targets = np.array(labels) - 1
     if has_test:
         is_test = np.arange(len(targets)) >= num_train
@@ -63,7 +64,7 @@ def text_folder(
     return Examples(
         inputs=torch.from_numpy(padded_tokens(made, texts, max_tokens)),
         targets=torch.from_numpy(targets),
-        num_classes=check_num_classes(int(targets.max()), len(targets), f"data.root={root}"),
+        num_classes=num_classes,
         input_shape=(max_tokens,),
         transform=BatchTransform(),
         is_test=is_test if is_test.any() else None,

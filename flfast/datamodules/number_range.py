@@ -1,0 +1,190 @@
+"""Numbers that training cannot use: not finite in float32, or so large that all others vanish."""
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+LARGEST = float(np.finfo(np.float32).max)
+"""Largest number of float32, the type of inputs and of targets that are numbers."""
+
+_CHECKED_BYTES = 2**26
+
+# Standardised values become float32. Where the standard deviation is this many times the usual
+# distance from the median, usual values differ by less than float32 can tell.
+_MOST_SPREAD = 1 / np.finfo(np.float32).eps
+
+# Inputs with a smaller range are not compared: they are no danger to training as they are.
+_USUAL_RANGE = 1e6
+
+
+def as_float32(where: str, values: np.ndarray) -> np.ndarray:
+    """Numbers as float32.
+
+    Args:
+        where: beginning of the error: file or option, and column.
+        values: [N, ...]. NaN and infinity stay what they are.
+
+    Raises:
+        ValueError: if a finite number is infinite in float32; names the first row and its value.
+    """
+    values = np.asarray(values)
+    if values.dtype.kind == "f" and values.dtype.itemsize > 4:
+        beyond = np.isfinite(values) & (np.abs(values) > LARGEST)
+        if beyond.any():
+            first = tuple(np.argwhere(beyond)[0])
+            raise ValueError(
+                f"{where}: {beyond_float32(float(values[first]))} in row {first[0]} (the first is "
+                "0); mend it, or leave the row out"
+            )
+    return values.astype(np.float32)
+
+
+def regression_targets(where: str, values: np.ndarray) -> np.ndarray:
+    """Numbers to predict, float32 [N, C].
+
+    Args:
+        where: beginning of the error: file or option, and column.
+        values: [N] or [N, C]. NaN and infinity stay what they are.
+
+    Raises:
+        ValueError: if a finite number is infinite in float32, or so far from all others of its
+            column that they would lose their digits; names the row and the value.
+    """
+    numbers = as_float32(where, values)
+    numbers = numbers[:, None] if numbers.ndim == 1 else numbers
+    columns = range(numbers.shape[1])
+    names = [where if len(columns) == 1 else f"{where}: column {column}" for column in columns]
+    if numbers.ndim == 2 and len(numbers):
+        refuse_outliers(numbers, names=names, rows=np.arange(len(numbers)))
+    return numbers
+
+
+def beyond_float32(value: float) -> str:
+    """A number that is too large, in words."""
+    return f"the value {value:g} exceeds float32 (up to {LARGEST:.1e})"
+
+
+def unusable_number(values: Tensor | np.ndarray) -> str | None:
+    """The first number that is not finite in float32, in words; None if there is none."""
+    if isinstance(values, np.ndarray):
+        values = torch.from_numpy(values.astype(np.float64 if values.dtype.kind == "f" else bool))
+    if not values.is_floating_point() or not (wrong := _unusable(values)).any():
+        return None
+    value = float(values[wrong][0])
+    return beyond_float32(value) if np.isfinite(value) else "NaN or infinity"
+
+
+def check_finite(inputs: Tensor) -> None:
+    """Check that inputs are finite in float32.
+
+    Args:
+        inputs: floats [N, ...], which may be mapped from a file larger than the memory.
+
+    Raises:
+        ValueError: naming the first example, and its value if it is finite in its own type.
+    """
+    num, first, value = 0, -1, 0.0
+    start = 0
+    for part in inputs.split(_rows_at_once(inputs)):
+        if part.numel() and not all(abs(float(bound)) <= LARGEST for bound in part.aminmax()):
+            flat = part.flatten(start_dim=1)
+            wrong = _unusable(flat)  # [rows of the part, numbers]
+            broken = wrong.any(dim=1)
+            if not num:
+                row = int(broken.nonzero()[0])
+                first, value = start + row, float(flat[row][wrong[row]][0])
+            num += int(broken.sum())
+        start += len(part)
+    if num and np.isfinite(value):
+        raise ValueError(
+            f"inputs of {num} examples are too large; the first is example {first}: "
+            f"{beyond_float32(value)}; mend them, or leave these examples out"
+        )
+    if num:
+        raise ValueError(
+            f"inputs of {num} examples contain NaN or infinity; the first is example {first}"
+        )
+
+
+def outlier(values: np.ndarray) -> int | None:
+    """The row of a value that would take the digits of all others; None if there is none.
+
+    Args:
+        values: [n]. If some are not finite, there is no outlier.
+    """
+    if not np.isfinite(values).all():
+        return None
+    _, power = np.frexp(np.abs(values).max())
+    values = np.ldexp(values.astype(np.float64), -power)  # changes no digit; squares stay finite
+    distance = np.abs(values - np.median(values))
+    differing = distance[distance > 0]
+    if not len(differing) or values.std() <= _MOST_SPREAD * np.median(differing):
+        return None
+    return int(distance.argmax())
+
+
+def refuse_outliers(values: np.ndarray, *, names: Sequence[str], rows: np.ndarray) -> None:
+    """Refuse a number that is so far from all others of its column that they would lose digits.
+
+    Args:
+        values: [n, D].
+        names: of the columns, [D], for the error.
+        rows: number of each row in the data, int64 [n], for the error.
+
+    Raises:
+        ValueError: naming column, row and value.
+    """
+    for name, own in zip(names, values.T, strict=True):
+        if (place := outlier(own)) is not None:
+            raise far_off(name, int(rows[place]), own[place])
+
+
+def far_off(name: str, row: int, value: float) -> ValueError:
+    """The error about an outlier.
+
+    Args:
+        name: what the value belongs to, such as a column.
+        row: its number, from 0.
+        value: the outlier.
+    """
+    return ValueError(
+        f"{name}: the value {value:g} in row {row} (the first is 0) is so far from the "
+        "others that they would lose nearly all digits once standardised; mend it, or leave the "
+        "row out"
+    )
+
+
+def warn_of_outliers(inputs: Tensor) -> None:
+    """Warn of the first column of inputs with an outlier.
+
+    Args:
+        inputs: finite, which may be mapped from a file larger than the memory. Only floats [N, D]
+            are compared.
+    """
+    if inputs.ndim != 2 or not inputs.is_floating_point():
+        return
+    parts = [torch.stack(part.aminmax(dim=0)) for part in inputs.split(_rows_at_once(inputs))]
+    bounds = torch.stack(parts).double()  # [parts, 2, D]
+    spread = bounds[:, 1].amax(dim=0) - bounds[:, 0].amin(dim=0)
+    for column in (spread > _USUAL_RANGE).nonzero().flatten().tolist():
+        own = inputs[:, column].double().numpy()
+        if (row := outlier(own)) is not None:
+            log.warning(
+                "inputs: %s; training may diverge",
+                far_off(f"column {column}", row, own[row]),
+            )
+            return
+
+
+def _unusable(values: Tensor) -> Tensor:
+    """Numbers that are not finite in float32, bool like the values."""
+    return ~(values.abs().double() <= LARGEST)  # a type of 16 bits would round the bound
+
+
+def _rows_at_once(inputs: Tensor) -> int:
+    return max(_CHECKED_BYTES * len(inputs) // max(inputs.nbytes, 1), 1)
