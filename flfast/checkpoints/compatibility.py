@@ -1,7 +1,7 @@
 """Which settings a resumed run may change: those that do not affect its results. Torch-free.
 
-Only the keys in `OPERATIONAL` may change. All others are fixed: a new option is refused until
-somebody decides that it does not affect the results.
+`state/config_keys.py` says which. All others are fixed: a new option is refused until somebody
+decides that it does not affect the results.
 """
 
 import hashlib
@@ -9,44 +9,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-Config = dict[str, Any]
+from flfast.state.config_keys import influence
 
-OPERATIONAL = frozenset(
-    {
-        "audit",
-        "callbacks",
-        "checkpoint",
-        "client_states",
-        "data.download",
-        "data.root",
-        "engine",
-        "eval_every",
-        "eval_examples",
-        "experiment",
-        "hydra",
-        "loader",
-        "logger",
-        "micro_batch",
-        "optimized_metric",
-        "overwrite",
-        "resume",
-        "rounds",
-        "stop",
-        "strategy",
-        "threads",
-        "trainer.accelerator",
-        "trainer.benchmark",
-        "trainer.detect_anomaly",
-        "trainer.deterministic",
-        "trainer.devices",
-        "trainer.enable_model_summary",
-        "trainer.enable_progress_bar",
-        "trainer.num_nodes",
-        "trainer.precision",
-        "trainer.profiler",
-    }
-)
-"""Keys, and groups of keys, that a resumed run may change."""
+Config = dict[str, Any]
 
 
 def fixed_settings(config: Config) -> Config:
@@ -86,14 +51,13 @@ def _fixed_phases(phases: list[tuple[int, list[str]]]) -> Iterator[Config]:
 
 
 def _is_operational(override: str) -> bool:
-    parts = override.partition("=")[0].strip("+~ ").split(".")
-    return any(".".join(parts[:num]) in OPERATIONAL for num in range(1, len(parts) + 1))
+    return influence(override.partition("=")[0].strip("+~ ")) != "results"
 
 
 def _flatten(node: Config, prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in node.items():
         key = f"{prefix}{name}"
-        if key in OPERATIONAL or key == "schedule.phases":
+        if influence(key) != "results" or key == "schedule.phases":
             continue
         if isinstance(value, dict) and value:
             yield from _flatten(value, f"{key}.")

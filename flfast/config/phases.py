@@ -10,20 +10,9 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.config.check import check
 from flfast.config.command_line import implied
 from flfast.config.errors import ConfigError
+from flfast.state.config_keys import keys_with
 
 log = logging.getLogger(__name__)
-
-CHANGEABLE = (
-    "batch_size",
-    "last_batch",
-    "local_epochs",
-    "local_steps",
-    "micro_batch",
-    "optimizer.lr",
-    "strategy",
-    "trainer",
-)
-"""Keys that a phase may override."""
 
 AUTO_SIZES = ("batch_size", "micro_batch")
 """Keys whose `auto` is replaced with a number of examples before round 1."""
@@ -54,7 +43,7 @@ def compose_phases(
         compose: (overrides) -> the config with them, such as a job's.
 
     Raises:
-        ConfigError: if a phase cannot be composed, or overrides a key that is not `CHANGEABLE`.
+        ConfigError: if a phase cannot be composed, or overrides a key that phases cannot change.
     """
     phases = {1: config}
     for number, phase in enumerate(config.schedule.phases):
@@ -78,7 +67,7 @@ def compose_phases(
         if changed:
             raise ConfigError(
                 f"{key}.overrides={list(phase.overrides)}: {', '.join(changed)} cannot change "
-                f"during a run; allowed: {', '.join(CHANGEABLE)}"
+                f"during a run; allowed: {', '.join(keys_with('phase'))}"
             )
         if start in phases and start > 1:
             log.warning("%s.from=%d replaces an earlier phase of round %d", key, first, start)
@@ -93,8 +82,10 @@ def _changed_frozen_keys(config: DictConfig, other: DictConfig) -> list[str]:
 
 def _frozen_values(config: DictConfig) -> dict[str, Any]:
     values: Any = OmegaConf.to_container(config, resolve=False)
-    values["optimizer"].pop("lr")
-    return {key: value for key, value in values.items() if key not in CHANGEABLE}
+    for key in keys_with("phase"):
+        group, _, name = key.rpartition(".")
+        (values[group] if group else values).pop(name)
+    return values
 
 
 def replace_auto(phases: list[Phase], sizes: dict[str, int]) -> list[Phase]:

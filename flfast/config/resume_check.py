@@ -12,7 +12,8 @@ from flfast.config.added_keys import lacks_keys, with_added_keys
 from flfast.config.errors import ConfigError
 from flfast.config.run_folder import is_held
 from flfast.config.saved_config import looked_up
-from flfast.output.results.outcome import OF_THE_COMMAND, Result, holds_run, outcome, read_result
+from flfast.output.results.outcome import Result, holds_run, outcome, read_result
+from flfast.state.config_keys import influence
 from flfast.state.environment import integer
 
 
@@ -159,6 +160,6 @@ def _taken(folder: Path, setting: str, going_on: str) -> str:
 
 def _same(before: Any, now: dict[str, Any]) -> bool:
     def rest(config: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in config.items() if key not in OF_THE_COMMAND}
+        return {key: value for key, value in config.items() if influence(key) != "command"}
 
     return isinstance(before, dict) and rest(before) == rest(now)

@@ -13,28 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.config.command_line import check_overrides
 from flfast.config.composition import compose
 from flfast.config.errors import ConfigError
+from flfast.state.config_keys import keys_with
 from flfast.state.messages import did_you_mean, first_line
-
-CHANGEABLE = (
-    "batch_size",
-    "data",
-    "engine",
-    "finetune_epochs",
-    "init_from",
-    "last_batch",
-    "loader",
-    "local_optimizer_state",
-    "micro_batch",
-    "model",
-    "optimizer",
-    "partition",
-    "sampler",
-    "seed",
-    "split",
-    "threads",
-    "trainer",
-)
-"""Keys of a run's config that change how its saved models predict, or on which examples."""
 
 _ABSENT = object()
 
@@ -54,9 +34,9 @@ def check_known(overrides: Iterable[str], config: DictConfig, known: Sequence[st
     for word in overrides:
         key = word.partition("=")[0]
         first = key.lstrip("+").partition(".")[0]
-        if first in CHANGEABLE:
+        if first in keys_with("saved"):
             continue
-        allowed = [*known, *CHANGEABLE]
+        allowed = [*known, *keys_with("saved")]
         if first in config:
             problems.append(
                 f"{word}: {first} changes nothing in a saved model; allowed: {', '.join(allowed)}"

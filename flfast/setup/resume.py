@@ -20,12 +20,10 @@ from flfast.distributed.world import World, gather, num_restarts
 from flfast.engines.engine import Engine
 from flfast.engines.site import Site
 from flfast.federation.schedules.adaptive import Plans
+from flfast.state.config_keys import keys_with
 from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)
-
-_HARDWARE = ("callbacks", "engine", "loader", "strategy", "threads", "trainer")
-"""Keys that `engine=auto` and `micro_batch=auto` depend on, besides `schedule.phases`."""
 
 
 def shared_folder(folder: Path, world: World) -> Path:
@@ -121,7 +119,7 @@ def changed_hardware(
     if checkpoint is None:
         return []
     before, now = checkpoint.about["config"], _plain_values(phases[0].config)
-    changes = [key for key in _HARDWARE if before.get(key) != now[key]]
+    changes = [key for key in keys_with("auto") if before.get(key) != now[key]]
     changes += ["machine"] * (checkpoint.about.get("machine") != machine)
     same = before["schedule"]["phases"] == now["schedule"]["phases"]
     return changes if same else [*changes, "schedule.phases"]

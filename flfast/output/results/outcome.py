@@ -28,9 +28,6 @@ FAILED_MARK = Path(".hydra", "failed")
 EXIT_STOPPED = 75
 """Exit code of a run that was stopped and can be resumed: EX_TEMPFAIL of sysexits.h."""
 
-OF_THE_COMMAND = ("resume", "overwrite")
-"""Keys that say what a command does to the folder, not what the run is."""
-
 _TRACES = (
     *("metrics.csv", "clients.csv", "events.csv"),
     *("checkpoints/round-*", "model.pt", "shared.pt", "personal/*.pt"),

@@ -4,18 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flfast.output.results.runs import RunRecord
+from flfast.state.config_keys import influence
 
 SEED = "seed"
-# Where and how a run is computed and shown: its numbers do not depend on it.
-_WITHOUT_EFFECT = (
-    "callbacks",
-    "logger",
-    "checkpoint",
-    "resume",
-    "overwrite",
-    "experiment",
-    "threads",
-)
 
 
 class RunGroup(NamedTuple):
@@ -78,14 +69,19 @@ def differing_keys(runs: Sequence[RunRecord]) -> list[str]:
 
 def flat_settings(run: RunRecord) -> dict[str, str]:
     """Config groups' options and all other settings as text, by dotted key."""
-    choices = {k: v for k, v in run.choices.items() if not k.startswith(_WITHOUT_EFFECT)}
+    choices = {k: v for k, v in run.choices.items() if not _only_of_output(k)}
     flat = _flatten(run.config)
     kept = {
         key: value
         for key, value in flat.items()
-        if not key.startswith(_WITHOUT_EFFECT) and key.rpartition(".")[2] not in _HYDRA_KEYS
+        if not _only_of_output(key) and key.rpartition(".")[2] not in _HYDRA_KEYS
     }
     return {**kept, **choices}
+
+
+def _only_of_output(key: str) -> bool:
+    """Whether the numbers of a run, and its seconds, do not depend on the key."""
+    return influence(key) in ("output", "command")
 
 
 _OPTIONS_THAT_SPEAK = ("algorithm", "data", "model", "partition")

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from flfast.output.results.history import Row, clock, last_value, number, series, total, uploaded
-from flfast.output.results.outcome import OF_THE_COMMAND, Outcome
+from flfast.output.results.outcome import Outcome
 from flfast.output.results.runs import RunRecord, read_each, read_run, run_folders
+from flfast.state.config_keys import influence
 from flfast.state.messages import first_line
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ def _job(num: int, run: RunRecord) -> Job:
 def varying_keys(jobs: Sequence[Job]) -> list[str]:
     """Keys of overrides in which jobs differ, in order of first appearance."""
     names = dict.fromkeys(key for job in jobs for key in job.overrides)
-    keys = [key for key in names if key not in OF_THE_COMMAND]
+    keys = [key for key in names if influence(key) != "command"]
     return [key for key in keys if len({job.overrides.get(key) for job in jobs}) > 1]
 
 

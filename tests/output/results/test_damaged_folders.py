@@ -1,6 +1,7 @@
 """Every reader of a damaged folder names the file, or goes on with the right numbers."""
 
 import json
+import logging
 import re
 import shutil
 import sys
@@ -204,6 +205,14 @@ READS = {
     "evaluation/confusion.csv": ("report",),
 }
 """Readers that a damage of the file concerns."""
+
+
+@pytest.fixture(autouse=True)
+def _no_screens_of_earlier_commands(monkeypatch):
+    """Hydra's handlers of earlier tests write into files that are closed."""
+    root = logging.getLogger()
+    own = [handler for handler in root.handlers if type(handler).__module__.startswith("_pytest")]
+    monkeypatch.setattr(root, "handlers", own)
 
 
 def result_of(read, folder, capsys, caplog):

@@ -99,8 +99,12 @@ def test_a_seed_counts_once(make):
 
 
 def test_where_a_run_is_logged_is_no_setting(make):
-    runs = [make("a", threads=1, logger={"x": 1}), make("b", threads=2, logger={"x": 2})]
+    runs = [make("a", overwrite=True, logger={"x": 1}), make("b", logger={"x": 2})]
     assert differing_keys(runs) == []
+
+
+def test_how_a_run_is_computed_is_a_setting_since_its_seconds_differ(make):
+    assert differing_keys([make("a", threads=1), make("b", threads=2)]) == ["threads"]
 
 
 def test_clients_of_the_last_evaluated_round(tmp_path, monkeypatch):

@@ -1,0 +1,47 @@
+"""The one table of keys: complete, and what each reader makes of it."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from flfast.config.composition import CONF, compose
+from flfast.state.config_keys import KEYS, influence, keys_with
+
+OF_HYDRA = {"hydra", "experiment"}  # groups without a key of their own in the config
+
+
+OF_THE_PAST = {"trainer.num_nodes"}  # in configs of saved runs
+
+
+@pytest.fixture(scope="module")
+def config():
+    return OmegaConf.to_container(compose([]), resolve=False)
+
+
+def test_every_key_of_the_config_is_in_the_table_and_no_other(config):
+    tops = {name.partition(".")[0] for name in KEYS}
+    assert tops - OF_HYDRA == {*config} - {"hydra"}
+    for name in {*KEYS} - OF_THE_PAST:
+        group, _, key = name.partition(".")
+        options = Path(CONF, group).glob("*.yaml")
+        known = bool(key) and key in config[group]
+        assert not key or known or any(f"{key}:" in path.read_text() for path in options), name
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_phase_changes_neither_output_nor_what_a_command_does(key):
+    if "phase" in KEYS[key].uses:
+        assert influence(key) in ("results", "speed")
+
+
+def test_a_key_is_what_its_longest_entry_says():
+    assert influence("trainer.devices.first") == "speed"
+    assert influence("trainer.limit_train_batches") == "results"
+    assert influence("callbacks.curves.width") == "output"
+    assert influence("something.new") == "results"
+
+
+def test_groups_stand_for_their_keys():
+    assert {"strategy", "trainer", "optimizer.lr", "batch_size"} <= {*keys_with("phase")}
+    assert {"resume", "overwrite"} == {key for key in KEYS if influence(key) == "command"}
