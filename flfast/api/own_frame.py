@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flfast.config.errors import ConfigError
-from flfast.datamodules.missing import missing_rows, refuse_missing
+from flfast.datamodules.missing import FIX, missing_rows, refuse_missing
 from flfast.datamodules.sources.extras import import_extra
 from flfast.datamodules.sources.table_files import Columns
 from flfast.datamodules.value_names import names_of, warn_of_odd_names
@@ -72,7 +72,7 @@ def coded_text(
     for key, frame in zip(("data", "test_data"), frames, strict=False):
         for name in texts:
             missing = missing_rows(frame[name].to_numpy(dtype=object))
-            refuse_missing_rows(f"{key}=: column {name}", missing)
+            refuse_missing_column(key, name, missing)
     read = {name: _read(frames, name, target, task) for name in texts}
     last = [name for name in (target, client) if name in data.columns]
     inputs = [name for name in data.columns if name not in last]
@@ -94,14 +94,29 @@ def coded_text(
     )
 
 
-def refuse_missing_rows(where: str, missing: np.ndarray) -> None:
+def refuse_missing_column(key: str, name: Any, missing: np.ndarray) -> None:
+    """Refuse a column of a DataFrame with missing values, and say what pandas has for them.
+
+    Args:
+        key: name of the argument.
+        name: of the column.
+        missing: rows that lack a value, bool [N].
+
+    Raises:
+        ConfigError: if a row lacks a value.
+    """
+    advice = f"use {key}.dropna(subset=[{name!r}]), or {key}[{name!r}].fillna(...)"
+    refuse_missing_rows(f"{key}=: column {name}", missing, advice=advice)
+
+
+def refuse_missing_rows(where: str, missing: np.ndarray, *, advice: str = FIX) -> None:
     """As `refuse_missing` of the sources, with the error of Python's users.
 
     Raises:
         ConfigError: if a row lacks a value, bool [N].
     """
     try:
-        refuse_missing(where, missing)
+        refuse_missing(where, missing, advice=advice)
     except ValueError as error:
         raise ConfigError(str(error)) from None
 

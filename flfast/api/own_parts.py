@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from flfast.api.own_dataset import check_plain, is_dataset, read_dataset
-from flfast.api.own_frame import is_frame, refuse_missing_rows
+from flfast.api.own_frame import is_frame, refuse_missing_column, refuse_missing_rows
 from flfast.api.own_targets import own_errors, read_targets
 from flfast.config.errors import ConfigError
 from flfast.datamodules.mapped import shared_tensor
@@ -123,7 +123,7 @@ class PartReader(NamedTuple):
                     f"{key}=: column {name} has values of type {kind}; allowed: numbers; drop the "
                     f"column or encode it"
                 )
-            refuse_missing_rows(f"{key}=: column {name}", inputs[name].isna().to_numpy())
+            refuse_missing_column(key, name, inputs[name].isna().to_numpy())
             with own_errors():
                 as_float32(f"{key}=: column {name}", inputs[name].to_numpy(dtype=np.float64))
         clients = None if client is None else frame[client].to_numpy()

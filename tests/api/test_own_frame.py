@@ -65,8 +65,14 @@ def test_texts_of_a_test_set_have_the_numbers_of_the_training_set():
         ({"odd": [1 + 1j] * 48}, "data=: column odd: .*complex.*; allowed: numbers and text"),
         ({"long": [10**30] * 48}, "data=: column long: .*; allowed: numbers and text"),
         ({"area": [*["1.5", "2", "4e3"] * 15, "3", "?", "5"]}, "column area looks like numbers"),
-        ({"label": [None, *FRAME["label"][1:]]}, "column label: 1 of 48 values are missing"),
-        ({"x": [np.nan, *FRAME["x"][1:]]}, "column x: 1 of 48 values are missing"),
+        (
+            {"label": [None, *FRAME["label"][1:]]},
+            r"column label: 1 of 48 values are missing, in row 0 .*; use data\.dropna\(subset=",
+        ),
+        (
+            {"x": [np.nan, *FRAME["x"][1:]]},
+            r"column x: 1 of 48 values are missing, in row 0 .*, or data\['x'\]\.fillna",
+        ),
         ({"mixed": ["a", 1] * 24}, "data=: column mixed: .*; allowed: numbers and text$"),
     ],
 )
