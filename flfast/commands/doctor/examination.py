@@ -34,13 +34,11 @@ class Finding(NamedTuple):
     """The result of a check.
 
     Attributes:
-        name: name of the check.
         works: whether it passed; None for information, or hardware that this machine lacks.
         message: information, or the reason and how to fix it.
         seconds: duration of the check.
     """
 
-    name: str
     works: bool | None
     message: str
     seconds: float
@@ -55,7 +53,7 @@ class Check(NamedTuple):
     """Something to find out.
 
     Attributes:
-        name: as in its finding.
+        name: what the line begins with.
         examine: returns whether it works, and a message.
         needed: whether a run with the defaults needs it.
     """
@@ -92,13 +90,13 @@ def checks(folder: Path, train: Callable[[], None]) -> list[Check]:
     ]
 
 
-def _run_check(name: str, check: Callable[[], tuple[bool | None, str]]) -> Finding:
+def _run_check(check: Callable[[], tuple[bool | None, str]]) -> Finding:
     start = time.perf_counter()
     try:
         works, message = check()
     except Exception as error:  # noqa: BLE001 - any error is a finding
         works, message = False, f"{type(error).__name__}: {error}"
-    return Finding(name, works, " ".join(message.split()), time.perf_counter() - start)
+    return Finding(works, " ".join(message.split()), time.perf_counter() - start)
 
 
 def _default_run(train: Callable[[], None], folder: Path | None) -> tuple[bool, str]:
@@ -153,8 +151,10 @@ def examine(folder: Path, train: Callable[[], None]) -> list[str]:
     torch.set_num_threads(1)
     console, broken = Console(), []
     for check in checks(folder, train):
-        with console.status(f"{check.name} ..."):  # on terminals only
-            finding = _run_check(check.name, check.examine)
+        # Not a spinner: beside its thread ranks are spawned, which takes half a minute.
+        console.print(f"{check.name}: ", end="", markup=False, highlight=False)
+        sys.stdout.flush()
+        finding = _run_check(check.examine)
         _print(console, finding)
         if check.needed and not finding.works:
             broken.append(check.name)
@@ -164,7 +164,6 @@ def examine(folder: Path, train: Callable[[], None]) -> list[str]:
 def _print(console: Console, finding: Finding) -> None:
     seconds = f"({finding.seconds:.1f} s) " if finding.verdict else ""
     result = f"{finding.verdict} {seconds}".lstrip()
-    console.print(f"{finding.name}: ", end="", markup=False, highlight=False)
     colours = {True: "green", False: "red", None: "default"}
     console.print(result, end="", style=colours[finding.works], highlight=False)
     console.print(finding.message, soft_wrap=True, markup=False, highlight=False)
