@@ -241,3 +241,26 @@ class Algorithm:
     def undiscounted(self) -> frozenset[str]:
         """Names of the parts that staleness does not discount."""
         return frozenset(name for name, part in self.parts.items() if not part.discounted)
+
+
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "weight": ("done", "context"),
+    "server_state": ("weights",),
+    "client_state": ("broadcast",),
+    "broadcast": ("server",),
+    "send": ("server", "records", "clients"),
+    "record": ("server", "uploads"),
+    "first_record": ("server",),
+    "start": ("broadcast", "client"),
+    "optimizer": ("broadcast", "client"),
+    "loss": ("context",),
+    "gradient": ("context",),
+    "correct": ("context",),
+    "finish": ("done", "context"),
+    "origin": ("broadcast",),
+    "server_step": ("server", "uploads"),
+    "round": ("server", "round"),
+    "personal": ("broadcast", "client"),
+}
+"""The last arguments of each function of an `Algorithm`, for wrappers. `make_optimizer` and
+`predict` read nothing that a wrapper changes."""

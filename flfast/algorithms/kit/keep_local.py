@@ -10,8 +10,7 @@ from functools import partial
 
 from flfast.algorithms.contract.algorithm import Algorithm, Round
 from flfast.algorithms.contract.client import Context, Finished
-from flfast.algorithms.contract.uploads import Uploads
-from flfast.algorithms.kit.wrapping import check_one_call, inner
+from flfast.algorithms.kit.wrapping import check_one_call, inner_context, viewed
 from flfast.state.tree import Tree, merge, part_of, without
 from flfast.state.weights import model_weights
 
@@ -36,54 +35,40 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
             f"which trains the whole model on the server; use bn=aggregate, or another algorithm"
         )
     check_one_call(algorithm, "a part of the model on the clients", unless=not algorithm.stateful)
-    wrapped = inner(algorithm)
 
-    def server_state(weights: Tree) -> Tree:
-        return merge(weights, algorithm.server_state(without(weights, initial)))
+    def shared(tree: Tree) -> Tree:
+        return without(tree, initial)
+
+    def download(broadcast: Tree, client: Tree) -> tuple[Tree, Tree]:
+        return merge(broadcast, client["own"]), client["inner"]
+
+    inner = viewed(
+        replace(algorithm, personal=algorithm.personal or _model),
+        {"server": shared, "download": download, "context": inner_context},
+        dict.fromkeys(("broadcast", "send", "record", "first_record"), shared),
+    )
+
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        upload, state = inner.finish(done, ctx)
+        return shared(upload), {"inner": state, "own": part_of(done.weights, initial)}
 
     def client_state(broadcast: Tree) -> Tree:
         return {"inner": algorithm.client_state(merge(broadcast, initial)), "own": initial}
 
-    def start(broadcast: Tree, client: Tree) -> Tree:
-        return algorithm.start(merge(broadcast, client["own"]), client["inner"])
-
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        upload, state = wrapped.finish(done, ctx)
-        return without(upload, initial), {"inner": state, "own": part_of(done.weights, initial)}
-
-    def server_step(server: Tree, uploads: Uploads) -> Tree:
-        return merge(server, algorithm.server_step(without(server, initial), uploads))
-
-    def personal(broadcast: Tree, client: Tree) -> Tree:
-        complete = merge(broadcast, client["own"])
-        return (algorithm.personal or _model)(complete, client["inner"])
-
-    below = partial(_below, initial)
     return replace(
-        wrapped,
+        inner,
         evaluate_server=False,
-        server_state=server_state,
+        server_state=lambda weights: merge(weights, algorithm.server_state(shared(weights))),
         client_state=client_state,
-        broadcast=lambda server: without(algorithm.broadcast(server), initial),
-        send=algorithm.send and below(algorithm.send),
-        record=algorithm.record and below(algorithm.record),
-        first_record=below(algorithm.first_record),
-        start=start,
         finish=finish,
-        server_step=server_step,
-        round=algorithm.round and partial(_round, algorithm.round, initial),
+        server_step=lambda server, uploads: merge(server, inner.server_step(server, uploads)),
+        round=inner.round and partial(_round, inner.round),
         calls=tuple(keep_local(call, initial) for call in algorithm.calls),
-        personal=personal,
     )
 
 
-def _round(run: Callable[[Tree, Round], Tree], initial: Tree, server: Tree, rnd: Round) -> Tree:
-    return merge(server, run(without(server, initial), rnd))
-
-
-def _below(initial: Tree, of_server: Callable[..., Tree]) -> Callable[..., Tree]:
-    """A function of a server state that lacks what clients keep, and so does its result."""
-    return lambda server, *args: without(of_server(without(server, initial), *args), initial)
+def _round(run: Callable[[Tree, Round], Tree], server: Tree, rnd: Round) -> Tree:
+    return merge(server, run(server, rnd))
 
 
 def _model(broadcast: Tree, client: Tree) -> Tree:

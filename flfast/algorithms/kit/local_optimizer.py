@@ -12,7 +12,7 @@ from typing import Literal
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Context, Finished
 from flfast.algorithms.contract.uploads import Part, Uploads
-from flfast.algorithms.kit.wrapping import check_one_call, inner
+from flfast.algorithms.kit.wrapping import check_one_call, inner_context, viewed
 from flfast.state.tree import Tree, merge
 
 LocalOptimizerState = Literal["reset", "keep", "average"]
@@ -20,23 +20,23 @@ LocalOptimizerState = Literal["reset", "keep", "average"]
 
 def keep_optimizer(algorithm: Algorithm) -> Algorithm:
     """Make the state of the local optimizer part of the client state."""
-    wrapped = inner(algorithm)
+    inner = viewed(
+        algorithm,
+        {"download": lambda sent, client: (sent, client["inner"]), "context": inner_context},
+    )
 
     def client_state(broadcast: Tree) -> Tree:
         return {"inner": algorithm.client_state(broadcast), "optimizer": {}}
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        upload, state = wrapped.finish(done, ctx)
+        upload, state = inner.finish(done, ctx)
         return upload, {"inner": state, "optimizer": done.optimizer}
 
-    personal = algorithm.personal
     return replace(
-        wrapped,
+        inner,
         client_state=client_state,
-        start=lambda broadcast, client: algorithm.start(broadcast, client["inner"]),
         optimizer=lambda broadcast, client: client["optimizer"],
         finish=finish,
-        personal=personal and (lambda broadcast, client: personal(broadcast, client["inner"])),
     )
 
 

@@ -1,38 +1,77 @@
 """Tools for wrappers: algorithms that change another one from outside."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.algorithm import ARGUMENTS, Algorithm
 from flfast.algorithms.contract.client import Context
 
+Function = Callable[..., Any]
+_OF_STAGES = ("loss", "gradient", "begin", "sums")
+_NONE: Mapping[str, Function] = MappingProxyType({})
 
-def in_context(algorithm: Algorithm, change: Callable[[Context], Context]) -> Algorithm:
-    """The algorithm whose functions of local training read another context.
+
+def viewed(
+    algorithm: Algorithm, views: Mapping[str, Function], results: Mapping[str, Function] = _NONE
+) -> Algorithm:
+    """The algorithm whose functions see the wrapper's states, messages and contexts as their own.
 
     Args:
         algorithm: any.
-        change: given context -> the context that the algorithm's functions read.
+        views: kind of argument, see `ARGUMENTS` -> (argument) -> what the algorithm's functions
+            get in its place. `download` gets (broadcast, client state) and returns both.
+        results: name of a field -> (result of its function) -> the wrapped function's result.
     """
 
-    def changed(fn: Callable[..., Any] | None) -> Any:
-        return fn and (lambda *args: fn(*args[:-1], change(args[-1])))  # the context comes last
+    def seen(fn: Function | None, kinds: tuple[str, ...], result: Function | None = None) -> Any:
+        changes = {*views} & {*kinds} or ("download" in views and kinds == ("broadcast", "client"))
+        if fn is None or not (changes or result):
+            return fn
 
-    fields = ("loss", "gradient", "begin", "sums")
+        def call(*args: Any) -> Any:
+            found = fn(*_viewed_arguments(views, kinds, args))
+            return result(found) if result else found
+
+        return call
+
+    changed = {
+        name: seen(getattr(algorithm, name), kinds, results.get(name))
+        for name, kinds in ARGUMENTS.items()
+        if name != "client_state" or algorithm.stateful
+    }
     stages = [
-        stage._replace(**{n: changed(getattr(stage, n)) for n in fields if hasattr(stage, n)})
+        stage._replace(
+            **{
+                name: seen(getattr(stage, name), ("context",))
+                for name in _OF_STAGES
+                if hasattr(stage, name)
+            }
+        )
         for stage in algorithm.stages
     ]
-    return replace(
-        algorithm,
-        stages=tuple(stages),
-        loss=changed(algorithm.loss),
-        gradient=changed(algorithm.gradient),
-        correct=changed(algorithm.correct),
-        finish=changed(algorithm.finish),
-        weight=changed(algorithm.weight),
-    )
+    return replace(algorithm, stages=tuple(stages), **changed)
+
+
+def _viewed_arguments(
+    views: Mapping[str, Function], kinds: tuple[str, ...], args: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    if "download" in views and kinds == ("broadcast", "client"):
+        both: tuple[Any, ...] = views["download"](*args)
+        return both
+    first = len(args) - len(kinds)  # arguments before the last ones, whose kinds are known
+    own = (views.get(kind, _same)(arg) for kind, arg in zip(kinds, args[first:], strict=True))
+    return (*args[:first], *own)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def inner_context(context: Context) -> Context:
+    """The context for an algorithm whose client state is `inner` in that of its wrapper."""
+    return context._replace(client=context.client["inner"])
 
 
 def check_one_call(algorithm: Algorithm, option: str, *, unless: bool = False) -> None:
@@ -51,8 +90,3 @@ def check_one_call(algorithm: Algorithm, option: str, *, unless: bool = False) -
             f"{option} with algorithm={algorithm.name}, whose rounds are more than one call of "
             f"the clients; use another algorithm"
         )
-
-
-def inner(algorithm: Algorithm) -> Algorithm:
-    """The algorithm for a wrapper, whose client state holds the algorithm's own as `inner`."""
-    return in_context(algorithm, lambda ctx: ctx._replace(client=ctx.client["inner"]))

@@ -28,7 +28,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Context, Finished, LocalStage, Objective, Task
-from flfast.algorithms.kit.wrapping import in_context
+from flfast.algorithms.kit.wrapping import viewed
 from flfast.channel.privacy.accountants import Epsilon, composed_gaussian
 from flfast.channel.privacy.budget import spending
 from flfast.channel.privacy.participation import Participation
@@ -139,7 +139,8 @@ def _with_gradient(algorithm: Algorithm, *, gradient: Any) -> Algorithm:
             f"algorithm that trains in one stage by an objective that is a mean over examples, "
             f"such as fedavg, fedprox, scaffold or ditto; or privacy=local, privacy=central"
         )
-    algorithm = in_context(algorithm, lambda ctx: ctx._replace(start=_without_noise(ctx.start)))
+    views = {"context": lambda ctx: ctx._replace(start=_without_noise(ctx.start))}
+    algorithm = viewed(algorithm, views)
     (stage,) = algorithm.training_stages
     objective, _ = algorithm.objective(stage)
     noisy = stage._replace(

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm, Round
 from flfast.algorithms.contract.client import Context, Finished, Measure, Task
-from flfast.algorithms.contract.records import Records
 from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.kit.wrapping import viewed
 from flfast.datamodules.batches import Batch
 from flfast.federation.selections.selected import SelectedRound
 from flfast.state.tree import Tree
@@ -57,21 +57,9 @@ def select_by_memory(algorithm: Algorithm, select: Select, *, num_clients: int) 
         stepped = algorithm.one_round(_without_memory(server), selected)
         return {**stepped, KEY: selected.remembered(memory)}
 
-    def send(server: Tree, records: Records, clients: Sequence[int]) -> Tree:
-        assert algorithm.send is not None
-        return algorithm.send(_without_memory(server), records, clients)
-
-    def record(server: Tree, uploads: Uploads) -> Tree:
-        assert algorithm.record is not None
-        return algorithm.record(_without_memory(server), _without_utility(uploads))
-
     return replace(
-        algorithm,
+        viewed(algorithm, {"server": _without_memory, "uploads": _without_utility}),
         server_state=server_state,
-        broadcast=lambda server: algorithm.broadcast(_without_memory(server)),
-        send=algorithm.send and send,
-        record=algorithm.record and record,
-        first_record=lambda server: algorithm.first_record(_without_memory(server)),
         facts=tuple(dict.fromkeys((*algorithm.facts, "examples"))),
         stages=(SQUARES, *algorithm.stages),
         finish=finish,
