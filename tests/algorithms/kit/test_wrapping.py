@@ -1,7 +1,7 @@
 """A wrapper sees to every function of an algorithm at once."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import get_args, get_origin, get_type_hints
 
 import pytest
@@ -13,13 +13,15 @@ OF_NO_WRAPPER = {"make_optimizer", "predict"}
 KINDS = sorted({kind for kinds in ARGUMENTS.values() for kind in kinds})
 
 
+def is_function(hint):
+    return get_origin(hint) is Callable or getattr(hint, "_is_protocol", False)
+
+
 def functions():
     """Names of the fields that hold a function."""
-    hints = get_type_hints(Algorithm)
-    for field in fields(Algorithm):
-        options = [hints[field.name], *get_args(hints[field.name])]
-        if any(get_origin(option) is Callable for option in options):
-            yield field.name
+    for name, hint in get_type_hints(Algorithm).items():
+        if any(map(is_function, [hint, *get_args(hint)])):
+            yield name
 
 
 def test_every_function_says_what_it_reads():
