@@ -43,7 +43,7 @@ def without(path, config):
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
     (folder / ".hydra").mkdir()
-    (folder / ".hydra" / "overrides.yaml").write_text("[]")
+    (folder / ".hydra" / "overrides.yaml").write_text("[]\n")
     node = {"hydra": {"runtime": {"choices": CHOICES}}}
     (folder / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump(node))
     (folder / "model.pt").touch()
@@ -68,7 +68,7 @@ def test_a_key_that_a_saved_run_lacks_has_its_default(folder, now, path):
     plain = recorded_config(now, folder)
     write_result(folder, Result("finished", without(path, plain)))
     if path[-1] == "_target_":
-        with pytest.raises(ConfigError, match=r"^[a-z_]+\._target_ is missing$"):
+        with pytest.raises(ConfigError, match=r"config.yaml: [a-z_]+\._target_ is missing$"):
             opened(folder, saved)
         return
     default = OmegaConf.select(OmegaConf.create(PLAIN), ".".join(path))

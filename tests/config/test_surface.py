@@ -92,13 +92,13 @@ def test_every_algorithm_passes_the_check(root):
 def test_every_file_of_a_mirrored_package_has_its_config(root):
     """conf/algorithm/fedprox.yaml is flfast/algorithms/fedprox.py; adding one edits nothing."""
     mirrored = {
-        "adapter": "adapters",
-        "aggregation": "aggregations",
+        "adapter": "models/adapters",
+        "aggregation": "channel/aggregations",
         "algorithm": "algorithms",
-        "attack": "attacks",
+        "attack": "channel/attacks",
         "audit": "audits",
-        "devices": "devices",
-        "faults": "faults",
+        "devices": "federation/devices",
+        "faults": "channel/faults",
         "model": "models",
         "partition": "datamodules/partitions",
         "shift": "datamodules/shifts",
@@ -107,6 +107,7 @@ def test_every_file_of_a_mirrored_package_has_its_config(root):
         "stop": "federation/stops",
         "work": "federation/works",
     }
+    contracts = {"none", "never", "full", "mean"}  # a constant, in the file of the contract
     for group, package in mirrored.items():
         for path in (root / "conf" / group).glob("*.yaml"):
             if path.stem == "custom":
@@ -114,4 +115,6 @@ def test_every_file_of_a_mirrored_package_has_its_config(root):
             module = OmegaConf.load(path)["_target_"].rpartition(".")[0]
             own = f"flfast.{package.replace('/', '.')}.{path.stem}"
             # A file named as the library that it imports would confuse.
-            assert module in {own, f"{own}_model"}
+            folder = own.rpartition(".")[0]
+            in_contract = path.stem in contracts and module.rpartition(".")[0] == folder
+            assert module in {own, f"{own}_model"} or in_contract

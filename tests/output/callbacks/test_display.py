@@ -15,7 +15,7 @@ from flfast.output.callbacks.progress import RoundProgress
 from flfast.output.callbacks.summary import FinalTable
 from flfast.output.results.durations import readable
 
-CONF = Path(__file__).parents[2] / "conf"
+CONF = Path(__file__).parents[3] / "conf"
 FILES = {"clients_table", "events_table", "partition_report", "devices_figure", "curves"} | {
     "events_figure",
     "final_weights",

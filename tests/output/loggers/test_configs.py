@@ -6,7 +6,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf, open_dict
 
-CONF = Path(__file__).parents[2] / "conf"
+CONF = Path(__file__).parents[3] / "conf"
 OPTIONS = sorted(path.stem for path in (CONF / "logger").glob("*.yaml") if path.stem != "none")
 
 
