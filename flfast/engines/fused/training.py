@@ -25,6 +25,7 @@ from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.agreement import disagreement
 from flfast.engines.fused.graph.executor import wanted
 from flfast.engines.fused.graph.local_step import Clip, LocalStep
+from flfast.engines.fused.graph.passes import skipped
 from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.engines.fused.obstacles import obstacle
 from flfast.engines.fused.run.client_stack import StackProgram
@@ -72,7 +73,7 @@ class FusedTraining:
     def __init__(
         self, site: Site, decided: dict[str, Any], *, stack: Count | Literal["auto"]
     ) -> None:
-        wanted()  # raises if the environment names an unknown executor
+        wanted(), skipped()  # raise if the environment names what is unknown
         self._site, self._decided, self._stack = site, decided, stack
         self._stored = StoredExamples(site.data)
         self._programs: dict[object, TrainingPrograms] = {}

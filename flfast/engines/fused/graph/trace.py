@@ -16,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from flfast.engines.fused.graph.lowering import lower
 from flfast.engines.fused.graph.lstm_kernel import keep_workspace
+from flfast.engines.fused.graph.passes import skipped
 from flfast.engines.fused.graph.pooling import pool_first
 from flfast.engines.fused.graph.rewrite import rewrite
 from flfast.state.tree import Tree, leaves
@@ -33,14 +34,19 @@ def rewritten(module: GraphModule) -> GraphModule:
 
 def simplified(module: GraphModule) -> GraphModule:
     """The module with fewer operators, all of them torch's own; changed in place."""
-    rewrite(module.graph)
-    pool_first(module.graph)
+    skip = skipped()
+    if "rewriting" not in skip:
+        rewrite(module.graph)
+    if "pooling" not in skip:
+        pool_first(module.graph)
     return module
 
 
 def lowered(module: GraphModule) -> GraphModule:
     """The module with our C++ kernels where they are faster; changed in place."""
-    lower(module.graph)
+    skip = skipped()
+    if "kernels" not in skip:
+        lower(module.graph, pulls="pulls" not in skip)
     keep_workspace(module)
     module.recompile()
     return module

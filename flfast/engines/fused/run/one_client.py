@@ -18,6 +18,7 @@ from flfast.algorithms.contract.client import Context, LocalStage, Measure
 from flfast.datamodules.batches import local_epoch
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.engines.fused.graph.local_step import LocalStep
+from flfast.engines.fused.graph.passes import skipped
 from flfast.engines.fused.graph.programs import BoundStep, StepPrograms
 from flfast.engines.fused.run.example_rows import (
     ExampleReader,
@@ -196,7 +197,7 @@ class ClientProgram:
             chunks: of a whole local epoch; empty if features must not be used.
         """
         examples, order = ExampleRows(self.reader, data), data.indices
-        uses_features = self._uses_features.get(stage)
+        uses_features = False if "frozen_layers" in skipped() else self._uses_features.get(stage)
         unsuitable = len(order) < 2 or data.data.examples.transform.augments
         if not chunks or uses_features is False or unsuitable:
             return examples
@@ -213,7 +214,7 @@ class ClientProgram:
     def is_exact(self, stage: int, data: ClientDataModule, context: Context) -> bool:
         """Whether batches must keep their exact size, because padding would change the result."""
         step = self.steps[stage]
-        if not step.algorithm.splits_batches:
+        if not step.algorithm.splits_batches or "padding" in skipped():
             return True
         if stage not in self._exact:
             few = data.data.train_clients.indices[:4]
