@@ -1,7 +1,7 @@
 """Reduces a cohort's uploads to their mean without seeing any of them.
 
 Clients weight, encode and mask their uploads. The server adds the masked ones, and gets the sum
-when the masks are removed: `secure/`.
+when the masks are removed: `channel/secure/`.
 """
 
 import logging

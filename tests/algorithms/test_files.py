@@ -2,6 +2,7 @@
 
 import ast
 import statistics
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,11 @@ def test_an_algorithm_is_one_page_of_at_most_160_lines_and_half_of_them_have_les
     assert statistics.median(map(code_lines, NAMES)) < 55
 
 
-def importers(module):
-    """Files of the package that import a module."""
-    for path in (ROOT / "flfast").rglob("*.py"):
-        if module in set(mentions(ast.parse(path.read_text(encoding="utf-8")))):
-            yield path
+@cache
+def said_in_package():
+    """What each file of the package mentions."""
+    paths = (ROOT / "flfast").rglob("*.py")
+    return {path: set(mentions(ast.parse(path.read_text(encoding="utf-8")))) for path in paths}
 
 
 def test_a_helper_of_the_kit_has_several_users_and_all_others_are_in_the_algorithm_itself():
@@ -44,7 +45,8 @@ def test_a_helper_of_the_kit_has_several_users_and_all_others_are_in_the_algorit
     others = {path.stem for path in FOLDER.glob("*.py")} - {*NAMES, "__init__"}
     assert others == set()
     for path in (FOLDER / "kit").glob("[!_]*.py"):
-        users = list(importers(f"flfast.algorithms.kit.{path.stem}"))
+        module = f"flfast.algorithms.kit.{path.stem}"
+        users = [user for user, said in said_in_package().items() if module in said]
         assert len(users) > 1 or users[0].parent not in {FOLDER, FOLDER / "kit"}, path.stem
 
 
@@ -62,8 +64,7 @@ def mentions(tree):
 
 def test_no_other_python_file_mentions_an_algorithm():
     found = set()
-    for path in (ROOT / "flfast").rglob("*.py"):
-        said = set(mentions(ast.parse(path.read_text(encoding="utf-8"))))
+    for path, said in said_in_package().items():
         for name in NAMES:
             own = path == FOLDER / f"{name}.py"
             is_named = name in said and name not in AMBIGUOUS
