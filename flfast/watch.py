@@ -6,6 +6,7 @@ holds no run.
 """
 
 import argparse
+import logging
 import sys
 import time
 from pathlib import Path
@@ -21,9 +22,27 @@ from flfast.state.messages import printable
 from flfast.state.output_streams import output_is_read, surviving_output
 
 
+class _Once(logging.Filter):
+    """Lets each message pass once: folders are read again at each look."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter`."""
+        message = record.getMessage()
+        new = message not in self._said
+        self._said.add(message)
+        return new
+
+
 @surviving_output()
 def main() -> None:
     """Run the command."""
+    handler = logging.StreamHandler()
+    handler.addFilter(_Once())
+    logging.basicConfig(handlers=[handler], format="%(message)s")
     parser = argparse.ArgumentParser(prog="flfast.watch", description=__doc__)
     parser.add_argument(
         "folder", nargs="?", type=Path, help="of a run or a sweep; default: the newest one"

@@ -59,15 +59,14 @@ def cfl(
         limit = max_clusters if uploads.round > warmup else 1
         return split_and_average(server, uploads, limit=limit, eps=[eps1, eps2])
 
-    federated = clustered("cfl", max_clusters, num_clients)
+    federated = clustered(max_clusters, num_clients)
     return replace(federated, weighting=weighting, server_step=server_step)
 
 
-def clustered(name: str, limit: int, num_clients: int) -> Algorithm:
+def clustered(limit: int, num_clients: int) -> Algorithm:
     """Clients that download and upload their cluster's model; algorithms add the server's step.
 
     Args:
-        name: of the algorithm.
         limit: C, most clusters.
         num_clients: in the federation; all of them begin in cluster 0.
     """
@@ -81,7 +80,7 @@ def clustered(name: str, limit: int, num_clients: int) -> Algorithm:
         return one_of(server["models"], server["clusters"][list(clients)])
 
     return Algorithm(
-        name=name,
+        name="cfl",
         evaluate_server=False,
         server_state=server_state,
         send=send,

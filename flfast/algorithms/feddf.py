@@ -46,7 +46,7 @@ def feddf(
         weighting: `samples` or `uniform`.
     """
     degenerate(server_steps == 0, "algorithm.server_steps=0 turns FedDF into FedAvg")
-    distillation = ensemble_distillation("feddf's distillation")
+    distillation = ensemble_distillation()
 
     def run(server: Tree, rnd: Round) -> Tree:
         uploads = rnd.call(server)
@@ -76,17 +76,14 @@ def feddf(
     )
 
 
-def ensemble_distillation(name: str) -> Algorithm:
+def ensemble_distillation() -> Algorithm:
     """A call that minimises KL(softmax of the teachers' mean logits, softmax of the student's).
 
     It reads the student in `params` and `buffers`, and the teachers in `teachers`, each leaf
     [K, ...]. Teachers predict in evaluation mode. Labels are not read. The optimizer is Adam.
-
-    Args:
-        name: of the call.
     """
     return Algorithm(
-        name=name,
+        name="feddf's distillation",
         weighting="uniform",
         server_state=_before_training,
         broadcast=lambda server: {**model_weights(server), "teachers": server["teachers"]},

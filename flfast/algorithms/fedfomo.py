@@ -32,9 +32,7 @@ from flfast.state.randomness import torch_generator
 from flfast.state.tree import Tree, leaves, merge, part_of, tree_map
 from flfast.state.weights import by_name
 
-COUNTS, MOST = Part("rows", learned=False), 2**30
-LOSSES = "losses of models"
-"""Name of the measure."""
+COUNTS, MOST, LOSSES = Part("rows", learned=False), 2**30, "losses of models"
 
 
 def fedfomo(
@@ -51,8 +49,10 @@ def fedfomo(
     A download is random with probability `epsilon` in round 1, `decay` less in every later round.
     """
     num = min(num_models, num_clients - 1)
-    affinity = torch.zeros(num_clients, num_clients, dtype=torch.float64)
-    first = {"params": {}, "buffers": {}, "affinity": affinity, "rounds": torch.tensor(0)}
+
+    def server_state(weights: Tree) -> Tree:
+        affinity = torch.zeros(num_clients, num_clients, dtype=torch.float64)
+        return {"params": {}, "buffers": {}, "affinity": affinity, "rounds": torch.tensor(0)}
 
     def send(server: Tree, records: Records, clients: Sequence[int]) -> Tree:
         known, done = frozenset(records.known()), int(server["rounds"])
@@ -75,7 +75,7 @@ def fedfomo(
     private = private_models("fedfomo", initial)
     return replace(
         private,
-        server_state=lambda weights: first,
+        server_state=server_state,
         client_state=lambda broadcast: {"before": initial, "own": initial},
         send=send,
         facts=("examples",),

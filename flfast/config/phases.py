@@ -84,7 +84,7 @@ def _frozen_values(config: DictConfig) -> dict[str, Any]:
     values: Any = OmegaConf.to_container(config, resolve=False)
     for key in keys_with("phase"):
         group, _, name = key.rpartition(".")
-        (values[group] if group else values).pop(name)
+        (values[group] if group else values).pop(name, None)
     return values
 
 

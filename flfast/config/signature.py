@@ -12,6 +12,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flfast.state.moved import new_path
+
 _IMPORTABLE = {"typing", "collections.abc", "annotated_types", "pathlib", "flfast.state.options"}
 
 
@@ -119,7 +121,7 @@ def _may_define(module: str, name: str) -> bool:
 
 def _absolute_module(module: str, node: ast.ImportFrom) -> str:
     if not node.level:
-        return node.module or ""
+        return new_path(node.module or "")
     path = module_path(module)
     is_package = path is not None and path.name == "__init__.py"
     parts = module.split(".")

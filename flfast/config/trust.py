@@ -10,12 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.composition import CONF
 from flfast.config.own import GROUPS, OWN
 from flfast.config.rule import shown
-from flfast.output.results.plain_yaml import read_yaml
+from flfast.output.results.plain_yaml import PARSER
 from flfast.state.messages import printable
 
 _HANDED_ON = ("options", "pretrained_path", "download")
@@ -77,9 +78,13 @@ def own_targets() -> Mapping[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     for path in Path(CONF).glob("*/*.yaml"):
         group = path.parent.name
-        names = {target.name for target in targets(read_yaml(path), group)}
+        names = {target.name for target in targets(_of_conf(path), group)}
         found.setdefault(group, set()).update(names - {"???"})
     return {group: frozenset(names) for group, names in found.items()}
+
+
+def _of_conf(path: Path) -> Any:
+    return yaml.load(path.read_text(encoding="utf-8"), PARSER)  # one of the safe loaders
 
 
 def named_by(config: DictConfig) -> list[str]:

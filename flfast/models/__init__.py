@@ -1,1 +1,1 @@
-"""Model builders. Each gets the input shape and the number of classes from the data."""
+"""Model builders and adapters. A builder gets the input shape and the number of classes."""

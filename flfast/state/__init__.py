@@ -1,1 +1,1 @@
-"""Trees of tensors: the only form in which models and states travel."""
+"""Trees, stores, the plan, types of settings, seeds, kernels, files: what all else builds on."""

@@ -14,7 +14,7 @@ from importlib.util import spec_from_loader
 from types import ModuleType
 from typing import Any
 
-_MERGED = {
+_RENAMED = {
     "flfast.adapters.none": "flfast.models.adapters.adapted",
     "flfast.aggregations.mean": "flfast.channel.aggregations.aggregation",
     "flfast.attacks.none": "flfast.channel.attacks.attack",
@@ -27,6 +27,7 @@ _MERGED = {
     "flfast.federation.works.full": "flfast.federation.works.work",
     "flfast.privacy.none": "flfast.channel.privacy.privacy",
     "flfast.secure.none": "flfast.channel.secure.secure",
+    "flfast.server": "flfast.channel",
 }
 _MOVED = {
     "channel": ("aggregations", "attacks", "compression", "faults", "privacy", "secure"),
@@ -34,7 +35,11 @@ _MOVED = {
     "federation": ("devices",),
     "engines": ("evaluation",),
     "output": ("callbacks", "loggers", "results"),
-    "state": ("injection", "machine", "messages", "native", "options", "plan", "randomness"),
+    "commands": ("saved", "sweeps"),
+    "state": (
+        *("csv_file", "environment", "injection", "machine", "messages", "native", "options"),
+        *("output_streams", "plan", "randomness", "regular_file"),
+    ),
     "algorithms.contract": ("algorithm", "client", "downloads", "records", "uploads"),
     "algorithms.kit": (
         *("adaptive_server", "class_means", "degenerate", "discrepancy", "divergence"),
@@ -49,7 +54,7 @@ _MOVED = {
 
 @cache
 def _moves() -> dict[str, str]:
-    moves = dict(_MERGED)
+    moves = dict(_RENAMED)
     for street, names in _MOVED.items():
         before = "flfast." + ("algorithms." if street.startswith("algorithms") else "")
         moves |= {f"{before}{name}": f"flfast.{street}.{name}" for name in names}

@@ -1,6 +1,6 @@
 """Algorithms at the limits of their options that need a plan of their own to equal simpler ones.
 
-All others are in `test_degenerate.py`.
+All others are in `kit/test_degenerate.py`.
 """
 
 from dataclasses import replace

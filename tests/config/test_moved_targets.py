@@ -28,7 +28,7 @@ def as_before(text):
 
 
 def _replaced(path, olds):
-    for new, old in olds.items():
+    for new, old in sorted(olds.items(), key=lambda pair: -len(pair[0])):
         if path == new or path.startswith(f"{new}."):
             return old + path.removeprefix(new)
     return path

@@ -45,7 +45,7 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
     inner = viewed(
         replace(algorithm, personal=algorithm.personal or _model),
         {"server": shared, "download": download, "context": inner_context},
-        dict.fromkeys(("broadcast", "send", "record", "first_record"), shared),
+        dict.fromkeys(("send", "record", "first_record"), shared),
     )
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
@@ -60,6 +60,8 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
         evaluate_server=False,
         server_state=lambda weights: merge(weights, algorithm.server_state(shared(weights))),
         client_state=client_state,
+        # Of the whole model: an algorithm may broadcast a part that it names.
+        broadcast=lambda server: shared(algorithm.broadcast(server)),
         finish=finish,
         server_step=lambda server, uploads: merge(server, inner.server_step(server, uploads)),
         round=inner.round and partial(_round, inner.round),

@@ -25,7 +25,7 @@ from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.agreement import disagreement
 from flfast.engines.fused.graph.executor import wanted
 from flfast.engines.fused.graph.local_step import Clip, LocalStep
-from flfast.engines.fused.graph.passes import skipped
+from flfast.engines.fused.graph.skipped_passes import skipped
 from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.engines.fused.obstacles import obstacle
 from flfast.engines.fused.run.client_stack import StackProgram

@@ -9,7 +9,7 @@ from flfast.state.messages import first_line, printable
 from flfast.state.regular_file import read_file
 
 # C's parser reads a config in 2 ms; OmegaConf.load takes 50 ms.
-_PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 MOST_BYTES = 2**20
 _MOST_NODES = 100_000
@@ -17,7 +17,7 @@ _DEEPEST = 40
 _MOST_BITS = 1024  # of a number; Python cannot print those with thousands of digits
 
 
-class _Loader(_PARSER):  # type: ignore[misc, valid-type]
+class _Loader(PARSER):  # type: ignore[misc, valid-type]
     """A safe loader that refuses a key that is there twice."""
 
     def construct_mapping(self, node: Any, deep: Any = False) -> Any:  # noqa: FBT002 - yaml's
@@ -101,7 +101,7 @@ def read_words(path: Path) -> list[str]:
 def _check(text: str) -> None:
     """Look at the events only: the parser in C crashes on deep nodes when it composes them."""
     depth = 0
-    for num, event in enumerate(yaml.parse(text, _PARSER)):
+    for num, event in enumerate(yaml.parse(text, PARSER)):
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):

@@ -80,7 +80,7 @@ def flat_settings(run: RunRecord) -> dict[str, str]:
 
 
 def _only_of_output(key: str) -> bool:
-    """Whether the numbers of a run, and its seconds, do not depend on the key."""
+    """Whether a key changes neither the numbers of a run nor how they are computed."""
     return influence(key) in ("output", "command")
 
 

@@ -51,13 +51,20 @@ class RoundTable:
     def _write(self, rows: Sequence[Row], *, round_idx: int) -> None:
         if not self._started:
             self._started = True
-            earlier = read_rounds(self._path, round_idx - 1) if round_idx > 0 else []
+            earlier = self._earlier(round_idx - 1) if round_idx > 0 else []
             self._add_columns([*earlier, *rows])
             self._rewrite(earlier)
         elif self._add_columns(rows):
             self._rewrite(read_rows(self._path))
         with open(self._path, "a", newline="", encoding="utf-8", opener=opener) as file:
             self._writer(file).writerows(rows)
+
+    def _earlier(self, last: int) -> list[dict[str, str]]:
+        try:
+            return read_rounds(self._path, last)
+        except ValueError as error:
+            log.warning("%s; its rows of rounds up to %d are lost", first_line(error), last)
+            return []
 
     def replace(self, rows: Sequence[Row]) -> None:
         """Replace the contents of the table."""

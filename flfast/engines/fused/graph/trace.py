@@ -16,9 +16,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from flfast.engines.fused.graph.lowering import lower
 from flfast.engines.fused.graph.lstm_kernel import keep_workspace
-from flfast.engines.fused.graph.passes import skipped
 from flfast.engines.fused.graph.pooling import pool_first
 from flfast.engines.fused.graph.rewrite import rewrite
+from flfast.engines.fused.graph.skipped_passes import skipped
 from flfast.state.tree import Tree, leaves
 
 

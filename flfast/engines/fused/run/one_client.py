@@ -18,8 +18,8 @@ from flfast.algorithms.contract.client import Context, LocalStage, Measure
 from flfast.datamodules.batches import local_epoch
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.engines.fused.graph.local_step import LocalStep
-from flfast.engines.fused.graph.passes import skipped
 from flfast.engines.fused.graph.programs import BoundStep, StepPrograms
+from flfast.engines.fused.graph.skipped_passes import skipped
 from flfast.engines.fused.run.example_rows import (
     ExampleReader,
     ExampleRows,

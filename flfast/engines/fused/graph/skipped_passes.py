@@ -13,7 +13,8 @@ PASSES = {
     "frozen_layers": "activations of frozen layers are kept (`frozen_layers.py`)",
     "padding": "batches are padded to few sizes (`run/step_schedule.py`)",
 }
-"""What each pass does. Without `kernels` there are no `pulls`."""
+"""What each pass does. Without `kernels` there are no `pulls`, and without `padding` no kept
+activations of frozen layers and no parts of a whole batch."""
 
 
 def skipped() -> frozenset[str]:

@@ -5,7 +5,7 @@ import torch
 from engine_runs import assert_engines_agree, mlp
 
 from flfast.algorithms.fedprox import fedprox
-from flfast.engines.fused.graph.passes import PASSES, VARIABLE, skipped
+from flfast.engines.fused.graph.skipped_passes import PASSES, VARIABLE, skipped
 from flfast.engines.fused.graph.trace import trace
 from flfast.state.plan import Batching
 
