@@ -2,6 +2,7 @@
 
 #include <torch/library.h>
 
+#include "cross_entropy.h"
 #include "distance.h"
 #include "products.h"
 #include "rounding.h"
@@ -14,6 +15,8 @@ TORCH_LIBRARY(flfast, m) {
         "Tensor? anchor=None, Tensor? share=None) -> Tensor(a!)");
   m.def("bias_update_(Tensor(a!) bias, Tensor g, float alpha) -> Tensor(a!)");
   m.def("squared_distance(Tensor left, Tensor right) -> Tensor");
+  m.def("cross_entropy(Tensor logits, Tensor targets) -> (Tensor losses, Tensor softmax)");
+  m.def("cross_entropy_gradient(Tensor g, Tensor softmax, Tensor targets) -> Tensor");
   m.def("largest_magnitudes(Tensor vector, int[] nums, int[] widths) -> Tensor");
   m.def("round_randomly(Tensor vector, Tensor factors, Tensor state, float shift, int[] nums, "
         "int[] widths) -> Tensor");
@@ -31,6 +34,8 @@ TORCH_LIBRARY_IMPL(flfast, CPU, m) {
   m.impl("weight_update_", weight_update_);
   m.impl("bias_update_", bias_update_);
   m.impl("squared_distance", squared_distance);
+  m.impl("cross_entropy", cross_entropy);
+  m.impl("cross_entropy_gradient", cross_entropy_gradient);
   m.impl("largest_magnitudes", largest_magnitudes);
   m.impl("round_randomly", round_randomly);
   m.impl("values_of_levels", values_of_levels);

@@ -93,9 +93,30 @@ def test_other_tensors_are_refused(kernels, wrong):
         kernels.linear(x, w, bias, relu=False)
 
 
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 23), st.integers(1, 30))
+def test_cross_entropy_and_its_gradient(kernels, num, num_classes):
+    logits, _, _, _ = drawn((None, num, num_classes, 1))
+    logits = (10 * logits).requires_grad_()
+    targets = torch.arange(num) % num_classes
+    expected = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+    expected.backward(g := torch.rand(num))
+    losses, shares = kernels.cross_entropy(logits.detach(), targets)
+    torch.testing.assert_close(losses, expected.detach(), **near)
+    found = kernels.cross_entropy_gradient(g, shares, targets)
+    torch.testing.assert_close(found, logits.grad, rtol=1e-5, atol=1e-6)
+
+
 def test_nan_is_not_hidden(kernels):
     x, w, bias, _ = drawn((None, 6, 5, 9))
     x[2, 3] = float("nan")
     found = kernels.linear(x, w, bias, True)  # noqa: FBT003 - relu
     assert found[2].isnan().all()
     assert found[[0, 1, 3, 4, 5]].isfinite().all()
+    losses, shares = kernels.cross_entropy(found, torch.zeros(6, dtype=torch.int64))
+    assert losses.isnan().tolist() == shares.isnan().all(1).tolist() == [i == 2 for i in range(6)]
+
+
+def test_a_target_that_is_no_class_is_an_error(kernels):
+    with pytest.raises(IndexError, match="Target 3 is out of bounds"):
+        kernels.cross_entropy(torch.zeros(2, 3), torch.tensor([0, 3]))

@@ -96,3 +96,43 @@ def test_a_stack_of_clients():
     state = {"w": torch.randn(2, 4, 5, generator=rng) / 9, "out": torch.zeros(())}
     used = run_both(step, state, torch.randn(12, 5, generator=rng), size=6)
     assert len(used) == 3
+
+
+def classify(state, batch):
+    """A local step of a linear model; the last column of a row is its class."""
+    x, targets = batch["x"][:, :-1], batch["x"][:, -1].long()
+    with torch.enable_grad():
+        w = state["w"].detach().requires_grad_()
+        losses = F.cross_entropy(F.linear(x, w), targets, reduction="none")
+        (grad,) = torch.autograd.grad((losses * losses.detach()).sum(), w)
+    state["loss"].add_(losses.detach().sum())
+    state["w"].sub_(grad)
+
+
+def labelled(num, num_classes):
+    targets = torch.arange(num) % num_classes
+    return torch.cat([torch.randn(num, 5) / 5, targets[:, None].float()], dim=1)
+
+
+def test_cross_entropy_and_its_gradient():
+    state = {"w": torch.randn(3, 5), "loss": torch.zeros(())}
+    used = run_both(classify, state, labelled(30, 3), size=10)
+    assert {own.cross_entropy.default, own.cross_entropy_gradient.default} <= set(used)
+
+
+def test_scores_that_something_else_reads_are_the_librarys():
+    def step(state, batch):
+        with torch.enable_grad():
+            w = state["w"].detach().requires_grad_()
+            scores = F.log_softmax(F.linear(batch["x"][:, :-1], w), dim=1)
+            losses = F.nll_loss(scores, batch["x"][:, -1].long(), reduction="none")
+            (grad,) = torch.autograd.grad(losses.mean() + scores.square().mean(), w)
+        state["w"].sub_(grad)
+
+    used = run_both(step, {"w": torch.randn(3, 5)}, labelled(30, 3), size=10)
+    assert own.cross_entropy.default not in used
+
+
+def test_many_logits_are_the_librarys():
+    state = {"w": torch.randn(200, 5), "loss": torch.zeros(())}
+    assert own.cross_entropy.default not in run_both(classify, state, labelled(20, 200), size=10)
