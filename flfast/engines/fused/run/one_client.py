@@ -79,6 +79,7 @@ class ClientProgram:
             "dtype": self._state.state["loss"].dtype,
             "device": self.device,
         }
+        self._skipped = skipped()
         # By stage; the first client decides for all.
         self._exact: dict[int, bool] = {}
         self._uses_features: dict[int, bool] = {}
@@ -197,8 +198,9 @@ class ClientProgram:
             chunks: of a whole local epoch; empty if features must not be used.
         """
         examples, order = ExampleRows(self.reader, data), data.indices
-        uses_features = False if "frozen_layers" in skipped() else self._uses_features.get(stage)
+        uses_features = self._uses_features.get(stage)
         unsuitable = len(order) < 2 or data.data.examples.transform.augments
+        unsuitable = unsuitable or "frozen_layers" in self._skipped
         if not chunks or uses_features is False or unsuitable:
             return examples
         splits = split_by_batch_size(examples, bind, order, chunks)
@@ -214,7 +216,7 @@ class ClientProgram:
     def is_exact(self, stage: int, data: ClientDataModule, context: Context) -> bool:
         """Whether batches must keep their exact size, because padding would change the result."""
         step = self.steps[stage]
-        if not step.algorithm.splits_batches or "padding" in skipped():
+        if not step.algorithm.splits_batches or "padding" in self._skipped:
             return True
         if stage not in self._exact:
             few = data.data.train_clients.indices[:4]
