@@ -71,12 +71,13 @@ def test_results_are_tables_a_model_and_a_picture(done):
 
 
 def test_without_pandas_tables_are_rows(done, monkeypatch):
+    losses = done.history["global/loss"]
     monkeypatch.setattr("flfast.api.result.find_spec", lambda name: None)
     rows = flfast.Run(done.folder).history
     assert [row["round"] for row in rows] == [0, 1, 2]
     assert rows[1]["personal/accuracy"] is None
     assert rows[1]["plan/strategy"] == "single"
-    assert rows[1]["global/loss"] == done.history["global/loss"][1]
+    assert rows[1]["global/loss"] == losses[1]
 
 
 def test_what_a_run_did_not_write_is_an_error_that_says_why(quick):
