@@ -19,13 +19,13 @@ from flfast.state.randomness import generator
 
 @dataclass(frozen=True)
 class Backdoor:
-    """What attackers teach the model, beside its task.
+    """A trigger in the inputs, and the class that attackers teach the model to answer with.
 
     Attributes:
         trigger: inputs [M, ...] as they are stored -> the same inputs with the trigger; of the
             same shape and type. A function of a module, or a `functools.partial` of one.
         target: class of inputs with the trigger.
-        share: of an attacker's examples that it poisons, in (0, 1].
+        share: fraction of each attacker's examples that get the trigger, in (0, 1].
         source: only examples of this class get the trigger; None: of all classes but the target.
         check: raises a ValueError for examples that cannot have the trigger.
     """
@@ -37,7 +37,7 @@ class Backdoor:
     check: Callable[[Examples], None] = lambda examples: None
 
     def concerns(self, labels: Tensor) -> np.ndarray:
-        """Which examples of the given true classes int64 [M] get the trigger, bool [M]."""
+        """Whether each example gets the trigger, by its true class int64 [M]; bool [M]."""
         if self.source is None:
             return (labels != self.target).numpy()
         return (labels == self.source).numpy()
@@ -56,14 +56,14 @@ def poisoned(
     *,
     seed: int,
 ) -> Examples:
-    """Examples of which some of the given clients' have the trigger and the target class.
+    """The examples after attackers gave some of theirs the trigger and the target class.
 
     Args:
         examples: all N examples; they are not changed.
-        backdoor: of the attackers.
-        clients: that attack.
-        train: training examples of all clients.
-        seed: of the run, on which alone the choice of examples depends.
+        backdoor: the trigger, the target class, and the fraction of examples that get them.
+        clients: numbers of the attacking clients.
+        train: training examples by client.
+        seed: the run's seed; the choice of examples depends on it alone.
 
     Raises:
         ValueError: if these examples cannot have the trigger.

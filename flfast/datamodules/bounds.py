@@ -48,8 +48,8 @@ def open_gzip(path: Path, *, free: int | None = None) -> io.BufferedReader:
     The size that the file's end claims is compared first, so an honest bomb is never unpacked.
 
     Args:
-        path: of the file.
-        free: as of `require_memory`.
+        path: the file.
+        free: bytes that may be taken; None for the free memory.
 
     Raises:
         ValueError: if the file claims or has more than `MOST_UNPACKED` times its size, and more
@@ -76,9 +76,9 @@ def check_archive(
     `zipfile` never unpacks more than a member claims.
 
     Args:
-        path: of the file.
-        names: of the members that will be read; None for all.
-        free: as of `require_memory`.
+        path: the file.
+        names: names of the members that will be read; None for all.
+        free: bytes that may be taken; None for the free memory.
 
     Raises:
         ValueError: if they do not fit, or an array's header claims other than its member.
@@ -100,8 +100,8 @@ def check_parquet(path: Path, *, free: int | None = None) -> None:
     """Compare what a Parquet file claims with what is free.
 
     Args:
-        path: of the file.
-        free: as of `require_memory`.
+        path: the file.
+        free: bytes that may be taken; None for the free memory.
 
     Raises:
         ValueError: if it does not fit; a number takes 8 bytes.

@@ -24,7 +24,7 @@ from flfast.state.randomness import generator
 
 
 class Population(Protocol):
-    """What a client reads of all clients' data; see `FederatedDataModule`, which has it."""
+    """The attributes of `FederatedDataModule` that a client's data module reads."""
 
     seed: int
     pooled: bool
@@ -51,12 +51,12 @@ class ClientDataModule(L.LightningDataModule):
     """The data of one client of a population.
 
     Args:
-        data: of all clients.
-        client_id: of the client.
-        batching: of its training examples.
+        data: the data of all clients.
+        client_id: number of the client.
+        batching: how its training examples are divided into batches.
         round_idx: from 1.
         share: this rank's part of every batch.
-        indices: of training examples; None is all of the client's.
+        indices: its training examples to use; None is all.
     """
 
     def __init__(
@@ -88,11 +88,12 @@ class ClientDataModule(L.LightningDataModule):
         )
 
     def part(self, share: float, stage: int) -> "ClientDataModule":
-        """The same data with a random part of the training examples, at least one.
+        """The same data with a random subset of the training examples, at least one.
 
         Args:
-            share: of the examples, in (0, 1]; 1 is this object.
-            stage: number of the stage that the part is drawn for.
+            share: size of the subset as a fraction of the examples, in (0, 1]; 1 returns this
+                object.
+            stage: number of the stage; each stage has its own subset.
         """
         if share == 1:
             return self

@@ -29,24 +29,24 @@ class Examples:
         inputs: tensor [N, ...] (uint8 for images, int64 for tokens), in memory or over a
             memory-mapped file (`mapped.py`), so read rows and do not write; or a map-style
             `Dataset` of input tensors.
-        targets: by task. `classification`: int64 [N] in [0, C). `language`: tokens int64 [N, T],
-            `IGNORED` where nothing is to predict. `regression`: float32 [N, C]. `multilabel`:
-            0 or 1, [N, C].
+        targets: shape and type depend on the task. `classification`: int64 [N] in [0, C).
+            `language`: tokens int64 [N, T], `IGNORED` at positions without a target. `regression`:
+            float32 [N, C]. `multilabel`: 0 or 1, [N, C].
         num_classes: C: classes, tokens of the vocabulary, numbers to predict, or labels.
         input_shape: shape of one input, without the batch dimension.
         transform: normalisation and augmentation of batches, on their device.
         is_test: members of the dataset's test set, bool [N]; None if it has no test set.
         owner: the dataset's own client of every example, int64 [N]; -1 for test examples of no
             client; None if it has no clients.
-        task: what the data are for.
-        labels: what partitions by label use, int64 [N]; None: the targets of `classification`,
-            and none for other tasks.
+        task: the learning task, which determines the loss and the metrics.
+        labels: classes for partitions by label, int64 [N]; None: the targets of `classification`,
+            and no classes for other tasks.
         vocabulary: text of every token, if inputs are tokens; a text is the concatenation of its
             tokens' texts. None if inputs are no tokens, or their text is unknown.
         categories: number of categories of each of the last columns of a table, [N, columns],
             which hold their codes from 0; empty if there are none.
-        class_names: of the classes, by number; empty if they have none.
-        client_names: of the dataset's own clients, by number; empty if they have none.
+        class_names: name of each class; empty if unknown.
+        client_names: name of each of the dataset's own clients; empty if unknown.
     """
 
     inputs: Tensor | Dataset[Tensor]
@@ -86,7 +86,7 @@ class Examples:
 
     @property
     def classes(self) -> np.ndarray | None:
-        """What partitions by label use, int64 [N]; None if there are no labels."""
+        """Class of every example for partitions by label, int64 [N]; None without labels."""
         if self.labels is None and self.task != "classification":
             return None
         found: np.ndarray = (self.targets if self.labels is None else self.labels).numpy()
@@ -141,7 +141,7 @@ def check_targets(where: str, targets: np.ndarray, task: TaskName, num_outputs: 
     Args:
         where: beginning of the error: file or option.
         targets: see `Examples`.
-        task: of the targets.
+        task: the learning task of the data.
         num_outputs: C.
 
     Raises:

@@ -48,7 +48,7 @@ class FederatedDataModule(L.LightningDataModule):
         split: shares of examples and clients that are held out from training.
         loading: how examples are read.
         pooled: train one client that has all training examples: the centralised baseline.
-        shift: what differs between clients beside the share of each label.
+        shift: how clients' inputs or labels differ beyond the mix of their labels.
 
     Attributes:
         examples: all N examples, as clients have them.
@@ -64,8 +64,9 @@ class FederatedDataModule(L.LightningDataModule):
             int64; `digest` identifies the targets of these examples.
         held_out: clients that never take part, int64, ascending; a function of the seed.
         participants: all other clients, int64, ascending.
-        drawn: what each of K clients got from the shift, [K, ...] by name.
-        backdoor: what attackers teach the server's model, which is then evaluated with it.
+        drawn: parameters of the shift drawn for each of K clients, by name, [K, ...].
+        backdoor: trigger and target class with which the server's model is also evaluated; None
+            without attackers of this kind.
         batching: batching of training outside of a federation, which has no plan.
     """
 
@@ -147,7 +148,7 @@ class FederatedDataModule(L.LightningDataModule):
         """Name of a client's own files, without an ending: its number, and its name if it has one.
 
         Args:
-            client_id: of the client.
+            client_id: number of the client.
         """
         if not self.client_names:
             return str(client_id)
@@ -179,8 +180,8 @@ class FederatedDataModule(L.LightningDataModule):
         """Give some training examples of some clients a trigger, before any training.
 
         Args:
-            clients: that attack.
-            backdoor: of all of them.
+            clients: numbers of the attacking clients.
+            backdoor: trigger and target class, the same for all attackers.
 
         Raises:
             ValueError: if the examples cannot have the trigger.
@@ -251,7 +252,7 @@ class FederatedDataModule(L.LightningDataModule):
     def eval_loader(
         self, indices: np.ndarray, owner: np.ndarray | None = None, share: RankShare = WHOLE
     ) -> EvalLoader:
-        """Evaluation batches of the given examples; arguments as of `EvalLoader`."""
+        """Evaluation batches of the given examples; for the arguments see `EvalLoader`."""
         return EvalLoader(
             self._fetch_eval,
             indices,

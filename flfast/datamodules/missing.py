@@ -1,4 +1,4 @@
-"""What counts as missing, for every source of data and every role of a column."""
+"""The definition of a missing value, for every source of data and every role of a column."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 _SHOWN = 5
 
 FIX = "fill them, or leave these rows out"
-"""What to do about missing values where no option keeps or drops them."""
+"""Advice to the user where no option keeps or drops rows with missing values."""
 
 
 def missing_rows(values: Any) -> np.ndarray:
@@ -61,7 +61,7 @@ def refuse_missing(where: str, missing: np.ndarray, *, advice: str = FIX) -> Non
     Args:
         where: beginning of the error: key and column.
         missing: rows that lack a value, bool [N].
-        advice: what the user can do.
+        advice: advice to the user, which ends the message.
 
     Raises:
         ValueError: if a row lacks a value; names the first rows, counted from 0.
@@ -82,7 +82,7 @@ def complete_rows(
         lacking: rows that lack a value, bool [N], by key and column.
         missing: value of `data.missing`.
         is_test: members of the test set, bool [N]; None if there is none yet.
-        advice: what the user can do.
+        advice: advice to the user, which ends the message.
 
     Raises:
         ValueError: if a row lacks a value and is not dropped, or none is left for training.

@@ -133,7 +133,7 @@ def refuse_outliers(values: np.ndarray, *, names: Sequence[str], rows: np.ndarra
 
     Args:
         values: [n, D].
-        names: of the columns, [D], for the error.
+        names: name of each column, [D], for the error.
         rows: number of each row in the data, int64 [n], for the error.
 
     Raises:
@@ -148,7 +148,7 @@ def far_off(name: str, row: int, value: float) -> ValueError:
     """The error about an outlier.
 
     Args:
-        name: what the value belongs to, such as a column.
+        name: name of the column or value, for the message.
         row: its number, from 0.
         value: the outlier.
     """

@@ -1,4 +1,4 @@
-"""What a partition may ask for, simply by having a parameter of that name."""
+"""Values that a partition receives if it has a parameter of that name."""
 
 import hashlib
 from collections.abc import Callable
@@ -17,15 +17,15 @@ _INTEGERS = (torch.int16, torch.int32, torch.int64)
 def offers_to(
     partition: Callable[..., np.ndarray], examples: Examples, pool: np.ndarray
 ) -> dict[str, Any]:
-    """What a partition may ask for about M examples; what takes time, only if it does.
+    """The values that the signature of `partition` names; costly ones are computed on demand.
 
     Args:
         partition: its signature is read.
-        examples: all of them.
+        examples: all examples.
         pool: examples that are divided among clients, int64 [M].
 
     Raises:
-        ValueError: if it asks for what the data do not have.
+        ValueError: if a value is asked for that the data do not have.
     """
     offers: dict[str, Any] = {
         "num_examples": len(pool),

@@ -130,7 +130,7 @@ def few_of_each_class(split: ClientIndices, labels: np.ndarray, *, most: int) ->
 
     Args:
         split: examples by client, in random order.
-        labels: of all examples, int64 [N].
+        labels: class of every example, int64 [N].
         most: number of examples to keep per client and class, >= 1.
     """
     owner = split.owner()
@@ -145,14 +145,14 @@ def few_of_each_class(split: ClientIndices, labels: np.ndarray, *, most: int) ->
 
 
 class SplitExamples(NamedTuple):
-    """Who has which examples. Every array is int64.
+    """The assignment of examples to clients, server and test sets. Every array is int64.
 
     Attributes:
         splits: `train`, `val` and `test` by client.
         central_test: the central test set.
         server: training examples of the server, ascending.
         owner: client of each training example that is not the server's, in the data's order.
-        digest: of these examples' targets, to recognise the data.
+        digest: hash of the targets of these examples, which identifies the data.
     """
 
     splits: dict[str, ClientIndices]

@@ -17,8 +17,8 @@ class BatchTransform:
     """Normalises and augments stored inputs for the model. B batch, H, W image size.
 
     Attributes:
-        mean: per channel, of inputs scaled to [0, 1]; None does not normalise.
-        std: per channel, of inputs scaled to [0, 1].
+        mean: channel means of inputs scaled to [0, 1]; None does not normalise.
+        std: channel standard deviations of inputs scaled to [0, 1].
         random_crop: pixels of zero padding before a random crop back to H x W; 0 is off.
         random_flip: mirror half of the images horizontally.
     """

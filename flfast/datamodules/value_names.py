@@ -85,7 +85,8 @@ def warn_of_odd_names(where: str, values: Sequence[object], numbers: np.ndarray)
 
 
 def _meaning(text: str) -> Hashable:
-    """What texts that may be the same name have in common: a number, or case and blanks aside."""
+    """A key that is equal for texts that may be the same name: the number, or text without
+    case."""
     plain = " ".join(text.split()).casefold()
     try:
         found = Decimal(plain) if "_" not in plain else None  # 1_0 need not be 10

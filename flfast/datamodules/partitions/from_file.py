@@ -19,7 +19,7 @@ def from_file(num_examples: int, *, path: str, digest: str) -> np.ndarray:
     Args:
         num_examples: N.
         path: NPZ file with an array `owner`, integers [N], and perhaps a text `digest`.
-        digest: of the targets of the N examples.
+        digest: hash of the targets of the N examples, which identifies the data.
 
     Raises:
         ValueError: if the file cannot be read, or is of other data.

@@ -27,7 +27,7 @@ from flfast.datamodules.partitions.counts import (
 from flfast.state.options import Count
 
 _MOST_STEPS = 100
-"""Of k-means; beyond, groups hardly change."""
+"""Iterations of k-means at most; later ones hardly change the groups."""
 _MOST_FITTED = 20_000
 """Examples that principal components are computed from."""
 

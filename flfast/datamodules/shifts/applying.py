@@ -39,9 +39,9 @@ def shift_examples(
 
     Args:
         examples: all N examples.
-        shift: of the clients.
+        shift: how clients' inputs or labels change.
         splits: examples of the clients; `train`, `val` and `test`, or those that the shift is for.
-        seed: of the run.
+        seed: the run's seed.
         clients: that are shifted; None is all.
 
     Raises:
@@ -69,12 +69,12 @@ def shift_examples(
 
 
 class _Changing:
-    """Who has which example, and what they got.
+    """The client of each example and the parameters of the shift drawn for each client.
 
     Args:
         owner: client of every example, int64 [N]; -1 if it is not shifted.
-        drawn: what clients got, [K, ...] by name.
-        facts: of the run.
+        drawn: parameters of each client's shift, by name, [K, ...].
+        facts: seed and shapes that the shift reads.
     """
 
     def __init__(self, owner: np.ndarray, drawn: Drawn, facts: Facts) -> None:
@@ -107,8 +107,8 @@ class ShiftedInputs(Dataset[Tensor]):
 
     Args:
         inputs: N inputs, as the dataset has them.
-        shift: of the clients.
-        changing: who has which of them.
+        shift: how clients' inputs change.
+        changing: client and parameters of each input's shift.
     """
 
     def __init__(

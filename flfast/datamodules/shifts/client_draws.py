@@ -1,4 +1,4 @@
-"""What clients draw: clusters and levels, each a function of the seed and the client."""
+"""Random clusters and strengths of clients, each a function of the seed and the client."""
 
 from typing import Literal
 
@@ -19,8 +19,8 @@ def clusters(clients: np.ndarray, num: int, assignment: Assignment, *, seed: int
     Args:
         clients: ids, int64 [K].
         num: number of clusters.
-        assignment: `cyclic` or `random`.
-        seed: of the run.
+        assignment: how clients are assigned to clusters, `cyclic` or `random`.
+        seed: the run's seed.
     """
     if assignment == "cyclic":
         return clients % num
@@ -33,7 +33,7 @@ def strengths(clients: np.ndarray, levels: Levels, *, seed: int) -> np.ndarray:
     Args:
         clients: ids of all clients in order, int64 [K].
         levels: `linear` is 0 for the first client and 1 for the last one.
-        seed: of the run.
+        seed: the run's seed.
     """
     if levels == "random":
         return uniforms(seed, "shift strength", clients)
@@ -49,9 +49,9 @@ def around(
 
     Args:
         clients: ids, int64 [K].
-        centre: of the interval; what all have if there is no spread.
+        centre: centre of the interval; with `spread` 0 every client has this number.
         spread: half of the interval.
-        purpose: what the numbers are used for.
-        seed: of the run.
+        purpose: name of the use; different purposes draw independently.
+        seed: the run's seed.
     """
     return centre + spread * (2.0 * uniforms(seed, purpose, clients) - 1.0)

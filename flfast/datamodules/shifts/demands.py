@@ -1,4 +1,4 @@
-"""What shifts demand of the data; refused with the key, the value and what is allowed."""
+"""Checks that data fit a shift; errors name the key, the value and what is allowed."""
 
 import torch
 

@@ -17,7 +17,7 @@ def each_value(
 
     Args:
         inputs: [M, ...].
-        values: of each input, [M].
+        values: parameter of the change for each input, [M].
         neutral: value that changes nothing.
         change: (inputs [m, ...] of one value, the value) -> new inputs.
     """

@@ -28,7 +28,7 @@ def permuted_labels(
         groups: clusters of clients; 1 changes nothing.
         classes: how many a permutation moves, drawn for each cluster; 2 swaps two of them; None
             is all.
-        assignment: of clients to clusters.
+        assignment: how clients are assigned to clusters, `cyclic` or `random`.
         at: `always` or `test`.
     """
     return Shift(
@@ -47,7 +47,7 @@ def permutation(group: int, num_classes: int, moved: int, *, seed: int) -> np.nd
         group: the cluster; 0 keeps all labels.
         num_classes: C.
         moved: classes that change, at least 2.
-        seed: of the run.
+        seed: the run's seed.
     """
     labels = np.arange(num_classes)
     if group:

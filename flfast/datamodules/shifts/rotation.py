@@ -22,10 +22,10 @@ def rotation(*, angles: Numbers, max_degrees: HalfTurn, assignment: Assignment, 
     Right angles of square images move pixels, all others interpolate linearly between them.
 
     Args:
-        angles: of the clusters, degrees; one angle is one cluster.
+        angles: angle of each cluster in degrees; one angle makes one cluster.
         max_degrees: a client's angle differs from its cluster's by up to so much, uniformly, in
             [0, 180].
-        assignment: of clients to clusters.
+        assignment: how clients are assigned to clusters, `cyclic` or `random`.
         at: `always` or `test`.
     """
     return Shift(

@@ -10,19 +10,19 @@ from torch import Tensor
 from flfast.datamodules.examples import Examples
 
 When = Literal["always", "test"]
-"""Which examples of a client are shifted: all, or its own test set only."""
+"""The examples of a client that are shifted: all, or only its own test set."""
 
 Drawn = dict[str, np.ndarray]
-"""What every client got, by name: [K, ...] for K clients, or [M, ...] for M examples."""
+"""Drawn parameters of a shift, by name: [K, ...] for K clients, or [M, ...] for M examples."""
 
 
 class Facts(NamedTuple):
-    """What a shift knows of the run.
+    """Values of the run that a shift may read.
 
     Attributes:
-        seed: of the run.
+        seed: the run's seed.
         num_classes: C.
-        input_shape: of one input.
+        input_shape: shape of one input, without the batch dimension.
     """
 
     seed: int
@@ -35,8 +35,8 @@ class Affected(NamedTuple):
 
     Attributes:
         examples: their numbers among all examples, int64 [M].
-        drawn: what their clients got, [M, ...] each.
-        facts: of the run.
+        drawn: parameters of their clients' shifts, by name, [M, ...].
+        facts: seed and shapes that the shift reads.
     """
 
     examples: np.ndarray
@@ -52,7 +52,7 @@ class Shift:
     a `DataLoader` may have to pickle it.
 
     Attributes:
-        name: of the option.
+        name: value of the option, such as `rotation`.
         at: examples of a client that are shifted: `always` all of them, `test` its own test set,
             `train` its training examples.
         draw: (clients int64 [K], facts) -> what each of them got, by name, [K, ...]; a function

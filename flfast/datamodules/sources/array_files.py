@@ -14,8 +14,8 @@ def read_arrays(path: Path, names: Mapping[str, str | None]) -> dict[str, np.nda
 
     Args:
         path: .npz file, or folder of .npy files.
-        names: of the arrays, by option. "auto" is the array that is called like the option, if
-            there is one; None is none.
+        names: name of the array for each option. "auto" is the array with the option's name, if
+            there is one; None reads no array.
 
     Raises:
         ValueError: if an array is missing or cannot be read.

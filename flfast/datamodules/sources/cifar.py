@@ -34,8 +34,8 @@ def cifar(  # noqa: PLR0913 - one parameter an option
         name: torchvision's name of the dataset: 10 classes, or the 100 fine ones.
         root: folder with `cifar-10-batches-py/` or `cifar-100-python/`.
         download: download missing files.
-        mean: per channel, of pixels scaled to [0, 1].
-        std: same scale, > 0.
+        mean: channel means of pixels scaled to [0, 1].
+        std: channel standard deviations, same scale, > 0.
         random_crop: pixels of padding before a random crop in training; 0 is off.
         random_flip: mirror half of the training images.
 
@@ -71,9 +71,9 @@ def cifar100(  # noqa: PLR0913 - one parameter an option
     Args:
         root: folder with `cifar-100-python/`.
         labels: "fine" for 100 classes, "coarse" for 20.
-        download: as in `cifar`, and so on.
-        mean: per channel.
-        std: per channel.
+        download: download missing files.
+        mean: channel means of pixels scaled to [0, 1].
+        std: channel standard deviations, same scale, > 0.
         random_crop: pixels.
         random_flip: whether to mirror.
 

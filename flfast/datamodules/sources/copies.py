@@ -31,9 +31,9 @@ def copies(
     the clients' own test sets, and there is no central one.
 
     Args:
-        source: of the dataset.
-        num_copies: how often.
-        num_clients: of all copies together, at least one for each.
+        source: returns the examples of the dataset.
+        num_copies: number of copies.
+        num_clients: number of clients over all copies, at least `num_copies`.
         seed: the run's seed, on which the division depends.
 
     Raises:

@@ -19,7 +19,7 @@ def strict_rows(lines: Iterable[str], *, where: str) -> Iterator[list[str]]:
     tell, and a warning names the line.
 
     Args:
-        lines: of the file, with their ends.
+        lines: lines of the file, with their line ends.
         where: name of the file, for the warning.
 
     Raises:

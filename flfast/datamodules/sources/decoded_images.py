@@ -34,7 +34,7 @@ def load_images(
     Args:
         paths: at least one file.
         channels: 1 for greyscale, 3 for RGB.
-        image_size: as in `ImageFiles`; None requires images of equal sizes.
+        image_size: H = W in pixels to scale and crop to; None requires images of equal sizes.
         in_memory: decode all at once; otherwise each on access.
         cache: folder for the decoded images, which are then memory-mapped; None for no cache. It
             must not be among the folders of the classes.

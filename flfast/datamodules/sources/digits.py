@@ -19,8 +19,8 @@ def digits(
 
     Args:
         test_fraction: share of every class held out for testing; 0 for no test set.
-        mean: of pixels scaled to [0, 1].
-        std: same scale, > 0.
+        mean: channel means of pixels scaled to [0, 1].
+        std: channel standard deviations, same scale, > 0.
         seed: the run's seed, which determines the test set.
     """
     from sklearn.datasets import load_digits

@@ -46,12 +46,12 @@ def domains(  # noqa: PLR0913 - one parameter an option
         test_domain: name of the domain that is the central test set and no client; None takes
             `test_fraction` of all domains.
         test_fraction: share of every class of every domain that is held out for testing.
-        image_size: as in `ImageFiles`; None requires images of equal sizes.
+        image_size: H = W in pixels to scale and crop to; None requires images of equal sizes.
         in_memory: decode all images at once; otherwise each on access.
         cache: folder in which decoded images are kept for later runs; None for no cache.
         channels: 1 for greyscale, 3 for RGB.
-        mean: per channel, of pixels scaled to [0, 1].
-        std: same scale, > 0.
+        mean: channel means of pixels scaled to [0, 1].
+        std: channel standard deviations, same scale, > 0.
         random_crop: pixels of padding before a random crop in training; 0 is off.
         random_flip: mirror half of the training images.
         seed: the run's seed, which determines the test set and the parts.
@@ -94,11 +94,11 @@ class _Listing(NamedTuple):
     """Image files of all domains.
 
     Attributes:
-        names: of the domains, sorted.
-        classes: of all domains, sorted.
-        paths: of the images, N of them.
-        targets: class of each, int64 [N].
-        domain: of each, int64 [N].
+        names: names of the domains, sorted.
+        classes: names of the classes of all domains, sorted.
+        paths: files of the N images.
+        targets: class of each image, int64 [N].
+        domain: domain of each image, int64 [N].
     """
 
     names: list[str]

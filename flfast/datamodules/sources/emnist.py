@@ -38,8 +38,8 @@ def emnist(
         split: EMNIST's split, with 62, 47, 47, 26, 10 or 10 classes.
         root: folder with `EMNIST/raw/`.
         download: download missing files.
-        mean: of pixels scaled to [0, 1].
-        std: same scale, > 0.
+        mean: channel means of pixels scaled to [0, 1].
+        std: channel standard deviations, same scale, > 0.
 
     Raises:
         ValueError: if the files cannot be read.

@@ -8,7 +8,7 @@ def import_extra(name: str, *, extra: str) -> ModuleType:
     """Import a library of an optional dependency.
 
     Args:
-        name: of the module.
+        name: module to import.
         extra: name of flfast's extra that installs it.
 
     Raises:

@@ -81,20 +81,22 @@ def hf(  # noqa: PLR0913 - one parameter an option
         inputs: columns of the inputs.
         targets: columns of the targets; None for the next token.
         owner: column that names the client of each row; None if there are no clients.
-        train_split: of the rows for training.
-        test_split: of the rows for testing, if the dataset has it; None draws them.
-        test_fraction: share drawn then, of each client, or else of each class; 0 for none.
-        task: of the run; None is `classification` for the type `ClassLabel`, for text, and for
-            integers of at most 100 different values; else `regression`.
-        tokenizer: of text: `words` or `bpe`, trained on the training texts, or a path of a
-            `tokenizer.json`.
+        train_split: name of the split with the rows for training.
+        test_split: name of the split with the rows for testing; None draws them from the training
+            rows.
+        test_fraction: fraction to draw without `test_split`, of each client, or else of each
+            class; 0 for none.
+        task: the learning task; None is `classification` for the type `ClassLabel`, for text, and
+            for integers of at most 100 different values; else `regression`.
+        tokenizer: how text becomes tokens: `words` or `bpe`, trained on the training texts, or the
+            path of a `tokenizer.json`.
         vocabulary_size: most tokens of `words` and `bpe`.
         max_tokens: tokens of one example.
         image_size: H = W in pixels to scale and crop images to; None if all have one size.
         channels: 1 for greyscale, 3 for RGB.
         in_memory: decode all images at once; otherwise each on access.
-        mean: per channel, of pixels scaled to [0, 1].
-        std: same scale, > 0.
+        mean: channel means of pixels scaled to [0, 1].
+        std: channel standard deviations, same scale, > 0.
         missing: `error` refuses rows that lack a value of a column in use, `drop` leaves them out.
             A text may be empty.
         seed: the run's seed, which determines a drawn test set.
@@ -193,7 +195,7 @@ def _listed(names: str | list[str] | None) -> list[str]:
 
 
 def _kind(data: Dataset, names: list[str], targets: list[str]) -> ColumnKind:
-    """What the columns of the inputs hold."""
+    """Kind of the values in the input columns."""
     if both := set(names) & set(targets):
         raise ValueError(f"data.inputs and data.targets both name {sorted(both)}")
     kinds = {column_kind(data, name) for name in names}

@@ -27,7 +27,7 @@ ColumnKind = Literal["image", "text", "numbers"]
 
 
 def column_kind(data: Dataset, name: str) -> ColumnKind:
-    """What a column holds."""
+    """Kind of the values in a column."""
     from datasets import Image, Value
 
     feature = data.features[name]
@@ -43,8 +43,8 @@ def with_numbers(data: Dataset, columns: Columns, names: Sequence[str]) -> Datas
 
     Args:
         data: the rows.
-        columns: the same.
-        names: of the columns of the inputs.
+        columns: the columns of these rows.
+        names: names of the input columns.
 
     Raises:
         ValueError: if a column of text is mostly numbers.
@@ -109,7 +109,7 @@ class HfImages(TorchDataset[Tensor]):
 
     Attributes:
         data: the rows.
-        column: of the images.
+        column: name of the column with the images.
         channels: 1 converts to greyscale, 3 to RGB.
         image_size: H = W in pixels to scale and crop to; None keeps the size.
     """
@@ -166,9 +166,10 @@ def hf_targets(
 
     Args:
         data: the rows.
-        columns: the same.
-        names: of the targets.
-        task: as of `read_targets`; None takes columns of the type `ClassLabel` as classes.
+        columns: the columns of these rows.
+        names: names of the target columns.
+        task: the learning task; None chooses it as `read_targets` does, with `ClassLabel` columns
+            as classes.
 
     Raises:
         ValueError: if the columns do not fit the task.

@@ -107,7 +107,8 @@ def _check_files(paths: Iterable[Path], cache: Path) -> None:
 
 
 def _packing(path: Path) -> str | None:
-    """What a file is packed by; the library, too, goes by its first bytes, and not by its name."""
+    """Compression of a file, recognised by its first bytes and not by its name, as in
+    `datasets`."""
     with path.open("rb") as stream:
         start = stream.read(max(map(len, _PACKINGS)))
     return next((name for mark, name in _PACKINGS.items() if start.startswith(mark)), None)

@@ -49,8 +49,8 @@ def complete_hf_rows(
     A text may be empty. A class of -1 is a missing one.
 
     Args:
-        rows: of the dataset.
-        columns: of these rows.
+        rows: rows of the dataset.
+        columns: the columns of these rows.
         inputs: columns of the inputs.
         targets: columns of the targets.
         owner: column of the clients; None if there is none.

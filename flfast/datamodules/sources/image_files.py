@@ -73,7 +73,7 @@ class ImageFiles(Dataset[Tensor]):
 
 
 def image_tensor(image: Image.Image, *, channels: int, image_size: int | None) -> Tensor:
-    """An image as uint8 [channels, H, W]; arguments as of `ImageFiles`.
+    """An image as uint8 [channels, H, W]; for the arguments see `ImageFiles`.
 
     16-bit grey values are scaled linearly: 65535 becomes 255. Transparency is left out.
 

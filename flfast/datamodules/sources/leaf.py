@@ -49,8 +49,8 @@ def leaf(  # noqa: PLR0913 - one parameter an option
             keeps their size.
         in_memory: decode all of CelebA's images at once; otherwise each on access.
         cache: folder in which CelebA's decoded images are kept for later runs; None for no cache.
-        mean: per channel, of pixels scaled to [0, 1].
-        std: same scale, > 0.
+        mean: channel means of pixels scaled to [0, 1].
+        std: channel standard deviations, same scale, > 0.
         random_crop: pixels of padding before a random crop in training; 0 is off.
         random_flip: mirror half of the training images.
 
@@ -95,11 +95,11 @@ class _Table(NamedTuple):
     """Examples of all users. N of them.
 
     Attributes:
-        inputs: of each user, as converted.
+        inputs: N inputs in the form that the dataset's `convert` returns.
         targets: int64 [N].
         is_test: bool [N].
         owner: int64 [N]; -1 for test examples of no client.
-        client_names: by number.
+        client_names: name of each client.
     """
 
     inputs: list[Any]

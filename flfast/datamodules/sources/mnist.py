@@ -31,8 +31,8 @@ def mnist(
         name: torchvision's name of the dataset.
         root: folder with `NAME/raw/`, whose files may have the ending `.gz`.
         download: download missing files.
-        mean: of pixels scaled to [0, 1].
-        std: same scale, > 0.
+        mean: channel means of pixels scaled to [0, 1].
+        std: channel standard deviations, same scale, > 0.
 
     Raises:
         ValueError: if the files cannot be read.

@@ -16,7 +16,7 @@ class Clients(NamedTuple):
 
     Attributes:
         owner: client of every example, int64 [N]; -1 for none.
-        names: of the clients, by number; empty if they are these numbers.
+        names: name of each client; empty if clients have no other name than their number.
     """
 
     owner: np.ndarray
@@ -32,7 +32,7 @@ def number_clients(
     every test example if none of them names a client.
 
     Args:
-        names: of the client of every example, [N].
+        names: name of the client of every example, [N].
         is_test: members of the test set, bool [N]; None if there is no test set.
         where: beginning of an error or a warning: the key that names the clients.
 
@@ -62,7 +62,7 @@ def unowned(names: np.ndarray | Sequence[object], is_test: np.ndarray | None) ->
     Training examples need one. Test examples do, unless none of them has one.
 
     Args:
-        names: of the client of every example, [N].
+        names: name of the client of every example, [N].
         is_test: members of the test set, bool [N]; None if there is no test set.
     """
     missing = missing_owners(names)

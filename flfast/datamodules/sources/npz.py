@@ -50,8 +50,8 @@ def npz(  # noqa: PLR0913 - one parameter an option
             task needs it, since tokens of the vocabulary may be missing.
         test_fraction: share held out if there is no `is_test`, of every class if there are
             classes; 0 for none.
-        mean: per channel; None does not normalise.
-        std: same scale, > 0.
+        mean: channel means; None does not normalise.
+        std: channel standard deviations, same scale, > 0.
         random_crop: pixels of padding before a random crop in training; 0 is off.
         random_flip: mirror half of the training images.
         task: the run's task, as the targets are read. None: floats are numbers to predict, bool

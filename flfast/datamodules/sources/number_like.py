@@ -20,7 +20,7 @@ def as_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """A column of text as int64 or float64; None unless all texts that are not blank are numbers.
 
     Args:
-        column: of the type string. Blank texts are missing numbers.
+        column: a column of the type string. Blank texts are missing numbers.
     """
     import pyarrow as pa
     from pyarrow import compute

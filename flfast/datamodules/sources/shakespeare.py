@@ -39,7 +39,8 @@ def shakespeare(  # noqa: PLR0913 - one parameter an option
 
     Args:
         root: a text file, or a folder with `tinyshakespeare.txt`.
-        tokenizer: what a token is. Words are those of `words_of`; line breaks are none.
+        tokenizer: whether a token is a character or a word; see `words_of`. Line breaks are no
+            words.
         vocabulary_size: most tokens of `words`, with 0 for padding and 1 for unknown words.
         sequence_length: tokens of one example.
         min_characters: speakers with fewer characters are left out, and those with fewer than 2

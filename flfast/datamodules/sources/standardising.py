@@ -23,7 +23,7 @@ def standardised(
         is_training: bool [N]; at least one.
         group: client of each example, int64 [N], each of whom uses statistics of its own; -1
             uses those of all. None: everyone uses those of all.
-        names: of the columns, [D], for errors.
+        names: name of each column, [D], for errors.
 
     Raises:
         ValueError: if a value is so large that the others would lose their digits in float32, or

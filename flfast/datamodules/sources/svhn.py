@@ -26,8 +26,8 @@ def svhn(
     Args:
         root: folder with `train_32x32.mat` and `test_32x32.mat`.
         download: download missing files.
-        mean: per channel, of pixels scaled to [0, 1].
-        std: same scale, > 0.
+        mean: channel means of pixels scaled to [0, 1].
+        std: channel standard deviations, same scale, > 0.
         random_crop: pixels of padding before a random crop in training; 0 is off.
         random_flip: mirror half of the training images; mirrored digits are no longer digits.
 

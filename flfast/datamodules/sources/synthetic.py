@@ -43,7 +43,7 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
         num_classes: C: classes, numbers to predict, labels, or tokens of the vocabulary.
         num_clients: clients of the dataset's own partition.
         noise: standard deviation around the class mean, or of the targets.
-        task: of the run; None is `classification`.
+        task: the learning task; None is `classification`.
         seed: the run's seed.
 
     Raises:

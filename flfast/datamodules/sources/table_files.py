@@ -91,7 +91,7 @@ def check_csv(path: Path, *, free: int | None = None) -> None:
     """Check the quotes of a CSV file, which may be compressed by gzip, and its unpacked size.
 
     Args:
-        path: of the file.
+        path: the file.
         free: bytes that may be taken; None for the free memory.
 
     Raises:
@@ -113,7 +113,7 @@ class Columns:
 
     Args:
         table: as `read_table` returns it.
-        path: of the file, for error messages.
+        path: the file, for error messages.
     """
 
     def __init__(self, table: pa.Table, path: str) -> None:
@@ -169,7 +169,7 @@ class Columns:
         """Refuse a column of text that is mostly numbers.
 
         Args:
-            name: of the column.
+            name: name of the column.
             advice: how to say that it is no column of numbers.
 
         Raises:
@@ -187,7 +187,7 @@ class Columns:
             )
 
     def kind(self, name: str) -> Kind:
-        """What a column holds; truth values are integers.
+        """Kind of the values in a column; truth values are integers.
 
         A column of text holds numbers if all of its texts that are not blank are numbers.
 

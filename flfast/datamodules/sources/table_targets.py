@@ -14,13 +14,13 @@ _MOST_CLASSES = 100
 
 
 class Targets(NamedTuple):
-    """What the rows of a table are to predict.
+    """Targets of the rows of a table.
 
     Attributes:
-        task: of the data.
+        task: the learning task.
         values: int64 [N] classes, float64 [N, C] numbers, or uint8 [N, C] labels.
         num_outputs: C.
-        names: of the classes, by number; empty if the targets are numbers.
+        names: name of each class; empty if the targets are numbers.
     """
 
     task: TaskName
@@ -30,7 +30,7 @@ class Targets(NamedTuple):
 
     @property
     def groups(self) -> np.ndarray:
-        """What a drawn test set is stratified by, int64 [N]: the classes, or nothing."""
+        """Stratum of each row for drawing a test set, int64 [N]: its class, or 0."""
         if self.task == "classification":
             return self.values
         return np.zeros(len(self.values), dtype=np.int64)
@@ -40,10 +40,10 @@ def read_targets(columns: Columns, names: list[str], task: TaskName | None) -> T
     """Targets from columns.
 
     Args:
-        columns: of the table.
-        names: of the targets, at least one.
-        task: of the run; None is `regression` if a column is of the type float, `classification`
-            otherwise.
+        columns: the columns of the table.
+        names: names of the target columns, at least one.
+        task: the learning task; None is `regression` if a column is of the type float,
+            `classification` otherwise.
 
     Raises:
         ValueError: if the columns do not fit the task, or without a task for integers of more

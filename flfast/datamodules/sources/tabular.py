@@ -47,7 +47,7 @@ def table(  # noqa: PLR0913 - one parameter an option
     `Examples.categories` says how many each column has.
 
     Args:
-        path: of a `.csv`, `.csv.gz` or `.parquet` file.
+        path: a `.csv`, `.csv.gz` or `.parquet` file.
         targets: one column, or several of numbers.
         numeric: columns of numbers; None for all that are not named elsewhere.
         categorical: columns of categories; None for all of text that are not named elsewhere.
@@ -63,8 +63,8 @@ def table(  # noqa: PLR0913 - one parameter an option
         missing: `error` refuses missing values in the columns in use, `drop` leaves out their
             rows. `category` makes those of a categorical column a category, the first one, and
             refuses all others.
-        task: of the run; None is `regression` for targets of the type float, `classification`
-            for text and for integers of at most 100 different values.
+        task: the learning task; None is `regression` for targets of the type float,
+            `classification` for text and for integers of at most 100 different values.
         seed: the run's seed, which determines a drawn test set.
 
     Raises:

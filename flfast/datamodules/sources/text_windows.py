@@ -69,7 +69,7 @@ def language_examples(
     """Examples of the task `language` from texts.
 
     Args:
-        texts: of all clients.
+        texts: the texts of all clients.
         length: tokens T of one example.
         vocabulary: text of every token.
         owned: whether the clients of the texts are known.

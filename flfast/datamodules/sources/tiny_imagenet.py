@@ -36,8 +36,8 @@ def tiny_imagenet(  # noqa: PLR0913 - one parameter an option
         image_size: height = width in pixels to scale to; None keeps 64.
         in_memory: decode all images at once, into 1.4 GB; otherwise each on access.
         cache: folder in which decoded images are kept for later runs; None for no cache.
-        mean: per channel, of pixels scaled to [0, 1].
-        std: same scale, > 0.
+        mean: channel means of pixels scaled to [0, 1].
+        std: channel standard deviations, same scale, > 0.
         random_crop: pixels of padding before a random crop in training; 0 is off.
         random_flip: mirror half of the training images.
 

@@ -55,7 +55,7 @@ def make_vocabulary(path: str | None, *, words: Iterable[str], size: int) -> Wor
     Args:
         path: a JSON list of words, or a JSON object with such a list as `vocab`, which is how
             LEAF writes the words of embeddings; None takes the words of the texts.
-        words: of the training texts, with repetitions; read only without a path.
+        words: words of the training texts, with repetitions; read only without a path.
         size: most numbers of a vocabulary that is built, padding and unknown included.
 
     Raises:
