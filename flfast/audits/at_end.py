@@ -21,7 +21,7 @@ class AuditAtEnd:
     """The hooks of an audit. It runs last, when all other files of the run are written.
 
     Args:
-        audit: of the run.
+        audit: the run's audit.
     """
 
     table, picture = "audit.csv", "audit.png"

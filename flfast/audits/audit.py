@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Leak(NamedTuple):
-    """What an audit found out about the data.
+    """The result of an audit.
 
     Attributes:
-        rows: of `audit.csv`.
-        sentence: for the log.
+        rows: rows of `audit.csv`.
+        sentence: summary for the log.
         draw: path -> None; writes `audit.png`.
     """
 
@@ -30,7 +30,7 @@ class Audit:
     """An attack on a finished run.
 
     Attributes:
-        name: of the option.
+        name: value of the option, such as `membership`.
         check: before round 1; raises a ValueError, with the reason, for runs that the audit
             cannot attack.
         measure: after the last round, on every rank; collective. It changes nothing of the run.

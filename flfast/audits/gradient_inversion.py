@@ -51,10 +51,10 @@ def gradient_inversion(
     """Reconstructs the images of one local step from the upload.
 
     Args:
-        client: whose images; the examples are drawn from the seed.
+        client: client whose images are attacked; the examples are drawn from the seed.
         num_images: B, examples of the step, which is one batch.
         labels: `recovered` from the upload, or `known` to the server.
-        iterations: of the optimizer.
+        iterations: number of optimizer steps.
         total_variation: weight of the total variation, which prefers smooth images.
     """
     return Audit(
@@ -201,7 +201,7 @@ def _reconstruct(  # noqa: PLR0913 - what the server knows
 
 
 def _sees(channel: Channel) -> str:
-    """What of an upload reaches the server, in words."""
+    """The form in which an upload reaches the server, in words."""
     privacy = channel.privacy
     if privacy.wrap is not None:
         found = f"an upload of privacy={privacy.name}"

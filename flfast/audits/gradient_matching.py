@@ -18,7 +18,7 @@ Gradient = Callable[[Tensor], Sequence[Tensor]]
 """Images [B, channels, H, W] -> gradient by each parameter, differentiable in the images."""
 
 STEP = 0.1
-"""Of Adam, as in the authors' experiments; images are normalised."""
+"""Learning rate of Adam, as in the authors' experiments; images are normalised."""
 
 
 def match_gradient(  # noqa: PLR0913 - what the attacker knows, and how it searches
@@ -34,13 +34,13 @@ def match_gradient(  # noqa: PLR0913 - what the attacker knows, and how it searc
     """(images [B, channels, H, W], their final cosine distance in [0, 2]).
 
     Args:
-        gradient: of the attacked model, with labels.
+        gradient: images -> gradient of the attacked model with fixed labels; see `Gradient`.
         target: the gradient to match, up to a positive factor.
         bounds: smallest and largest value of a pixel, [channels, 1, 1] each.
         start: images to start from.
         total_variation: weight of TV, >= 0.
-        iterations: a loop over all of them, which may show progress.
-        num_iterations: their number.
+        iterations: iterable over the iterations, which may show progress.
+        num_iterations: number of iterations.
     """
     low, high = bounds
     images = start.clone().requires_grad_()

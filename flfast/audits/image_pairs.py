@@ -13,9 +13,9 @@ class Pairs(NamedTuple):
 
     Attributes:
         originals: [B, channels, H, W].
-        found: the same.
-        labels: of the originals, int64 [B].
-        guessed: labels that the reconstructions have, int64 [B].
+        found: reconstructions, [B, channels, H, W].
+        labels: labels of the originals, int64 [B].
+        guessed: labels of the reconstructions, int64 [B].
         mse: mean squared error of each, [B].
     """
 
@@ -50,8 +50,8 @@ def paired(
     Args:
         originals: normalised, [B, channels, H, W].
         found: reconstructions, likewise.
-        labels: of the originals, int64 [B].
-        guessed: of the reconstructions, int64 [B].
+        labels: labels of the originals, int64 [B].
+        guessed: labels of the reconstructions, int64 [B].
         bounds: smallest and largest value of a pixel, [channels, 1, 1] each.
     """
     from scipy.optimize import linear_sum_assignment

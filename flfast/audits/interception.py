@@ -1,4 +1,4 @@
-"""What the server receives from a client that takes one local step on a few of its examples.
+"""The upload of a client that takes one local step on a few examples, as the server receives it.
 
 The step is the run's own: its algorithm, optimizer, privacy and compression. So an attack on it
 meets what protects the run.
@@ -39,7 +39,7 @@ class Intercepted(NamedTuple):
 
     Attributes:
         start: weights that the client received, `{"params": ..., "buffers": ...}`.
-        change: of the parameters, by name: upload minus origin, on the CPU.
+        change: change of the parameters by name: upload minus origin, on the CPU.
     """
 
     start: Tree

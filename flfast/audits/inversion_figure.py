@@ -13,8 +13,9 @@ def draw_pairs(path: Path, *, pairs: Pairs, title: str) -> None:
     """Write a PNG of at most 16 images.
 
     Args:
-        path: of the file.
-        pairs: of which 1 or 3 channels are shown; of others the first one.
+        path: the PNG file.
+        pairs: images to draw. Of images with other than 1 or 3 channels, the first channel is
+            drawn.
         title: above the whole figure.
     """
     num = min(len(pairs.labels), _MOST)

@@ -17,7 +17,7 @@ def leaked_labels(gradient: Mapping[str, Tensor], num_classes: int, num_labels: 
     """The most likely labels of a batch, int64 [B], ascending; certain if B = 1.
 
     Args:
-        gradient: by name, in the order of the model, up to a positive factor.
+        gradient: gradient by parameter name, in the order of the model, up to a positive factor.
         num_classes: C.
         num_labels: B.
 
@@ -42,7 +42,7 @@ def class_gradient(gradient: Mapping[str, Tensor], num_classes: int) -> Tensor:
     """Gradient by the last layer's bias [C], or row sums of its weights if it has no bias.
 
     Args:
-        gradient: by name, in the order of the model.
+        gradient: gradient by parameter name, in the order of the model.
         num_classes: C.
 
     Raises:

@@ -141,8 +141,8 @@ def example_losses(federation: Federation, indices: np.ndarray) -> np.ndarray:
     """Loss of the server's model on each example, in evaluation mode, float64 [M].
 
     Args:
-        federation: whose server has a complete model.
-        indices: of the examples, int64 [M].
+        federation: run whose server has a complete model.
+        indices: numbers of the examples, int64 [M].
     """
     site, data = federation.engine.site, federation.data
     like = next(site.model.parameters())

@@ -17,10 +17,10 @@ def draw_membership(
     """Write a PNG.
 
     Args:
-        path: of the file.
+        path: the PNG file.
         members: losses of training examples [M].
         others: losses of examples that nobody trained on [N].
-        found: from the same losses.
+        found: separation that these losses allow.
         title: above the whole figure.
     """
     with figure(path, size=(9.5, 3.8), dpi=_DPI, title=title) as picture:

@@ -24,8 +24,8 @@ def surrogate_gradient(
     Args:
         module: model and task; it stays as it is.
         start: weights that the client started from.
-        names: of the parameters, in order.
-        labels: of the images, int64 [B].
+        names: names of the parameters, in order.
+        labels: labels of the images, int64 [B].
     """
     model = deepcopy(module.model).cpu().float().train()
     freeze(model, frozen=module.freeze_batchnorm)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 _QUANTILE = 1.959964
-"""Of the standard normal distribution, for intervals of 95 %."""
+"""Quantile of the standard normal distribution for intervals of 95 %."""
 
 
 class Separation(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which settings a resumed run may change: those that do not affect its results. Torch-free.
+"""The settings that a resumed run may change: those that do not affect its results. Torch-free.
 
 `state/config_keys.py` says which. All others are fixed: a new option is refused until somebody
 decides that it does not affect the results.

@@ -28,9 +28,9 @@ def check_states(
 
     Args:
         saved: the list of stacks, as `ClientStates.state_dict` returns it.
-        expected: of a client before its first round.
+        expected: state of a client before its first round.
         candidates: clients that may have a state.
-        name: of the states, for messages.
+        name: name of the states, for messages.
 
     Raises:
         BrokenCheckpointError: with the name of the leaf that is missing or does not fit.

@@ -58,10 +58,10 @@ class _PendingCheckpoint(NamedTuple):
 
     Attributes:
         round_idx: its round.
-        about: what `about.json` says of this round.
+        about: facts about this round, for `about.json`.
         best: round whose checkpoint is kept besides the newest ones.
         aborted: set if another rank could not write its file.
-        names: of all ranks' files.
+        names: file names of all ranks.
         states_buffered: set once this rank's client states and records may change again.
     """
 
@@ -82,7 +82,7 @@ class CheckpointKeeper:
     Args:
         policy: when to write a checkpoint, and which ones to keep.
         run_dir: the run's folder, the same on every rank.
-        kept: of clients between rounds.
+        kept: client states and records.
         world: the ranks of the run.
         about: gives facts for `about.json`, plain values; called once, in the thread that writes.
         requests: this rank's stop requests.

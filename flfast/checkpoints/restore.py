@@ -77,11 +77,11 @@ class Restored(NamedTuple):
     """Where a resumed run goes on.
 
     Attributes:
-        checkpoint: that was loaded.
+        checkpoint: the checkpoint that was loaded.
         server: server state.
         history: rows up to the checkpoint's round.
         pace: state of the pace.
-        channel: what the server remembers of the channel.
+        channel: server's state of the channel.
     """
 
     checkpoint: Checkpoint
@@ -98,7 +98,8 @@ def restore(
 
     Args:
         candidates: checkpoints, newest first, the same on every rank.
-        site: of this rank; its client states and records are replaced.
+        site: model, data and client states of this rank; its client states and records are
+            replaced.
         initial: weights before round 1.
         any_data: whether other data than those of the checkpoint are accepted.
 
@@ -238,7 +239,7 @@ def write_table(restored: Restored, run_dir: Path, name: str) -> None:
     Args:
         restored: where the run goes on.
         run_dir: folder of the run that goes on.
-        name: of the table, one of `CALLBACK_TABLES`.
+        name: name of the table, one of `CALLBACK_TABLES`.
     """
     checkpoint = restored.checkpoint
     source, last = checkpoint.run_dir / name, checkpoint.round_idx

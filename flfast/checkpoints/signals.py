@@ -17,7 +17,7 @@ NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
 
 
 Second = Literal["exit", "raise", "ignore"]
-"""What a second signal does: exit at once, raise `KeyboardInterrupt`, or nothing."""
+"""Effect of a second signal: exit at once, raise `KeyboardInterrupt`, or nothing."""
 
 
 class StopRequests:
@@ -30,7 +30,7 @@ class StopRequests:
         received: name of the first signal; None before.
 
     Args:
-        second: what a second signal does. Ranks ignore it: their launcher counts the signals and
+        second: effect of a second signal. Ranks ignore it: their launcher counts the signals and
             kills them.
         names: names of the signals to handle.
     """
@@ -90,7 +90,7 @@ class StopRanks(StopRequests):
 
     Args:
         note: file that tells ranks which have not started yet to stop.
-        second: what a second signal does after the ranks were killed.
+        second: effect of a second signal after the ranks were killed.
     """
 
     def __init__(self, note: Path, *, second: Second) -> None:

@@ -1,1 +1,1 @@
-"""What the commands beside training do: saved runs, sweeps, the self-check."""
+"""The commands beside training: saved runs, sweeps, the self-check."""

@@ -40,7 +40,7 @@ class EvaluationPart(L.LightningDataModule):
 
     Attributes:
         clients: clients whose own models predict, in order; empty if the server's model does.
-        backdoor: whose trigger the inputs get; None is none.
+        backdoor: its trigger is added to the inputs; None adds none.
     """
 
     def __init__(

@@ -171,7 +171,7 @@ def check_num_classes(largest: int, num: int, key: str) -> int:
     Args:
         largest: label of all examples.
         num: number of examples.
-        key: that says the number of classes or has the labels, for the error.
+        key: config key that sets the number of classes or names the labels, for the error.
 
     Raises:
         ValueError: if it exceeds both the number of examples and 1000: labels that are names,

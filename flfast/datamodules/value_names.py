@@ -85,8 +85,7 @@ def warn_of_odd_names(where: str, values: Sequence[object], numbers: np.ndarray)
 
 
 def _meaning(text: str) -> Hashable:
-    """A key that is equal for texts that may be the same name: the number, or text without
-    case."""
+    """Key that is equal for texts that may be one name: the number, or the text in lower case."""
     plain = " ".join(text.split()).casefold()
     try:
         found = Decimal(plain) if "_" not in plain else None  # 1_0 need not be 10

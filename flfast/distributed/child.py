@@ -1,4 +1,4 @@
-"""What every process that is started for a run does first. Torch-free.
+"""The first steps of every process that is started for a run. Torch-free.
 
 A forked process has all objects of its parent, but none of its threads. It must not destroy what
 it inherited: a store or a process group would wait for its thread, or crash.
@@ -89,7 +89,7 @@ class Work:
 
     Args:
         fn: the function.
-        args: of `fn`.
+        args: arguments of `fn`.
     """
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -117,7 +117,7 @@ def run_rank(pipe: Connection, parent: int, environment: dict[str, str], work: W
         pipe: gets, pickled, the result and None, or None and a line about the exception.
         parent: process id of the launcher.
         environment: environment variables to set.
-        work: what the rank does.
+        work: the rank's function and its arguments.
     """
     begin_child(parent)
     os.environ |= environment

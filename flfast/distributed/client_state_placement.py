@@ -41,7 +41,7 @@ def fetch_states(
     Args:
         world: the ranks of the run.
         states: this rank's.
-        clients: whose states are exchanged; the same on every rank.
+        clients: clients to exchange states of; the same on every rank.
         wanted: clients whose states this rank needs.
     """
     owned = _owned(world, clients)
@@ -56,7 +56,7 @@ def return_states(
     Args:
         world: the ranks of the run.
         states: this rank's.
-        clients: that trained on another rank than their owner; the same on every rank.
+        clients: clients that trained on another rank than their owner; the same on every rank.
         trained: clients that trained on this rank.
     """
     owned = _owned(world, clients)

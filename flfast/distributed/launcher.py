@@ -29,8 +29,8 @@ def on_ranks(
         size: number of ranks.
         fn: finds its world in torchrun's environment variables, and enters it by
             `distributed.world.enter`. It must be picklable, unless the ranks are forked.
-        args: of `fn`.
-        max_restarts: of the whole world, after a rank died.
+        args: arguments of `fn`.
+        max_restarts: how often the whole world is started again after a rank died.
 
     Raises:
         RankDiedError: if ranks died more than `max_restarts` times.
@@ -79,8 +79,8 @@ class _Rank(NamedTuple):
     """A rank that was started.
 
     Attributes:
-        process: in which it runs.
-        pipe: on which its result arrives.
+        process: process in which the rank runs.
+        pipe: pipe on which its result arrives.
     """
 
     process: Any
@@ -93,8 +93,8 @@ class _Attempt:
     Args:
         size: number of ranks.
         environment: environment variables of all ranks.
-        fn: of every rank.
-        args: of `fn`.
+        fn: function that every rank runs.
+        args: arguments of `fn`.
     """
 
     def __init__(

@@ -26,9 +26,9 @@ class World(NamedTuple):
     """This process and the number of ranks.
 
     Attributes:
-        rank: of this process, in [0, size).
+        rank: rank of this process, in [0, size).
         size: world size.
-        local_rank: of this process on its node.
+        local_rank: rank of this process on its node, in [0, local_size).
         local_size: ranks on this node.
     """
 
@@ -75,7 +75,7 @@ def enter(backend: str, *, timeout_s: float) -> None:
     """Initialise the process group of the world that was launched; collective.
 
     Args:
-        backend: of torch.distributed.
+        backend: backend of torch.distributed, such as `gloo`.
         timeout_s: seconds until a rank that does not respond is an error.
     """
     limit = datetime.timedelta(seconds=timeout_s)

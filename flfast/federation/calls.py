@@ -34,16 +34,16 @@ class Calls:
 
     Args:
         engine: runs the calls.
-        cohort: of the round.
-        plan: of the round.
-        orders: by client, for those that do something else than the others.
+        cohort: the round's cohort.
+        plan: the round's plan.
+        orders: orders by client, for clients that differ from the others of the call.
         population: clients in the federation.
         on_client: called with each report of the algorithm's own call.
 
     Attributes:
-        trained: of the algorithm's own call, the last one, or of the call that failed.
-        uploads: of the algorithm's own call, the last one.
-        answers: by client, its report of the last call that was not the algorithm's own.
+        trained: result of the algorithm's own call, the last one, or of the call that failed.
+        uploads: uploads of the algorithm's own call, the last one.
+        answers: reports by client of the last call that was not the algorithm's own.
         down_bytes: downloaded by all clients in all calls, also by those that drop out.
         up_bytes: uploaded by all clients in all calls.
     """

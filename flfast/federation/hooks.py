@@ -10,7 +10,7 @@ class Hooks:
     """The hooks of rounds: Lightning's callbacks, and other objects, may have them.
 
     Args:
-        callbacks: of the run.
+        callbacks: the run's callbacks.
     """
 
     def __init__(self, callbacks: Sequence[object]) -> None:

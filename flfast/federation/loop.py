@@ -194,7 +194,7 @@ class Federation:
                 yield client_id, flatten(self.engine.personal_weights(self.server, client_id))
 
     def cohort(self, round_idx: int) -> Cohort:
-        """What the sampler draws in a round; a function of seed and round."""
+        """The cohort that the sampler draws in a round; a function of seed and round."""
         return self.sampling.cohort(round_idx)
 
     @property

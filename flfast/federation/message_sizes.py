@@ -17,9 +17,9 @@ def message_bytes(engine: Engine, initial: Tree, plan: RoundPlan) -> tuple[int, 
     needs several clients for a call counts up to that call.
 
     Args:
-        engine: of the run.
+        engine: this rank's engine.
         initial: weights before round 1.
-        plan: of round 1.
+        plan: the plan of round 1.
     """
     data, algorithm = engine.site.data, engine.site.algorithm
     calls = Calls(

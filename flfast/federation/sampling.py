@@ -24,8 +24,8 @@ class Sampling:
     Args:
         sampler: (num_clients, rng) -> cohort, and what else it asks for.
         data: the population.
-        seed: of the run.
-        rounds: of the run.
+        seed: the run's seed.
+        rounds: number of rounds of the run.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class Sampling:
         """A draw; it costs O(cohort + without), unless the sampler asks for more.
 
         Args:
-            number: of the draw, from 1; the round where there is one draw a round.
+            number: number of the draw, from 1; the round if there is one draw a round.
             without: ids of clients that are not drawn, ascending, int64.
-            count: of clients, instead of the sampler's own number.
+            count: number of clients to draw, instead of the sampler's own.
 
         Raises:
             ValueError: if the sampler refuses the population, or a file does not fit to it.

@@ -23,8 +23,8 @@ def idle_rows(
     """Status of each client of the cohort that was not called to train, by client.
 
     Args:
-        trained: of the algorithm's own call.
-        cohort: of the round.
+        trained: result of the algorithm's own call.
+        cohort: the round's cohort.
         answers: reports of other calls; what they uploaded may be lost or rejected.
     """
     called = {report.client_id for report in trained.reports}

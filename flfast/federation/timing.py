@@ -19,12 +19,12 @@ from flfast.state.randomness import uniforms
 
 
 class Trips(NamedTuple):
-    """What K clients do from their download to their upload; every array is float64 [K].
+    """The trips of K clients, from download to upload; every array is float64 [K].
 
     Attributes:
-        shares: of the local epochs or steps.
+        shares: fraction of the local epochs or steps that each client does, in (0, 1].
         seconds: until the upload has arrived, or the client fails.
-        fails: whether it fails; bool [K].
+        fails: whether the client fails; bool [K].
     """
 
     shares: np.ndarray
@@ -73,7 +73,7 @@ class Timing:
         """Refuse options of devices and work, and find the sizes of messages; collective.
 
         Args:
-            plan: of round 1.
+            plan: the plan of round 1.
 
         Raises:
             ValueError: with the key, the value, and what is allowed.
@@ -96,10 +96,10 @@ class Timing:
 
         Args:
             clients: ids, int64 [K].
-            plan: of the round whose model they download.
+            plan: the plan of the round whose model they download.
             clock: virtual seconds since the run began.
-            number: of the draw, where clients may begin several times in a round: one that fails
-                need not fail again.
+            number: number of the draw, if clients may begin several times in a round: a client
+                that fails need not fail again.
         """
         devices, seed = self.devices(clients), self._data.seed
         around = devices.fixed + self._transfer_seconds(devices)
@@ -157,7 +157,7 @@ def num_trained_examples(num_examples: int, plan: RoundPlan, algorithm: Algorith
 
     Args:
         num_examples: the client's training examples.
-        plan: of the round, with the client's share.
+        plan: the round's plan, with the client's fraction of its local steps.
         algorithm: defines the stages of local training.
     """
     epoch, total = local_epoch(num_examples, plan.batching), 0

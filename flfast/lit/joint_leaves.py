@@ -16,8 +16,8 @@ class JointLeaves(nn.Module):
 
     Args:
         leaves: `{"params": ..., "buffers": ...}` by name; copied.
-        dtype: of the model; floating-point leaves are converted to it.
-        device: of the model.
+        dtype: data type of the model; floating-point leaves are converted to it.
+        device: device of the model.
     """
 
     def __init__(self, leaves: Tree, *, dtype: torch.dtype, device: torch.device) -> None:

@@ -42,9 +42,9 @@ class LocalModule(L.LightningModule):
 
     Attributes:
         params: the model's parameters by name.
-        joint: what the algorithm trains in addition to the model.
+        joint: parameters and buffers that the algorithm trains in addition to the model.
         optimizer_state: initial state of the local optimizer; empty for a fresh one.
-        predictions: of the current evaluation pass.
+        predictions: collects the predictions of the current evaluation pass.
         personal_models: batch -> outputs of the clients' personal models; None is the server's.
     """
 
@@ -105,8 +105,10 @@ class LocalModule(L.LightningModule):
         """Start the local training of a client at `context.start`.
 
         Args:
-            context: of the client.
-            optimizer_state: by parameter name; empty for a fresh optimizer.
+            context: the client's context: broadcast, client state, starting weights and learning
+                rate.
+            optimizer_state: initial state of the local optimizer by parameter name; empty for a
+                fresh optimizer.
         """
         self.context, self._stage = context, LocalStage()
         self._contexts: dict[torch.device, Context] = {}
@@ -127,8 +129,8 @@ class LocalModule(L.LightningModule):
         """Start the next stage from the current weights.
 
         Args:
-            stage: of local training.
-            context: of the client, with what was measured so far.
+            stage: the stage of local training that begins.
+            context: the client's context, with what earlier measures added up.
         """
         self._stage = stage
         self.context = context._replace(lr=stage.lr * context.lr)
@@ -150,7 +152,7 @@ class LocalModule(L.LightningModule):
         """Names of the parameters that a stage trains.
 
         Args:
-            stage: of local training.
+            stage: a stage of local training.
             joint: names of joint parameters. `personal/NAME` is frozen if the model's parameter
                 `NAME` is.
         """
@@ -255,8 +257,8 @@ class LocalModule(L.LightningModule):
         Args:
             model: copy of the model on that device; its own parameters are not used.
             batch: on that device.
-            device: of the copy. Autograd records the copy of the parameters to it, so that their
-                gradients return.
+            device: the copy's device. Autograd records the copy of the parameters to it, so that
+                their gradients return.
         """
         params = {name: p.to(device) for name, p in self.all_params.items()}
         # Copies, because only the first device updates the joint buffers.

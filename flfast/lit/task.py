@@ -25,10 +25,10 @@ class LocalTask:
     Args:
         model: inputs [B, ...] -> outputs.
         task_type: gives the loss.
-        buffers: by name, to use instead of the model's.
+        buffers: buffers to use instead of the model's, by name.
         model_params: the dict with the model's own parameters. With this very dict the model is
             called directly, with any other by `functional_call`.
-        weights: of the batch's examples, [B], with sum one; None weighs them equally.
+        weights: weights of the batch's examples, [B], with sum one; None weighs them equally.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class LocalTask:
             return self.features(weights, batch, layer=layer)[0].detach()
 
     def _outputs(self, params: Tree, batch: Batch) -> Tensor | FactoredLogits:
-        """What the loss reads: the outputs of the model, large logits as `FactoredLogits`."""
+        """The model's outputs as the loss reads them, with large logits as `FactoredLogits`."""
         if not self._task_type.reads_factors:
             return self._logits(params, batch)
         return large_factored(self._model, partial(self._call, params), batch.inputs)
@@ -118,15 +118,15 @@ class LocalTask:
 
 
 class ShardedTask(LocalTask):
-    """The task of a model that is sharded over ranks; every rank has its part of the batch.
+    """The task of a model that is sharded over ranks; every rank has its shard of the batch.
 
     Args:
-        model: sharded.
+        model: the sharded model.
         task_type: gives the loss.
-        batch: this rank's part.
+        batch: this rank's shard.
         model_params: the dict with its parameters, or `sharded_leaves` of them.
-        mesh: of the ranks.
-        name: of the algorithm, for messages.
+        mesh: device mesh of the ranks.
+        name: name of the algorithm, for messages.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ def timm_model(
     Args:
         input_shape: (channels, H, W).
         num_classes: C.
-        name: as in `timm.list_models()`.
+        name: timm's name of the model; see `timm.list_models()`.
         pretrained_path: file with weights of this model, `.safetensors` or of `torch.save`; None
             draws them at random.
         download: fetch the published weights, unless they are in the cache already.

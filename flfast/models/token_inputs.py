@@ -29,7 +29,7 @@ def read_positions(features: Tensor, task: TaskName, tokens: Tensor) -> Tensor:
     """The features that the last layer reads: of all positions, or of an example's last token.
 
     Args:
-        features: of every position, [B, T, D].
+        features: features at every position, [B, T, D].
         task: `language` predicts at every position, other tasks once per example.
         tokens: int64 [B, T]; zeros at the end are padding.
     """

@@ -25,7 +25,7 @@ class DecoderBlock(nn.Module):
 
     Args:
         width: D.
-        heads: of the attention, a divisor of D.
+        heads: number of attention heads, a divisor of D.
         dropout: probability of dropping a unit of what is added.
     """
 
@@ -64,7 +64,7 @@ class DecoderTransformer(nn.Module):
             not 0, which is padding.
         width: units of a position, a multiple of `heads`.
         layers: number of blocks.
-        heads: of each attention.
+        heads: number of attention heads in each block.
         dropout: probability of dropping a unit of what a sublayer adds, in training.
     """
 

@@ -15,7 +15,7 @@ class TextModel(nn.Module):
     """Tokens, int64 [B, T] -> logits [B, T, C] of a causal language model, or [B, C].
 
     Args:
-        model: of transformers.
+        model: a model of the library transformers.
         task: `language` for a causal language model, otherwise of sequence classification.
         padding: token that sequence classification does not read.
     """
@@ -55,7 +55,7 @@ def transformers_model(  # noqa: PLR0913 - one parameter an option
         input_shape: (T,).
         num_classes: C.
         num_tokens: size of the vocabulary of the inputs.
-        task: of the data.
+        task: the learning task.
         name: type of a model with random weights, such as `gpt2`; with `download` a model of the
             Hugging Face Hub.
         pretrained_path: folder of `save_pretrained`; None draws the weights at random.

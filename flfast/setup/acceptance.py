@@ -24,7 +24,7 @@ def accept(
     restored: Restored | None,
     make_loggers: Callable[[], list[Logger]],
 ) -> None:
-    """Make the folder that of this run, on rank 0; other ranks write there only afterwards.
+    """Take over the folder for this run, on rank 0; other ranks write there only afterwards.
 
     Loggers may refuse, such as without a key: then the folder is what it was before.
     A run that begins replaces the one that the folder holds. A run that goes on keeps its rows,
@@ -32,9 +32,9 @@ def accept(
 
     Args:
         federation: before its first round.
-        config: of the run, `auto` included.
-        job: that the run comes from.
-        restored: where the run goes on; None if it begins.
+        config: the run's config, `auto` included.
+        job: overrides and folder of the command.
+        restored: state to resume from; None for a new run.
         make_loggers: makes the loggers, some of which begin a record or a database at once.
     """
     folder = job.folder

@@ -23,7 +23,7 @@ def build_adapter(
     """The model with its adapter, or None if all parameters are trained.
 
     Args:
-        config: of the run.
+        config: the run's config.
         model: changed in place.
         initial: weights of the base.
         data: set up.

@@ -45,7 +45,7 @@ class Components(NamedTuple):
         module: model, algorithm and optimizer.
         initial: weights before round 1; with an adapter, the adapter's.
         adapted: the model with its adapter, if it has one.
-        privacy: of the run.
+        privacy: the run's privacy mechanism.
     """
 
     data: FederatedDataModule

@@ -130,7 +130,7 @@ def build_model(config: DictConfig, data: FederatedDataModule, own: Own = NOTHIN
 
 
 def _how_to_set(builder: Any, num_classes: int) -> str:
-    """What gives a builder the number of classes that it hides in its `**kwargs`."""
+    """Hint for builders that hide the number of classes in their `**kwargs`, else empty."""
     if isinstance(builder, nn.Module) or asks_for(builder, "num_classes"):
         return ""
     if not forwards_any(builder):

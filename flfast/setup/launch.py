@@ -41,8 +41,8 @@ def run(phases: list[Phase], job: HydraJob, *, second: Second = "exit") -> float
 
     Args:
         phases: the phases of the run, composed and checked.
-        job: what they were composed from.
-        second: what a second signal does; the first one stops the run after its round.
+        job: overrides and folder of the command.
+        second: effect of a second signal; the first one stops the run after its round.
 
     Returns:
         `optimized_metric` after the last round.
@@ -150,7 +150,7 @@ def _run_rank(phases: list[Phase], job: HydraJob, notes: Path) -> _Outcome:
 
     Args:
         phases: the phases of the run.
-        job: what they were composed from.
+        job: overrides and folder of the command.
         notes: folder of the note files `STOP` and `REFUSAL`, shared by launcher and ranks.
     """
     # A terminal sends SIGINT to the launcher, too, which passes the request on.

@@ -36,12 +36,12 @@ log = logging.getLogger(__name__)
 
 
 class Machinery(NamedTuple):
-    """What runs the rounds.
+    """The objects that run the rounds.
 
     Attributes:
-        engine: of this rank.
+        engine: this rank's engine.
         plans: (round, rows so far) -> plan.
-        callbacks: of rounds and of local training.
+        callbacks: callbacks of rounds and of local training.
         title: one line for figures and tables.
     """
 
@@ -86,9 +86,9 @@ def build_engine(
     """The engine of this rank.
 
     Args:
-        config: of the run.
-        site: what the engine works with.
-        decided: what `auto` stands for on this rank so far; new decisions are added.
+        config: the run's config.
+        site: model, data, Trainers and client states of this rank.
+        decided: values that replaced `auto` on this rank so far; new ones are added.
         channel: transmits uploads.
     """
     make_training = instantiate(config.engine)

@@ -74,7 +74,7 @@ def first_batch(data: FederatedDataModule, model: nn.Module) -> Batch:
 
     Args:
         data: set up.
-        model: whose weights have the type of its inputs.
+        model: model whose weights have the type of its inputs.
     """
     indices = np.resize(data.train_clients.indices_of(0), 2)
     batch = next(iter(data.eval_loader(indices)))
@@ -95,11 +95,11 @@ def check_outputs(
 
     Args:
         where: the argument or option, for messages.
-        model: that gave them.
-        outputs: of the batch.
+        model: the model.
+        outputs: the model's outputs for the batch.
         data: set up.
-        batch: what the model read.
-        hint: what sets the shape; empty if that is not known.
+        batch: the batch that the model read.
+        hint: how to set the number of outputs, for the message; empty if unknown.
 
     Raises:
         ConfigError: with the shape that it must be.

@@ -1,4 +1,4 @@
-"""What the data tell a model that asks for it."""
+"""Values that a model receives if it has a parameter of that name."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +12,14 @@ from flfast.state.injection import asks_for
 def model_offers(model: Callable[..., Any], examples: Examples) -> dict[str, Any]:
     """Arguments by name; a model gets those that are parameters of it.
 
-    - `input_shape`: of one input, and `num_classes`: C.
-    - `task`: what the data are for.
+    - `input_shape`: shape of one input; `num_classes`: C.
+    - `task`: the learning task.
     - `num_tokens`: size of the vocabulary of the inputs; 0 if they are no tokens.
     - `categories`: number of categories of each of the last columns of a table.
 
     Args:
         model: its signature is read: only what it asks for is computed.
-        examples: all of them.
+        examples: all examples.
     """
     offers = {
         "input_shape": examples.input_shape,

@@ -1,4 +1,4 @@
-"""Which columns a run is judged by, with `auto` resolved."""
+"""The metrics that decide: result of a run, early stop, schedule; resolves their `auto`."""
 
 from copy import deepcopy
 
@@ -36,7 +36,7 @@ def check_direction(config: DictConfig, hydra: DictConfig) -> None:
     """Refuse a search that would take the worst job for the best one.
 
     Args:
-        config: of the job, with its column in place of `auto`.
+        config: the job's config, with a column in place of `auto`.
         hydra: a config with Hydra's own node `hydra`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Does once, before jobs are forked, what is the same for all of them: imports and data."""
+"""Imports modules and loads shared data once, before jobs are forked."""
 
 import importlib
 import logging
@@ -31,7 +31,7 @@ def preload(configs: Sequence[DictConfig]) -> None:
     process has no copy of a pool of threads.
 
     Args:
-        configs: of all runs.
+        configs: the configs of all runs.
     """
     for name in _LATER:
         importlib.import_module(name)

@@ -63,11 +63,11 @@ def _made(config: DictConfig, data: FederatedDataModule) -> Privacy:
 
 
 def check_noised_sums(channel: Channel, pace: Pace) -> None:
-    """Refuse what noise on sums does not hide, by what objects do and not by their names.
+    """Refuse uploads that noise on sums does not hide, judged by what objects do.
 
     Args:
-        channel: of the run.
-        pace: of the run.
+        channel: the run's channel.
+        pace: the run's pace.
 
     Raises:
         ConfigError: if the server may get more than the sum of a whole cohort's changes.
@@ -108,10 +108,10 @@ def protect(privacy: Privacy, algorithm: Algorithm, initial: Tree, *, rounds: in
     """The algorithm, as the privacy of the run wraps it; logs what the privacy costs.
 
     Args:
-        privacy: of the run.
-        algorithm: of the run.
+        privacy: the run's privacy mechanism.
+        algorithm: the run's algorithm.
         initial: weights before round 1.
-        rounds: of the run.
+        rounds: number of rounds of the run.
 
     Raises:
         ConfigError: if uploads hold what would not be protected.

@@ -85,7 +85,7 @@ def restore_sizes(
 def previous_decisions(
     checkpoint: Checkpoint | None, changes: list[str], world: World
 ) -> dict[str, Any]:
-    """What this rank's engine decided for `auto` in the run that is resumed.
+    """Values that replaced `auto` on this rank in the run that is resumed.
 
     Empty on other hardware, which is logged: new decisions may round differently.
 
@@ -110,7 +110,7 @@ def previous_decisions(
 def changed_hardware(
     phases: list[Phase], checkpoint: Checkpoint | None, world: World
 ) -> list[str]:
-    """What `auto` depends on and has changed since the checkpoint; collective.
+    """Settings that `auto` depends on and that changed since the checkpoint; collective.
 
     Returns:
         Keys of the config; `machine` stands for rank 0's hardware.
@@ -150,7 +150,7 @@ def checkpoint_keeper(
     """The callback that writes checkpoints and stops the run on request.
 
     Args:
-        engine: of this rank.
+        engine: this rank's engine.
         config: as the user gave it, `auto` included.
         sizes: numbers that replaced `auto`.
         folder: the run's folder, the same on every rank.
@@ -178,7 +178,7 @@ def resume(checkpoints: list[Checkpoint], site: Site, initial: Tree, plans: Plan
 
     Args:
         checkpoints: newest first.
-        site: of this rank; gets the client states.
+        site: model, data and client states of this rank; gets the saved client states.
         initial: weights before round 1.
         plans: (round, rows so far) -> plan.
 

@@ -101,10 +101,11 @@ def check_cohorts(
     selection that selects everybody is logged.
 
     Args:
-        aggregation: of uploads.
-        cohorts: of the first rounds.
+        aggregation: the run's aggregation rule.
+        cohorts: the cohorts of the first rounds.
         num_selected: clients of a cohort that train; None is all of them.
-        most_uploads: of a step, and the option that says so; None: all of the cohort's.
+        most_uploads: (option, number): most uploads of a step, and the option that sets it; None:
+            one per client.
 
     Raises:
         ValueError: if too few clients train in all of these rounds.

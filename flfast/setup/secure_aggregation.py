@@ -48,8 +48,8 @@ def check_precision(secure: Secure, cohorts: Iterable[Cohort]) -> None:
     """Refuse settings whose numbers are too coarse for the largest of these cohorts.
 
     Args:
-        secure: of the run.
-        cohorts: of the first rounds.
+        secure: the run's secure aggregation.
+        cohorts: the cohorts of the first rounds.
 
     Raises:
         ValueError: naming bits, range, precision and the size of the cohort.

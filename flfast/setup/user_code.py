@@ -22,7 +22,7 @@ def named(key: str, target: object) -> Iterator[None]:
     """Turn an exception of a configured function into a message that names the setting.
 
     Args:
-        key: of the config, such as `model`.
+        key: config key, such as `model`.
         target: the configured function or class, or its dotted path.
 
     Raises:

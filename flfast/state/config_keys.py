@@ -1,4 +1,4 @@
-"""What each key of the config influences. Resume, phases, reports and saved runs read this table.
+"""The influence of each key of the config; resume, phases, reports and saved runs read this table.
 
 Torch-free.
 """
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Influence = Literal["results", "extent", "speed", "output", "command"]
-"""What a key changes:
+"""The influence of a key:
 
 - `results`: the numbers of a run. It is fixed once the run has begun.
 - `extent`: how long the run lasts, and what is measured.
@@ -29,8 +29,8 @@ class Key(NamedTuple):
     """A key of the config, or a group of keys.
 
     Attributes:
-        influence: what it changes.
-        uses: where else it matters.
+        influence: influence of the key on the run.
+        uses: further uses of the key.
     """
 
     influence: Influence
@@ -108,7 +108,7 @@ KEYS: dict[str, Key] = {
 
 
 def influence(key: str) -> Influence:
-    """What a dotted key influences: as the longest entry says that it is in; `results` if none.
+    """Influence of a dotted key, by the longest entry that contains it; `results` if none does.
 
     >>> influence("trainer.devices"), influence("trainer.gradient_clip_val")
     ('speed', 'results')

@@ -13,7 +13,7 @@ class CsvFile(NamedTuple):
 
     Attributes:
         option: key that names the file, such as `sampler.path`.
-        path: of the file.
+        path: the file.
     """
 
     option: str
@@ -77,7 +77,7 @@ def parse_integer(where: str, column: str, text: str) -> int:
 
     Args:
         where: beginning of the error.
-        column: that has the value.
+        column: name of the column.
         text: the value.
 
     Raises:

@@ -13,7 +13,7 @@ def shard_like(value: Tensor, like: DTensor) -> DTensor:
     """Shard a tensor that every rank holds in full, without communication.
 
     Args:
-        value: of the shape of `like`.
+        value: tensor of the shape of `like`.
         like: gives mesh, device and placements.
     """
     mesh = like.device_mesh
@@ -50,8 +50,8 @@ def place_tree(
 
     Args:
         tree: weights, or anything else by parameter name.
-        params: by name.
-        device: of the parameters.
+        params: the model's parameters by name.
+        device: device of the parameters.
         like: parameter of the outer dict, if any.
     """
     placed: Tree = {}

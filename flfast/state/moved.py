@@ -95,7 +95,7 @@ def old_targets(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
     Args:
         node: a config as plain values.
-        key: of the node; empty for the whole config.
+        key: dotted key of the node; empty for the whole config.
     """
     items = node.items() if isinstance(node, dict) else enumerate(node)
     for name, child in items:

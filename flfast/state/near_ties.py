@@ -54,7 +54,7 @@ def signs(values: Tensor, scale: Tensor | float) -> Tensor:
     """-1, 0 or 1; 0 for values that are zero beside `scale`. In the dtype of the values.
 
     Args:
-        values: of any shape.
+        values: values of any shape.
         scale: magnitude of typical values, broadcast to the values.
     """
     return values.sign() * (values.abs() > EQUAL * scale)

@@ -22,9 +22,9 @@ def state_tensors(
     """An optimizer's state of one parameter, without entries that are None.
 
     Args:
-        state: by name, such as `momentum_buffer`.
+        state: the state's entries by name, such as `momentum_buffer`.
         option: config setting that needs tensors, for the message.
-        remedy: what to use instead, for the message.
+        remedy: setting to use instead, for the message.
 
     Raises:
         ValueError: if an entry is not a tensor.
@@ -44,8 +44,8 @@ def load_optimizer_state(optimizer: Optimizer, state: Tree, names: Iterable[str]
 
     Args:
         optimizer: has a single parameter group.
-        state: by parameter name; parameters that it lacks start fresh.
-        names: of the optimizer's parameters, in their order.
+        state: optimizer state by parameter name; parameters without an entry start fresh.
+        names: names of the optimizer's parameters, in their order.
     """
     # load_state_dict keeps the tensors it gets, and steps change them in place.
     copies = {i: tree_map(torch.clone, state.get(name, {})) for i, name in enumerate(names)}

@@ -13,12 +13,13 @@ class Batching(NamedTuple):
         batch_size: examples per batch; -1 is B = infinity, all of a client's examples.
         accumulate: batches per local step.
         micro_batch: most examples in memory at once; None is a whole batch.
-        last_batch: what happens to a partial last step of a local epoch. `keep` trains on it.
+        last_batch: how a partial last step of a local epoch is treated. `keep` trains on it.
             `drop` skips it unless it is the only one. `pad` fills it with examples from the
             epoch's beginning.
         drop_single: skip an example if the last step would have a batch of one, for which
             BatchNorm has no variance.
-        limit: batches of a local epoch, as in `trainer.limit_train_batches`: a share or a number.
+        limit: most batches of a local epoch, as in `trainer.limit_train_batches`: a fraction or a
+            number.
     """
 
     batch_size: int
@@ -40,10 +41,11 @@ class RoundPlan(NamedTuple):
         local_epochs: passes over a client's examples; None if `local_steps` is set.
         local_steps: optimizer steps per client; None if `local_epochs` is set.
         strategy: how training is distributed: `single`, `dp`, `ddp` or `fsdp`.
-        shard: what `ddp` divides over the ranks: whole `clients`, or every `batch`.
+        shard: unit that `ddp` divides over the ranks: whole `clients`, or every `batch`.
         devices: the devices, such as `cpu:1` or `gpu:[0, 1]`.
         precision: the value of `trainer.precision`.
-        share: of the local epochs or steps that a client takes, in (0, 1]; rounded to whole steps.
+        share: fraction of the local epochs or steps that a client does, in (0, 1]; rounded to
+            whole steps.
     """
 
     round_idx: int
@@ -62,7 +64,8 @@ class RoundPlan(NamedTuple):
         """The plan of a stage of local training.
 
         Args:
-            epochs: of the stage; None is the plan's. They count unless the plan has steps.
+            epochs: the stage's own number of epochs; None is the plan's. Ignored if the plan has
+                steps.
         """
         if epochs is None or self.local_epochs is None:
             return self

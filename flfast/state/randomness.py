@@ -20,7 +20,7 @@ def generator(seed: int, purpose: str, *path: int) -> np.random.Generator:
 
     Args:
         seed: the run's seed, >= 0.
-        purpose: what the numbers are used for, such as `"shuffle"`.
+        purpose: name of the use, such as `"shuffle"`; different purposes draw independently.
         path: round, client, epoch, ...; integers >= 0.
 
     >>> float(generator(1, "shuffle", 3).random()) == float(generator(1, "shuffle", 3).random())
@@ -36,8 +36,8 @@ def uniforms(seed: int, purpose: str, ids: np.ndarray, *path: int) -> np.ndarray
 
     Args:
         seed: the run's seed, >= 0.
-        purpose: what the numbers are used for.
-        ids: such as of clients, int64 [K], >= 0.
+        purpose: name of the use; different purposes draw independently.
+        ids: ids, such as those of clients, int64 [K], >= 0.
         path: round, ...; integers >= 0.
     """
     key = _seed_sequence(seed, purpose, path).generate_state(1, np.uint64)[0]

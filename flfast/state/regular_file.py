@@ -92,7 +92,7 @@ def make_folder(folder: Path, *, named: bool) -> None:
     """Make a folder to write into, unless it is there.
 
     Args:
-        folder: of the files.
+        folder: the folder.
         named: whether the user has named it; others must be no links.
 
     Raises:

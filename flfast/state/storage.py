@@ -50,9 +50,9 @@ class FileColumn:
     """Rows in a memory-mapped file, which the system pages in and out; see `Column`.
 
     Args:
-        shape: of a row.
-        dtype: of a row.
-        path: of the file; an existing one is overwritten.
+        shape: shape of a row.
+        dtype: data type of a row.
+        path: the file; an existing one is overwritten.
     """
 
     spare_bytes = 0

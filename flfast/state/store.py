@@ -158,11 +158,11 @@ class ClientStates:
 
 
 class Kept(NamedTuple):
-    """What is kept of clients between rounds.
+    """The states of clients and the records of the server between rounds.
 
     Attributes:
-        states: by the clients; on this rank those of its own clients.
-        records: by the server; the same on every rank.
+        states: client states; on this rank those of its own clients.
+        records: the server's records of clients; the same on every rank.
     """
 
     states: ClientStates

@@ -87,7 +87,7 @@ def read_state_dict(path: str, *, key: str) -> dict[str, torch.Tensor]:
     """Read a flat state dict from a file, without running code from the file.
 
     Args:
-        path: of a file of `torch.save`, or one of safetensors if it ends in `.safetensors`.
+        path: a file of `torch.save`, or one of safetensors if it ends in `.safetensors`.
         key: config key that names the file, for the message.
 
     Raises:
@@ -129,7 +129,7 @@ def load_weights(weights: Tree, state_dict: dict[str, torch.Tensor], *, source: 
     Args:
         weights: give the expected names, shapes and dtypes.
         state_dict: flat, as `torch.save(model.state_dict(), ...)` writes it.
-        source: of the state dict, such as `init_from=model.pt`, for the message.
+        source: origin of the state dict, such as `init_from=model.pt`, for the message.
 
     Raises:
         ValueError: if names or shapes differ, or a value is NaN or infinite.

@@ -30,8 +30,8 @@ class FactoredLogits(NamedTuple):
 
     Attributes:
         features: inputs of the last layer, [B, T, D].
-        weight: of the last layer, [C, D].
-        bias: of the last layer, [C]; None if it has none.
+        weight: weight of the last layer, [C, D].
+        bias: bias of the last layer, [C]; None if it has none.
     """
 
     features: Tensor

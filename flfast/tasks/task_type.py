@@ -13,12 +13,12 @@ IGNORED = -100
 """The target of a position where nothing is to predict; torch's `ignore_index`."""
 
 Statistics = dict[str, Tensor]
-"""What evaluation keeps of predictions, by name, each [M, ...]."""
+"""Values that the metrics need of each of M examples, by name, each [M, ...]."""
 
 
 @dataclass(frozen=True)
 class TaskType:
-    """What a task means for targets, model outputs, loss and metrics.
+    """How a task reads targets and model outputs, and its loss and metrics.
 
     Attributes:
         name: value of the option `task`.
@@ -27,12 +27,12 @@ class TaskType:
         output_shape: (targets [B, ...], C) -> the shape that the model's outputs must have.
         losses: (outputs [B, ...], targets [B, ...]) -> mean loss of each example [B]. The outputs
             of a language model may be `FactoredLogits`, here and below.
-        loss: the same -> mean loss of the batch []; where every example counts equally.
+        loss: (outputs, targets) -> mean loss of the batch []; where every example counts equally.
         counts: targets [B, ...] -> number of targets of each example that count, [B]. None where
             all examples count equally.
         no_predictions: C -> outputs and targets of no example.
-        statistics: (outputs, targets) -> what the metrics need of each example. Has `loss`. The
-            data types depend on nothing, since ranks exchange them.
+        statistics: (outputs, targets) -> `Statistics`, with the key `loss`. The data types depend
+            on nothing, since ranks exchange them.
         by_group: (statistics, group int64 [M], G) -> every metric of each group [G]. NaN where it
             is not defined.
         pooled: metrics that are not a mean over examples. Their summary is computed from all
@@ -102,10 +102,10 @@ def group_means(
     """Means of values [M, ...] by group, float64 [G, ...]; NaN for empty groups.
 
     Args:
-        values: of each example.
+        values: values of each example, [M, ...].
         group: int64 [M], in [0, G).
         num_groups: G.
-        weights: of each example [M]; None weighs them equally.
+        weights: weight of each example, [M]; None weighs them equally.
     """
     weights = torch.ones_like(group) if weights is None else weights
     shape = (-1, *[1] * (values.ndim - 1))

@@ -90,7 +90,7 @@ def kernels() -> Result:
 
 
 def executor() -> Result:
-    """Which executor runs the loop over local steps."""
+    """The executor of the loop over local steps."""
     name, why = choice(wanted())
     if wanted() or name != "straight-line":
         return True, f"{name}: {why}"

@@ -53,7 +53,7 @@ class Check(NamedTuple):
     """Something to find out.
 
     Attributes:
-        name: what the line begins with.
+        name: beginning of the line.
         examine: returns whether it works, and a message.
         needed: whether a run with the defaults needs it.
     """

@@ -25,14 +25,14 @@ class EvaluatedSet(NamedTuple):
     """An evaluation set with its predictions. m examples, C classes.
 
     Attributes:
-        name: of the set, the prefix of its metrics.
+        name: name of the set, the prefix of its metrics.
         examples: numbers of the examples in the dataset, int64 [m].
-        clients: whose example it is, int64 [m]; 0 for the central test set.
+        clients: client of each example, int64 [m]; 0 for the central test set.
         task_type: says what the predictions are.
-        predictions: of the examples, by name, each [m, ...].
-        metrics: by client; of one group for the central test set.
-        class_names: by number; empty if the data name none.
-        client_names: the same of the clients.
+        predictions: statistics of the predictions by name, each [m, ...].
+        metrics: metrics of each client; of one group for the central test set.
+        class_names: name of each class; empty if unknown.
+        client_names: name of each client; empty if unknown.
     """
 
     name: str

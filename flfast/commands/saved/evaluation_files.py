@@ -41,7 +41,7 @@ def write_all(
     Args:
         folder: exists; links to files in it are replaced, not followed.
         sets: evaluated.
-        about: what is known of the run, for `metrics.json`.
+        about: facts about the run, for `metrics.json`.
         table: type of the file of predictions.
 
     Raises:
@@ -148,7 +148,7 @@ def draw_confusion(path: Path, sets: Sequence[EvaluatedSet], *, title: str) -> N
     """A heat map per set: the share of each class's examples that get each prediction.
 
     Args:
-        path: of the PNG file.
+        path: the PNG file.
         sets: evaluated.
         title: above the whole figure.
     """

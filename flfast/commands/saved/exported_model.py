@@ -36,7 +36,7 @@ class Exported(NamedTuple):
     """An exported model.
 
     Attributes:
-        path: of the file.
+        path: the file.
         about: its metadata.
         num_compared: examples whose outputs were compared.
         difference: largest difference of an output.
@@ -55,7 +55,7 @@ class StoredInputs(nn.Module):
 
     Args:
         model: [B, ...] -> outputs [B, ...].
-        transform: of the data; its augmentation is left out.
+        transform: transform of the data, whose augmentation is left out.
     """
 
     mean: Tensor
@@ -88,8 +88,8 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> Expo
     Args:
         run: opened.
         kind: `torch` or `onnx`.
-        path: of the file; its folder exists.
-        client_id: of the client; None is the server.
+        path: the file; its folder exists.
+        client_id: number of the client; None is the server.
 
     Raises:
         ConfigError: if the model cannot be exported, or the program has other outputs.

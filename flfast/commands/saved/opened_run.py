@@ -44,7 +44,7 @@ class OpenedRun(NamedTuple):
         components: data, model, algorithm and initial weights.
         engine: predicts, and fine-tunes.
         server: server state, or the initial weights if only clients' own models are used.
-        plan: of the last round.
+        plan: the plan of the last round.
         personal: whether clients' own models predict, or the server's.
         origin: where the weights are from.
     """
@@ -71,7 +71,7 @@ class OpenedRun(NamedTuple):
         """Weights of the server's model, or of a client's own.
 
         Args:
-            client_id: of the client; None is the server.
+            client_id: number of the client; None is the server.
         """
         if client_id is None:
             return model_weights(self.server)
@@ -79,7 +79,7 @@ class OpenedRun(NamedTuple):
 
 
 class _Loaded(NamedTuple):
-    """What a site predicts with: an algorithm, a server state, and what is kept of clients."""
+    """A site, and the server state with which it predicts."""
 
     site: Site
     server: Tree

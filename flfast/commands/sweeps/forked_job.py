@@ -33,7 +33,7 @@ def run_forked(
     Args:
         context: Hydra's.
         task: the function of the job.
-        config: of the job, with the node `hydra`.
+        config: the job's config, with the node `hydra`.
         slot: where the job runs.
         connection: gets the result.
         parent: process id of the sweep.

@@ -27,7 +27,7 @@ from flfast.output.results.outcome import Result, holds_run, read_result, write_
 from flfast.state.messages import one_line
 
 GO_ON = "to go on with the sweep, repeat the command with: resume=auto hydra.sweep.dir=%s"
-"""What a sweep that is stopped says, for its folder."""
+"""Message of a sweep that is stopped; takes its folder."""
 
 
 class JobFolders(Callback):
@@ -52,8 +52,8 @@ class JobConfig(NamedTuple):
 
     Attributes:
         num: Hydra's job number.
-        config: of the job, with the node `hydra`.
-        folder: of the job.
+        config: the job's config, with the node `hydra`.
+        folder: the job's folder.
     """
 
     num: int
@@ -71,9 +71,9 @@ def compose_job(
 
     Args:
         load: Hydra's `load_sweep_config`.
-        sweep: config of the sweep, with the node `hydra`.
+        sweep: the sweep's config, with the node `hydra`.
         num: Hydra's job number.
-        overrides: of the job.
+        overrides: the job's overrides.
 
     Raises:
         HydraException: if an override names no key or no option.
@@ -136,9 +136,9 @@ def record_failure(config: DictConfig, error: BaseException, *, died: bool = Fal
     """Say in the folder of a sweep's job that it failed, unless the folder holds another run.
 
     Args:
-        config: of the job, with the node `hydra`.
-        error: that ended it.
-        died: whether its process did, which then could not say so itself.
+        config: the job's config, with the node `hydra`.
+        error: the exception that ended the job.
+        died: whether the job's process died, and so could not say so itself.
     """
     job = HydraJob.of(config, without_hydra(config.copy()))
     said: Result | None = read_result(job.folder)

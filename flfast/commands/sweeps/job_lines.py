@@ -86,7 +86,7 @@ def shown_result(folder: Path, keys: Sequence[str]) -> str:
 
 
 class Space(NamedTuple):
-    """What a sweep varies.
+    """The settings that a sweep varies.
 
     Attributes:
         keys: settings that differ between jobs.
@@ -98,10 +98,10 @@ class Space(NamedTuple):
 
 
 def read_space(config: DictConfig) -> Space:
-    """What a sweep varies.
+    """The settings that a sweep varies.
 
     Args:
-        config: of the sweep, with the node `hydra`.
+        config: the sweep's config, with the node `hydra`.
     """
     node = config.hydra.sweeper
     params = [f"{key}={value}" for key, value in (node.get("params") or {}).items()]

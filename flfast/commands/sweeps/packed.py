@@ -72,7 +72,7 @@ class _Running(NamedTuple):
 
     Attributes:
         job: the job.
-        process: in which it runs.
+        process: process in which the job runs.
         slot: where it runs.
     """
 
@@ -87,8 +87,8 @@ class _Pack:
     Args:
         context: Hydra's.
         task: the function of a job.
-        jobs: in the order in which they start.
-        places: one for each job that may run at a time.
+        jobs: the jobs in the order in which they start.
+        places: a slot for each job that may run at a time.
     """
 
     def __init__(

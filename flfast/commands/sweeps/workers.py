@@ -26,7 +26,7 @@ def launcher_overrides(config: DictConfig) -> list[str]:
     Packed jobs run side by side, so that none may start a rank on every core.
 
     Args:
-        config: of the job, with the node `hydra`.
+        config: the job's config, with the node `hydra`.
     """
     packed = config.hydra.launcher["_target_"].endswith(".PackedLauncher")
     return ["trainer.devices=1"] if packed and config.trainer.devices in ("auto", -1) else []
@@ -37,7 +37,7 @@ def slots(workers: int | str, configs: Sequence[DictConfig]) -> list[Slot]:
 
     Args:
         workers: number of jobs at a time; `auto`: one per GPU, or as many as there are cores for.
-        configs: of the jobs, after `launcher_overrides`.
+        configs: the jobs' configs, after `launcher_overrides`.
 
     Raises:
         ConfigError: if `workers` is neither `auto` nor a number >= 1.

@@ -42,7 +42,7 @@ def shift_examples(
         shift: how clients' inputs or labels change.
         splits: examples of the clients; `train`, `val` and `test`, or those that the shift is for.
         seed: the run's seed.
-        clients: that are shifted; None is all.
+        clients: numbers of the clients to shift; None is all.
 
     Raises:
         ValueError: if these data cannot be shifted so.

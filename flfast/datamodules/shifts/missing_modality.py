@@ -26,7 +26,7 @@ def missing_modality(*, probability: Fraction, modalities: _Modalities | None, a
     A client always has one modality at least: that which it would lose last.
 
     Args:
-        probability: that a client does not have a modality, in [0, 1].
+        probability: probability that a client does not have a modality, in [0, 1].
         modalities: lists of columns that are missing together; None: every column is one.
         at: `always` or `test`.
     """

@@ -82,10 +82,9 @@ def hf(  # noqa: PLR0913 - one parameter an option
         targets: columns of the targets; None for the next token.
         owner: column that names the client of each row; None if there are no clients.
         train_split: name of the split with the rows for training.
-        test_split: name of the split with the rows for testing; None draws them from the training
-            rows.
-        test_fraction: fraction to draw without `test_split`, of each client, or else of each
-            class; 0 for none.
+        test_split: name of the split with the rows for testing; without it, `test_fraction` of the
+            training rows are drawn.
+        test_fraction: fraction to draw, of each client, or else of each class; 0 for none.
         task: the learning task; None is `classification` for the type `ClassLabel`, for text, and
             for integers of at most 100 different values; else `regression`.
         tokenizer: how text becomes tokens: `words` or `bpe`, trained on the training texts, or the

@@ -107,8 +107,7 @@ def _check_files(paths: Iterable[Path], cache: Path) -> None:
 
 
 def _packing(path: Path) -> str | None:
-    """Compression of a file, recognised by its first bytes and not by its name, as in
-    `datasets`."""
+    """Compression of a file, found from its first bytes as `datasets` does, not from its name."""
     with path.open("rb") as stream:
         start = stream.read(max(map(len, _PACKINGS)))
     return next((name for mark, name in _PACKINGS.items() if start.startswith(mark)), None)

@@ -1,4 +1,4 @@
-"""What a device model tells of clients' devices, and the virtual time that their work takes.
+"""Speed, bandwidth and availability of clients' devices, and the virtual time of their work.
 
 Time is virtual: nothing waits. Config group `devices`.
 """

@@ -13,8 +13,8 @@ def lognormal_factors(seed: int, purpose: str, clients: np.ndarray, spread: floa
     """Lognormal factors with median 1, float64 [K].
 
     Args:
-        seed: the run's.
-        purpose: what the factors are used for.
+        seed: the run's seed.
+        purpose: name of the use; different purposes draw independently.
         clients: ids, int64 [K].
         spread: standard deviation of the logarithm.
     """

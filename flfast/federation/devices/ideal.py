@@ -13,7 +13,7 @@ def ideal(clients: np.ndarray, *, seconds: NonNegative) -> Devices:
 
     Args:
         clients: ids, int64 [K].
-        seconds: of virtual time that a round takes a client.
+        seconds: virtual seconds that a client takes for a round.
     """
     same = np.ones(len(clients))
     never, always, fast = 0 * same, same, np.full(len(clients), np.inf)

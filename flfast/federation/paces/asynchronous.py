@@ -28,9 +28,9 @@ def asynchronous(
     Args:
         mixing: weight of an upload without staleness, in (0, 1]; the paper's alpha.
         discount: function of staleness; see `discounts.py`.
-        strength: of the discount, >= 0; None is the paper's.
+        strength: strength of the discount, >= 0; None is the paper's.
         patience: staleness up to which nothing is discounted, >= 0; None is the paper's.
-        setting: what the pace works with.
+        setting: draws clients and tells their virtual times.
     """
     function = discount_of(discount, strength, patience)
     return Buffered(1, function, scale=mixing, mixes=True, setting=setting)

@@ -37,11 +37,11 @@ class Flight(NamedTuple):
 
     Attributes:
         end: virtual seconds, when its upload arrives or it fails.
-        number: of the dispatch, in order.
+        number: number of the dispatch, in order.
         client: its id.
         version: round of the model that it downloaded.
-        share: of its local epochs or steps.
-        fails: whether it never answers.
+        share: fraction of the local epochs or steps that the client does, in (0, 1].
+        fails: whether the client never answers.
     """
 
     end: float
@@ -57,10 +57,10 @@ class Buffered:
 
     Args:
         buffer: uploads that the server waits for, >= 1.
-        discount: of changes from older models.
+        discount: (staleness >= 0) -> factor of an upload's change, in (0, 1].
         scale: further factor of all changes.
         mixes: whether uploads are mixed with the server's model; see `Order`.
-        setting: what the pace works with.
+        setting: draws clients and tells their virtual times.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Buffered:
             )
 
     def turn(self, plan: RoundPlan, broadcast: Callable[[], Tree]) -> Turn:
-        """What happens until the buffer is full; see `Pace`."""
+        """Advance until the buffer is full; see `Pace`."""
         self._versions[plan.round_idx] = Version(broadcast(), plan)
         arrived: list[Flight] = []
         failed: list[Flight] = []
@@ -232,9 +232,9 @@ def buffered(
     Args:
         buffer: uploads that the server waits for; the paper's K.
         discount: function of staleness; see `discounts.py`.
-        strength: of the discount, >= 0; None is the paper's.
+        strength: strength of the discount, >= 0; None is the paper's.
         patience: staleness up to which nothing is discounted, >= 0; None is the paper's.
-        setting: what the pace works with.
+        setting: draws clients and tells their virtual times.
     """
     function = discount_of(discount, strength, patience)
     return Buffered(buffer, function, scale=1.0, mixes=False, setting=setting)

@@ -24,7 +24,7 @@ def discount_of(name: DiscountName, strength: float | None, patience: float | No
     """(staleness >= 0) -> factor of an upload's change, in (0, 1].
 
     Args:
-        name: of the function.
+        name: function of staleness: `constant`, `polynomial` or `hinge`.
         strength: a >= 0; None is the paper's, 0.5 for `polynomial` and 10 for `hinge`.
         patience: b >= 0; None is the paper's, 0 for `polynomial` and 4 for `hinge`.
 

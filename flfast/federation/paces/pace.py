@@ -17,9 +17,9 @@ class Event(NamedTuple):
     """Something that happens at a virtual time.
 
     Attributes:
-        seconds: since the run began.
+        seconds: virtual seconds since the run began.
         kind: `dispatch`, `arrival`, `failure`, `late` or `step`.
-        client: that it happens to; -1 for a step of the server.
+        client: client of the event; -1 for a step of the server.
         version: round of the model that the client downloads or has downloaded, from 1; of a
             step, the round that it ends.
         staleness: server steps between download and arrival; 0 for other events.
@@ -34,13 +34,13 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Turn:
-    """What happens up to a step of the server.
+    """A step of the server, and the events before it.
 
     Attributes:
         cohort: clients whose uploads the server aggregates, and those that fail or are late.
-        orders: by client, for those that do something else than the others.
-        columns: of `metrics.csv`.
-        events: in order; empty if nobody's time is measured.
+        orders: orders by client, for clients that differ from the others of the cohort.
+        columns: values of further columns of `metrics.csv`, by name.
+        events: events in order; empty if nobody's time is measured.
     """
 
     cohort: Cohort
@@ -63,39 +63,39 @@ class Pace(Protocol):
         """Refuse an algorithm that cannot run at this pace.
 
         Args:
-            algorithm: of the run.
-            broadcast: of round 1.
+            algorithm: the run's algorithm.
+            broadcast: the broadcast of round 1.
 
         Raises:
             ValueError: with the reason.
         """
 
     def turn(self, plan: RoundPlan, broadcast: Callable[[], Tree]) -> Turn:
-        """What happens up to the server's next step.
+        """Advance the virtual time to the server's next step.
 
         Args:
-            plan: of the round that the step ends.
+            plan: the plan of the round that the step ends.
             broadcast: gives what clients download now.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs: plain values, and tensors."""
+        """State of the pace for a resumed run: plain values and tensors."""
 
     def load_state_dict(self, saved: dict[str, Any], plan: Callable[[int], RoundPlan]) -> None:
-        """Go on from there.
+        """Restore the state that `state_dict` returned.
 
         Args:
-            saved: as `state_dict` returned it.
-            plan: of one of the rounds before.
+            saved: the dict that `state_dict` returned.
+            plan: round -> plan, for rounds before.
         """
 
 
 class Setting(NamedTuple):
-    """What paces work with.
+    """The parts of a run that every pace needs.
 
     Attributes:
         sampling: draws clients.
-        timing: how long they take.
+        timing: tells how long clients take, in virtual time, and which fail.
     """
 
     sampling: Sampling

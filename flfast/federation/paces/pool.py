@@ -13,14 +13,14 @@ _FAST_DRAWS = 4
 
 
 class Pool:
-    """Draws clients that are free; a draw costs what is busy, not what the population has.
+    """Draws clients that are free; a draw costs O(busy clients), not O(population).
 
     Args:
         sampling: draws clients.
-        timing: tells who is available.
+        timing: tells which clients are available.
 
     Attributes:
-        num_draws: by the sampler so far.
+        num_draws: number of draws by the sampler so far.
         wakes: virtual time at which somebody becomes available, if the last draw found too few.
     """
 
@@ -33,7 +33,7 @@ class Pool:
         """Clients that are free and available: `count`, or as many as there are; now busy.
 
         Args:
-            count: of clients.
+            count: number of clients to draw.
             clock: virtual seconds since the run began.
         """
         without, missing = self._busy, count

@@ -31,7 +31,7 @@ class Sync:
         deadline: virtual seconds that a round lasts at most; None waits for all clients that do
             not fail.
         keep_first: number of uploads after which a round ends; None waits for all.
-        setting: what the pace works with.
+        setting: draws clients and tells their virtual times.
     """
 
     def __init__(self, deadline: float | None, keep_first: int | None, setting: Setting) -> None:
@@ -101,7 +101,7 @@ class Sync:
         return Turn(cohort, orders, {"clock/seconds": self._clock}, events)
 
     def _in_time(self, clients: np.ndarray, trips: Trips) -> np.ndarray:
-        """Which uploads count; bool [K]."""
+        """Whether each client's upload arrives in time; bool [K]."""
         in_time = np.zeros(len(clients), dtype=bool)
         order = np.lexsort((clients, trips.seconds))
         limit = np.inf if self._deadline is None else self._deadline
@@ -135,7 +135,7 @@ class Sync:
         return {"clock": self._clock}
 
     def load_state_dict(self, saved: dict[str, Any], plan: Callable[[int], RoundPlan]) -> None:
-        """Go on from the clock."""
+        """Restore the clock."""
         self._clock = float(saved["clock"])
 
 
@@ -170,7 +170,7 @@ def sync(*, deadline: Positive | None, keep_first: Count | None, setting: Settin
     Args:
         deadline: virtual seconds that a round lasts at most; None waits.
         keep_first: number of uploads after which a round ends; None waits for all.
-        setting: what the pace works with.
+        setting: draws clients and tells their virtual times.
     """
     return Sync(deadline, keep_first, setting)
 

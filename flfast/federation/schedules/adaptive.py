@@ -31,7 +31,7 @@ def adaptive(
         plans: the plans to change, (round, rows so far) -> plan.
         metric: a validation metric or the training loss; a loss should fall, others should rise.
         patience: measurements without a new best that make a stall, >= 1.
-        action: what changes at a stall.
+        action: setting that changes at a stall.
         max_batch_size: upper bound of the batch size, >= 1.
         min_lr: lower bound of the learning rate, >= 0.
     """

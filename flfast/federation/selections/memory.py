@@ -19,7 +19,7 @@ from flfast.federation.selections.selected import SelectedRound
 from flfast.state.tree import Tree
 
 KEY = "selection"
-"""Of the memory in the server state."""
+"""Name of the vectors in the server state."""
 
 UTILITY, LAST = "utility", "last"
 """Parts of the memory: utilities, float64 [N], and rounds of them, int64 [N]; 0 for no report.

@@ -52,12 +52,12 @@ def oort(  # noqa: PLR0913 - one parameter an option
 
     Args:
         algorithm: any.
-        num_clients: in the population, held-out clients included.
-        seed: of the run.
-        count: clients that train; all of the cohort if it is smaller.
-        exploration: share of clients that have not trained yet, in round 1.
-        decay: factor of this share per round.
-        min_exploration: smallest share.
+        num_clients: number of clients in the population, held-out clients included.
+        seed: the run's seed.
+        count: number of clients that train; all of the cohort if it is smaller.
+        exploration: fraction of clients that have not trained yet, in round 1.
+        decay: factor of this fraction per round.
+        min_exploration: smallest value of this fraction.
         cutoff: c in the paper.
         clip: quantile of utilities that bounds them.
     """
@@ -81,7 +81,7 @@ def split(total: int, share: float, *, num_known: int, num_new: int) -> tuple[in
 
     Args:
         total: at most `num_known + num_new`.
-        share: of clients to explore.
+        share: fraction of clients to explore, in [0, 1].
         num_known: clients that have trained before.
         num_new: the others.
     """
@@ -95,7 +95,7 @@ def scores(utility: np.ndarray, last: np.ndarray, round_idx: int, clip: float) -
     """Scores s_k of clients [K]; > 0 from round 2 on.
 
     Args:
-        utility: of the clients, >= 0, float64 [K].
+        utility: statistical utility of each client, >= 0, float64 [K].
         last: the round in which each of them last trained, >= 1, int64 [K].
         round_idx: the current one.
         clip: quantile of utilities that bounds them.
@@ -115,7 +115,7 @@ def exploit(values: np.ndarray, num: int, cutoff: float, rng: np.random.Generato
         values: scores, > 0 [K].
         num: clients to draw, at most K.
         cutoff: share of the num-th largest score that others must reach to be drawn.
-        rng: of the round.
+        rng: the round's random generator.
     """
     if not num:
         return np.zeros(0, dtype=np.int64)

@@ -72,7 +72,7 @@ def largest_losses(clients: np.ndarray, losses: np.ndarray, count: int) -> list[
 
     Args:
         clients: K ids.
-        losses: of the clients, finite [K].
+        losses: loss of each client, finite [K].
         count: number of clients; all of them if there are fewer.
     """
     order = np.argsort(clients)

@@ -1,4 +1,4 @@
-"""What a rule is that ends a run early, and the values that rules look at."""
+"""The interface of rules that end a run early, and the values that they read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

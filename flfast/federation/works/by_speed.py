@@ -8,17 +8,17 @@ from flfast.state.options import Positive, Share
 def by_speed(
     *, training: np.ndarray, around: np.ndarray, seconds: Positive, smallest: Share
 ) -> np.ndarray:
-    """The share with which a client ends in time, float64 [K].
+    """The fraction of local training with which a client ends in time, float64 [K].
 
         clip((seconds - around) / training, smallest, 1)
 
-    A client that ends too late even with the smallest share does that share.
+    A client that is too late even with the smallest fraction does that fraction.
 
     Args:
         training: virtual seconds of all of a client's local training, float64 [K].
         around: virtual seconds of its downloads, uploads and fixed costs, float64 [K].
-        seconds: of virtual time that a client has.
-        smallest: share that every client does.
+        seconds: virtual seconds that a client has.
+        smallest: fraction that every client does at least.
     """
     left = np.maximum(seconds - around, 0.0)
     # Divided only where the result is below 1: training may take no time at all.

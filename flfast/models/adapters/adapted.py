@@ -27,7 +27,7 @@ class Adapted:
     """A model with an adapter in place.
 
     Attributes:
-        name: of the adapter.
+        name: name of the adapter.
         model: changed in place: its parameters are the adapter's.
         base: the model's other weights.
         whole: names and data types of the model's weights without the adapter.
@@ -50,7 +50,7 @@ class Adapted:
         """State dict of the model without adapter: the base, changed as the adapter does.
 
         Args:
-            weights: of the adapter.
+            weights: weights of the adapter.
         """
         model = self.base.copy_of_model()
         write_weights(model, weights)

@@ -20,13 +20,13 @@ from flfast.state.weights import convert_weights
 
 
 class _Place(NamedTuple):
-    """Where a frozen leaf is used.
+    """A module's attribute that is a frozen leaf.
 
     Attributes:
-        module: that reads it.
-        key: name in the module.
-        name: in the model.
-        number: of the leaf; places that share a leaf have the same one.
+        module: the module that reads the leaf.
+        key: name of the leaf in the module.
+        name: name of the leaf in the model.
+        number: index of the leaf, from 0; places that share a leaf have the same index.
     """
 
     module: nn.Module

@@ -25,8 +25,8 @@ def ia3(
         model: changed in place.
         target_modules: names of layers, or ends of names; None: those that peft knows for a
             model of transformers, else all linear layers.
-        feedforward_modules: those of them whose inputs are scaled instead of the outputs; None:
-            those that peft knows, else none.
+        feedforward_modules: names of the layers among them whose inputs are scaled instead of the
+            outputs; None: those that peft knows, else none.
 
     Raises:
         ValueError: if peft is missing, or the model has no such layers.

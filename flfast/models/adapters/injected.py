@@ -24,8 +24,8 @@ class TargetLayers(NamedTuple):
     """The layers that get an adapter.
 
     Attributes:
-        names: in the model, in order.
-        pattern: the same for peft: names or ends of names, or a regular expression.
+        names: names of the layers in the model, in order.
+        pattern: the same layers for peft: names or ends of names, or a regular expression.
     """
 
     names: list[str]
@@ -36,7 +36,7 @@ def import_peft(name: str) -> Any:
     """The library peft, which takes seconds to import.
 
     Args:
-        name: of the adapter, for the message.
+        name: name of the adapter, for the message.
 
     Raises:
         ValueError: if it is not installed.
@@ -68,7 +68,7 @@ def target_layers(model: nn.Module, key: str, wanted: Sequence[str] | None) -> T
 
     Args:
         model: without an adapter.
-        key: of the option, for messages.
+        key: config key of the option, for messages.
         wanted: names or ends of names; None: all linear layers with weights of their own.
 
     Raises:
@@ -109,7 +109,7 @@ def adapt_with(name: str, model: nn.Module, settings: Any, *, fixed: str | None)
     """Put an adapter into a model, and freeze everything else.
 
     Args:
-        name: of the adapter.
+        name: name of the adapter.
         model: changed in place.
         settings: peft's config of the adapter.
         fixed: part of the names of the adapter's own parameters that keep their first values.

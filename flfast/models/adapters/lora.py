@@ -36,7 +36,7 @@ def lora(  # noqa: PLR0913 - one parameter an option
 
     Args:
         model: changed in place.
-        rank: of the products.
+        rank: rank of the low-rank products, >= 1.
         alpha: the products are scaled by alpha / rank.
         dropout: probability of dropping an input of A in training.
         target_modules: names of layers, or ends of names; None: those that peft knows for a
