@@ -55,8 +55,8 @@ def intercept(
 
     Args:
         federation: after its last round.
-        client_id: takes the step.
-        examples: its whole batch, int64 [B].
+        client_id: client that takes the step.
+        examples: examples of its only batch, int64 [B].
 
     Returns:
         Why no upload arrives, if none does. None on other ranks than 0.

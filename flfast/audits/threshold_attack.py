@@ -22,7 +22,7 @@ class Separation(NamedTuple):
     Attributes:
         auc: area under the ROC curve; 0.5 is guessing, 1 is certainty.
         low: lower end of the 95 % interval of the AUC.
-        high: its upper end.
+        high: upper end of this interval.
         advantage: the largest TPR - FPR of a threshold.
         tpr_at_1_fpr: largest TPR of a threshold whose FPR is at most 1 %.
         fpr: false positive rates, ascending, float64 [T].
@@ -71,9 +71,9 @@ def standard_error(auc: float, num_positive: int, num_negative: int) -> float:
     Curve. Radiology 1982, equations 1 and 2. It is 0 where the AUC is 0 or 1.
 
     Args:
-        auc: in [0, 1].
-        num_positive: >= 1.
-        num_negative: >= 1.
+        auc: area under the ROC curve, in [0, 1].
+        num_positive: number of members, >= 1.
+        num_negative: number of others, >= 1.
     """
     both_positive, both_negative = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     variance = (

@@ -41,7 +41,7 @@ def _sorted_phases(config: Config) -> list[tuple[int, list[str]]]:
 
 
 def _fixed_phases(phases: list[tuple[int, list[str]]]) -> Iterator[Config]:
-    """Phases without operational overrides; those that then equal the previous one are skipped."""
+    """Phases without operational overrides; a phase equal to the previous one is skipped."""
     previous: list[str] = []
     for start, overrides in phases:
         fixed = [override for override in overrides if not _is_operational(override)]

@@ -71,7 +71,7 @@ def check_history(saved: Any, *, last: int) -> None:
 
 
 def check_pace(saved: Any, algorithm: Algorithm, initial: Tree, *, last: int) -> None:
-    """Check the state of a pace: the clock, who is at work, and the versions they train from.
+    """Check the state of a pace: the clock, the busy clients, and the versions they train from.
 
     Raises:
         BrokenCheckpointError: with what is missing or does not fit.

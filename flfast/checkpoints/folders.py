@@ -31,7 +31,7 @@ class Checkpoint(NamedTuple):
     """A checkpoint whose files exist and have the sizes that were written.
 
     Attributes:
-        path: its folder.
+        path: the checkpoint's folder.
         about: the contents of `about.json`.
     """
 

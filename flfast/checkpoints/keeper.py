@@ -57,7 +57,7 @@ class _PendingCheckpoint(NamedTuple):
     """A checkpoint that is being written.
 
     Attributes:
-        round_idx: its round.
+        round_idx: round of the checkpoint.
         about: facts about this round, for `about.json`.
         best: round whose checkpoint is kept besides the newest ones.
         aborted: set if another rank could not write its file.

@@ -74,7 +74,7 @@ def _parts(inputs: Tensor | Dataset[Tensor]) -> Iterator[Tensor]:
 
 
 class Restored(NamedTuple):
-    """Where a resumed run goes on.
+    """The state from which a run resumes.
 
     Attributes:
         checkpoint: the checkpoint that was loaded.
@@ -237,7 +237,7 @@ def write_table(restored: Restored, run_dir: Path, name: str) -> None:
     The checkpoint does not have its rows. If the table lacks some of them, a warning says so.
 
     Args:
-        restored: where the run goes on.
+        restored: state to resume from.
         run_dir: folder of the run that goes on.
         name: name of the table, one of `CALLBACK_TABLES`.
     """

@@ -25,7 +25,7 @@ class MemoryBoundError(ValueError):
 
 
 def require_memory(num_bytes: int, what: str, *, free: int | None = None) -> None:
-    """Refuse what does not fit, before any of it is computed.
+    """Refuse data that do not fit in memory, before any of them are computed.
 
     Args:
         num_bytes: bytes needed.

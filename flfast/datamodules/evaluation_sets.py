@@ -75,15 +75,17 @@ class EvaluationDataModule(EvaluationPart):
         data: the population, set up.
         names: names of the sets: `global`, `local`, `new`, `val` and `train`, which the server's
             model predicts, `ATTACK` alone, or those of `OWN`.
-        limit: batches of the pass, as `trainer.limit_test_batches`: a share or a number.
+        limit: most batches of the pass, as in `trainer.limit_test_batches`: a fraction or a
+            number.
         share: this rank's share of the pass.
         shard_batches: divide every batch over the ranks, so that all have equally many batches.
             Otherwise the examples of the pass are divided.
-        portion: share of the examples of each group that are predicted; at least one.
+        portion: fraction of each group's examples that are predicted, in (0, 1]; at least one
+            example.
 
     Attributes:
         personal: whether each client's examples are predicted with its own model.
-        shard_batches: as given.
+        shard_batches: whether every batch is divided over the ranks.
         sets: evaluation sets by name. Positions count over the predictions of all ranks, in
             order of rank.
         indices: examples that this rank predicts; with `shard_batches`, those of all ranks.

@@ -76,7 +76,7 @@ def refuse_missing(where: str, missing: np.ndarray, *, advice: str = FIX) -> Non
 def complete_rows(
     lacking: Mapping[str, np.ndarray], missing: str, *, is_test: np.ndarray | None, advice: str
 ) -> np.ndarray:
-    """Rows to keep, bool [N]: all, or with `missing=drop` those that lack nothing.
+    """Rows to keep, bool [N]: all, or with `missing=drop` the complete ones.
 
     Args:
         lacking: rows that lack a value, bool [N], by key and column.

@@ -112,7 +112,7 @@ def check_finite(inputs: Tensor) -> None:
 
 
 def outlier(values: np.ndarray) -> int | None:
-    """The row of a value that would take the digits of all others; None if there is none.
+    """The row of a value so far off that all others lose their digits; None without one.
 
     Args:
         values: [n]. If some are not finite, there is no outlier.

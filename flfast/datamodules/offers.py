@@ -44,9 +44,9 @@ def labels_of(examples: Examples, wanted_by: str, allowed: str) -> np.ndarray:
     """Labels of all examples, int64 [N].
 
     Args:
-        examples: all of them.
+        examples: all examples.
         wanted_by: setting that needs labels, with its value.
-        allowed: instead.
+        allowed: alternatives to `wanted_by`, for the error.
 
     Raises:
         ValueError: if there are none.
@@ -63,7 +63,7 @@ def flat_inputs(examples: Examples, indices: np.ndarray) -> np.ndarray:
     """Inputs of some examples, without normalisation or augmentation, float32 [M, D].
 
     Args:
-        examples: all of them.
+        examples: all examples.
         indices: int64 [M], M >= 1.
 
     Raises:
@@ -87,7 +87,7 @@ def digest_of_targets(examples: Examples, indices: np.ndarray) -> str:
     """Text that differs, but for chance, if some examples' targets or their order differ.
 
     Args:
-        examples: all of them.
+        examples: all examples.
         indices: int64 [M].
     """
     targets = examples.targets[torch.from_numpy(indices)].contiguous()

@@ -229,11 +229,11 @@ def _client_of(names: np.ndarray, known: np.ndarray, owner: np.ndarray) -> np.nd
 
 
 def draw_for_server(pool: np.ndarray, num: int, rng: np.random.Generator) -> np.ndarray:
-    """Examples that the server gets, int64 [num], ascending.
+    """The examples of the server, int64 [num], ascending.
 
     Args:
-        pool: the training examples, int64.
-        num: how many of them.
+        pool: training examples to draw from, int64.
+        num: number of examples to draw.
         rng: the only source of randomness.
 
     Raises:

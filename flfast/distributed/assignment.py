@@ -39,7 +39,7 @@ def assign_cohort(
     """Distribute whole clients over the ranks, for the smallest makespan.
 
     Args:
-        cohort: clients.
+        cohort: clients to assign.
         costs: predicted training time of each client, in any unit.
         world: the ranks of the run.
         stateful: whether clients have states, which are costly to move between ranks.

@@ -40,7 +40,7 @@ def fetch_states(
 
     Args:
         world: the ranks of the run.
-        states: this rank's.
+        states: the client states that this rank holds.
         clients: clients to exchange states of; the same on every rank.
         wanted: clients whose states this rank needs.
     """
@@ -55,7 +55,7 @@ def return_states(
 
     Args:
         world: the ranks of the run.
-        states: this rank's.
+        states: the client states that this rank holds.
         clients: clients that trained on another rank than their owner; the same on every rank.
         trained: clients that trained on this rank.
     """
@@ -78,7 +78,7 @@ def _exchange(
     sent: set[int],
     received: set[int],
 ) -> None:
-    """All-gather the states of `sent`, and store those of `received`; all are of `clients`."""
+    """All-gather the states of clients in `sent`; store the states of clients in `received`."""
     if world.size == 1 or not clients:
         return
     for part in gather(world, {k: states.get(k) for k in sorted(sent)}):

@@ -1,4 +1,4 @@
-"""Choice of devices: exactly those that were requested, or an error that lists what exists."""
+"""Choice of devices: exactly the requested ones, or an error that lists what exists."""
 
 from importlib.metadata import version
 

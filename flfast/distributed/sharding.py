@@ -98,7 +98,7 @@ def sharded_leaves(params: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
 
 
 def add_gradients(params: Mapping[str, nn.Parameter], leaves: Mapping[str, Tensor]) -> None:
-    """Add the gradients of `sharded_leaves` to those of the parameters, and reset them."""
+    """Add the gradients of `sharded_leaves` to the parameters' gradients, and reset them."""
     for name, leaf in leaves.items():
         param, grad = params[name], leaf.grad
         if grad is None:

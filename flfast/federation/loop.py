@@ -70,7 +70,7 @@ class Federation:
         seed: the run's seed.
         recalibrate: measure BatchNorm statistics after every server step.
         stop: ends the run before its last round.
-        devices: how fast clients are, in virtual time.
+        devices: speed, bandwidth and availability of clients' devices, in virtual time.
         work: the share of local training that each client does.
         make_pace: (setting=...) -> the pace of the run.
         callbacks: Lightning's callbacks, and other objects with hooks of rounds.

@@ -86,7 +86,7 @@ def plan_columns(plan: RoundPlan) -> Row:
 
 
 def channel_columns(channel: Channel, round_idx: int) -> Row:
-    """Columns of what privacy has cost so far, and of its clipping norm if that adapts."""
+    """Columns with the privacy spent so far, and with the clipping norm if it adapts."""
     row: Row = {}
     if channel.privacy.epsilon is not None:
         row["privacy/epsilon"] = channel.privacy.epsilon(round_idx)
@@ -96,7 +96,7 @@ def channel_columns(channel: Channel, round_idx: int) -> Row:
 
 
 def evaluation_columns(name: str, metrics: GroupMetrics) -> Row:
-    """Columns of an evaluation set; those of the central test set have no spread over clients.
+    """Columns of an evaluation set; the central test set has no spread over clients.
 
     Of the central test set with an attack's trigger, the share that gets the attackers' class.
     """

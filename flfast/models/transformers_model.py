@@ -143,7 +143,7 @@ def _plain_last_layer(model: Any) -> str | None:
     """Path of the last layer if the logits are its outputs; some models change them.
 
     Args:
-        model: in evaluation mode.
+        model: a model in evaluation mode.
 
     Raises:
         ValueError: if a position's logits depend on later tokens.

@@ -26,7 +26,7 @@ def build_adapter(
         config: the run's config.
         model: changed in place.
         initial: weights of the base.
-        data: set up.
+        data: the population, set up.
 
     Raises:
         ConfigError: if the base would have to change, because it has BatchNorm, or if the outputs

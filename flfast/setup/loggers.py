@@ -1,4 +1,4 @@
-"""Builds a run's loggers; those of a resumed run continue its records."""
+"""Builds a run's loggers; after a resume they continue the old records."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,7 +18,7 @@ _WITHOUT_ACCOUNT = {"wandb": "logger.wandb.offline=true"}
 
 
 def build_loggers(config: DictConfig, checkpoint: Checkpoint | None) -> list[Logger]:
-    """The configured loggers; those of a resumed run continue its records.
+    """The configured loggers; after a resume they continue the old records.
 
     Raises:
         ConfigError: if one of them cannot open its record, such as without a key of W&B.
@@ -48,7 +48,7 @@ def _open_logger(name: str, node: Any, config: DictConfig, *, new: bool) -> Logg
 
 
 def _logger_nodes(config: DictConfig, checkpoint: Checkpoint | None) -> tuple[Any, set[str]]:
-    """Nodes of the loggers by name, and the names of those that continue a record by its id."""
+    """Config nodes of the loggers by name, and names of those that continue a record by its id."""
     nodes: Any = OmegaConf.to_container(config.logger, resolve=True) if config.logger else {}
     continued: set[str] = set()
     if checkpoint is None:
@@ -68,7 +68,7 @@ def _logger_nodes(config: DictConfig, checkpoint: Checkpoint | None) -> tuple[An
 
 
 def end_records(loggers: Iterable[Logger]) -> None:
-    """Write what W&B has not written: it waits for Python's exit, which ranks do not reach."""
+    """Flush W&B, which otherwise writes at Python's exit, which ranks do not reach."""
     for logger in loggers:
         if isinstance(logger, WandbLogger):
             logger.experiment.finish()

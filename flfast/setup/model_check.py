@@ -52,7 +52,7 @@ def check_initialized(where: str, model: nn.Module) -> None:
 
     Args:
         where: the argument or option, for messages.
-        model: any.
+        model: any model.
 
     Raises:
         ConfigError: naming the tensor, and what is allowed.
@@ -73,7 +73,7 @@ def first_batch(data: FederatedDataModule, model: nn.Module) -> Batch:
     """Two examples of client 0, or one twice, with inputs as the model reads them.
 
     Args:
-        data: set up.
+        data: the population, set up.
         model: model whose weights have the type of its inputs.
     """
     indices = np.resize(data.train_clients.indices_of(0), 2)
@@ -97,7 +97,7 @@ def check_outputs(
         where: the argument or option, for messages.
         model: the model.
         outputs: the model's outputs for the batch.
-        data: set up.
+        data: the population, set up.
         batch: the batch that the model read.
         hint: how to set the number of outputs, for the message; empty if unknown.
 
@@ -123,7 +123,7 @@ def try_training(target: str, model: nn.Module, data: FederatedDataModule, *, bn
     Args:
         target: dotted path of the model's function or class, for messages.
         model: with its adapter.
-        data: set up.
+        data: the population, set up.
         bn: the option.
 
     Raises:

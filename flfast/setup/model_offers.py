@@ -10,7 +10,7 @@ from flfast.state.injection import asks_for
 
 
 def model_offers(model: Callable[..., Any], examples: Examples) -> dict[str, Any]:
-    """Arguments by name; a model gets those that are parameters of it.
+    """Arguments by name; a model gets the ones that are its parameters.
 
     - `input_shape`: shape of one input; `num_classes`: C.
     - `task`: the learning task.

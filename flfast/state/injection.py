@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def call_with(fn: Callable[..., T], *args: Any, **offers: Any) -> T:
-    """Call `fn(*args)` with those offers that are parameters of `fn`.
+    """Call `fn(*args)` with the offers that are parameters of `fn`.
 
     A model that needs `input_shape`, or a partition that needs `owner`, declares a parameter of
     that name. Others do not have to accept an argument that they ignore.
@@ -31,7 +31,7 @@ def asks_for(fn: Callable[..., Any], name: str) -> bool:
 
 
 def forwards_any(fn: Callable[..., Any]) -> bool:
-    """Whether a function takes `**kwargs`, of which its signature does not say what they may be.
+    """Whether a function takes `**kwargs`, whose names its signature does not tell.
 
     >>> forwards_any(lambda **kwargs: kwargs), forwards_any(lambda x: x)
     (True, False)
@@ -41,7 +41,7 @@ def forwards_any(fn: Callable[..., Any]) -> bool:
 
 
 def bound(fn: Callable[..., T], **offers: Any) -> Callable[..., T]:
-    """`fn` with those offers that are parameters of it, for a function that is called often.
+    """`fn` with the offers that are its parameters, for a function that is called often.
 
     A partial is made anew: Hydra's own checks its target in every call, which costs 0.3 ms.
     """

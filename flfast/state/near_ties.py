@@ -15,7 +15,7 @@ which all ways to execute a run agree."""
 
 
 def largest(values: np.ndarray, num: int) -> np.ndarray:
-    """Ascending indices of the `num` largest values; of those that count as equal the first.
+    """Ascending indices of the `num` largest values; near ties go to the lower index.
 
     Whatever is larger than the num-th largest value by more than `EQUAL` is chosen, and nothing
     that is smaller by more.

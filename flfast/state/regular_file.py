@@ -1,4 +1,4 @@
-"""Files in the folder of a stranger: what is no file is not opened, and no link is followed.
+"""Files in untrusted folders: only regular files are opened, and no link is followed.
 
 A named pipe would block whoever opens it, a device has no end, and a link leads anywhere.
 Torch-free.
@@ -35,7 +35,7 @@ def opener(path: str, flags: int) -> int:
 
 
 def require_file(path: str | Path) -> None:
-    """Refuse what is not for reading, before it is opened; links of the user are followed.
+    """Refuse a path that is no regular file, before it is opened; follows the user's links.
 
     Raises:
         OSError: if the path is a named pipe, a socket or a device, or does not exist.
@@ -74,7 +74,7 @@ def replacing(folder: Path) -> Iterator[Path]:
     `folder` stays as it was.
 
     Args:
-        folder: exists.
+        folder: an existing folder.
 
     Raises:
         OSError: if it cannot be written.

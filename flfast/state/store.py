@@ -23,7 +23,7 @@ RESIDUALS = "residuals"
 
 
 def own_state(state: Tree | None) -> Tree | None:
-    """The part of a client's state that is the algorithm's; None if there is none yet."""
+    """The algorithm's entries of a client's state; None before the first one."""
     if state is None or RESIDUALS not in state:
         return state
     return {name: part for name, part in state.items() if name != RESIDUALS} or None

@@ -44,7 +44,7 @@ def with_one(broadcast: Tree, place: int | Tensor) -> Tree:
 
 
 def exchanged(weights: Tree, models: Tree, place: int | Tensor) -> Tree:
-    """The weights with another model's instead of those of the first one.
+    """The weights with model `place` instead of model 0.
 
     In a trial, the fused engine adds rounding errors to the weights; these stay.
     """

@@ -49,7 +49,7 @@ class CentralNoise(Protocol):
 
 @dataclass(frozen=True)
 class Privacy:
-    """What happens to changes on the way to the server, and what is promised for it.
+    """How changes are clipped and noised, and the guarantee that this gives.
 
     A change is an upload minus its origin. Its norm is Euclidean over all learned leaves. With
     `expected_clients`, all clients weigh the same.

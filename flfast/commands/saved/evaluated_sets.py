@@ -66,7 +66,7 @@ def evaluate(run: OpenedRun, split: str) -> list[EvaluatedSet]:
     """Predict all examples of a split.
 
     Args:
-        run: opened.
+        run: the saved run.
         split: one of `SPLITS`. With `finetune_epochs`, `test` also has the fine-tuned models.
 
     Raises:

@@ -40,7 +40,7 @@ def write_all(
 
     Args:
         folder: exists; links to files in it are replaced, not followed.
-        sets: evaluated.
+        sets: sets to write.
         about: facts about the run, for `metrics.json`.
         table: type of the file of predictions.
 
@@ -149,7 +149,7 @@ def draw_confusion(path: Path, sets: Sequence[EvaluatedSet], *, title: str) -> N
 
     Args:
         path: the PNG file.
-        sets: evaluated.
+        sets: sets to draw.
         title: above the whole figure.
     """
     size = (0.5 + 4.6 * len(sets), 5.0)

@@ -37,7 +37,7 @@ class Exported(NamedTuple):
 
     Attributes:
         path: the file.
-        about: its metadata.
+        about: metadata of the file.
         num_compared: examples whose outputs were compared.
         difference: largest difference of an output.
     """
@@ -86,7 +86,7 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> Expo
     """Export the server's model, or a client's own, and compare outputs on the run's examples.
 
     Args:
-        run: opened.
+        run: the saved run.
         kind: `torch` or `onnx`.
         path: the file; its folder exists.
         client_id: number of the client; None is the server.

@@ -40,13 +40,13 @@ class OpenedRun(NamedTuple):
     """A saved run whose models can predict.
 
     Attributes:
-        saved: its folder and config.
+        saved: folder and config of the run.
         components: data, model, algorithm and initial weights.
         engine: predicts, and fine-tunes.
         server: server state, or the initial weights if only clients' own models are used.
         plan: the plan of the last round.
         personal: whether clients' own models predict, or the server's.
-        origin: where the weights are from.
+        origin: file or round that the weights are from.
     """
 
     saved: SavedRun
@@ -212,7 +212,7 @@ def _read(path: Path, key: str, initial: Tree, adapted: Adapted | None = None) -
 
 
 def _read_personal(path: Path, algorithm: Algorithm, initial: Tree) -> Tree:
-    """A client's own model, with what it has beside the model if the algorithm predicts so."""
+    """A client's own model, with the leaves beside the model if `predict` reads them."""
     if not path.is_file():
         raise ConfigError(
             f"personal=true: there is no {path}; allowed: checkpoint=last, or a run with "

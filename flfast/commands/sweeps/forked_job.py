@@ -31,10 +31,10 @@ def run_forked(
     """Run a job in this process, which was forked for it, and send its `JobReturn`.
 
     Args:
-        context: Hydra's.
+        context: Hydra's context.
         task: the function of the job.
         config: the job's config, with the node `hydra`.
-        slot: where the job runs.
+        slot: environment of the job, such as its GPU.
         connection: gets the result.
         parent: process id of the sweep.
     """

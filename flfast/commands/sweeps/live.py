@@ -19,7 +19,7 @@ from flfast.output.results.run_tables import read_history
 
 
 class JobTable:
-    """Context in which a terminal shows a row per job. Where there is no terminal, nothing.
+    """Context in which a terminal shows a row per job. Without a terminal it does nothing.
 
     It has no thread: the process of the sweep forks, and a lock of a thread would not survive.
 

@@ -73,7 +73,7 @@ class _Running(NamedTuple):
     Attributes:
         job: the job.
         process: process in which the job runs.
-        slot: where it runs.
+        slot: environment of the job, such as its GPU.
     """
 
     job: JobConfig
@@ -85,7 +85,7 @@ class _Pack:
     """The jobs of a batch, some of which run.
 
     Args:
-        context: Hydra's.
+        context: Hydra's context.
         task: the function of a job.
         jobs: the jobs in the order in which they start.
         places: a slot for each job that may run at a time.

@@ -47,7 +47,7 @@ def client_sizes(
 
 
 def _log_sizes(num_clients: int, sizes: Sizes) -> np.ndarray:
-    """Logarithms of sizes, [K]: those of the exponential law would overflow otherwise."""
+    """Logarithms of sizes, [K]; the sizes of the exponential law may overflow."""
     rank = np.arange(1.0, num_clients + 1)
     if sizes == "exponential":
         return rank

@@ -41,7 +41,7 @@ def semantic(
     inputs: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Owner of every example, int64 [N]; client sizes are those of groups.
+    """Owner of every example, int64 [N]; each client has one group of similar examples.
 
     A class with fewer examples than clients has one group per example.
 

@@ -41,7 +41,7 @@ def need_colours(key: str, value: object, examples: Examples) -> None:
 
 
 def need_classes(option: str, examples: Examples) -> None:
-    """Refuse data whose targets are no classes, or all of one class."""
+    """Refuse data without class labels, or with a single class."""
     if examples.task != "classification":
         raise ValueError(f"shift={option} with task={examples.task}; allowed: task=classification")
     if examples.num_classes < 2:
@@ -49,7 +49,7 @@ def need_classes(option: str, examples: Examples) -> None:
 
 
 def input_dtype(examples: Examples) -> torch.dtype:
-    """Type of the inputs, also of those that are read from a disk."""
+    """Type of the inputs, in memory or on disk."""
     return examples.inputs[0].dtype
 
 

@@ -21,7 +21,7 @@ from flfast.state.randomness import uniforms
 
 
 def label_noise(*, rate: Fraction, kind: Literal["symmetric", "pair"], levels: Levels) -> Shift:
-    """Training labels of which a share is wrong; validation and test labels stay right.
+    """A fraction of the training labels is wrong; validation and test labels stay right.
 
     Args:
         rate: largest probability that a label is wrong, in [0, 1].

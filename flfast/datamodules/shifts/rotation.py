@@ -17,7 +17,7 @@ from flfast.state.options import HalfTurn, Numbers
 
 
 def rotation(*, angles: Numbers, max_degrees: HalfTurn, assignment: Assignment, at: When) -> Shift:
-    """Images turned counter-clockwise; what comes from outside of them is black (0).
+    """Images turned counter-clockwise; pixels from outside of the image are black (0).
 
     Right angles of square images move pixels, all others interpolate linearly between them.
 

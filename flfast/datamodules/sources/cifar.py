@@ -74,8 +74,8 @@ def cifar100(  # noqa: PLR0913 - one parameter an option
         download: download missing files.
         mean: channel means of pixels scaled to [0, 1].
         std: channel standard deviations, same scale, > 0.
-        random_crop: pixels.
-        random_flip: whether to mirror.
+        random_crop: pixels of padding before a random crop in training; 0 is off.
+        random_flip: mirror half of the training images.
 
     Raises:
         ValueError: if the files cannot be read.

@@ -145,7 +145,7 @@ def _clients(
     test_domain: str | None,
     seed: int,
 ) -> np.ndarray:
-    """Client of every example, int64 [N]; -1 for those of the test domain."""
+    """Client of every example, int64 [N]; -1 in the test domain."""
     rng = generator(seed, "parts of domains")
     tests = np.zeros(len(found.domain), bool) if is_test is None else is_test
     owner = np.full(len(found.domain), -1, dtype=np.int64)

@@ -156,7 +156,7 @@ def _load(
 
 @contextmanager
 def _quiet(library: Any) -> Iterator[None]:
-    """Without progress bars, which would run through those of the run."""
+    """Turns off the library's progress bars, which would break the run's own."""
     shown = library.utils.are_progress_bars_disabled()
     library.disable_progress_bars()
     try:

@@ -35,7 +35,7 @@ def read_compressed(images: Path, labels: Path) -> tuple[Tensor, Tensor] | None:
 
     Args:
         images: path without `.gz`.
-        labels: likewise.
+        labels: path without `.gz`.
 
     Returns:
         None if one of the files is there without `.gz`, or not at all.

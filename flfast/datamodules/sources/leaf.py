@@ -41,7 +41,7 @@ def leaf(  # noqa: PLR0913 - one parameter an option
     [N, 3, image_size, image_size] that smile (1) or do not.
 
     Args:
-        dataset: which of the two.
+        dataset: `femnist` or `celeba`.
         root: folder with `train/*.json` and `test/*.json`. If some users are only in `test/`, as
             after LEAF's `-t user`, all of `test/` is the central test set.
         images: folder of CelebA's images; None is `raw/img_align_celeba/` below `root`.

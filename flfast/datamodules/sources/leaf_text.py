@@ -31,7 +31,7 @@ Encode = Callable[[LeafUser], tuple[np.ndarray, np.ndarray]]
 
 
 def leaf_shakespeare(*, root: str) -> Examples:
-    """Windows of 80 characters, of which only the one behind the window is predicted.
+    """Windows of 80 characters; only the character behind each window is predicted.
 
     Targets int64 [N, 80] are ignored, except at the last position.
 

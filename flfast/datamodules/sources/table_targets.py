@@ -1,4 +1,4 @@
-"""Targets of a table: what is predicted, and how it is numbered."""
+"""Targets of a table: classes and their numbers, real numbers, or labels."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple

@@ -156,7 +156,7 @@ def _complete(
     is_test: str | None,
     missing: Literal["error", "drop", "category"],
 ) -> Columns:
-    """The rows that lack nothing; those that do are refused or left out."""
+    """The complete rows; incomplete ones are refused or left out."""
     if missing == "category":
         roles = {option: names for option, names in roles.items() if option != "categorical"}
     lacking = {

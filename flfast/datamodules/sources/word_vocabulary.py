@@ -1,4 +1,4 @@
-"""A vocabulary of words: the most frequent ones, or those of a file."""
+"""A vocabulary of words: the most frequent words, or the words in a file."""
 
 import json
 import re

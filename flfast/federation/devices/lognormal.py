@@ -1,4 +1,4 @@
-"""Devices whose speeds and bandwidths are lognormal, as those of phones are.
+"""Devices with lognormal speeds and bandwidths, as measured on phones.
 
 Lai, Dai, Singapuram, Liu, Zhu, Madhyastha, Chowdhury: FedScale: Benchmarking Model and System
 Performance of Federated Learning at Scale. ICML 2022. https://arxiv.org/abs/2105.11367

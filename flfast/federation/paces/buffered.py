@@ -38,7 +38,7 @@ class Flight(NamedTuple):
     Attributes:
         end: virtual seconds, when its upload arrives or it fails.
         number: number of the dispatch, in order.
-        client: its id.
+        client: number of the client.
         version: round of the model that it downloaded.
         share: fraction of the local epochs or steps that the client does, in (0, 1].
         fails: whether the client never answers.
@@ -184,7 +184,7 @@ class Buffered:
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """The clock, who is at work, and the versions that they train from."""
+        """The clock, the busy clients, and the versions that they train from."""
         return {
             "clock": self._clock,
             "draws": self._pool.num_draws,

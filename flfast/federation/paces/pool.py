@@ -1,4 +1,4 @@
-"""The clients that are free to begin, of whom some are available."""
+"""The clients that are free to begin; only some of them are available."""
 
 from collections.abc import Iterable
 

@@ -15,7 +15,7 @@ def piecewise(
 
     Args:
         plans: (first round, plan) of each phase, ascending; the first one starts at round 1.
-        learning_rates: for each phase, the rates of rounds 1, 2, ...
+        learning_rates: local learning rates of each phase, for rounds 1, 2, ...
     """
 
     def plan_of(round_idx: int, _history: Sequence[Mapping[str, Any]]) -> RoundPlan:

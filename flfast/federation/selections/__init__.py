@@ -1,1 +1,1 @@
-"""Selections: wrappers of an algorithm that choose who of a cohort trains."""
+"""Selections: wrappers of an algorithm that choose which clients of a cohort train."""

@@ -34,9 +34,9 @@ def select_by_memory(algorithm: Algorithm, select: Select, *, num_clients: int) 
     """Let those clients of the cohort train that `select` chooses.
 
     Args:
-        algorithm: any.
+        algorithm: any algorithm.
         select: see `Select`.
-        num_clients: in the population, held-out clients included.
+        num_clients: number of clients in the population, held-out clients included.
     """
 
     def server_state(weights: Tree) -> Tree:

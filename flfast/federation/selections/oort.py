@@ -51,7 +51,7 @@ def oort(  # noqa: PLR0913 - one parameter an option
     """Train clients of the cohort with large statistical utility, and some that never trained.
 
     Args:
-        algorithm: any.
+        algorithm: any algorithm.
         num_clients: number of clients in the population, held-out clients included.
         seed: the run's seed.
         count: number of clients that train; all of the cohort if it is smaller.

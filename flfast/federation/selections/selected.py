@@ -1,4 +1,4 @@
-"""A round of which only the selected clients take part."""
+"""A round in which only the selected clients take part."""
 
 from collections.abc import Sequence
 

@@ -60,7 +60,7 @@ class TextSamples(Callback):
 
     @rank_zero_only
     def on_run_start(self, federation: Federation) -> None:
-        """Remove the file of an earlier end: a run that goes on may be killed before the next."""
+        """Remove the previous result: if a resumed run is killed, it must not look final."""
         (federation.run_dir / self.file_name).unlink(missing_ok=True)
 
     @rank_zero_only

@@ -21,7 +21,7 @@ _LONGER = (Unit(86_400.0, "days"), Unit(3600.0, "h"), Unit(60.0, "min"))
 
 
 def unit(seconds: float) -> Unit:
-    """The largest unit of which the duration has at least two, or the second.
+    """The largest unit in which the duration is at least 2; seconds if none.
 
     >>> unit(90).name, unit(7200).name
     ('s', 'h')
