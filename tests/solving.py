@@ -130,7 +130,7 @@ class Recorder(L.Callback):
         client_id, step = trainer.datamodule.client_id, trainer.global_step
         key = (self.round_idx, client_id, step, self.num_batches, self.rank)
         self.num_batches += 1
-        if batch.share and self.round_idx:  # before round 1, sizes of messages are measured
+        if batch.rank_factor and self.round_idx:  # before round 1, sizes of messages are measured
             self.seen[key] = batch.inputs.flatten(1)[:, 0].tolist()
 
     def on_round_end(self, federation, row, clients):

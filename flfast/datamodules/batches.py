@@ -20,8 +20,8 @@ class Batch(NamedTuple):
         inputs: [B, ...].
         targets: [B, ...]; see `Examples`.
         scale: factor of the mean loss with which micro-batches add up to their local step.
-        share: factor of the loss with which the mean over ranks is the mean over the batch; 0 for
-            a placeholder example on a rank whose part is empty.
+        rank_factor: factor of the loss with which the mean over ranks is the mean over the batch;
+            0 for a placeholder example on a rank whose part is empty.
         owners: (client, number of examples) of consecutive examples that are predicted with the
             client's own model; empty if the server's model predicts.
     """
@@ -29,7 +29,7 @@ class Batch(NamedTuple):
     inputs: Tensor
     targets: Tensor
     scale: float = 1.0
-    share: float = 1.0
+    rank_factor: float = 1.0
     owners: tuple[tuple[int, int], ...] = ()
 
 
@@ -165,10 +165,10 @@ class RankShare(NamedTuple):
         low, high = start + part.start, start + part.stop
         if low == high:
             return start, start + 1, 0.0
-        share = (high - low) / size
+        fraction = (high - low) / size
         if counts is not None:
-            share = float(counts[low:high].sum() / counts[start:stop].sum())
-        return low, high, share * self.size
+            fraction = float(counts[low:high].sum() / counts[start:stop].sum())
+        return low, high, fraction * self.size
 
 
 WHOLE = RankShare()
@@ -182,7 +182,7 @@ class TrainLoader:
         indices: the client's examples, int64 [n].
         epoch: the batches of a local epoch.
         shuffle: (epoch, n) -> permutation of n.
-        share: this rank's part of every batch.
+        rank_share: this rank's part of every batch.
         counts: targets of each of all examples that count, int64 [N]; None: all count equally.
     """
 
@@ -192,7 +192,7 @@ class TrainLoader:
         indices: np.ndarray,
         epoch: LocalEpoch,
         shuffle: Callable[[int, int], np.ndarray],
-        share: RankShare = WHOLE,
+        rank_share: RankShare = WHOLE,
         *,
         counts: np.ndarray | None = None,
     ) -> None:
@@ -200,7 +200,7 @@ class TrainLoader:
         self.indices = indices
         self.epoch = epoch
         self.shuffle = shuffle
-        self.share = share
+        self.rank_share = rank_share
         self.counts = counts
         self.num_epochs = 0
 
@@ -218,7 +218,7 @@ class TrainLoader:
         order = self.next_order()
         counts = None if self.counts is None else self.counts[order]
         scales = self.epoch.scales if counts is None else weighted_scales(self.epoch, counts)
-        parts = [self.share.batch_part(bounds, counts) for bounds in self.epoch.bounds]
+        parts = [self.rank_share.batch_part(bounds, counts) for bounds in self.epoch.bounds]
         batches = [order[start:stop] for start, stop, _ in parts]
         fetched = zip(self.fetch(batches), parts, scales, strict=True)
         for (inputs, targets), (_, _, factor), scale in fetched:
@@ -234,8 +234,8 @@ class EvalLoader:
         batch_size: most examples per batch, >= 1.
         owner: the client whose own model predicts each example, int64 [M], grouped by client;
             None for the server's model.
-        share: this rank's part of every batch. If it is not all of it, no batch has examples of
-            two clients.
+        rank_share: this rank's part of every batch. If it is not all of it, no batch has examples
+            of two clients.
     """
 
     def __init__(
@@ -245,14 +245,14 @@ class EvalLoader:
         *,
         batch_size: int,
         owner: np.ndarray | None = None,
-        share: RankShare = WHOLE,
+        rank_share: RankShare = WHOLE,
     ) -> None:
-        self.fetch, self.indices, self.share = fetch, indices, share
+        self.fetch, self.indices, self.rank_share = fetch, indices, rank_share
         cuts = [*range(0, len(indices), batch_size), len(indices)] if len(indices) else []
         self._bounds = list(pairwise(cuts))
         self._owners: list[tuple[tuple[int, int], ...]] = [()] * len(self._bounds)
         if owner is not None:
-            most = batch_size if share.size == 1 else 0
+            most = batch_size if rank_share.size == 1 else 0
             packed = list(_pack(_client_pieces(owner, batch_size), most))
             self._bounds = [(batch[0][1], batch[-1][2]) for batch in packed]
             self._owners = [
@@ -263,13 +263,13 @@ class EvalLoader:
         return len(self._bounds)
 
     def __iter__(self) -> Iterator[Batch]:
-        parts = [self.share.batch_part(bounds) for bounds in self._bounds]
+        parts = [self.rank_share.batch_part(bounds) for bounds in self._bounds]
         batches = [self.indices[start:stop] for start, stop, _ in parts]
         fetched = zip(self.fetch(batches), parts, self._owners, strict=True)
         for (inputs, targets), (_, _, factor), owners in fetched:
-            if self.share.size > 1:
+            if self.rank_share.size > 1:
                 owners = tuple((client, len(targets)) for client, _ in owners)
-            yield Batch(inputs, targets, share=factor, owners=owners)
+            yield Batch(inputs, targets, rank_factor=factor, owners=owners)
 
     def bounds(self) -> list[tuple[int, int]]:
         """[start, stop) of every batch, before it is divided over ranks."""

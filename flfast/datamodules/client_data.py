@@ -55,7 +55,7 @@ class ClientDataModule(L.LightningDataModule):
         client_id: number of the client.
         batching: how its training examples are divided into batches.
         round_idx: from 1.
-        share: this rank's part of every batch.
+        rank_share: this rank's part of every batch.
         indices: its training examples to use; None is all.
     """
 
@@ -66,7 +66,7 @@ class ClientDataModule(L.LightningDataModule):
         *,
         batching: Batching,
         round_idx: int,
-        share: RankShare = WHOLE,
+        rank_share: RankShare = WHOLE,
         indices: np.ndarray | None = None,
     ) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class ClientDataModule(L.LightningDataModule):
         self.indices = data.train_clients.indices_of(client_id) if indices is None else indices
         self.batching = batching
         self.epoch = local_epoch(len(self.indices), batching)
-        self._round_idx, self._share = round_idx, share
+        self._round_idx, self._rank_share = round_idx, rank_share
         path = (round_idx, client_id)
         self._augment_rng = generator(data.seed, "augment", *path)
         # Always the same loader, since it counts the epochs.
@@ -83,29 +83,28 @@ class ClientDataModule(L.LightningDataModule):
             self.indices,
             self.epoch,
             lambda e, n: generator(data.seed, "shuffle", *path, e).permutation(n),
-            share,
+            rank_share,
             counts=data.examples.counts,
         )
 
-    def part(self, share: float, stage: int) -> "ClientDataModule":
+    def subset(self, fraction: float, stage: int) -> "ClientDataModule":
         """The same data with a random subset of the training examples, at least one.
 
         Args:
-            share: size of the subset as a fraction of the examples, in (0, 1]; 1 returns this
-                object.
+            fraction: fraction of the examples, in (0, 1]; 1 returns this object.
             stage: number of the stage; each stage has its own subset.
         """
-        if share == 1:
+        if fraction == 1:
             return self
         rng = generator(self.data.seed, "part", self._round_idx, self.client_id, stage)
-        num = max(1, round(share * len(self.indices)))
+        num = max(1, round(fraction * len(self.indices)))
         chosen = np.sort(rng.choice(self.indices, num, replace=False))
         return ClientDataModule(
             self.data,
             self.client_id,
             batching=self.batching,
             round_idx=self._round_idx,
-            share=self._share,
+            rank_share=self._rank_share,
             indices=chosen,
         )
 

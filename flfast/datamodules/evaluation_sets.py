@@ -48,10 +48,10 @@ class EvaluationPart(L.LightningDataModule):
         data: FederatedDataModule,
         indices: np.ndarray,
         owner: np.ndarray | None,
-        share: RankShare,
+        rank_share: RankShare,
     ) -> None:
         super().__init__()
-        self.data, self.indices, self.owner, self._share = data, indices, owner, share
+        self.data, self.indices, self.owner, self._rank_share = data, indices, owner, rank_share
         self.backdoor: Backdoor | None = None
         self.clients: list[int] = []
         if owner is not None:
@@ -59,7 +59,7 @@ class EvaluationPart(L.LightningDataModule):
 
     def test_dataloader(self) -> EvalLoader:
         """This rank's batches of the pass."""
-        return self.data.eval_loader(self.indices, self.owner, self._share)
+        return self.data.eval_loader(self.indices, self.owner, self._rank_share)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Normalise the batch on its device, with the trigger if there is one."""
@@ -77,7 +77,7 @@ class EvaluationDataModule(EvaluationPart):
             model predicts, `ATTACK` alone, or those of `OWN`.
         limit: most batches of the pass, as in `trainer.limit_test_batches`: a fraction or a
             number.
-        share: this rank's share of the pass.
+        rank_share: this rank's share of the pass.
         shard_batches: divide every batch over the ranks, so that all have equally many batches.
             Otherwise the examples of the pass are divided.
         portion: fraction of each group's examples that are predicted, in (0, 1]; at least one
@@ -97,7 +97,7 @@ class EvaluationDataModule(EvaluationPart):
         names: Sequence[str],
         *,
         limit: float | int = 1.0,
-        share: RankShare = WHOLE,
+        rank_share: RankShare = WHOLE,
         shard_batches: bool = False,
         portion: float = 1.0,
     ) -> None:
@@ -113,16 +113,16 @@ class EvaluationDataModule(EvaluationPart):
             indices, place = np.unique(indices, return_inverse=True)
         num = min(len(indices), num_limited(len(indices), data.loading.eval_batch_size, limit))
         if self.personal:
-            order, own = _personal_order(owner, num, WHOLE if shard_batches else share)
+            order, own = _personal_order(owner, num, WHOLE if shard_batches else rank_share)
         else:
-            order, own = _shared_order(len(indices), num, data.seed), share.slice(num)
+            order, own = _shared_order(len(indices), num, data.seed), rank_share.slice(num)
         if shard_batches:
             own = slice(0, num)
         super().__init__(
             data,
             indices[order[own]],
             owner[order[own]] if self.personal else None,
-            share if shard_batches else WHOLE,
+            rank_share if shard_batches else WHOLE,
         )
         if ATTACK in names:
             self.backdoor = data.backdoor
@@ -136,11 +136,11 @@ class EvaluationDataModule(EvaluationPart):
         starts = np.flatnonzero(np.diff(self.owner, prepend=-1))[::num_clients]
         for start, stop in pairwise([*starts.tolist(), len(self.owner)]):
             part = slice(start, stop)
-            yield EvaluationPart(self.data, self.indices[part], self.owner[part], self._share)
+            yield EvaluationPart(self.data, self.indices[part], self.owner[part], self._rank_share)
 
     def _positions(self) -> np.ndarray:
         """Position of each example of the pass among the predictions of all ranks."""
-        shares = [RankShare(rank, self._share.size) for rank in range(self._share.size)]
+        shares = [RankShare(rank, self._rank_share.size) for rank in range(self._rank_share.size)]
         bounds = self.test_dataloader().bounds()
         parts = [part for share in shares for b in bounds if (part := share.batch_part(b))[2]]
         joined = np.concatenate([np.arange(start, stop) for start, stop, _ in parts])
@@ -155,21 +155,24 @@ def _shared_order(num_examples: int, num: int, seed: int) -> np.ndarray:
     return np.sort(order)
 
 
-def _personal_order(owner: np.ndarray, num: int, share: RankShare) -> tuple[np.ndarray, slice]:
+def _personal_order(
+    owner: np.ndarray, num: int, rank_share: RankShare
+) -> tuple[np.ndarray, slice]:
     """Order of `num` of the examples in a pass of clients' own models, and this rank's slice.
 
     Args:
         owner: client of each example, int64 [N].
         num: examples in the pass, those of the first clients.
-        share: clients are divided over its ranks: a client's state lives on one of them.
+        rank_share: this rank, and the number of ranks that divide the clients; a client's state
+            lives on one of them.
     """
     order = np.argsort(owner, kind="stable")[:num]
     client = owner[order]
-    rank_of = client % share.size
+    rank_of = client % rank_share.size
     # Neighbours of equal size can be predicted as a stack without padding.
     size = np.bincount(client)[client]
     order = order[np.lexsort((client, size, rank_of))]
-    return order, slice(*np.searchsorted(np.sort(rank_of), [share.rank, share.rank + 1]))
+    return order, slice(*np.searchsorted(np.sort(rank_of), [rank_share.rank, rank_share.rank + 1]))
 
 
 def _split_sets(

@@ -222,11 +222,15 @@ class FederatedDataModule(L.LightningDataModule):
         *,
         batching: Batching | None = None,
         round_idx: int = 1,
-        share: RankShare = WHOLE,
+        rank_share: RankShare = WHOLE,
     ) -> ClientDataModule:
         """Data module of one client; shuffling is a function of (seed, round, client)."""
         return ClientDataModule(
-            self, client_id, batching=batching or self.batching, round_idx=round_idx, share=share
+            self,
+            client_id,
+            batching=batching or self.batching,
+            round_idx=round_idx,
+            rank_share=rank_share,
         )
 
     def train_dataloader(self) -> TrainLoader:
@@ -250,7 +254,7 @@ class FederatedDataModule(L.LightningDataModule):
         return self.eval_loader(self.central_test)
 
     def eval_loader(
-        self, indices: np.ndarray, owner: np.ndarray | None = None, share: RankShare = WHOLE
+        self, indices: np.ndarray, owner: np.ndarray | None = None, rank_share: RankShare = WHOLE
     ) -> EvalLoader:
         """Evaluation batches of the given examples; for the arguments see `EvalLoader`."""
         return EvalLoader(
@@ -258,7 +262,7 @@ class FederatedDataModule(L.LightningDataModule):
             indices,
             batch_size=self.loading.eval_batch_size,
             owner=owner,
-            share=share,
+            rank_share=rank_share,
         )
 
     @property

@@ -112,7 +112,7 @@ def add_gradients(params: Mapping[str, nn.Parameter], leaves: Mapping[str, Tenso
 def check_shardable(
     model: nn.Module, make_optimizer: Callable[..., Optimizer], *, lr: float, device: torch.device
 ) -> None:
-    """Check by trial whether model and optimizer can be sharded; collective.
+    """Check by a step whether model and optimizer can be sharded; collective.
 
     Raises:
         ValueError: if a parameter is a scalar, or if steps on shards fail or differ from steps on

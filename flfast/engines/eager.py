@@ -59,7 +59,7 @@ class EagerTraining:
                 context = site.measured(stage, weights, client_id, context, plan)
                 continue
             module.begin_stage(stage, context)
-            seen, stages_before = data.part(stage.share, stages_before), stages_before + 1
+            seen, stages_before = data.subset(stage.share, stages_before), stages_before + 1
             num_steps += trainer.fit(module, seen, start.stage_plan(stage))
             num_examples = max(num_examples, module.num_examples)
             optimizer |= module.read_optimizer_state() if site.algorithm.optimizer else {}

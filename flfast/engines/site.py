@@ -145,7 +145,7 @@ class Site:
             client_id,
             batching=plan.batching._replace(limit=self.trainers.trainer(plan).train_limit),
             round_idx=round_idx,
-            share=self._rank_share if self.divides_batches(plan) else WHOLE,
+            rank_share=self._rank_share if self.divides_batches(plan) else WHOLE,
         )
         seed_torch(seed, "local training", round_idx, client_id)
         return ClientStart(context, optimizer_state, data, plan)

@@ -29,7 +29,7 @@ from flfast.federation.paces.pace import Pace, Setting
 from flfast.federation.paces.sync import ROUNDS
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.sampling import Sampling
-from flfast.federation.selections import memory
+from flfast.federation.selections import reported_utility
 from flfast.federation.stops.stop import Stop, never
 from flfast.federation.table_rows import (
     channel_columns,
@@ -182,7 +182,7 @@ class Federation:
         """
         if self.algorithm.evaluate_server:
             return flatten(model_weights(self.server))
-        others = (*WEIGHTS, memory.KEY)
+        others = (*WEIGHTS, reported_utility.KEY)
         kept = {name: part for name, part in self.server.items() if name not in others}
         return flatten({**kept, **self.algorithm.broadcast(self.server)})
 

@@ -229,7 +229,7 @@ class LocalModule(L.LightningModule):
         self, model: nn.Module, batch: Batch, model_params: Tree | None = None
     ) -> LocalTask:
         weights = self.task_type.weights(batch.targets)
-        return LocalTask(model, self.task_type, model_params=model_params, weights=weights)
+        return LocalTask(model, self.task_type, model_params=model_params, example_weights=weights)
 
     def on_after_backward(self) -> None:
         """With FSDP, add the gradients of parameters that the objective read directly."""
@@ -240,7 +240,7 @@ class LocalModule(L.LightningModule):
         self, task: LocalTask, params: Tree, batch: Batch, ctx: Context
     ) -> dict[str, Tensor]:
         loss = self._loss(task, params, batch, ctx)
-        return {"loss": loss * (batch.scale * batch.share), "mean": loss.detach()}
+        return {"loss": loss * (batch.scale * batch.rank_factor), "mean": loss.detach()}
 
     def _loss(self, task: LocalTask, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         """The stage's objective, or one that has the stage's gradient."""
@@ -270,7 +270,7 @@ class LocalModule(L.LightningModule):
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Count examples; the stand-in for an empty part of a batch does not count."""
-        if not batch.share:
+        if not batch.rank_factor:
             return
         num = self.task_type.num_counted(batch.targets)
         self.loss_sum = self.loss_sum.to(outputs["mean"].device) + outputs["mean"] * num
@@ -313,7 +313,7 @@ class LocalModule(L.LightningModule):
         """Predict a batch with the server's model or with personal models."""
         predict = self.personal_models
         outputs = self._outputs(batch.inputs) if predict is None else predict(batch)
-        if batch.share:
+        if batch.rank_factor:
             self.predictions.update(outputs, batch.targets)
 
     def _outputs(self, inputs: Tensor) -> Any:

@@ -28,7 +28,7 @@ class LocalTask:
         buffers: buffers to use instead of the model's, by name.
         model_params: the dict with the model's own parameters. With this very dict the model is
             called directly, with any other by `functional_call`.
-        weights: weights of the batch's examples, [B], with sum one; None weighs them equally.
+        example_weights: weights of a batch's examples, [B], with sum 1; None weighs them equally.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class LocalTask:
         *,
         buffers: Mapping[str, Tensor] | None = None,
         model_params: Tree | None = None,
-        weights: Tensor | None = None,
+        example_weights: Tensor | None = None,
     ) -> None:
         self._model, self._task_type, self._model_params = model, task_type, model_params
-        self._buffers, self._weights = buffers or {}, weights
+        self._buffers, self._example_weights = buffers or {}, example_weights
 
     def __call__(self, params: Tree, batch: Batch) -> Tensor:
         """Mean loss []; see `Task`."""
@@ -49,8 +49,8 @@ class LocalTask:
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean [] over examples; see `Task`."""
-        # `weights` are of the whole batch; parts of a batch are never padded.
-        weights = self._weights
+        # `example_weights` are of the whole batch; parts of a batch are never padded.
+        weights = self._example_weights
         if weights is None or len(values) != len(weights):
             return values.mean()
         return (values * weights).sum()
@@ -109,7 +109,7 @@ class LocalTask:
         return functional_call(self._model, {**self._buffers, **given}, (inputs,), options)
 
     def _loss(self, logits: Tensor | FactoredLogits, batch: Batch) -> Tensor:
-        weights = self._weights
+        weights = self._example_weights
         if weights is None or len(weights) != len(batch.targets):
             weights = self._task_type.weights(batch.targets)
         if weights is None:
@@ -140,12 +140,12 @@ class ShardedTask(LocalTask):
         name: str,
     ) -> None:
         weights = task_type.weights(batch.targets)
-        super().__init__(model, task_type, model_params=model_params, weights=weights)
-        self._mesh, self._share, self._name = mesh, batch.share, name
+        super().__init__(model, task_type, model_params=model_params, example_weights=weights)
+        self._mesh, self._rank_factor, self._name = mesh, batch.rank_factor, name
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean [] over examples, all-reduced; see `Task`."""
-        return mean_over_ranks(super().mean(values) * self._share, self._mesh)
+        return mean_over_ranks(super().mean(values) * self._rank_factor, self._mesh)
 
     def _outputs(self, params: Tree, batch: Batch) -> Tensor:
         # Outside of its forward pass, a sharded model does not hold the last layer's weights.
@@ -160,7 +160,7 @@ class ShardedTask(LocalTask):
         return super()._logits(params, batch)
 
     def _loss(self, logits: Tensor | FactoredLogits, batch: Batch) -> Tensor:
-        return mean_over_ranks(super()._loss(logits, batch) * self._share, self._mesh)
+        return mean_over_ranks(super()._loss(logits, batch) * self._rank_factor, self._mesh)
 
 
 @contextmanager

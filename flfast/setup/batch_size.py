@@ -15,8 +15,8 @@ from flfast.distributed.devices import num_devices
 from flfast.distributed.world import World
 from flfast.lit.local_module import LocalModule
 from flfast.models.adapters.adapted import Adapted
+from flfast.setup.memory_probe import MemoryProbe
 from flfast.setup.memory_search import num_fitting
-from flfast.setup.memory_trial import Trial
 from flfast.setup.plans import choose_precision, choose_strategy
 from flfast.setup.trainer import build_trainer
 from flfast.state.plan import Batching, RoundPlan
@@ -70,12 +70,12 @@ def find_sizes(
         for key in AUTO_SIZES:
             if phase.config[key] != "auto":
                 continue
-            trial = _build_trial(key, phase, folder, components, world)
+            probe = _build_probe(key, phase, folder, components, world)
             limit = int(components.data.client_sizes.max())
             if key == "micro_batch" and phase.config.batch_size > 0:
                 limit = min(limit, phase.config.batch_size)
             fitting = num_fitting(
-                trial,
+                probe,
                 limit,
                 devices_per_batch=_devices_per_batch(phase, world),
                 budget=None,
@@ -90,10 +90,10 @@ def find_sizes(
     return sizes
 
 
-def _build_trial(
+def _build_probe(
     key: str, phase: Phase, folder: Path, components: Components, world: World
-) -> Trial:
-    # The user's callbacks, profiler and validation must not see these trial steps.
+) -> MemoryProbe:
+    # The user's callbacks, profiler and validation must not see these steps.
     quiet = {"trainer": {"profiler": None, "limit_val_batches": 0, "fast_dev_run": False}}
     config: Any = OmegaConf.merge(phase.config, quiet)
     plan = RoundPlan(
@@ -108,7 +108,7 @@ def _build_trial(
         devices="",
         precision=choose_precision(config),
     )
-    return Trial(
+    return MemoryProbe(
         components.module,
         components.initial,
         components.data,

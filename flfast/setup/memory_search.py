@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from lightning.pytorch.utilities.memory import garbage_collection_cuda, is_oom_error
 
-from flfast.setup.memory_trial import Trial, extrapolate, measure_memory
+from flfast.setup.memory_probe import MemoryProbe, extrapolate, measure_memory
 from flfast.state.machine import free_memory
 
 HEADROOM = 0.1
@@ -45,14 +45,14 @@ def largest_fitting(fits: Callable[[int], bool], limit: int) -> int:
 
 
 def num_fitting(
-    trial: Trial, limit: int, *, devices_per_batch: int, budget: int | None, ranks: int
+    probe: MemoryProbe, limit: int, *, devices_per_batch: int, budget: int | None, ranks: int
 ) -> int:
     """Examples of the largest batch that fits on this rank's device, in [0, limit].
 
     Neither the model's weights nor the state of random generators change.
 
     Args:
-        trial: the local step.
+        probe: the local step.
         limit: upper bound of the search, >= 1.
         devices_per_batch: devices that a batch is split over evenly, >= 1.
         budget: bytes to stay within; None is the free memory less `HEADROOM`.
@@ -61,22 +61,22 @@ def num_fitting(
     Raises:
         ValueError: if the device is neither a CPU nor CUDA.
     """
-    device = trial.device
+    device = probe.device
     if device.type not in {"cpu", "cuda"}:
         raise ValueError(f"auto on {device.type}: memory can be measured on cuda and cpu only")
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         if device.type == "cpu":
-            fits = _fits_on_cpu(trial, _free_ram(ranks) if budget is None else budget, limit)
+            fits = _fits_on_cpu(probe, _free_ram(ranks) if budget is None else budget, limit)
             return largest_fitting(lambda num: fits(-(-num // devices_per_batch)), limit)
         with _cuda_limit(device, budget):
             return largest_fitting(
-                lambda num: _fits_on_cuda(trial, -(-num // devices_per_batch)), limit
+                lambda num: _fits_on_cuda(probe, -(-num // devices_per_batch)), limit
             )
 
 
-def _fits_on_cuda(trial: Trial, num_examples: int) -> bool:
+def _fits_on_cuda(probe: MemoryProbe, num_examples: int) -> bool:
     try:
-        trial.run(num_examples, num_steps=2)  # the first step allocates the optimizer's state
+        probe.run(num_examples, num_steps=2)  # the first step allocates the optimizer's state
     except RuntimeError as error:
         if not isinstance(error, torch.OutOfMemoryError) and not is_oom_error(error):
             raise
@@ -104,8 +104,8 @@ def _free_ram(ranks: int) -> int:
     return int(free_memory() * (1 - HEADROOM)) // ranks
 
 
-def _fits_on_cpu(trial: Trial, budget: int, limit: int) -> Callable[[int], bool]:
-    measured = cache(lambda num: measure_memory(trial, num))
+def _fits_on_cpu(probe: MemoryProbe, budget: int, limit: int) -> Callable[[int], bool]:
+    measured = cache(lambda num: measure_memory(probe, num))
 
     def fits(num_examples: int) -> bool:
         if limit <= MEASURED_SIZES[-1] or num_examples <= MEASURED_SIZES[-1]:

@@ -42,7 +42,7 @@ def zhang(found, *, mixed, share, mix_epochs, mix_lr):
         for k in cohort:
             mix.setdefault(k, {n: torch.ones_like(server[n]) for n in mixed})
             client = found.data.client(k, batching=Batching(BATCH), round_idx=round_idx)
-            for batch in batches(found.data, client.part(share, 0), mix_epochs):
+            for batch in batches(found.data, client.subset(share, 0), mix_epochs):
                 grads = gradients(between(k), batch)
                 for n in mixed:
                     slope = grads[n] * (server[n] - own.get(k, server)[n])

@@ -116,7 +116,9 @@ def test_personal_batches_say_whose_every_example_is(sizes, batch_size, ranks):
     indices = np.arange(len(owner))
     for rank in range(ranks):
         share = RankShare(rank, ranks)
-        loader = EvalLoader(from_memory, indices, batch_size=batch_size, owner=owner, share=share)
+        loader = EvalLoader(
+            from_memory, indices, batch_size=batch_size, owner=owner, rank_share=share
+        )
         batches = list(loader)
         assert len(batches) == len(loader)
         for batch in batches:

@@ -51,7 +51,9 @@ def test_a_limited_personal_pass_measures_the_same_examples_in_any_world(make_da
     data = make_data([7, 9, 5, 8], split=(0.3, 0.4))
     whole = EvaluationDataModule(data, ["personal", "val"], limit=2)
     shares = [RankShare(rank, size) for rank in range(size)]
-    parts = [EvaluationDataModule(data, ["personal", "val"], limit=2, share=s) for s in shares]
+    parts = [
+        EvaluationDataModule(data, ["personal", "val"], limit=2, rank_share=s) for s in shares
+    ]
     joined = np.concatenate([part.indices for part in parts])
     assert sorted(joined) == sorted(whole.indices)
     for name, part in parts[0].sets.items():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flfast.federation.selections.oort import exploit, scores, split
+from flfast.federation.selections.oort import exploit, exploited_and_explored, scores
 from flfast.federation.selections.power_of_choice import largest_losses
 
 LOSSES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.5000001, 2.0, 1e9]), min_size=1, max_size=12)
@@ -32,7 +32,9 @@ def test_power_of_choice_takes_the_largest_losses_and_of_equal_ones_the_lower_id
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(1, 20), st.floats(0, 1))
 def test_oort_explores_its_share_unless_a_group_is_too_small(num_known, num_new, count, share):
     total = min(count, num_known + num_new)
-    exploited, explored = split(total, share, num_known=num_known, num_new=num_new)
+    exploited, explored = exploited_and_explored(
+        total, share, num_known=num_known, num_new=num_new
+    )
     assert exploited + explored == total
     assert 0 <= exploited <= num_known
     assert 0 <= explored <= num_new
@@ -43,8 +45,8 @@ def test_oort_explores_its_share_unless_a_group_is_too_small(num_known, num_new,
 
 
 def test_nine_tenths_of_ten_are_nine():
-    assert split(10, 0.9, num_known=20, num_new=20) == (1, 9)
-    assert split(10, 0.3, num_known=20, num_new=20) == (7, 3)
+    assert exploited_and_explored(10, 0.9, num_known=20, num_new=20) == (1, 9)
+    assert exploited_and_explored(10, 0.3, num_known=20, num_new=20) == (7, 3)
 
 
 @given(UTILITIES, st.integers(2, 50), st.sampled_from([0.01, 0.5, 0.95, 1.0]), st.integers(0, 9))

@@ -12,8 +12,8 @@ from torch import nn
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
 from flfast.lit.local_module import LocalModule
+from flfast.setup.memory_probe import MemoryProbe, extrapolate, measure_memory
 from flfast.setup.memory_search import largest_fitting, num_fitting
-from flfast.setup.memory_trial import Trial, extrapolate, measure_memory
 from flfast.state.plan import Batching, RoundPlan
 from flfast.state.weights import flatten, read_weights
 
@@ -79,17 +79,19 @@ def make_trial(make_data, tmp_path):
             devices="",
             **plan,
         )
-        return Trial(module, read_weights(module.model), data, make_trainer, full, accumulates)
+        return MemoryProbe(
+            module, read_weights(module.model), data, make_trainer, full, accumulates
+        )
 
     return make
 
 
-def step_bytes(trial, num):
-    return round(measure_memory(trial, num).peak())
+def step_bytes(probe, num):
+    return round(measure_memory(probe, num).peak())
 
 
-def fitting(trial, budget, *, limit=1000, devices_per_batch=1):
-    return num_fitting(trial, limit, devices_per_batch=devices_per_batch, budget=budget, ranks=1)
+def fitting(probe, budget, *, limit=1000, devices_per_batch=1):
+    return num_fitting(probe, limit, devices_per_batch=devices_per_batch, budget=budget, ranks=1)
 
 
 def test_bytes_of_a_step_are_those_of_its_tensors(make_trial):
@@ -112,16 +114,16 @@ def test_optimizer_state_counts(make_trial, optimizer):
 def test_a_large_weight_hides_no_activation_that_outgrows_it(make_trial):
     """Mixed precision saves a copy of the weight, which is the largest storage of small steps."""
     model = nn.Sequential(nn.Linear(FEATURES, 64), nn.Tanh(), nn.Linear(64, 512))
-    trial = make_trial(model, precision="bf16-mixed")
-    points = [(num, measure_memory(trial, num)) for num in (8, 16)]
-    assert extrapolate(points, 800).peak() == measure_memory(trial, 800).peak()
+    probe = make_trial(model, precision="bf16-mixed")
+    points = [(num, measure_memory(probe, num)) for num in (8, 16)]
+    assert extrapolate(points, 800).peak() == measure_memory(probe, 800).peak()
 
 
 @pytest.mark.parametrize("most", [1, 5, 16, 17, 100, 999])
 def test_a_batch_fills_its_budget_and_no_more(make_trial, most):
-    trial = make_trial()
-    assert fitting(trial, step_bytes(trial, most)) == most
-    assert fitting(trial, step_bytes(trial, most) - 1) == most - 1
+    probe = make_trial()
+    assert fitting(probe, step_bytes(probe, most)) == most
+    assert fitting(probe, step_bytes(probe, most) - 1) == most - 1
 
 
 class Rotated(nn.Module):
@@ -149,13 +151,13 @@ def test_never_more_than_could_be_of_use(make_trial):
 
 
 def test_devices_that_share_a_batch_take_a_part_of_it_each(make_trial):
-    trial = make_trial()
-    assert fitting(trial, step_bytes(trial, 50), devices_per_batch=3) == 150
+    probe = make_trial()
+    assert fitting(probe, step_bytes(probe, 50), devices_per_batch=3) == 150
 
 
 def test_half_the_bytes_hold_nearly_twice_the_batch(make_trial):
-    trial, half = make_trial(), make_trial(precision="bf16-true")
-    budget = step_bytes(trial, 200)
+    probe, half = make_trial(), make_trial(precision="bf16-true")
+    budget = step_bytes(probe, 200)
     assert 350 < fitting(half, budget) <= 480
 
 
@@ -167,24 +169,24 @@ def test_batchnorm_and_extra_terms_are_tried_too(make_trial):
 
 @pytest.mark.parametrize("accumulates", [False, True])
 def test_a_trial_leaves_no_trace(make_trial, accumulates):
-    trial = make_trial(with_batchnorm(), accumulates=accumulates)
-    before = {name: w.clone() for name, w in flatten(read_weights(trial.module.model)).items()}
+    probe = make_trial(with_batchnorm(), accumulates=accumulates)
+    before = {name: w.clone() for name, w in flatten(read_weights(probe.module.model)).items()}
     state = torch.get_rng_state()
-    fitting(trial, step_bytes(trial, 60))
+    fitting(probe, step_bytes(probe, 60))
     torch.testing.assert_close(torch.get_rng_state(), state)
-    for name, weight in flatten(read_weights(trial.module.model)).items():
+    for name, weight in flatten(read_weights(probe.module.model)).items():
         torch.testing.assert_close(weight, before[name], rtol=0, atol=0)
-    assert all(parameter.grad is None for parameter in trial.module.parameters())
+    assert all(parameter.grad is None for parameter in probe.module.parameters())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_real_steps_decide(make_trial):
     model = nn.Sequential(nn.Linear(FEATURES, 2**18), nn.Tanh(), nn.Linear(2**18, CLASSES))
-    trial = make_trial(model, accelerator="gpu")
+    probe = make_trial(model, accelerator="gpu")
     budget = 600 * 2**20  # each activation is 1 MiB an example
-    found = fitting(trial, budget)
+    found = fitting(probe, budget)
     assert 50 < found < 550
     before = torch.cuda.memory_allocated()  # libraries keep their workspaces
-    trial.run(found, num_steps=2)
+    probe.run(found, num_steps=2)
     assert torch.cuda.memory_allocated() <= before
-    assert fitting(trial, 2 * budget) > 1.5 * found
+    assert fitting(probe, 2 * budget) > 1.5 * found

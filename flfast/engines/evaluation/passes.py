@@ -65,7 +65,7 @@ class Evaluation:
         self._passes = passes
         self._held_out = set(data.held_out.tolist())
         self._data = lru_cache(maxsize=None, typed=True)(
-            partial(EvaluationDataModule, data, share=RankShare(world.rank, world.size))
+            partial(EvaluationDataModule, data, rank_share=RankShare(world.rank, world.size))
         )
         unlimited = (self._data(names, limit=1.0) for names in passes)
         self.sets = {name for evaluation in unlimited for name in evaluation.sets}

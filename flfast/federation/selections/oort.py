@@ -30,7 +30,7 @@ import numpy as np
 from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.federation.selections.memory import select_by_memory
+from flfast.federation.selections.reported_utility import select_by_utility
 from flfast.state.near_ties import EQUAL
 from flfast.state.options import Count, Fraction, Seed, Share
 from flfast.state.randomness import generator
@@ -66,27 +66,31 @@ def oort(  # noqa: PLR0913 - one parameter an option
         ids, rounds = np.array(clients, dtype=np.int64), last.numpy()
         known, new = np.flatnonzero(rounds), ids[rounds == 0]
         share = max(exploration * decay ** (round_idx - 1), min_exploration)
-        num, num_new = split(min(count, len(ids)), share, num_known=len(known), num_new=len(new))
+        num, num_new = exploited_and_explored(
+            min(count, len(ids)), share, num_known=len(known), num_new=len(new)
+        )
         values = scores(utility.numpy()[known], rounds[known], round_idx, clip)
         rng = generator(seed, "selection", round_idx)
         exploited = ids[known[exploit(values, num, cutoff, rng)]]
         explored = rng.choice(new, num_new, replace=False) if num_new else new[:0]
         return sorted([*exploited.tolist(), *explored.tolist()])
 
-    return select_by_memory(algorithm, select, num_clients=num_clients)
+    return select_by_utility(algorithm, select, num_clients=num_clients)
 
 
-def split(total: int, share: float, *, num_known: int, num_new: int) -> tuple[int, int]:
+def exploited_and_explored(
+    total: int, exploration: float, *, num_known: int, num_new: int
+) -> tuple[int, int]:
     """Numbers of clients to exploit and to explore, with sum `total`.
 
     Args:
         total: at most `num_known + num_new`.
-        share: fraction of clients to explore, in [0, 1].
+        exploration: fraction of clients to explore, in [0, 1].
         num_known: clients that have trained before.
         num_new: the others.
     """
     # 10 * 0.3 is slightly more than 3 in floating point and must not round up to 4.
-    exploited = min(total - math.ceil(total * share - 1e-9), num_known)
+    exploited = min(total - math.ceil(total * exploration - 1e-9), num_known)
     explored = min(total - exploited, num_new)
     return total - explored, explored
 

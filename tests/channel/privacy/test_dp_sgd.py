@@ -93,7 +93,7 @@ def test_gradients_of_single_examples(name):
         *grads,
     )
     weights = torch.tensor([0.2] * 5 + [0.0]).double()
-    task = LocalTask(model, task_type, weights=weights)
+    task = LocalTask(model, task_type, example_weights=weights)
     loss, found, counted = clipped_sum(
         *(mean_loss, task, params, Batch(inputs, targets), None), clip_norm=bound, micro_batch=4
     )

@@ -109,7 +109,9 @@ class LocalStep:
         joint_buffers = {name: state["buffers"][name] for name in self.joint["buffers"]}
         model_buffers = {n: b for n, b in state["buffers"].items() if n not in joint_buffers}
         weights = self.task_type.weights(batch["targets"], batch["weights"])
-        task = LocalTask(self.model, self.task_type, buffers=model_buffers, weights=weights)
+        task = LocalTask(
+            self.model, self.task_type, buffers=model_buffers, example_weights=weights
+        )
         ctx = _context(context, settings)
         with torch.enable_grad():
             params = {

@@ -129,7 +129,7 @@ class StackProgram:
         """
         shares = [step.stage.share for step in self._client.steps]
         parts = [
-            [start.data.part(share, stage) for start in stack]
+            [start.data.subset(share, stage) for start in stack]
             for stage, share in enumerate(shares)
         ]
         by_stage = zip(*plans, strict=True)

@@ -99,7 +99,7 @@ class ClientProgram:
             totals = []
             for stage, plan in enumerate(plans):
                 context = self.begin_stage(self._state, 0, stage, start.data, context)
-                data = start.data.part(self.steps[stage].stage.share, stage)
+                data = start.data.subset(self.steps[stage].stage.share, stage)
                 totals.append(self._train_stage(stage, data, context, plan))
             context = self.measured(self._state, 0, len(plans), start.data, context)
             (final,) = self._state.final_states(1)

@@ -1,4 +1,4 @@
-"""A trial of the local step: on the largest client's examples, with a copy of the model."""
+"""Measures the memory of a local step, on the largest client's examples and a model copy."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -26,7 +26,7 @@ from flfast.state.weights import convert_weights
 
 
 @dataclass(frozen=True)
-class Trial:
+class MemoryProbe:
     """Everything that a local step with a batch of any size needs.
 
     Attributes:
@@ -110,7 +110,7 @@ class StepMemory(NamedTuple):
         return self.fixed + sum(self.saved) + 2 * max(self.saved, default=0)
 
 
-def measure_memory(trial: Trial, num_examples: int) -> StepMemory:
+def measure_memory(probe: MemoryProbe, num_examples: int) -> StepMemory:
     """Bytes of a local step with a batch of `num_examples`, on the CPU."""
     saved: dict[int, int] = {}
 
@@ -120,7 +120,7 @@ def measure_memory(trial: Trial, num_examples: int) -> StepMemory:
         return tensor
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
-        module = trial.run(num_examples, num_steps=1)
+        module = probe.run(num_examples, num_steps=1)
     parameters = list(module.parameters())
     for parameter in parameters:
         saved.pop(parameter.untyped_storage().data_ptr(), None)

@@ -22,7 +22,7 @@ KEY = "selection"
 """Name of the vectors in the server state."""
 
 UTILITY, LAST = "utility", "last"
-"""Parts of the memory: utilities, float64 [N], and rounds of them, int64 [N]; 0 for no report.
+"""Keys of the reports: utilities, float64 [N], and rounds of them, int64 [N]; 0 for no report.
 The first one is also the name of the part of uploads."""
 
 Select = Callable[[Sequence[int], Tensor, Tensor, int], list[int]]
@@ -30,7 +30,7 @@ Select = Callable[[Sequence[int], Tensor, Tensor, int], list[int]]
 ascending."""
 
 
-def select_by_memory(algorithm: Algorithm, select: Select, *, num_clients: int) -> Algorithm:
+def select_by_utility(algorithm: Algorithm, select: Select, *, num_clients: int) -> Algorithm:
     """Let those clients of the cohort train that `select` chooses.
 
     Args:
@@ -51,14 +51,14 @@ def select_by_memory(algorithm: Algorithm, select: Select, *, num_clients: int) 
         return {**upload, UTILITY: utility}, state
 
     def run(server: Tree, rnd: Round) -> Tree:
-        memory, clients = server[KEY], list(rnd.clients)
-        chosen = select(clients, memory[UTILITY][clients], memory[LAST][clients], rnd.number)
+        reports, clients = server[KEY], list(rnd.clients)
+        chosen = select(clients, reports[UTILITY][clients], reports[LAST][clients], rnd.number)
         selected = _Reporting(rnd, chosen)
-        stepped = algorithm.one_round(_without_memory(server), selected)
-        return {**stepped, KEY: selected.remembered(memory)}
+        stepped = algorithm.one_round(_without_reports(server), selected)
+        return {**stepped, KEY: selected.updated(reports)}
 
     return replace(
-        viewed(algorithm, {"server": _without_memory, "uploads": _without_utility}),
+        viewed(algorithm, {"server": _without_reports, "uploads": _without_utility}),
         server_state=server_state,
         facts=tuple(dict.fromkeys((*algorithm.facts, "examples"))),
         stages=(SQUARES, *algorithm.stages),
@@ -97,16 +97,16 @@ class _Reporting(SelectedRound):
         self._found.append(uploads)
         return _without_utility(uploads)
 
-    def remembered(self, memory: Tree) -> Tree:
-        """The memory with the utilities that arrived in this round."""
-        utility, last = memory[UTILITY].clone(), memory[LAST].clone()
+    def updated(self, reports: Tree) -> Tree:
+        """The reports with the utilities that arrived in this round."""
+        utility, last = reports[UTILITY].clone(), reports[LAST].clone()
         for uploads in self._found:
             utility[uploads.clients] = uploads.rows[UTILITY].to(utility)
             last[uploads.clients] = self.number
         return {UTILITY: utility, LAST: last}
 
 
-def _without_memory(server: Tree) -> Tree:
+def _without_reports(server: Tree) -> Tree:
     return {name: part for name, part in server.items() if name != KEY}
 
 
