@@ -71,7 +71,7 @@ class Federation:
         recalibrate: measure BatchNorm statistics after every server step.
         stop: ends the run before its last round.
         devices: speed, bandwidth and availability of clients' devices, in virtual time.
-        work: the share of local training that each client does.
+        work: the fraction of local training that each client does.
         make_pace: (setting=...) -> the pace of the run.
         callbacks: Lightning's callbacks, and other objects with hooks of rounds.
         loggers: Lightning's loggers; each gets one row per round.

@@ -43,7 +43,7 @@ class Timing:
 
     Args:
         devices: the device model.
-        work: the share of local training that each client does.
+        work: the fraction of local training that each client does.
         data: the population.
         algorithm: defines the stages of local training.
         message_bytes: gives the sizes of a client's downloads and uploads in a round; called only

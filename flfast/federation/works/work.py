@@ -1,11 +1,11 @@
-"""The interface of works: the share of local training that each client does."""
+"""The interface of works: the fraction of local training that each client does."""
 
 from collections.abc import Callable
 
 import numpy as np
 
 Work = Callable[..., np.ndarray]
-"""Keyword arguments -> shares of the local epochs or steps, in (0, 1], float64 [K].
+"""Keyword arguments -> fractions of the local epochs or steps, in (0, 1], float64 [K].
 
 A work names those that it reads:
 
@@ -15,12 +15,12 @@ A work names those that it reads:
 - `training`: virtual seconds of all of a client's local training, float64 [K].
 - `around`: virtual seconds of its downloads, uploads and fixed costs, float64 [K].
 
-The cost is O(K). A share below 1 is rounded to whole local steps, at least one.
+The cost is O(K). A fraction below 1 is rounded to whole local steps, at least one.
 """
 
 
 def full(*, clients: np.ndarray) -> np.ndarray:
-    """A share of 1 for everybody.
+    """A fraction of 1 for everybody.
 
     Args:
         clients: ids, int64 [K].
