@@ -45,11 +45,6 @@ def _check_text(word: str) -> None:
 def check_settings(settings: Mapping[str, object], *, known: Iterable[str], caller: str) -> None:
     """Refuse keyword arguments that the function does not have.
 
-    Args:
-        settings: the keyword arguments.
-        known: names of the arguments that it has.
-        caller: name of the function.
-
     Raises:
         ConfigError: naming them, and the texts to write instead.
     """
@@ -65,11 +60,6 @@ def check_objects(
     objects: Mapping[str, object], folder: object, columns: Mapping[str, object]
 ) -> None:
     """Refuse names of options where objects belong, and a folder or a column that is no name.
-
-    Args:
-        objects: arguments by name.
-        folder: of the run.
-        columns: arguments that name columns.
 
     Raises:
         ConfigError: naming the argument, its value and what is allowed.

@@ -30,13 +30,6 @@ def read_data(
 ) -> Examples | Callable[..., Examples] | None:
     """The examples of `data`, followed by those of `test_data`; None without data.
 
-    Args:
-        data: in any of the allowed forms.
-        test_data: as `data`; None if there is no test set.
-        target: column of a DataFrame with the targets.
-        client: column of a DataFrame with the clients.
-        task: what the targets are for.
-
     Raises:
         ConfigError: naming the argument, the problem, and what is allowed.
     """
@@ -131,10 +124,7 @@ def _joined(inputs: Sequence[Tensor | Dataset[Tensor]]) -> Tensor | Dataset[Tens
 
 
 def _clients(train: OwnPart, test: OwnPart | None) -> Clients | None:
-    """The client of each example; None if none names one.
-
-    Test examples have none if none of them names one.
-    """
+    """The client of each example, if any names one; test examples may name none."""
     if train.clients is None:
         if test is not None and test.clients is not None:
             raise ConfigError("test_data= names clients, and data= does not; allowed: both do")

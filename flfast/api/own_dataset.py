@@ -34,12 +34,7 @@ def is_dataset(data: object) -> bool:
 
 
 def read_dataset(key: str, data: Any, *, one_integer: bool) -> Items:
-    """Targets and clients, in one pass.
-
-    Args:
-        key: name of the argument, for errors.
-        data: a map-style Dataset of (input, target) or (input, target, client).
-        one_integer: whether each target is an integer, the class.
+    """Targets and clients of a map-style Dataset, in one pass.
 
     Raises:
         ConfigError: naming the argument, the index of the item and the problem.

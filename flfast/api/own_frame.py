@@ -31,12 +31,7 @@ class Coded(NamedTuple):
 
 
 class _Column(NamedTuple):
-    """A column as numbers, those of all frames one after the other.
-
-    Attributes:
-        numbers: float64, or codes int64, [N].
-        names: what the codes stand for; empty if the column holds numbers.
-    """
+    """A column of all frames as float64 or as codes int64 [N], and names of codes."""
 
     numbers: np.ndarray
     names: list[Any]
@@ -54,13 +49,6 @@ def coded_text(
 
     Text in the target of a classification is a class. Other text is read as numbers if all of it
     are numbers, and refused if it is mostly numbers, unless the column has the type `category`.
-
-    Args:
-        data: a DataFrame.
-        test_data: another one with the same columns, or anything else; `client` may be missing.
-        target: column of the targets.
-        client: column of the clients, which may keep any names.
-        task: of the data.
 
     Raises:
         ConfigError: if a column holds neither numbers nor text, or a text is missing.
@@ -96,11 +84,6 @@ def coded_text(
 
 def refuse_missing_column(key: str, name: Any, missing: np.ndarray) -> None:
     """Refuse a column of a DataFrame with missing values, and say what pandas has for them.
-
-    Args:
-        key: name of the argument.
-        name: of the column.
-        missing: rows that lack a value, bool [N].
 
     Raises:
         ConfigError: if a row lacks a value.

@@ -31,13 +31,6 @@ def own_objects(
 ) -> Own:
     """The record of what replaces options of the config.
 
-    Args:
-        given: what `flfast.run` got as `data`, `model` and `algorithm`; None for nothing.
-        test_data: as `data`, for testing.
-        task: what targets are for.
-        target: column of a DataFrame with the targets.
-        client: column of a DataFrame with the clients.
-
     Raises:
         ConfigError: naming the argument, what it is, and what is allowed.
     """

@@ -39,13 +39,7 @@ class OwnPart(NamedTuple):
 
 
 class PartReader(NamedTuple):
-    """Reads data in any of the allowed forms.
-
-    Attributes:
-        target: column of a DataFrame with the targets.
-        client: column of a DataFrame with the clients.
-        task: what the targets are for.
-    """
+    """Reads data in any of the allowed forms, for a task; the columns are those of a DataFrame."""
 
     target: str | None
     client: str | None
@@ -53,10 +47,6 @@ class PartReader(NamedTuple):
 
     def read(self, key: str, data: Any) -> OwnPart:
         """The examples of an argument.
-
-        Args:
-            key: name of the argument, for errors.
-            data: in any of the allowed forms.
 
         Raises:
             ConfigError: if it has none of them.
@@ -136,10 +126,6 @@ class PartReader(NamedTuple):
 
 def check_names(key: str, frame: Any) -> None:
     """Refuse a DataFrame with two columns of one name.
-
-    Args:
-        key: name of the argument, for errors.
-        frame: the DataFrame.
 
     Raises:
         ConfigError: naming the column.

@@ -26,11 +26,7 @@ _ALLOWED = {
 
 
 def chosen_task(overrides: Sequence[str]) -> TaskName:
-    """The task that the settings name; classification without one.
-
-    Args:
-        overrides: as on the command line.
-    """
+    """The task that the settings name; classification without one."""
     words = [word.partition("=")[2] for word in overrides if word.startswith("task=")]
     found = words[-1] if words else "auto"
     named: TaskName = "classification"
@@ -38,12 +34,7 @@ def chosen_task(overrides: Sequence[str]) -> TaskName:
 
 
 def read_targets(where: str, values: Any, task: TaskName) -> Tensor:
-    """Targets as `Examples` has them.
-
-    Args:
-        where: beginning of an error.
-        values: a tensor, an array, or what numpy makes one of.
-        task: of the data.
+    """Targets as `Examples` has them; an error begins with `where`.
 
     Raises:
         ConfigError: if they are no targets of the task.

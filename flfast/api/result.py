@@ -77,13 +77,7 @@ class Run:
 
     @classmethod
     def of(cls, folder: Path, own: Own, config: DictConfig) -> "Run":
-        """A run of this program, which trusts the names in its own config.
-
-        Args:
-            folder: of the run.
-            own: objects that the run had in place of what the config names.
-            config: of the run.
-        """
+        """A run of this program, which trusts the names in its own config."""
         found = cls(folder, allow=named_by(config))
         found._own = own
         return found

@@ -178,11 +178,7 @@ def _alone() -> Iterator[None]:
 
 
 def _composed(overrides: Sequence[str]) -> DictConfig:
-    """The config with Hydra's own node.
-
-    Raises:
-        ConfigError: if an override names no key or no option, or is a flag.
-    """
+    """The config with Hydra's own node; refuses flags, and names of no key or no option."""
     check_words(overrides)
     try:
         check_overrides(overrides, conf=CONF)
@@ -211,11 +207,7 @@ def _checked(composed: DictConfig, own: Own) -> DictConfig:
 
 
 def _partition(own: Own, overrides: Sequence[str]) -> list[str]:
-    """The partition that suits the data, unless one is chosen.
-
-    Clients that the data name are those of the run; examples without labels cannot be divided by
-    label.
-    """
+    """The partition that suits the data: their clients, or iid without labels; else none."""
     chosen = any(word.startswith("partition=") for word in overrides)
     if chosen or not hasattr(own.data, "owner"):  # no data, or a function that returns them
         return []

@@ -17,11 +17,6 @@ from flfast.state.weights import load_weights, read_state_dict, read_weights, wr
 def trained_model(folder: Path, config: DictConfig, own: Own) -> nn.Module:
     """The model with the weights of `model.pt`, in evaluation mode.
 
-    Args:
-        folder: of the run.
-        config: of the run, read as a stranger's.
-        own: objects that the run had in place of what the config names.
-
     Raises:
         ConfigError: if there is no `model.pt`, it does not fit the model, or an object of the run
             is missing.

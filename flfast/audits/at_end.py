@@ -18,11 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class AuditAtEnd:
-    """The hooks of an audit. It runs last, when all other files of the run are written.
-
-    Args:
-        audit: the run's audit.
-    """
+    """The hooks of an audit. It runs last, when all other files of the run are written."""
 
     table, picture = "audit.csv", "audit.png"
 

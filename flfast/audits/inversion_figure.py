@@ -12,11 +12,7 @@ _MOST = 16
 def draw_pairs(path: Path, *, pairs: Pairs, title: str) -> None:
     """Write a PNG of at most 16 images.
 
-    Args:
-        path: the PNG file.
-        pairs: images to draw. Of images with other than 1 or 3 channels, the first channel is
-            drawn.
-        title: above the whole figure.
+    Of images with other than 1 or 3 channels, the first channel is drawn.
     """
     num = min(len(pairs.labels), _MOST)
     with figure(path, size=(max(1.5 * num, 7.5), 4.0), dpi=_DPI, title=title) as picture:

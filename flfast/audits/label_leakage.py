@@ -41,10 +41,6 @@ def leaked_labels(gradient: Mapping[str, Tensor], num_classes: int, num_labels: 
 def class_gradient(gradient: Mapping[str, Tensor], num_classes: int) -> Tensor:
     """Gradient by the last layer's bias [C], or row sums of its weights if it has no bias.
 
-    Args:
-        gradient: gradient by parameter name, in the order of the model.
-        num_classes: C.
-
     Raises:
         ValueError: if no layer has C outputs.
     """

@@ -138,12 +138,7 @@ def _others(data: FederatedDataModule) -> np.ndarray:
 
 @torch.no_grad()
 def example_losses(federation: Federation, indices: np.ndarray) -> np.ndarray:
-    """Loss of the server's model on each example, in evaluation mode, float64 [M].
-
-    Args:
-        federation: run whose server has a complete model.
-        indices: numbers of the examples, int64 [M].
-    """
+    """Loss of the server's model on examples, int64 [M], in evaluation mode, float64 [M]."""
     site, data = federation.engine.site, federation.data
     like = next(site.model.parameters())
     weights = {name: leaf.to(like.device) for name, leaf in federation.weights().items()}

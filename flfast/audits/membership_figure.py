@@ -14,15 +14,7 @@ _BINS = 40
 def draw_membership(
     path: Path, *, members: np.ndarray, others: np.ndarray, found: Separation, title: str
 ) -> None:
-    """Write a PNG.
-
-    Args:
-        path: the PNG file.
-        members: losses of training examples [M].
-        others: losses of examples that nobody trained on [N].
-        found: separation that these losses allow.
-        title: above the whole figure.
-    """
+    """Write a PNG with the losses of members [M] and of others [N]."""
     with figure(path, size=(9.5, 3.8), dpi=_DPI, title=title) as picture:
         histograms, curve = picture.subplots(1, 2, width_ratios=(3, 2))
         # Losses span many orders of magnitude, so the bins are equal on a logarithmic axis.

@@ -69,11 +69,6 @@ def standard_error(auc: float, num_positive: int, num_negative: int) -> float:
 
     Hanley, McNeil: The Meaning and Use of the Area under a Receiver Operating Characteristic (ROC)
     Curve. Radiology 1982, equations 1 and 2. It is 0 where the AUC is 0 or 1.
-
-    Args:
-        auc: area under the ROC curve, in [0, 1].
-        num_positive: number of members, >= 1.
-        num_negative: number of others, >= 1.
     """
     both_positive, both_negative = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     variance = (

@@ -15,11 +15,7 @@ Config = dict[str, Any]
 
 
 def fixed_settings(config: Config) -> Config:
-    """Settings that a resumed run must not change, by dotted key.
-
-    Args:
-        config: the whole config, as plain values.
-    """
+    """Settings that a resumed run must not change, by dotted key; the config is plain values."""
     settings = dict(_flatten(config, ""))
     for number, phase in enumerate(_fixed_phases(_sorted_phases(config))):
         settings[f"schedule.phases.{number}"] = phase
@@ -86,12 +82,7 @@ def _shown(values: Config, key: str) -> str:
 
 
 def check_same_experiment(before: Config, now: Config, *, done: int) -> None:
-    """Refuse to resume another experiment.
-
-    Args:
-        before: config of the run that wrote the checkpoint.
-        now: config of this run.
-        done: the checkpoint's round.
+    """Refuse to resume another experiment, or one of which more rounds than `rounds` are done.
 
     Raises:
         ValueError: if fixed settings differ, with all differences; also if `rounds` < `done`.

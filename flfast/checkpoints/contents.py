@@ -24,13 +24,9 @@ def check_server(saved: Any, algorithm: Algorithm, initial: Tree) -> None:
 def check_states(
     saved: Any, expected: Tree, candidates: Collection[int], *, name: str = "states"
 ) -> None:
-    """Compare stacked client states or records with those of a client before its first round.
+    """Compare client states or records with those of a client before its first round.
 
-    Args:
-        saved: the list of stacks, as `ClientStates.state_dict` returns it.
-        expected: state of a client before its first round.
-        candidates: clients that may have a state.
-        name: name of the states, for messages.
+    They are a list of stacks, as in `ClientStates.state_dict`; messages call them `name`.
 
     Raises:
         BrokenCheckpointError: with the name of the leaf that is missing or does not fit.

@@ -85,13 +85,9 @@ def sync_path(path: Path) -> None:
 
 
 def publish(part: Path, final: Path, about: dict[str, Any], names: Sequence[str]) -> None:
-    """Turn a folder of written files into a checkpoint, by renaming it.
+    """Turn a folder of written files into a checkpoint, by renaming it; replaces one at `final`.
 
-    Args:
-        part: the folder.
-        final: its new path; a checkpoint of that path is replaced.
-        about: contents of `about.json`, to which sizes and digests of the files are added.
-        names: names of the files.
+    `about.json` gets `about`, and the sizes and digests of the files.
 
     Raises:
         OSError: if a file is missing, or the disk is full.

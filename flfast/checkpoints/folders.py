@@ -28,12 +28,7 @@ class BrokenCheckpointError(ValueError):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint whose files exist and have the sizes that were written.
-
-    Attributes:
-        path: the checkpoint's folder.
-        about: the contents of `about.json`.
-    """
+    """A checkpoint whose files exist and have the sizes that were written."""
 
     path: Path
     about: dict[str, Any]
@@ -86,13 +81,7 @@ def newer_folders(run_dir: Path, round_idx: int) -> list[Path]:
 
 
 def expired_folders(run_dir: Path, *, keep_last: int, best: int | None) -> list[Path]:
-    """Folders of checkpoints that need not be kept.
-
-    Args:
-        run_dir: the run's folder.
-        keep_last: number of newest checkpoints to keep, >= 1.
-        best: round whose checkpoint is kept, too; None for none.
-    """
+    """Folders of checkpoints that are neither of the `keep_last` newest nor of the best round."""
     return [path for path in checkpoint_folders(run_dir)[keep_last:] if _round_of(path) != best]
 
 

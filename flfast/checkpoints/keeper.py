@@ -77,15 +77,7 @@ class CheckpointKeeper:
     """Callback that writes checkpoints, and stops the run on request.
 
     If a checkpoint cannot be written, a warning is logged, older ones are kept, and training
-    continues.
-
-    Args:
-        policy: when to write a checkpoint, and which ones to keep.
-        run_dir: the run's folder, the same on every rank.
-        kept: client states and records.
-        world: the ranks of the run.
-        about: gives facts for `about.json`, plain values; called once, in the thread that writes.
-        requests: this rank's stop requests.
+    continues. `about` gives plain values for `about.json`; the thread that writes calls it once.
     """
 
     def __init__(
@@ -259,11 +251,7 @@ class CheckpointKeeper:
         return final.with_name(f"{final.name}.part")
 
     def _write(self, pending: _PendingCheckpoint, contents: dict[str, Any]) -> float:
-        """Write this rank's files, and on rank 0 complete the checkpoint; runs in the thread.
-
-        Returns:
-            The thread's processor time, seconds.
-        """
+        """Write this rank's files, rank 0 the checkpoint; returns the thread's CPU seconds."""
         start = time.thread_time()
         folder = self._partial_folder(pending.round_idx)
         try:

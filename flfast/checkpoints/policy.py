@@ -26,10 +26,8 @@ class Policy(NamedTuple):
     def due(self, history: Sequence[Mapping[str, Any]], *, rounds: int, affordable: bool) -> bool:
         """Whether to write a checkpoint after the round that has just ended.
 
-        Args:
-            history: rows so far.
-            rounds: the run's number of rounds; the last round always gets a checkpoint.
-            affordable: whether another checkpoint stays within `COST_SHARE`.
+        The last of the `rounds` always gets one; others with `every=auto` do if it is
+        `affordable`.
         """
         round_idx = history[-1]["round"]
         if self.every == 0 or round_idx == 0:

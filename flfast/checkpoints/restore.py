@@ -74,15 +74,7 @@ def _parts(inputs: Tensor | Dataset[Tensor]) -> Iterator[Tensor]:
 
 
 class Restored(NamedTuple):
-    """The state from which a run resumes.
-
-    Attributes:
-        checkpoint: the checkpoint that was loaded.
-        server: server state.
-        history: rows up to the checkpoint's round.
-        pace: state of the pace.
-        channel: server's state of the channel.
-    """
+    """The state from which a run resumes: the server's, rows, and those of pace and channel."""
 
     checkpoint: Checkpoint
     server: Tree
@@ -96,12 +88,8 @@ def restore(
 ) -> Restored:
     """Load the first checkpoint that can be loaded, client states included; collective.
 
-    Args:
-        candidates: checkpoints, newest first, the same on every rank.
-        site: model, data and client states of this rank; its client states and records are
-            replaced.
-        initial: weights before round 1.
-        any_data: whether other data than those of the checkpoint are accepted.
+    Replaces the client states and records of the site. The candidates are the same on every rank;
+    `any_data` accepts checkpoints of other data.
 
     Raises:
         ValueError: if no checkpoint can be loaded, or it belongs to other data.
@@ -128,12 +116,7 @@ def restore(
 def _load_on_all_ranks(
     checkpoint: Checkpoint, site: Site, initial: Tree
 ) -> tuple[Restored, dict[str, Any], dict[str, Any]]:
-    """Server state with rows and pace, this rank's client states, and the records; collective.
-
-    Raises:
-        BrokenCheckpointError: on every rank, if the checkpoint is broken for any of them.
-        ValueError: on every rank, if any of them cannot read it for another reason.
-    """
+    """Server state, own client states, and records; all ranks fail together; collective."""
     candidates = frozenset(site.data.candidates.tolist())
     state, record = first_states(site.algorithm, initial)
     check = partial(check_states, expected=state, candidates=candidates)
@@ -235,11 +218,6 @@ def write_table(restored: Restored, run_dir: Path, name: str) -> None:
     """Write a callback's table up to the checkpoint's round, from that of the resumed run.
 
     The checkpoint does not have its rows. If the table lacks some of them, a warning says so.
-
-    Args:
-        restored: state to resume from.
-        run_dir: folder of the run that goes on.
-        name: name of the table, one of `CALLBACK_TABLES`.
     """
     checkpoint = restored.checkpoint
     source, last = checkpoint.run_dir / name, checkpoint.round_idx

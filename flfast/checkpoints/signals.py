@@ -24,15 +24,11 @@ class StopRequests:
     """Context in which SIGTERM, SIGINT and SIGUSR1 are recorded as requests to stop.
 
     SLURM can send SIGUSR1 before a job's time limit. If the process already has a handler for
-    SIGUSR1, that handler stays.
+    SIGUSR1, that handler stays. Ranks ignore a second signal: their launcher counts the signals
+    and kills them.
 
     Attributes:
         received: name of the first signal; None before.
-
-    Args:
-        second: effect of a second signal. Ranks ignore it: their launcher counts the signals and
-            kills them.
-        names: names of the signals to handle.
     """
 
     def __init__(self, *, second: Second, names: Sequence[str] = NAMES) -> None:
@@ -88,9 +84,7 @@ class StopRequests:
 class StopRanks(StopRequests):
     """`StopRequests` for a launcher: passes the request on to its child processes, the ranks.
 
-    Args:
-        note: file that tells ranks which have not started yet to stop.
-        second: effect of a second signal after the ranks were killed.
+    The file `note` tells ranks which have not started yet to stop.
     """
 
     def __init__(self, note: Path, *, second: Second) -> None:

@@ -38,11 +38,7 @@ def assign_cohort(
 ) -> Assignment:
     """Distribute whole clients over the ranks, for the smallest makespan.
 
-    Args:
-        cohort: clients to assign.
-        costs: predicted training time of each client, in any unit.
-        world: the ranks of the run.
-        stateful: whether clients have states, which are costly to move between ranks.
+    Clients are moved from their homes only if that pays, if they have states (`stateful`).
     """
     owners = [owner(world, client_id) for client_id in cohort]
     ranks = assign_clients(costs, world.size, owners if stateful else None)

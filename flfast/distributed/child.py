@@ -40,11 +40,7 @@ def start_child(process: BaseProcess) -> None:
 
 
 def begin_child(parent: int) -> None:
-    """Keep all inherited objects for ever, and end this process with its parent.
-
-    Args:
-        parent: process id of the process that started this one.
-    """
+    """Keep all inherited objects for ever, and end this process when its parent ends."""
     gc.freeze()
     gc.enable()
     if sys.platform == "linux":
@@ -85,12 +81,7 @@ class WatchedName(str):
 
 
 class Work:
-    """A function and its arguments; a spawned process imports their modules when it calls it.
-
-    Args:
-        fn: the function.
-        args: arguments of `fn`.
-    """
+    """A function and its arguments; a spawned process imports their modules when it calls it."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self._parts: Any = fn, args
@@ -113,11 +104,7 @@ class Work:
 def run_rank(pipe: Connection, parent: int, environment: dict[str, str], work: Work) -> None:
     """Run a rank in this process, which was started for it.
 
-    Args:
-        pipe: gets, pickled, the result and None, or None and a line about the exception.
-        parent: process id of the launcher.
-        environment: environment variables to set.
-        work: the rank's function and its arguments.
+    The pipe gets, pickled, the result and None, or None and a line about the exception.
     """
     begin_child(parent)
     os.environ |= environment

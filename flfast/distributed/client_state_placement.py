@@ -16,12 +16,9 @@ Checkpoints copy them, and so does growing their tables.
 
 
 def make_states(keep: Literal["auto", "ram", "disk"], folder: Path, world: World) -> ClientStates:
-    """This rank's client states, in memory or in files.
+    """This rank's client states, in memory or in a subfolder of its own.
 
-    Args:
-        keep: `auto` uses memory until they exceed this rank's part of `MEMORY_SHARE`.
-        folder: parent of every rank's folder for files.
-        world: the ranks of the run.
+    `auto` uses memory until they exceed this rank's part of `MEMORY_SHARE`.
     """
     share = int(MEMORY_SHARE * free_memory()) // world.local_size
     memory = {"auto": share, "ram": None, "disk": 0}[keep]
@@ -38,11 +35,7 @@ def fetch_states(
 ) -> None:
     """Copy states from their owners to the ranks that need them; collective.
 
-    Args:
-        world: the ranks of the run.
-        states: the client states that this rank holds.
-        clients: clients to exchange states of; the same on every rank.
-        wanted: clients whose states this rank needs.
+    All ranks name the same `clients`, and each the ones `wanted` on it.
     """
     owned = _owned(world, clients)
     _exchange(world, states, clients, sent=owned, received=set(wanted) - owned)
@@ -53,11 +46,7 @@ def return_states(
 ) -> None:
     """Return states to their owners, and drop the copies on other ranks; collective.
 
-    Args:
-        world: the ranks of the run.
-        states: the client states that this rank holds.
-        clients: clients that trained on another rank than their owner; the same on every rank.
-        trained: clients that trained on this rank.
+    All ranks name the same `clients`, and each the ones that it has `trained`.
     """
     owned = _owned(world, clients)
     _exchange(world, states, clients, sent=set(trained) & set(clients), received=owned)

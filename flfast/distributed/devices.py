@@ -12,10 +12,6 @@ Devices = int | str | list[int]
 def choose_devices(accelerator: str, devices: Devices) -> list[int] | int:
     """Resolve `trainer.devices` on this machine to GPU indices or a number of CPU ranks.
 
-    Args:
-        accelerator: `trainer.accelerator`.
-        devices: `trainer.devices`: a count, -1 or `auto` for all, or a list of indices.
-
     Raises:
         ValueError: if a device does not exist.
     """

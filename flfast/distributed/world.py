@@ -72,12 +72,7 @@ def num_restarts() -> int:
 
 
 def enter(backend: str, *, timeout_s: float) -> None:
-    """Initialise the process group of the world that was launched; collective.
-
-    Args:
-        backend: backend of torch.distributed, such as `gloo`.
-        timeout_s: seconds until a rank that does not respond is an error.
-    """
+    """Initialise the launched world's process group; `timeout_s` limits waiting; collective."""
     limit = datetime.timedelta(seconds=timeout_s)
     rank, size = integer("RANK", 0), integer("WORLD_SIZE", 1)
     if RENDEZVOUS in os.environ:

@@ -32,13 +32,7 @@ class NoUploadsError(Exception):
 class Calls:
     """Calls the clients of a round; see `Round` in `algorithms/contract/algorithm.py`.
 
-    Args:
-        engine: runs the calls.
-        cohort: the round's cohort.
-        plan: the round's plan.
-        orders: orders by client, for clients that differ from the others of the call.
-        population: clients in the federation.
-        on_client: called with each report of the algorithm's own call.
+    `on_client` gets each report of the algorithm's own call.
 
     Attributes:
         trained: result of the algorithm's own call, the last one, or of the call that failed.

@@ -13,9 +13,6 @@ _FIRST_ROUNDS = 100
 def evaluation_hint(rows: Sequence[Mapping[str, Any]]) -> str:
     """The line after the round in which evaluation has become longer; empty in all others.
 
-    Args:
-        rows: rows of the run so far; row 0 is before training.
-
     >>> rows = [{}, {"time/train_s": 2.0, "time/eval_s": 33.0}]
     >>> evaluation_hint(rows)[:62], evaluation_hint([*rows, rows[1]])
     ('evaluation has taken 33 s, training 2 s; eval_every=10 evaluat', '')

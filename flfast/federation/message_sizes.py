@@ -15,11 +15,6 @@ def message_bytes(engine: Engine, initial: Tree, plan: RoundPlan) -> tuple[int, 
 
     Found by a round with one client and one local step, which is forgotten. An algorithm that
     needs several clients for a call counts up to that call.
-
-    Args:
-        engine: this rank's engine.
-        initial: weights before round 1.
-        plan: the plan of round 1.
     """
     data, algorithm = engine.site.data, engine.site.algorithm
     calls = Calls(

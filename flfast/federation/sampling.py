@@ -20,12 +20,6 @@ class Sampling:
     A sampler numbers the clients that it may draw from 0. It may ask for `seed`, `round_idx`,
     `rounds`, the ids of these `candidates` and of `held_out` clients, and for `sizes`: the
     candidates' numbers of training examples, int64 [num_clients].
-
-    Args:
-        sampler: (num_clients, rng) -> cohort, and what else it asks for.
-        data: the population.
-        seed: the run's seed.
-        rounds: number of rounds of the run.
     """
 
     def __init__(

@@ -22,10 +22,7 @@ def idle_rows(
 ) -> dict[int, Row]:
     """Status of each client of the cohort that was not called to train, by client.
 
-    Args:
-        trained: result of the algorithm's own call.
-        cohort: the round's cohort.
-        answers: reports of other calls; what they uploaded may be lost or rejected.
+    `answers` are the reports of other calls; what these uploaded may be lost or rejected.
     """
     called = {report.client_id for report in trained.reports}
     rows: dict[int, Row] = {}

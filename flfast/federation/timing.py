@@ -41,13 +41,8 @@ class Timing:
 
     seconds. It fails if the device fails before, or is no longer available.
 
-    Args:
-        devices: the device model.
-        work: the fraction of local training that each client does.
-        data: the population.
-        algorithm: defines the stages of local training.
-        message_bytes: gives the sizes of a client's downloads and uploads in a round; called only
-            if some device has a bandwidth.
+    `message_bytes` gives the bytes of a client's downloads and uploads in a round. It is called
+    only if some device has a bandwidth.
 
     Attributes:
         is_ideal: whether all clients take the same time.
@@ -70,10 +65,7 @@ class Timing:
         self.is_full = getattr(work, "func", work) is full
 
     def check(self, plan: RoundPlan) -> None:
-        """Refuse options of devices and work, and find the sizes of messages; collective.
-
-        Args:
-            plan: the plan of round 1.
+        """Refuse options of devices and work, and find sizes of messages; collective.
 
         Raises:
             ValueError: with the key, the value, and what is allowed.
@@ -82,24 +74,16 @@ class Timing:
             self.trips(self._data.candidates[:1], plan, clock=0.0)
 
     def devices(self, clients: np.ndarray) -> Devices:
-        """The devices of clients.
-
-        Args:
-            clients: ids, int64 [K].
-        """
+        """The devices of clients, int64 [K]."""
         return self._model(clients)
 
     def trips(
         self, clients: np.ndarray, plan: RoundPlan, *, clock: float, number: int = 0
     ) -> Trips:
-        """The trips of clients that start now.
+        """The trips of clients, int64 [K], that download the plan's model and start at `clock`.
 
-        Args:
-            clients: ids, int64 [K].
-            plan: the plan of the round whose model they download.
-            clock: virtual seconds since the run began.
-            number: number of the draw, if clients may begin several times in a round: a client
-                that fails need not fail again.
+        If clients may begin several times in a round, `number` is that of the draw: a client that
+        fails need not fail again.
         """
         devices, seed = self.devices(clients), self._data.seed
         around = devices.fixed + self._transfer_seconds(devices)
@@ -153,13 +137,7 @@ class Timing:
 
 
 def num_trained_examples(num_examples: int, plan: RoundPlan, algorithm: Algorithm) -> int:
-    """Examples that a client trains on in a round; an example counts once per pass.
-
-    Args:
-        num_examples: the client's training examples.
-        plan: the round's plan, with the client's fraction of its local steps.
-        algorithm: defines the stages of local training.
-    """
+    """Examples that a client trains on in a round; an example counts once per pass."""
     epoch, total = local_epoch(num_examples, plan.batching), 0
     for stage in algorithm.training_stages:
         own = plan.for_stage(stage.epochs).with_share(epoch.num_steps)

@@ -21,13 +21,7 @@ BatchNormPolicy = Literal["aggregate", "local", "frozen", "recalibrate"]
 
 
 class Recalibrated(NamedTuple):
-    """The result of recalibrating BatchNorm.
-
-    Attributes:
-        server: server state with new statistics.
-        down_bytes: additional bytes that each client of the cohort received.
-        up_bytes: additional bytes that each client of the cohort sent.
-    """
+    """Server state with new statistics, and additional bytes of each client of the cohort."""
 
     server: Tree
     down_bytes: int

@@ -13,10 +13,6 @@ class CohortModule(L.LightningModule):
     """Manual optimization, because a compiled program takes the local steps.
 
     Device, precision and strategy are the Trainer's.
-
-    Args:
-        local: model, algorithm and optimizer.
-        train_clients: client ids -> None; trains these clients.
     """
 
     def __init__(self, local: LocalModule, train_clients: Callable[[Sequence[int]], None]) -> None:

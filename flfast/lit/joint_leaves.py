@@ -14,10 +14,7 @@ from flfast.state.weights import map_weights
 class JointLeaves(nn.Module):
     """Parameters and buffers by names that torch would not accept, such as `personal/fc.weight`.
 
-    Args:
-        leaves: `{"params": ..., "buffers": ...}` by name; copied.
-        dtype: data type of the model; floating-point leaves are converted to it.
-        device: device of the model.
+    They are copies; floating-point ones have the given data type.
     """
 
     def __init__(self, leaves: Tree, *, dtype: torch.dtype, device: torch.device) -> None:

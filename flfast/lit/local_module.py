@@ -32,13 +32,7 @@ from flfast.tasks.task_type import TaskType
 class LocalModule(L.LightningModule):
     """A model in local training, with automatic optimization: every Trainer option works.
 
-    Args:
-        model: inputs [B, ...] -> outputs.
-        algorithm: gives the local objective and the gradient correction.
-        make_optimizer: (parameters, lr=...) -> any torch optimizer; used unless the algorithm
-            has one of its own.
-        task_type: gives loss and metrics.
-        freeze_batchnorm: whether to freeze BatchNorm during local training.
+    `make_optimizer` is for algorithms without an optimizer of their own.
 
     Attributes:
         params: the model's parameters by name.
@@ -104,11 +98,7 @@ class LocalModule(L.LightningModule):
     def begin(self, context: Context, optimizer_state: Tree) -> None:
         """Start the local training of a client at `context.start`.
 
-        Args:
-            context: the client's context: broadcast, client state, starting weights and learning
-                rate.
-            optimizer_state: initial state of the local optimizer by parameter name; empty for a
-                fresh optimizer.
+        `optimizer_state` is by parameter name, and empty for a fresh optimizer.
         """
         self.context, self._stage = context, LocalStage()
         self._contexts: dict[torch.device, Context] = {}
@@ -128,9 +118,7 @@ class LocalModule(L.LightningModule):
     def begin_stage(self, stage: LocalStage, context: Context) -> None:
         """Start the next stage from the current weights.
 
-        Args:
-            stage: the stage of local training that begins.
-            context: the client's context, with what earlier measures added up.
+        `context` has what earlier measures added up.
         """
         self._stage = stage
         self.context = context._replace(lr=stage.lr * context.lr)
@@ -149,12 +137,9 @@ class LocalModule(L.LightningModule):
             p.requires_grad_(name in self._trainable)
 
     def trained(self, stage: LocalStage, joint: Iterable[str]) -> list[str]:
-        """Names of the parameters that a stage trains.
+        """Names of the parameters that a stage trains, joint ones included.
 
-        Args:
-            stage: a stage of local training.
-            joint: names of joint parameters. `personal/NAME` is frozen if the model's parameter
-                `NAME` is.
+        `personal/NAME` is frozen if the model's parameter `NAME` is.
         """
         frozen = self.params.keys() - self._trainable
         names = [name for name in self.params if name not in frozen]
@@ -279,11 +264,7 @@ class LocalModule(L.LightningModule):
             self.num_examples += len(batch.targets)
 
     def add_ranks(self, total: Callable[[list[float]], list[float]]) -> None:
-        """Sum the counts over ranks that trained a client together.
-
-        Args:
-            total: element-wise sum over ranks.
-        """
+        """Sum the counts over ranks that trained a client together, by the function `total`."""
         totals = total([float(self.loss_sum), float(self.num_seen), self.num_examples])
         self.loss_sum = torch.tensor(totals[0])
         self.num_seen, self.num_examples = round(totals[1]), round(totals[2])

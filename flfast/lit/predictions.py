@@ -10,11 +10,7 @@ from flfast.tasks.task_type import Statistics, TaskType
 
 
 class PredictionStore(Metric):
-    """Collects the task's statistics of predictions batch by batch.
-
-    Args:
-        task_type: says what is kept of each example.
-    """
+    """Collects the task's statistics of predictions batch by batch."""
 
     full_state_update = False
 
@@ -35,11 +31,7 @@ class PredictionStore(Metric):
         return tuple(dim_zero_cat(getattr(self, name)) for name in self.names)
 
     def collect(self, num_classes: int) -> Statistics:
-        """All predictions of all ranks; torchmetrics would squeeze a single one.
-
-        Args:
-            num_classes: C, for a rank without predictions.
-        """
+        """All predictions of all ranks; torchmetrics would squeeze a single one."""
         if not self.loss:
             self.update(*self.task_type.no_predictions(num_classes))
         # The shapes of examples, since a single one may be a single number.

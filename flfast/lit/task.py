@@ -120,13 +120,7 @@ class LocalTask:
 class ShardedTask(LocalTask):
     """The task of a model that is sharded over ranks; every rank has its shard of the batch.
 
-    Args:
-        model: the sharded model.
-        task_type: gives the loss.
-        batch: this rank's shard.
-        model_params: the dict with its parameters, or `sharded_leaves` of them.
-        mesh: device mesh of the ranks.
-        name: name of the algorithm, for messages.
+    `model_params` are the model's own, or their `sharded_leaves`; messages name the algorithm.
     """
 
     def __init__(

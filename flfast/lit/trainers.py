@@ -18,14 +18,7 @@ _TRUE_PRECISION = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-tr
 
 
 def dtype_of_precision(precision: str) -> torch.dtype:
-    """Data type of a model's parameters and buffers.
-
-    >>> dtype_of_precision("64-true"), dtype_of_precision("bf16-mixed")
-    (torch.float64, torch.float32)
-
-    Args:
-        precision: a value of `trainer.precision`.
-    """
+    """Data type of a model's parameters and buffers with a `trainer.precision`."""
     return _TRUE_PRECISION.get(precision, torch.float32)
 
 
@@ -98,9 +91,7 @@ class ReusedTrainer:
 class Trainers:
     """Trainers and modules by plan; created at first use and then reused.
 
-    Args:
-        module: model, algorithm and optimizer; converted to the dtype of the plan's precision.
-        make_trainer: plan -> new Trainer for its devices and precision.
+    The module is converted to the data type of the plan's precision.
     """
 
     def __init__(

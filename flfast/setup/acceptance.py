@@ -26,16 +26,10 @@ def accept(
 ) -> None:
     """Take over the folder for this run, on rank 0; other ranks write there only afterwards.
 
-    Loggers may refuse, such as without a key: then the folder is what it was before.
-    A run that begins replaces the one that the folder holds. A run that goes on keeps its rows,
-    and removes the files of an earlier end if rounds follow: it may be killed before the next end.
-
-    Args:
-        federation: before its first round.
-        config: the run's config, `auto` included.
-        job: overrides and folder of the command.
-        restored: state to resume from; None for a new run.
-        make_loggers: makes the loggers, some of which begin a record or a database at once.
+    Loggers begin records or databases when they are made, and may refuse, such as without a key:
+    then the folder is what it was before. A run that begins replaces the one that the folder
+    holds. A run that goes on keeps its rows, and removes the files of an earlier end if rounds
+    follow: it may be killed before the next end.
     """
     folder = job.folder
     folder.mkdir(parents=True, exist_ok=True)

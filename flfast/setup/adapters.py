@@ -20,13 +20,7 @@ from flfast.state.weights import dtype_of_module, write_weights
 def build_adapter(
     config: DictConfig, model: nn.Module, initial: Tree, data: FederatedDataModule
 ) -> Adapted | None:
-    """The model with its adapter, or None if all parameters are trained.
-
-    Args:
-        config: the run's config.
-        model: changed in place.
-        initial: weights of the base.
-        data: the population, set up.
+    """The model, changed in place, with its adapter; None if all parameters are trained.
 
     Raises:
         ConfigError: if the base would have to change, because it has BatchNorm, or if the outputs

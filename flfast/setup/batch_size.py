@@ -127,11 +127,7 @@ def _devices_per_batch(phase: Phase, world: World) -> int:
 
 
 def smallest_sizes(rank_sizes: Sequence[dict[str, Size]]) -> dict[str, Size]:
-    """Sizes that fit on every rank.
-
-    Args:
-        rank_sizes: sizes of each rank, all with the same keys.
-    """
+    """Sizes that fit on every rank."""
     return {key: min(sizes[key] for sizes in rank_sizes) for key in rank_sizes[0]}
 
 

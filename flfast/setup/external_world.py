@@ -19,10 +19,6 @@ def fit_to_threads(phases: list[Phase], threads: Sequence[str]) -> list[Phase]:
 
     Ranks are not forked beside other threads (`distributed/launcher.py`). New interpreters import
     for longer than many runs of a notebook take, and cannot import what a notebook defines.
-
-    Args:
-        phases: the phases of the run.
-        threads: names of the other threads of this process.
     """
     if not threads or not any(_ranks_are_ours(phase.config) for phase in phases):
         return phases
@@ -54,11 +50,6 @@ def fit_to_world(phases: list[Phase], world: World, *, equal_nodes: bool) -> lis
 
     `strategy=auto` becomes `ddp`. With `ddp` and `fsdp`, `trainer.devices` of auto (the default)
     or -1 becomes the number of this node's ranks. Any other value must equal that number.
-
-    Args:
-        phases: the phases of the run.
-        world: the ranks that the launcher started.
-        equal_nodes: whether every node has the same number of ranks.
 
     Raises:
         ValueError: if a phase asks for another number of ranks.

@@ -39,13 +39,8 @@ STOP, REFUSAL = "stop", "refusal"
 def run(phases: list[Phase], job: HydraJob, *, second: Second = "exit") -> float | None:
     """Run a checked config in as many processes as its strategies need.
 
-    Args:
-        phases: the phases of the run, composed and checked.
-        job: overrides and folder of the command.
-        second: effect of a second signal; the first one stops the run after its round.
-
-    Returns:
-        `optimized_metric` after the last round.
+    Returns `optimized_metric` after the last round. The first stop signal ends the run after its
+    round; `second` is the effect of another one.
 
     Raises:
         ConfigError: if a setting cannot be run, or ranks die too often. In a world that torchrun
@@ -103,13 +98,7 @@ def _num_ranks(config: DictConfig) -> int:
 
 
 class _Outcome(NamedTuple):
-    """How a rank ended: one of three ways.
-
-    Attributes:
-        value: `optimized_metric` after the last round.
-        refused: the message of a `ConfigError`.
-        stopped: whether the run was stopped on request.
-    """
+    """How a rank ended: with a value, with the message of a `ConfigError`, or stopped."""
 
     value: float | None = None
     refused: str | None = None
@@ -146,13 +135,7 @@ def _finished(value: float | None, requests: StopRequests) -> float | None:
 
 
 def _run_rank(phases: list[Phase], job: HydraJob, notes: Path) -> _Outcome:
-    """Run this process as a rank of the launched world.
-
-    Args:
-        phases: the phases of the run.
-        job: overrides and folder of the command.
-        notes: folder of the note files `STOP` and `REFUSAL`, shared by launcher and ranks.
-    """
+    """Run a rank of the launched world; it shares the folder of notes with launcher and ranks."""
     # A terminal sends SIGINT to the launcher, too, which passes the request on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A forked process inherits the launcher's handlers.
@@ -193,13 +176,7 @@ def _configure(job: HydraJob) -> None:
 
 
 def _stop_if_requested(world: World, requests: StopRequests, notes: Path) -> None:
-    """Stop before the run begins, if that was requested during start-up; collective.
-
-    All ranks must have joined the world and must agree: otherwise the others would hang.
-
-    Raises:
-        StoppedError: on every rank, if any rank knows of a request.
-    """
+    """Stop all ranks if one was asked to during start-up; one alone would make others hang."""
     if any(gather(world, requests.received is not None or (notes / STOP).exists())):
         raise StoppedError
 

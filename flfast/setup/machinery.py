@@ -36,14 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Machinery(NamedTuple):
-    """The objects that run the rounds.
-
-    Attributes:
-        engine: this rank's engine.
-        plans: (round, rows so far) -> plan.
-        callbacks: callbacks of rounds and of local training.
-        title: one line for figures and tables.
-    """
+    """The objects that run the rounds, and a title for figures and tables."""
 
     engine: Engine
     plans: Plans
@@ -83,14 +76,7 @@ def build_machinery(
 def build_engine(
     config: DictConfig, site: Site, decided: dict[str, Any], channel: Channel
 ) -> Engine:
-    """The engine of this rank.
-
-    Args:
-        config: the run's config.
-        site: model, data, Trainers and client states of this rank.
-        decided: values that replaced `auto` on this rank so far; new ones are added.
-        channel: transmits uploads.
-    """
+    """The engine of this rank; new values that replace `auto` are added to `decided`."""
     make_training = instantiate(config.engine)
     training: LocalTraining = call_with(make_training, site=site, decided=decided)
 

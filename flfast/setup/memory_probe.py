@@ -27,15 +27,9 @@ from flfast.state.weights import convert_weights
 
 @dataclass(frozen=True)
 class MemoryProbe:
-    """Everything that a local step with a batch of any size needs.
+    """Everything that a local step with a batch of any size needs, on one device.
 
-    Attributes:
-        module: model, algorithm and optimizer; copied, never changed.
-        initial: weights before round 1.
-        data: the population.
-        make_trainer: plan -> a new Trainer on this rank's device.
-        plan: the phase's plan, for one device.
-        accumulates: whether steps accumulate gradients over batches.
+    The module is copied. `accumulates` is whether steps accumulate gradients over batches.
     """
 
     module: LocalModule
@@ -138,9 +132,7 @@ def measure_memory(probe: MemoryProbe, num_examples: int) -> StepMemory:
 def extrapolate(points: Sequence[tuple[int, StepMemory]], num_examples: int) -> StepMemory:
     """Bytes of a larger step: every saved storage grows linearly with the number of examples.
 
-    Args:
-        points: two numbers of examples, ascending, each with the measured bytes.
-        num_examples: number to extrapolate to.
+    The points are two ascending numbers of examples, each with the measured bytes.
     """
     (small, small_step), (large, large_step) = points
     factor = (num_examples - large) / (large - small)

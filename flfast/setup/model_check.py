@@ -21,10 +21,6 @@ from flfast.state.weights import dtype_of_module
 def check_module(where: str, model: nn.Module) -> None:
     """Refuse a model whose code torch has replaced, or whose weights are not in memory.
 
-    Args:
-        where: the argument or option, for messages.
-        model: may have lazy layers.
-
     Raises:
         ConfigError: naming the module or the tensor, and what is allowed.
     """
@@ -50,10 +46,6 @@ def check_module(where: str, model: nn.Module) -> None:
 def check_initialized(where: str, model: nn.Module) -> None:
     """Refuse lazy layers whose weights do not exist yet.
 
-    Args:
-        where: the argument or option, for messages.
-        model: any model.
-
     Raises:
         ConfigError: naming the tensor, and what is allowed.
     """
@@ -70,12 +62,7 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def first_batch(data: FederatedDataModule, model: nn.Module) -> Batch:
-    """Two examples of client 0, or one twice, with inputs as the model reads them.
-
-    Args:
-        data: the population, set up.
-        model: model whose weights have the type of its inputs.
-    """
+    """Two examples of client 0, or one twice, with inputs as the model reads them."""
     indices = np.resize(data.train_clients.indices_of(0), 2)
     batch = next(iter(data.eval_loader(indices)))
     inputs = data.examples.transform(batch.inputs, dtype=dtype_of_module(model))
@@ -91,15 +78,7 @@ def check_outputs(
     *,
     hint: str = "",
 ) -> None:
-    """Refuse outputs of another shape than the task's.
-
-    Args:
-        where: the argument or option, for messages.
-        model: the model.
-        outputs: the model's outputs for the batch.
-        data: the population, set up.
-        batch: the batch that the model read.
-        hint: how to set the number of outputs, for the message; empty if unknown.
+    """Refuse outputs of another shape than the task's; the hint says how to set their number.
 
     Raises:
         ConfigError: with the shape that it must be.
@@ -119,12 +98,6 @@ def check_outputs(
 
 def try_training(target: str, model: nn.Module, data: FederatedDataModule, *, bn: str) -> None:
     """Compute a gradient in training mode. Weights, buffers and seeds stay as they are.
-
-    Args:
-        target: dotted path of the model's function or class, for messages.
-        model: with its adapter.
-        data: the population, set up.
-        bn: the option.
 
     Raises:
         ConfigError: if the model raises, its outputs are of another shape, they do not depend on

@@ -16,10 +16,6 @@ def model_offers(model: Callable[..., Any], examples: Examples) -> dict[str, Any
     - `task`: the learning task.
     - `num_tokens`: size of the vocabulary of the inputs; 0 if they are no tokens.
     - `categories`: number of categories of each of the last columns of a table.
-
-    Args:
-        model: its signature is read: only what it asks for is computed.
-        examples: all examples.
     """
     offers = {
         "input_shape": examples.input_shape,

@@ -35,10 +35,6 @@ def use_metrics(phases: list[Phase], module: LocalModule) -> list[Phase]:
 def check_direction(config: DictConfig, hydra: DictConfig) -> None:
     """Refuse a search that would take the worst job for the best one.
 
-    Args:
-        config: the job's config, with a column in place of `auto`.
-        hydra: a config with Hydra's own node `hydra`.
-
     Raises:
         ConfigError: if Optuna maximises a loss, or minimises an accuracy.
     """

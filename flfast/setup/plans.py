@@ -105,10 +105,7 @@ def choose_precision(config: DictConfig) -> str:
 
 
 def _max_cohort_size(config: DictConfig) -> int:
-    """Size of the largest cohort, if the config has one: more ranks would be idle.
-
-    With sampler=poisson, it is the mean size.
-    """
+    """Size of the largest cohort, or mean size with poisson: more ranks would be idle."""
     if config.mode == "centralized":
         return 1
     count, num_clients = config.sampler.get("count"), config.partition.get("num_clients")

@@ -29,9 +29,6 @@ def preload(configs: Sequence[DictConfig]) -> None:
 
     Data that depend on the seed are left to the runs. Torch has one thread here: a forked
     process has no copy of a pool of threads.
-
-    Args:
-        configs: the configs of all runs.
     """
     for name in _LATER:
         importlib.import_module(name)

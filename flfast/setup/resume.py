@@ -34,10 +34,6 @@ def shared_folder(folder: Path, world: World) -> Path:
 def find_resumable(config: DictConfig, folder: Path) -> list[Checkpoint]:
     """Checkpoints that the run may resume from, newest first; none for a new run.
 
-    Args:
-        config: the run's config.
-        folder: the run's folder.
-
     Raises:
         ValueError: if `resume` names a checkpoint that does not exist or cannot be read.
     """
@@ -68,11 +64,6 @@ def restore_sizes(
     """Phases with the resumed run's sizes in place of `auto`.
 
     On other hardware `micro_batch` stays `auto`: another device may have less memory.
-
-    Args:
-        phases: the phases of the run.
-        checkpoint: the one to resume from, if any.
-        changes: as returned by `changed_hardware`.
     """
     if checkpoint is None:
         return phases
@@ -88,11 +79,6 @@ def previous_decisions(
     """Values that replaced `auto` on this rank in the run that is resumed.
 
     Empty on other hardware, which is logged: new decisions may round differently.
-
-    Args:
-        checkpoint: the one to resume from, if any.
-        changes: as returned by `changed_hardware`.
-        world: the ranks of the run.
     """
     ranks: list[dict[str, Any]] = []
     if checkpoint is not None:
@@ -149,12 +135,7 @@ def checkpoint_keeper(
 ) -> CheckpointKeeper:
     """The callback that writes checkpoints and stops the run on request.
 
-    Args:
-        engine: this rank's engine.
-        config: as the user gave it, `auto` included.
-        sizes: numbers that replaced `auto`.
-        folder: the run's folder, the same on every rank.
-        requests: this rank's stop requests.
+    `config` is as the user gave it, and `sizes` are the numbers that replaced its `auto`.
     """
     plain, site = _plain_values(config), engine.site
 
@@ -174,13 +155,7 @@ def checkpoint_keeper(
 
 
 def resume(checkpoints: list[Checkpoint], site: Site, initial: Tree, plans: Plans) -> Restored:
-    """Restore the newest checkpoint that can be loaded; collective.
-
-    Args:
-        checkpoints: newest first.
-        site: model, data and client states of this rank; gets the saved client states.
-        initial: weights before round 1.
-        plans: (round, rows so far) -> plan.
+    """Restore the newest checkpoint that can be loaded, with the site's states; collective.
 
     Raises:
         ValueError: if none can be loaded.

@@ -98,14 +98,8 @@ def check_cohorts(
     """Refuse an aggregation that needs more uploads than ever clients train.
 
     Cohorts are drawn until one is large enough: some samplers draw cohorts of random size. A
-    selection that selects everybody is logged.
-
-    Args:
-        aggregation: the run's aggregation rule.
-        cohorts: the cohorts of the first rounds.
-        num_selected: clients of a cohort that train; None is all of them.
-        most_uploads: (option, number): most uploads of a step, and the option that sets it; None:
-            one per client.
+    selection of `num_selected` clients that selects everybody is logged. `most_uploads` are an
+    option and the number of a step's uploads that it sets.
 
     Raises:
         ValueError: if too few clients train in all of these rounds.

@@ -21,10 +21,6 @@ _LIBRARIES = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "pureli
 def named(key: str, target: object) -> Iterator[None]:
     """Turn an exception of a configured function into a message that names the setting.
 
-    Args:
-        key: config key, such as `model`.
-        target: the configured function or class, or its dotted path.
-
     Raises:
         ConfigError: with the user's own lines of the traceback below, if there are any.
             Exceptions of flfast itself, whose messages name a setting, stay as they are.

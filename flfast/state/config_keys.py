@@ -26,12 +26,7 @@ Use = Literal["phase", "saved", "auto"]
 
 
 class Key(NamedTuple):
-    """A key of the config, or a group of keys.
-
-    Attributes:
-        influence: influence of the key on the run.
-        uses: further uses of the key.
-    """
+    """The influence and further uses of a key of the config, or of a group of keys."""
 
     influence: Influence
     uses: tuple[Use, ...] = ()

@@ -9,22 +9,13 @@ from typing import NamedTuple
 
 
 class CsvFile(NamedTuple):
-    """A CSV file in UTF-8, whose first line is a header.
-
-    Attributes:
-        option: key that names the file, such as `sampler.path`.
-        path: the file.
-    """
+    """A CSV file in UTF-8, whose first line is a header; `option` is the key that names it."""
 
     option: str
     path: str
 
     def where(self, line: int) -> str:
-        """Beginning of an error about a line.
-
-        Args:
-            line: from 1.
-        """
+        """Beginning of an error about a line, from 1."""
         return f"{self.option}={self.path}, line {line}"
 
     def lines(self) -> Iterator[tuple[int, list[str]]]:
@@ -73,12 +64,7 @@ _MAX_DIGITS = 9
 
 
 def parse_integer(where: str, column: str, text: str) -> int:
-    """An integer >= 0.
-
-    Args:
-        where: beginning of the error.
-        column: name of the column.
-        text: the value.
+    """An integer >= 0; an error begins with `where`, and names the column.
 
     Raises:
         ValueError: with column, value and what is allowed.

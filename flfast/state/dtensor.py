@@ -10,12 +10,7 @@ from flfast.state.tree import Tree
 
 
 def shard_like(value: Tensor, like: DTensor) -> DTensor:
-    """Shard a tensor that every rank holds in full, without communication.
-
-    Args:
-        value: tensor of the shape of `like`.
-        like: gives mesh, device and placements.
-    """
+    """Shard a tensor that every rank holds in full as `like` is; without communication."""
     mesh = like.device_mesh
     chunks = value.chunk(mesh.size())  # fewer than ranks if dimension 0 is short
     rank = mesh.get_local_rank()
@@ -46,13 +41,8 @@ def place_tree(
 ) -> Tree:
     """Move a tree to a device, and shard the leaves that belong to sharded parameters alike.
 
-    A leaf belongs to the parameter that has its shape, and its name or that of an outer dict.
-
-    Args:
-        tree: weights, or anything else by parameter name.
-        params: the model's parameters by name.
-        device: device of the parameters.
-        like: parameter of the outer dict, if any.
+    A leaf belongs to the parameter that has its shape, and its name or that of an outer dict,
+    whose parameter is `like`.
     """
     placed: Tree = {}
     for name, leaf in tree.items():

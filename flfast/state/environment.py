@@ -16,11 +16,7 @@ LEAST = {
 
 
 def integer(name: str, default: int) -> int:
-    """A variable of the environment.
-
-    Args:
-        name: one of `LEAST`.
-        default: if it is not set.
+    """A variable of the environment, one of `LEAST`.
 
     Raises:
         ValueError: naming the variable, its value and what is allowed.

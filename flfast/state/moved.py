@@ -91,12 +91,7 @@ def renamed(node: Any) -> Any:
 
 
 def old_targets(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """(key of a node, old path) of each `_target_` that moved.
-
-    Args:
-        node: a config as plain values.
-        key: dotted key of the node; empty for the whole config.
-    """
+    """(key of a node, old path) of each `_target_` that moved."""
     items = node.items() if isinstance(node, dict) else enumerate(node)
     for name, child in items:
         if isinstance(child, (dict, list)):

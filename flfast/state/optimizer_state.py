@@ -21,10 +21,7 @@ def state_tensors(
 ) -> Tree:
     """An optimizer's state of one parameter, without entries that are None.
 
-    Args:
-        state: the state's entries by name, such as `momentum_buffer`.
-        option: config setting that needs tensors, for the message.
-        remedy: setting to use instead, for the message.
+    The message says which option needs tensors, and which setting to use instead.
 
     Raises:
         ValueError: if an entry is not a tensor.
@@ -40,12 +37,9 @@ def state_tensors(
 
 
 def load_optimizer_state(optimizer: Optimizer, state: Tree, names: Iterable[str]) -> None:
-    """Give a new optimizer a state.
+    """Give a new optimizer, of one parameter group, a state by parameter name.
 
-    Args:
-        optimizer: has a single parameter group.
-        state: optimizer state by parameter name; parameters without an entry start fresh.
-        names: names of the optimizer's parameters, in their order.
+    The names are those of its parameters, in order; without an entry they start fresh.
     """
     # load_state_dict keeps the tensors it gets, and steps change them in place.
     copies = {i: tree_map(torch.clone, state.get(name, {})) for i, name in enumerate(names)}

@@ -61,22 +61,13 @@ class RoundPlan(NamedTuple):
     share: float = 1.0
 
     def for_stage(self, epochs: int | None) -> "RoundPlan":
-        """The plan of a stage of local training.
-
-        Args:
-            epochs: the stage's own number of epochs; None is the plan's. Ignored if the plan has
-                steps.
-        """
+        """The plan of a stage with its own number of epochs; None, or if steps are set: this plan."""
         if epochs is None or self.local_epochs is None:
             return self
         return self._replace(local_epochs=epochs)
 
     def with_share(self, epoch_steps: int) -> "RoundPlan":
-        """The plan with as many local steps as the share asks for, at least one.
-
-        Args:
-            epoch_steps: local steps of one pass over the client's examples.
-        """
+        """The plan with its share of the local steps, at least one; a pass has `epoch_steps`."""
         if self.share == 1:
             return self
         steps = self.local_steps or (self.local_epochs or 1) * epoch_steps

@@ -33,12 +33,6 @@ def uniforms(seed: int, purpose: str, ids: np.ndarray, *path: int) -> np.ndarray
     """A uniform number in (0, 1) for each id, float64 [K], a function of seed, purpose and id.
 
     For properties of clients in large populations, where a generator for each would be slow.
-
-    Args:
-        seed: the run's seed, >= 0.
-        purpose: name of the use; different purposes draw independently.
-        ids: ids, such as those of clients, int64 [K], >= 0.
-        path: round, ...; integers >= 0.
     """
     key = _seed_sequence(seed, purpose, path).generate_state(1, np.uint64)[0]
     with np.errstate(over="ignore"):  # arithmetic modulo 2^64

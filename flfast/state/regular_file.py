@@ -73,9 +73,6 @@ def replacing(folder: Path) -> Iterator[Path]:
     A file there is replaced, and so is a link, which is not followed. If the context raises,
     `folder` stays as it was.
 
-    Args:
-        folder: an existing folder.
-
     Raises:
         OSError: if it cannot be written.
     """
@@ -89,11 +86,7 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 
 def make_folder(folder: Path, *, named: bool) -> None:
-    """Make a folder to write into, unless it is there.
-
-    Args:
-        folder: the folder.
-        named: whether the user has named it; others must be no links.
+    """Make a folder to write into, unless it is there; one that the user named may be a link.
 
     Raises:
         OSError: if it is a link, or cannot be made.

@@ -19,12 +19,7 @@ def column_blocks(rows: Tensor) -> Iterator[Tensor]:
 
 
 def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
-    """`weights @ rows`, float64 [D].
-
-    Args:
-        rows: [K, D].
-        weights: float64 [K].
-    """
+    """`weights @ rows`, float64 [D], of weights, float64 [K], and rows [K, D]."""
     sums = [weights @ block.double() for block in column_blocks(rows)]
     return torch.cat([weights.new_empty(0), *sums])
 
@@ -40,12 +35,7 @@ def row_moments(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def row_products(rows: Tensor, vector: Tensor) -> Tensor:
-    """Inner products of the rows with a vector, float64 [K].
-
-    Args:
-        rows: [K, D].
-        vector: float64 [D].
-    """
+    """Inner products, float64 [K], of rows [K, D] with a vector, float64 [D]."""
     products = torch.zeros(len(rows), dtype=torch.float64)
     for block, part in zip(column_blocks(rows), column_blocks(vector[None]), strict=True):
         products += block.double() @ part[0]
@@ -53,12 +43,7 @@ def row_products(rows: Tensor, vector: Tensor) -> Tensor:
 
 
 def distances(rows: Tensor, center: Tensor) -> Tensor:
-    """Euclidean distances of the rows from a point, float64 [K].
-
-    Args:
-        rows: [K, D].
-        center: float64 [D].
-    """
+    """Euclidean distances, float64 [K], of rows [K, D] from a point, float64 [D]."""
     squares = torch.zeros(len(rows), dtype=torch.float64)
     for block, middle in zip(column_blocks(rows), column_blocks(center[None]), strict=True):
         squares += (block.double() - middle).square_().sum(dim=1)
@@ -85,12 +70,7 @@ def squared_distances(rows: Tensor) -> Tensor:
 
 
 def trimmed_mean_of_rows(rows: Tensor, num_trimmed: int) -> Tensor:
-    """Mean [D] of each column without its `num_trimmed` largest and smallest values.
-
-    Args:
-        rows: [K, D].
-        num_trimmed: values to drop at either end, < K / 2.
-    """
+    """Mean [D] of each column of rows [K, D] without `num_trimmed` < K / 2 values at each end."""
     kept = slice(num_trimmed, len(rows) - num_trimmed)
     means = []
     for block in column_blocks(rows):

@@ -52,12 +52,7 @@ def _described(tree: Tree, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 class Stack:
-    """A table of client states. Rows of dropped clients are reused.
-
-    Args:
-        like: a state of the structure; its values are ignored.
-        make_column: (shape, dtype) of a leaf -> empty column.
-    """
+    """A table of client states of one structure. Rows of dropped clients are reused."""
 
     def __init__(self, like: Tree, make_column: MakeColumn) -> None:
         self._skeleton = _skeleton(like)

@@ -100,11 +100,7 @@ class ClientStates:
     @torch.no_grad()
     @torch.inference_mode(mode=False)
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Replace all states by those of a `state_dict`.
-
-        Args:
-            saved: `stacks` may be any iterable, and several of its items may share a structure.
-        """
+        """Replace all states by those of a `state_dict`; its stacks may be any iterable."""
         self._stacks.clear()
         self._structures.clear()
         for part in saved["stacks"]:

@@ -42,14 +42,10 @@ def write_tensors(path: Path, value: dict[str, Any], *, buffered: Event | None =
 
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write tensors in the format of safetensors, which other frameworks read.
+    """Write tensors on the CPU in the format of safetensors, which other frameworks read.
 
-    The file has its name only after all of its contents are on the disk.
-
-    Args:
-        path: path of the file.
-        tensors: on the CPU. Tensors that share memory are stored once each.
-        metadata: about the tensors.
+    Tensors that share memory are stored once each. The file has its name only after all of its
+    contents are on the disk.
 
     Raises:
         OSError: with the path, if the disk is full or read-only.

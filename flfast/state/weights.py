@@ -86,9 +86,7 @@ def dtype_of_module(module: nn.Module) -> torch.dtype:
 def read_state_dict(path: str, *, key: str) -> dict[str, torch.Tensor]:
     """Read a flat state dict from a file, without running code from the file.
 
-    Args:
-        path: a file of `torch.save`, or one of safetensors if it ends in `.safetensors`.
-        key: config key that names the file, for the message.
+    It is one of `torch.save`, or of safetensors if it ends in `.safetensors`. Messages name `key`.
 
     Raises:
         ValueError: if the file is damaged, or holds anything else.
@@ -124,12 +122,7 @@ def _is_weight(name: object, value: object) -> bool:
 
 
 def load_weights(weights: Tree, state_dict: dict[str, torch.Tensor], *, source: str) -> Tree:
-    """The weights with the values of a state dict.
-
-    Args:
-        weights: give the expected names, shapes and dtypes.
-        state_dict: flat, as `torch.save(model.state_dict(), ...)` writes it.
-        source: origin of the state dict, such as `init_from=model.pt`, for the message.
+    """The weights with the values of a flat state dict; messages name its source.
 
     Raises:
         ValueError: if names or shapes differ, or a value is NaN or infinite.

@@ -31,13 +31,7 @@ _SHAPE = (1, 8, 8)  # of the default data
 
 
 class Finding(NamedTuple):
-    """The result of a check.
-
-    Attributes:
-        works: whether it passed; None for information, or hardware that this machine lacks.
-        message: information, or the reason and how to fix it.
-        seconds: duration of the check.
-    """
+    """The result of a check; it neither works nor fails if this machine lacks the hardware."""
 
     works: bool | None
     message: str
@@ -50,13 +44,7 @@ class Finding(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Something to find out.
-
-    Attributes:
-        name: beginning of the line.
-        examine: returns whether it works, and a message.
-        needed: whether a run with the defaults needs it.
-    """
+    """Something to find out; `needed` if a run with the defaults needs it."""
 
     name: str
     examine: Callable[[], tuple[bool | None, str]]
@@ -64,12 +52,7 @@ class Check(NamedTuple):
 
 
 def checks(folder: Path, train: Callable[[], None]) -> list[Check]:
-    """All checks, in order.
-
-    Args:
-        folder: folder for runs.
-        train: the training command, which reads `sys.argv`.
-    """
+    """All checks, in order; `train` is the training command, which reads `sys.argv`."""
 
     def default_run() -> tuple[bool, str]:
         works, _ = writable(folder)
@@ -141,12 +124,7 @@ def _run_command(train: Callable[[], None], *overrides: str) -> tuple[int, str]:
 def examine(folder: Path, train: Callable[[], None]) -> list[str]:
     """Run all checks and print a line for each as soon as it is known.
 
-    Args:
-        folder: folder for runs.
-        train: the training command, which reads `sys.argv`.
-
-    Returns:
-        Names of checks that failed and that a run with the defaults needs.
+    Returns the names of checks that failed and that a run with the defaults needs.
     """
     torch.set_num_threads(1)
     console, broken = Console(), []

@@ -63,11 +63,7 @@ class EvaluatedSet(NamedTuple):
 
 
 def evaluate(run: OpenedRun, split: str) -> list[EvaluatedSet]:
-    """Predict all examples of a split.
-
-    Args:
-        run: the saved run.
-        split: one of `SPLITS`. With `finetune_epochs`, `test` also has the fine-tuned models.
+    """Predict all examples of a split; with `finetune_epochs`, `test` also has fine-tuned models.
 
     Raises:
         ConfigError: if there are no such examples.

@@ -36,13 +36,7 @@ def write_all(
     *,
     table: Literal["csv", "parquet"],
 ) -> None:
-    """Write the files.
-
-    Args:
-        folder: exists; links to files in it are replaced, not followed.
-        sets: sets to write.
-        about: facts about the run, for `metrics.json`.
-        table: type of the file of predictions.
+    """Write the files into a folder; links to files in it are replaced, not followed.
 
     Raises:
         OSError: if the folder cannot be written.
@@ -145,13 +139,7 @@ def _write_csv(path: Path, header: list[str], rows: Iterable[Iterable[Any]]) -> 
 
 
 def draw_confusion(path: Path, sets: Sequence[EvaluatedSet], *, title: str) -> None:
-    """A heat map per set: the share of each class's examples that get each prediction.
-
-    Args:
-        path: the PNG file.
-        sets: sets to draw.
-        title: above the whole figure.
-    """
+    """A heat map per set: the share of each class's examples that get each prediction."""
     size = (0.5 + 4.6 * len(sets), 5.0)
     with figure(path, size=size, dpi=_DPI, title=title) as picture:
         all_axes = np.atleast_1d(picture.subplots(1, len(sets)))

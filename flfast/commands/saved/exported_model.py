@@ -33,14 +33,7 @@ Program = Callable[[Tensor], Tensor]
 
 
 class Exported(NamedTuple):
-    """An exported model.
-
-    Attributes:
-        path: the file.
-        about: metadata of the file.
-        num_compared: examples whose outputs were compared.
-        difference: largest difference of an output.
-    """
+    """An exported model, its metadata, and the largest difference of the compared outputs."""
 
     path: Path
     about: dict[str, str]
@@ -52,10 +45,6 @@ class StoredInputs(nn.Module):
     """A model behind the normalisation of its data, as evaluation normalises them.
 
     Unlike `BatchTransform`, it can be traced: it changes nothing in place and caches nothing.
-
-    Args:
-        model: [B, ...] -> outputs [B, ...].
-        transform: transform of the data, whose augmentation is left out.
     """
 
     mean: Tensor
@@ -84,12 +73,6 @@ class StoredInputs(nn.Module):
 
 def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> Exported:
     """Export the server's model, or a client's own, and compare outputs on the run's examples.
-
-    Args:
-        run: the saved run.
-        kind: `torch` or `onnx`.
-        path: the file; its folder exists.
-        client_id: number of the client; None is the server.
 
     Raises:
         ConfigError: if the model cannot be exported, or the program has other outputs.

@@ -68,11 +68,7 @@ class OpenedRun(NamedTuple):
         return "clients' own models" if self.personal else "the server's model"
 
     def weights(self, client_id: int | None) -> Tree:
-        """Weights of the server's model, or of a client's own.
-
-        Args:
-            client_id: number of the client; None is the server.
-        """
+        """Weights of a client's own model, or of the server's without a client."""
         if client_id is None:
             return model_weights(self.server)
         return self.engine.personal_weights(self.server, client_id)
@@ -95,9 +91,7 @@ def refused(work: Callable[[], T]) -> T:
 def open_run(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
     """Build data, model and algorithm of a run as for training, and load its weights.
 
-    Args:
-        saved: the run.
-        personal: whether clients' own models predict; None: only if the server has no model.
+    If `personal` is None, clients' own models predict only if the server has no model.
 
     Raises:
         ConfigError: if the run has no such models, or saved none.

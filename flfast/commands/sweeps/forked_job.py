@@ -28,16 +28,7 @@ def run_forked(
     connection: Connection,
     parent: int,
 ) -> None:
-    """Run a job in this process, which was forked for it, and send its `JobReturn`.
-
-    Args:
-        context: Hydra's context.
-        task: the function of the job.
-        config: the job's config, with the node `hydra`.
-        slot: environment of the job, such as its GPU.
-        connection: gets the result.
-        parent: process id of the sweep.
-    """
+    """Run a job in this process, which was forked for it, and send its `JobReturn`."""
     begin_child(parent)
     for name in ("SIGTERM", "SIGINT", "SIGUSR1"):  # the sweep's handlers
         signal.signal(getattr(signal, name), signal.SIG_DFL)

@@ -48,13 +48,7 @@ class JobFolders(Callback):
 
 
 class JobConfig(NamedTuple):
-    """A job of a sweep, before it runs.
-
-    Attributes:
-        num: Hydra's job number.
-        config: the job's config, with the node `hydra`.
-        folder: the job's folder.
-    """
+    """Number, config (with the node `hydra`) and folder of a job of a sweep, before it runs."""
 
     num: int
     config: DictConfig
@@ -67,13 +61,7 @@ def compose_job(
     num: int,
     overrides: Sequence[str],
 ) -> JobConfig:
-    """A job of a sweep, as its launcher runs it.
-
-    Args:
-        load: Hydra's `load_sweep_config`.
-        sweep: the sweep's config, with the node `hydra`.
-        num: Hydra's job number.
-        overrides: the job's overrides.
+    """A job of a sweep, as its launcher runs it; `load` is Hydra's `load_sweep_config`.
 
     Raises:
         HydraException: if an override names no key or no option.
@@ -93,9 +81,6 @@ def check_jobs(sweep: DictConfig) -> None:
     """Refuse a sweep in whose folder a job may not run, before Hydra writes there.
 
     Jobs that only the sweeper knows, those of a search, are checked one by one as they start.
-
-    Args:
-        sweep: config of the sweep, with the node `hydra`.
 
     Raises:
         ConfigError: if the folder of a job holds a run that must not be lost.
@@ -135,10 +120,7 @@ def _check_job(job: JobConfig, setting: str) -> None:
 def record_failure(config: DictConfig, error: BaseException, *, died: bool = False) -> None:
     """Say in the folder of a sweep's job that it failed, unless the folder holds another run.
 
-    Args:
-        config: the job's config, with the node `hydra`.
-        error: the exception that ended the job.
-        died: whether the job's process died, and so could not say so itself.
+    A process that `died` could not say so itself.
     """
     job = HydraJob.of(config, without_hydra(config.copy()))
     said: Result | None = read_result(job.folder)

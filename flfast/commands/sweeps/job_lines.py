@@ -98,11 +98,7 @@ class Space(NamedTuple):
 
 
 def read_space(config: DictConfig) -> Space:
-    """The settings that a sweep varies.
-
-    Args:
-        config: the sweep's config, with the node `hydra`.
-    """
+    """The settings that a sweep varies."""
     node = config.hydra.sweeper
     params = [f"{key}={value}" for key, value in (node.get("params") or {}).items()]
     parsed = OverridesParser.create().parse_overrides([*params, *typed_overrides(config)])

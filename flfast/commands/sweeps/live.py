@@ -22,9 +22,6 @@ class JobTable:
     """Context in which a terminal shows a row per job. Without a terminal it does nothing.
 
     It has no thread: the process of the sweep forks, and a lock of a thread would not survive.
-
-    Args:
-        jobs: (number, folder, config) of each job.
     """
 
     def __init__(self, jobs: Sequence[tuple[int, Path, DictConfig]]) -> None:

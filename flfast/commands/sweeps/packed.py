@@ -68,13 +68,7 @@ def launch(
 
 
 class _Running(NamedTuple):
-    """A job that runs.
-
-    Attributes:
-        job: the job.
-        process: process in which the job runs.
-        slot: environment of the job, such as its GPU.
-    """
+    """A job that runs in a process, and the slot that it takes."""
 
     job: JobConfig
     process: Any
@@ -82,14 +76,7 @@ class _Running(NamedTuple):
 
 
 class _Pack:
-    """The jobs of a batch, some of which run.
-
-    Args:
-        context: Hydra's context.
-        task: the function of a job.
-        jobs: the jobs in the order in which they start.
-        places: a slot for each job that may run at a time.
-    """
+    """The jobs of a batch, some of which run, one in each of `places` at a time."""
 
     def __init__(
         self,
@@ -165,11 +152,7 @@ class _Pack:
 
 
 class _StopJobs(StopRequests):
-    """`StopRequests` for a sweep: passes the request on to its jobs.
-
-    Args:
-        running: the jobs that run, which changes.
-    """
+    """`StopRequests` for a sweep: passes the request on to the jobs that run then."""
 
     def __init__(self, running: dict[Connection, _Running]) -> None:
         super().__init__(second="exit")

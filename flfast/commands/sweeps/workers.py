@@ -11,11 +11,7 @@ from flfast.state.machine import num_cores
 
 
 class Slot(NamedTuple):
-    """Room for one job at a time.
-
-    Attributes:
-        environment: environment variables of jobs that run there.
-    """
+    """Room for one job at a time: the environment variables of jobs that run there."""
 
     environment: dict[str, str]
 
@@ -24,9 +20,6 @@ def launcher_overrides(config: DictConfig) -> list[str]:
     """Overrides that the launcher of a sweep adds to a job's own.
 
     Packed jobs run side by side, so that none may start a rank on every core.
-
-    Args:
-        config: the job's config, with the node `hydra`.
     """
     packed = config.hydra.launcher["_target_"].endswith(".PackedLauncher")
     return ["trainer.devices=1"] if packed and config.trainer.devices in ("auto", -1) else []

@@ -37,11 +37,7 @@ class Devices(NamedTuple):
     hazard: np.ndarray
 
     def until(self, clock: float) -> np.ndarray:
-        """Seconds [K] for which each client stays available; 0 if it is not available now.
-
-        Args:
-            clock: virtual seconds since the run began.
-        """
+        """Seconds [K] for which each client stays available after `clock`; 0 if it is not."""
         gone = (clock - self.begins) % DAY
         gone = np.where(DAY - gone < _EARLY, 0.0, gone)
         left = np.maximum(self.available * DAY - gone, 0.0)

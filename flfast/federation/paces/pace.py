@@ -60,11 +60,7 @@ class Pace(Protocol):
         """(key, number): most uploads of a step, and the option that says so; None: all."""
 
     def check(self, algorithm: Algorithm, broadcast: Tree) -> None:
-        """Refuse an algorithm that cannot run at this pace.
-
-        Args:
-            algorithm: the run's algorithm.
-            broadcast: the broadcast of round 1.
+        """Refuse an algorithm that cannot run at this pace; it gets the broadcast of round 1.
 
         Raises:
             ValueError: with the reason.
@@ -82,21 +78,11 @@ class Pace(Protocol):
         """State of the pace for a resumed run: plain values and tensors."""
 
     def load_state_dict(self, saved: dict[str, Any], plan: Callable[[int], RoundPlan]) -> None:
-        """Restore the state that `state_dict` returned.
-
-        Args:
-            saved: the dict that `state_dict` returned.
-            plan: round -> plan, for rounds before.
-        """
+        """Restore the state that `state_dict` returned; `plan` gives plans of rounds before."""
 
 
 class Setting(NamedTuple):
-    """The parts of a run that every pace needs.
-
-    Attributes:
-        sampling: draws clients.
-        timing: tells how long clients take, in virtual time, and which fail.
-    """
+    """The parts of a run that every pace needs: who is drawn, and how long clients take."""
 
     sampling: Sampling
     timing: Timing

@@ -15,10 +15,6 @@ _FAST_DRAWS = 4
 class Pool:
     """Draws clients that are free; a draw costs O(busy clients), not O(population).
 
-    Args:
-        sampling: draws clients.
-        timing: tells which clients are available.
-
     Attributes:
         num_draws: number of draws by the sampler so far.
         wakes: virtual time at which somebody becomes available, if the last draw found too few.
@@ -30,12 +26,7 @@ class Pool:
         self.num_draws, self.wakes = 0, np.inf
 
     def draw(self, count: int, clock: float) -> Cohort:
-        """Clients that are free and available: `count`, or as many as there are; now busy.
-
-        Args:
-            count: number of clients to draw.
-            clock: virtual seconds since the run began.
-        """
+        """Clients that are free and available: `count`, or as many as there are; now busy."""
         without, missing = self._busy, count
         drawn: list[Cohort] = []
         for _ in range(_FAST_DRAWS):

@@ -23,15 +23,9 @@ from flfast.state.tree import Tree
 
 
 class Sync:
-    """Synchronous rounds; see `Pace`.
+    """Synchronous rounds; see `Pace`, and `sync` for the options.
 
     A client that is not in time is late: its work is discarded, and its state stays as it was.
-
-    Args:
-        deadline: virtual seconds that a round lasts at most; None waits for all clients that do
-            not fail.
-        keep_first: number of uploads after which a round ends; None waits for all.
-        setting: draws clients and tells their virtual times.
     """
 
     def __init__(self, deadline: float | None, keep_first: int | None, setting: Setting) -> None:

@@ -22,12 +22,7 @@ class Cohort(NamedTuple):
 
 
 def cohort_size(num_clients: int, *, fraction: float, count: int | None) -> int:
-    """Number of clients in a cohort.
-
-    Args:
-        num_clients: size of the population.
-        fraction: share of the population, rounded to the nearest number of clients, at least 1.
-        count: number of clients; None uses the fraction.
+    """Number of clients in a cohort: `count`, or the nearest number to the fraction, at least 1.
 
     Raises:
         ValueError: if count exceeds the population.
@@ -40,13 +35,7 @@ def cohort_size(num_clients: int, *, fraction: float, count: int | None) -> int:
 
 
 def drop_out(chosen: np.ndarray, dropout: float, rng: np.random.Generator) -> Cohort:
-    """The cohort of the chosen clients, some of which drop out.
-
-    Args:
-        chosen: distinct clients, int64 [K + D].
-        dropout: probability that a chosen client drops out, independently of the others.
-        rng: the round's generator.
-    """
+    """The cohort of chosen clients, int64 [K + D]; each drops out with the same probability."""
     chosen = np.sort(chosen)
     dropped = rng.random(len(chosen)) < dropout
     return Cohort(clients=chosen[~dropped], dropped=chosen[dropped])

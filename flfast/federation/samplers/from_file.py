@@ -76,11 +76,7 @@ def _places(clients: list[int], candidates: np.ndarray) -> np.ndarray:
 def _check(
     path: str, cohorts: _Cohorts, rounds: int, candidates: set[int], held_out: set[int]
 ) -> None:
-    """Refuse a file that lacks a round, or has clients that cannot be drawn.
-
-    Raises:
-        ValueError: with file, line and what is allowed.
-    """
+    """Refuse a file that lacks a round, or has clients that cannot be drawn."""
     for round_idx in range(1, rounds + 1):
         if round_idx not in cohorts:
             raise ValueError(

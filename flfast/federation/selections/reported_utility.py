@@ -33,10 +33,7 @@ ascending."""
 def select_by_utility(algorithm: Algorithm, select: Select, *, num_clients: int) -> Algorithm:
     """Let those clients of the cohort train that `select` chooses.
 
-    Args:
-        algorithm: any algorithm.
-        select: see `Select`.
-        num_clients: number of clients in the population, held-out clients included.
+    `num_clients` are those of the population, held-out clients included.
     """
 
     def server_state(weights: Tree) -> Tree:

@@ -11,10 +11,6 @@ class SelectedRound:
     """A `Round` whose cohort is the selected clients.
 
     An algorithm with a `round` of its own calls them only.
-
-    Args:
-        rnd: the round of the whole cohort.
-        clients: the selected ones.
     """
 
     def __init__(self, rnd: Round, clients: Sequence[int]) -> None:

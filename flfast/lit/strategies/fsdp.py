@@ -17,11 +17,7 @@ from flfast.lit.local_module import LocalModule
 
 
 class FullyShardedStrategy(ParallelStrategy):
-    """Runs a sharded `LocalModule` on every rank of a world that is already initialised.
-
-    Args:
-        group_params: smallest number of parameters to gather at a time; see `shard`.
-    """
+    """Runs a sharded `LocalModule` on every rank of a world that is already initialised."""
 
     is_distributed = True  # Lightning sets this for its own strategies only
 
