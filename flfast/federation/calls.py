@@ -18,15 +18,7 @@ class DivergedError(RuntimeError):
 
 
 class NoUploadsError(Exception):
-    """Too few uploads of a call arrived.
-
-    Args:
-        shortage: the reason, empty if none arrived at all.
-    """
-
-    def __init__(self, shortage: str) -> None:
-        super().__init__(shortage)
-        self.shortage = shortage
+    """Too few uploads of a call arrived; its text is the reason, or empty if none arrived."""
 
 
 class Calls:

@@ -23,7 +23,7 @@ from flfast.federation.calls import Calls, DivergedError, NoUploadsError
 from flfast.federation.devices.device import DeviceModel
 from flfast.federation.devices.ideal import ONE_SECOND
 from flfast.federation.evaluation_hint import evaluation_hint
-from flfast.federation.hooks import Hooks
+from flfast.federation.hooks import call_hooks, end_run
 from flfast.federation.message_sizes import message_bytes
 from flfast.federation.paces.pace import Pace, Setting
 from flfast.federation.paces.sync import ROUNDS
@@ -57,17 +57,12 @@ class Federation:
     """A federated run.
 
     Attributes:
-        algorithm: defines what server and clients compute.
-        engine: runs the cohorts.
-        data: the population.
         sampler: (num_clients, rng) -> cohort; held-out clients are not counted. It also gets
             what else it names of what `Sampling` offers.
         plans: (round, rows so far) -> plan.
         initial: weights before round 1.
-        rounds: number of rounds.
         eval_every: rounds between evaluations; the last round is always evaluated.
         eval_examples: share of the examples that evaluations use.
-        seed: the run's seed.
         recalibrate: measure BatchNorm statistics after every server step.
         stop: ends the run before its last round.
         devices: speed, bandwidth and availability of clients' devices, in virtual time.
@@ -75,7 +70,6 @@ class Federation:
         make_pace: (setting=...) -> the pace of the run.
         callbacks: Lightning's callbacks, and other objects with hooks of rounds.
         loggers: Lightning's loggers; each gets one row per round.
-        run_dir: folder for the run's files.
         title: one line for figures and tables.
         adapted: the model with its adapter; None if all parameters are trained.
         server: server state of a run that is resumed; empty if it begins.
@@ -159,7 +153,7 @@ class Federation:
             # Callbacks write their files after a failed or stopped run, too.
             try:
                 if self.history:
-                    Hooks(self.callbacks).end(self, status)
+                    end_run(self.callbacks, self, status)
                 if status == "success":
                     self._call_hooks("on_run_complete")
             finally:
@@ -253,7 +247,7 @@ class Federation:
         try:
             server = algorithm.one_round(self.server, calls)
         except NoUploadsError as error:
-            shortage = error.shortage or "no upload arrived whole"
+            shortage = str(error) or "no upload arrived whole"
         trained = calls.trained
         assert trained is not None, "every round calls the clients for the algorithm itself"
         # A client may also diverge in a call after which the algorithm's own leaves it out.
@@ -317,7 +311,7 @@ class Federation:
         self._call_hooks("on_round_end", row, clients)
 
     def _call_hooks(self, hook: str, *args: object) -> None:
-        Hooks(self.callbacks).call(hook, self, *args)
+        call_hooks(self.callbacks, hook, self, *args)
 
 
 def _why_nobody(cohort: Cohort) -> str:

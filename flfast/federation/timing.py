@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +60,7 @@ class Timing:
         self._model, self._work = bound(devices, seed=data.seed), bound(work)
         self._work_reads = inspect.signature(work).parameters
         self._data, self._algorithm = data, algorithm
-        self._message_bytes = message_bytes
+        self._message_bytes = cache(message_bytes)
         self.is_ideal = getattr(devices, "func", devices) is ideal
         self.is_full = getattr(work, "func", work) is full
 
@@ -110,12 +110,8 @@ class Timing:
     def _transfer_seconds(self, devices: Devices) -> np.ndarray:
         if np.isinf(devices.down).all() and np.isinf(devices.up).all():
             return np.zeros(len(devices.down))
-        down, up = self._bytes
+        down, up = self._message_bytes()
         return down / devices.down + up / devices.up
-
-    @cached_property
-    def _bytes(self) -> tuple[int, int]:
-        return self._message_bytes()
 
     def _training_seconds(
         self, devices: Devices, clients: np.ndarray, plan: RoundPlan, shares: np.ndarray

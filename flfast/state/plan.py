@@ -61,7 +61,7 @@ class RoundPlan(NamedTuple):
     share: float = 1.0
 
     def for_stage(self, epochs: int | None) -> "RoundPlan":
-        """The plan of a stage with its own number of epochs; None, or if steps are set: this plan."""
+        """The plan of a stage; its own `epochs`, if any, are ignored if the plan has steps."""
         if epochs is None or self.local_epochs is None:
             return self
         return self._replace(local_epochs=epochs)

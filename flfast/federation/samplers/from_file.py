@@ -46,7 +46,8 @@ def from_file(*, path: str, dropout: Portion) -> Callable[..., Cohort]:
     Raises:
         ValueError: with file, line and what is allowed, if the file cannot be read.
     """
-    cohorts = _read(path)
+    file = CsvFile("sampler.path", path)
+    cohorts = _read(file)
 
     def draw(
         _num_clients: int,
@@ -58,7 +59,7 @@ def from_file(*, path: str, dropout: Portion) -> Callable[..., Cohort]:
         held_out: np.ndarray,
     ) -> Cohort:
         if round_idx == 1:
-            _check(path, cohorts, rounds, set(candidates.tolist()), set(held_out.tolist()))
+            _check(file, cohorts, rounds, set(candidates.tolist()), set(held_out.tolist()))
         answers = [k for k, entry in cohorts[round_idx].items() if not entry.dropped]
         silent = [k for k, entry in cohorts[round_idx].items() if entry.dropped]
         drawn = drop_out(_places(answers, candidates), dropout, rng)
@@ -74,34 +75,35 @@ def _places(clients: list[int], candidates: np.ndarray) -> np.ndarray:
 
 
 def _check(
-    path: str, cohorts: _Cohorts, rounds: int, candidates: set[int], held_out: set[int]
+    file: CsvFile, cohorts: _Cohorts, rounds: int, candidates: set[int], held_out: set[int]
 ) -> None:
     """Refuse a file that lacks a round, or has clients that cannot be drawn."""
     for round_idx in range(1, rounds + 1):
         if round_idx not in cohorts:
             raise ValueError(
-                f"sampler.path={path}: has no row of round {round_idx}; allowed: a row or more "
-                f"for each round from 1 to rounds={rounds}, such as `{round_idx},` for no client"
+                f"sampler.path={file.path}: has no row of round {round_idx}; allowed: a row or "
+                f"more for each round from 1 to rounds={rounds}, such as `{round_idx},` for no "
+                f"client"
             )
         for client_id, entry in cohorts[round_idx].items():
             if client_id in held_out:
                 raise ValueError(
-                    f"{_where(path, entry.line)}: client_id={client_id} is held out by "
+                    f"{file.where(entry.line)}: client_id={client_id} is held out by "
                     f"sampler.holdout_clients; allowed: the other {len(candidates)} clients"
                 )
             if client_id not in candidates:
                 last = len(candidates) + len(held_out) - 1
                 raise ValueError(
-                    f"{_where(path, entry.line)}: client_id={client_id} does not exist; allowed: "
+                    f"{file.where(entry.line)}: client_id={client_id} does not exist; allowed: "
                     f"0 to {last}"
                 )
 
 
-def _read(path: str) -> _Cohorts:
+def _read(file: CsvFile) -> _Cohorts:
     """Cohorts by round; rounds without clients are empty."""
     cohorts: _Cohorts = {}
-    for line, row in _rows(path):
-        where = _where(path, line)
+    for line, row in _rows(file):
+        where = file.where(line)
         status, client = row.get("status"), row["client_id"]
         round_idx = parse_integer(where, "round", row["round"])
         takes_part = bool(client) if status is None else bool(status)
@@ -124,18 +126,14 @@ def _read(path: str) -> _Cohorts:
     return cohorts
 
 
-def _rows(path: str) -> Iterator[tuple[int, dict[str, str]]]:
+def _rows(file: CsvFile) -> Iterator[tuple[int, dict[str, str]]]:
     """(line, values by column) of every row."""
-    lines = CsvFile("sampler.path", path).lines()
+    lines = file.lines()
     line, header = next(lines)
     if not {"round", "client_id"} <= set(header):
         raise ValueError(
-            f"{_where(path, line)}: is {shortened(','.join(header))}; allowed: a header with the "
+            f"{file.where(line)}: is {shortened(','.join(header))}; allowed: a header with the "
             f"columns round and client_id"
         )
     for line, values in lines:
         yield line, dict(zip(header, values, strict=True))
-
-
-def _where(path: str, line: int) -> str:
-    return CsvFile("sampler.path", path).where(line)

@@ -15,7 +15,7 @@ class SelectedRound:
 
     def __init__(self, rnd: Round, clients: Sequence[int]) -> None:
         self._round, self.clients = rnd, list(clients)
-        self.number = rnd.number
+        self.number, self.on_server = rnd.number, rnd.on_server
 
     def call(
         self,
@@ -27,18 +27,6 @@ class SelectedRound:
         """See `Round`."""
         called = self.clients if clients is None else clients
         return self._round.call(server, local, clients=called)
-
-    def on_server(
-        self,
-        server: Tree,
-        local: Algorithm,
-        *,
-        steps: int | None = None,
-        lr: float | None = None,
-        batch_size: int | None = None,
-    ) -> Tree:
-        """See `Round`."""
-        return self._round.on_server(server, local, steps=steps, lr=lr, batch_size=batch_size)
 
 
 def none(algorithm: Algorithm) -> Algorithm:
