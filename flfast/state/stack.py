@@ -8,7 +8,7 @@ import torch
 from torch import Size, Tensor
 
 from flfast.state.storage import Column
-from flfast.state.tree import Tree, leaves
+from flfast.state.tree import Tree, leaves, named_leaves
 
 MIN_SPARE_ROWS = 1024
 """Spare rows that even a small stack allocates, if the columns' `spare_bytes` allow it."""
@@ -32,7 +32,13 @@ def check_same_leaves(tree: Tree, like: Tree, source: str) -> None:
     """
     if structure(tree) == structure(like):
         return
-    found, expected = dict(_described(tree)), dict(_described(like))
+    found, expected = (
+        {
+            name: f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+            for name, leaf in named_leaves(part)
+        }
+        for part in (tree, like)
+    )
     differing = [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
     if not differing:
         raise ValueError(f"{source}: its leaves are in another order than elsewhere")
@@ -41,14 +47,6 @@ def check_same_leaves(tree: Tree, like: Tree, source: str) -> None:
         f"{source}: leaf {name} is {found.get(name, 'missing')}, elsewhere it is "
         f"{expected.get(name, 'missing')}; all uploads of a round must have the same leaves"
     )
-
-
-def _described(tree: Tree, prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, leaf in tree.items():
-        if isinstance(leaf, dict):
-            yield from _described(leaf, f"{prefix}{name}.")
-        else:
-            yield prefix + name, f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
 
 
 class Stack:

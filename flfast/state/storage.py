@@ -3,32 +3,18 @@
 import math
 import os
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Size, Tensor
 
 
-class Column(Protocol):
-    """Rows of one shape and type.
+class Column:
+    """Rows of one shape and type in memory. The system provides pages at the first write to them.
 
     Attributes:
         rows: [capacity, ...].
         spare_bytes: most bytes that a stack of such columns may allocate for future rows.
     """
-
-    rows: Tensor
-    spare_bytes: int
-
-    def grow(self, capacity: int) -> None:
-        """Allocate `capacity` rows and keep the values of the present ones."""
-
-    def first(self, num: int) -> Tensor:
-        """The first rows, [num, ...], in a storage of exactly their size."""
-
-
-class MemoryColumn:
-    """Rows in memory; see `Column`. The system provides pages at the first write to them."""
 
     spare_bytes = 2**30
 
@@ -36,31 +22,25 @@ class MemoryColumn:
         self.rows = torch.empty(0, *shape, dtype=dtype)
 
     def grow(self, capacity: int) -> None:
-        """See `Column`."""
+        """Allocate `capacity` rows and keep the values of the present ones."""
         rows = self.rows.new_empty(capacity, *self.rows.shape[1:])
         rows[: len(self.rows)] = self.rows
         self.rows = rows
 
     def first(self, num: int) -> Tensor:
-        """A copy; see `Column`."""
+        """A copy of the first rows, [num, ...], in a storage of exactly their size."""
         return self.rows[:num].clone()
 
 
-class FileColumn:
-    """Rows in a memory-mapped file, which the system pages in and out; see `Column`.
-
-    Args:
-        shape: shape of a row.
-        dtype: data type of a row.
-        path: the file; an existing one is overwritten.
-    """
+class FileColumn(Column):
+    """Rows in a memory-mapped file, which the system pages in and out; overwrites the file."""
 
     spare_bytes = 0
 
     def __init__(self, shape: Size, dtype: torch.dtype, path: Path) -> None:
+        super().__init__(shape, dtype)
         self._path = path
         path.write_bytes(b"")
-        self.rows = torch.empty(0, *shape, dtype=dtype)
 
     def grow(self, capacity: int) -> None:
         """See `Column`.
@@ -77,7 +57,7 @@ class FileColumn:
         self.rows = self.first(capacity)
 
     def first(self, num: int) -> Tensor:
-        """A view of the file, which changes with `rows`; see `Column`."""
+        """A view of the first rows in the file, which changes with `rows`."""
         shape, dtype = self.rows.shape[1:], self.rows.dtype
         size = num * math.prod(shape)
         if not size:

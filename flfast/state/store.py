@@ -12,7 +12,7 @@ import torch
 from torch import Size
 
 from flfast.state.stack import Stack, structure
-from flfast.state.storage import Column, FileColumn, MemoryColumn
+from flfast.state.storage import Column, FileColumn
 from flfast.state.tree import Tree, leaves, tree_map
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class ClientStates:
 
     def _make_column(self, shape: Size, dtype: torch.dtype) -> Column:
         if not self.in_files:
-            return MemoryColumn(shape, dtype)
+            return Column(shape, dtype)
         return FileColumn(shape, dtype, self._folder / f"{next(self._numbers)}.rows")
 
 

@@ -2,6 +2,8 @@
 
 import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import IO, Any, cast
@@ -27,9 +29,7 @@ def write_tensors(path: Path, value: dict[str, Any], *, buffered: Event | None =
     Raises:
         OSError: with the path, if the disk is full or read-only.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp")
-    with naming(path), open(temporary, "wb", opener=opener) as file:
+    with _new_file(path) as file:
         recorder = _ErrorRecorder(file)
         try:
             torch.save(value, cast(IO[bytes], recorder))
@@ -37,8 +37,6 @@ def write_tensors(path: Path, value: dict[str, Any], *, buffered: Event | None =
             raise recorder.error or error from None
         if buffered is not None:
             buffered.set()
-        sync(file)
-    temporary.rename(path)
 
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
@@ -54,10 +52,17 @@ def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str
         name: leaf.clone(memory_format=torch.contiguous_format) for name, leaf in tensors.items()
     }
     content = safetensors.torch.save(whole, metadata)
+    with _new_file(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[io.BufferedWriter]:
+    """Context of a file that gets its name only after all of its contents are on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp")
     with naming(path), open(temporary, "wb", opener=opener) as file:
-        file.write(content)
+        yield file
         sync(file)
     temporary.rename(path)
 

@@ -35,13 +35,21 @@ def leaves(tree: Tree) -> Iterator[Tensor]:
             yield leaf
 
 
-def leaf_names(tree: Tree, prefix: str = "") -> Iterator[str]:
-    """The dotted names of all leaves behind a prefix, in the order of `leaves`."""
+def named_leaves(
+    tree: Tree, *, separator: str = ".", prefix: str = ""
+) -> Iterator[tuple[str, Tensor]]:
+    """(path behind a prefix, leaf) of all leaves, in the order of `leaves`."""
     for name, leaf in tree.items():
+        path = f"{prefix}{name}"
         if isinstance(leaf, dict):
-            yield from leaf_names(leaf, f"{prefix}{name}.")
+            yield from named_leaves(leaf, separator=separator, prefix=f"{path}{separator}")
         else:
-            yield prefix + name
+            yield path, leaf
+
+
+def leaf_names(tree: Tree) -> list[str]:
+    """The dotted names of all leaves, in the order of `leaves`."""
+    return [name for name, _ in named_leaves(tree)]
 
 
 def float_type(tree: Tree) -> torch.dtype:

@@ -1,7 +1,7 @@
 """Weights of a module as a tree, `{"params": {...}, "buffers": {...}}`, and back."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from flfast.state.dtensor import full_copy, shard_like
-from flfast.state.tree import Tree, float_type
+from flfast.state.tree import Tree, float_type, named_leaves
 
 WEIGHTS = ("params", "buffers")
 
@@ -166,14 +166,5 @@ def flatten(tree: Tree) -> dict[str, torch.Tensor]:
     """
     others = {name: part for name, part in tree.items() if name not in WEIGHTS}
     weights = by_name({name: tree.get(name, {}) for name in WEIGHTS})
-    return {
-        name: leaf.detach().cpu() for name, leaf in (*weights.items(), *_paths(others, prefix=""))
-    }
-
-
-def _paths(tree: Tree, *, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, part in tree.items():
-        if isinstance(part, dict):
-            yield from _paths(part, prefix=f"{prefix}{name}/")
-        else:
-            yield f"{prefix}{name}", part
+    paths = named_leaves(others, separator="/")
+    return {name: leaf.detach().cpu() for name, leaf in (*weights.items(), *paths)}
