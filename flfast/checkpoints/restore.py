@@ -36,7 +36,7 @@ from flfast.distributed.client_state_placement import owner
 from flfast.distributed.world import World, gather
 from flfast.engines.site import Site
 from flfast.federation.loop import Row
-from flfast.output.results.columns import CALLBACK_TABLES, COLUMNS
+from flfast.output.results.columns import CALLBACK_TABLES
 from flfast.output.results.table import RoundTable, read_rounds
 from flfast.state.tree import Tree, leaves, tree_map
 
@@ -207,11 +207,6 @@ def _owned_rows(stack: dict[str, Any], world: World) -> Iterator[dict[str, Any]]
             return leaf.index_select(0, rows)
 
         yield {"clients": select(stack["clients"]), "states": tree_map(select, stack["states"])}
-
-
-def write_metrics(restored: Restored, run_dir: Path) -> None:
-    """Write `metrics.csv` up to the checkpoint's round; the checkpoint has its rows."""
-    RoundTable(run_dir / "metrics.csv", COLUMNS).replace(restored.history)
 
 
 def write_table(restored: Restored, run_dir: Path, name: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 
-from flfast.checkpoints.restore import Restored, write_metrics, write_table
+from flfast.checkpoints.restore import Restored, write_table
 from flfast.config.job import HydraJob
 from flfast.config.resume_check import recorded_config
 from flfast.federation.loop import Federation
@@ -13,8 +13,10 @@ from flfast.output.callbacks.clients_table import ClientsTable
 from flfast.output.callbacks.events_table import EventsTable
 from flfast.output.loggers.csv import RoundCSVLogger
 from flfast.output.loggers.records_aside import records_aside
+from flfast.output.results.columns import COLUMNS
 from flfast.output.results.outcome import Result, holds_run, read_result, write_result
 from flfast.output.results.run_files import OF_A_RUN, OF_ITS_END, remove_files
+from flfast.output.results.table import RoundTable
 
 
 def accept(
@@ -44,7 +46,7 @@ def accept(
     if restored is None:
         return
     if any(isinstance(logger, RoundCSVLogger) for logger in federation.loggers):
-        write_metrics(restored, folder)
+        RoundTable(folder / "metrics.csv", COLUMNS).replace(restored.history)
     for callback in federation.callbacks:
         if isinstance(callback, (ClientsTable, EventsTable)):
             write_table(restored, folder, callback.file_name)

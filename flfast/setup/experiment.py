@@ -57,15 +57,9 @@ from flfast.setup.resume import (
     resolved_sizes,
     restore_sizes,
     resume,
-    shared_folder,
 )
-from flfast.setup.robustness import (
-    check_cohorts,
-    plant_backdoor,
-    relabel_attackers,
-    warn_of_rows,
-)
-from flfast.setup.secure_aggregation import check_precision, check_sums
+from flfast.setup.robustness import check_cohorts, poison_examples, warn_of_rows
+from flfast.setup.secure_aggregation import check_sums
 from flfast.setup.user_code import own_failure
 from flfast.state.weights import convert_weights, read_weights
 
@@ -125,7 +119,7 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
         ConfigError: if data, model or devices refuse the settings on any rank.
     """
     given, config = phases, phases[0].config
-    folder = shared_folder(job.folder, world)
+    folder = gather(world, job.folder)[0]
     first = world.rank == 0
     found = on_all_ranks(world, lambda: first and find_resumable(config, folder))
     checkpoints = gather(world, found)[0]
@@ -182,8 +176,7 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     # Without this variable, Lightning's ddp divides all cores among its ranks.
     os.environ["OMP_NUM_THREADS"] = str(config.threads)
     data = build_data(config, own)
-    relabel_attackers(config, data)
-    plant_backdoor(config, data)
+    poison_examples(config, data)
     return_freed_memory()
     model = build_model(config, data, own)
     use_channels_last(model)
@@ -265,7 +258,8 @@ def build_federation(
         num_selected=config.selection.get("count"),
         most_uploads=federation.pace.most_uploads,
     )
-    check_precision(engine.channel.secure, map(federation.cohort, checked))
+    if engine.channel.secure.check is not None:
+        engine.channel.secure.check(max(len(federation.cohort(r).clients) for r in checked))
     return federation
 
 

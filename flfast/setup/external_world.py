@@ -27,7 +27,11 @@ def fit_to_threads(phases: list[Phase], threads: Sequence[str]) -> list[Phase]:
         "import everything; trainer.devices=N starts N of them",
         ", ".join(threads),
     )
-    return [Phase(phase.start, _alone(phase.config)) for phase in phases]
+    fitted = deepcopy(phases)
+    for phase in fitted:
+        if _ranks_are_ours(phase.config):
+            phase.config.trainer.devices = 1
+    return fitted
 
 
 def _ranks_are_ours(config: DictConfig) -> bool:
@@ -35,14 +39,6 @@ def _ranks_are_ours(config: DictConfig) -> bool:
         return False
     name, devices = choose_strategy(config)
     return name == "ddp" and isinstance(devices, int)
-
-
-def _alone(config: DictConfig) -> DictConfig:
-    if not _ranks_are_ours(config):
-        return config
-    config = deepcopy(config)
-    config.trainer.devices = 1
-    return config
 
 
 def fit_to_world(phases: list[Phase], world: World, *, equal_nodes: bool) -> list[Phase]:

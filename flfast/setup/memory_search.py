@@ -66,7 +66,8 @@ def num_fitting(
         raise ValueError(f"auto on {device.type}: memory can be measured on cuda and cpu only")
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         if device.type == "cpu":
-            fits = _fits_on_cpu(probe, _free_ram(ranks) if budget is None else budget, limit)
+            share = int(free_memory() * (1 - HEADROOM)) // ranks
+            fits = _fits_on_cpu(probe, share if budget is None else budget, limit)
             return largest_fitting(lambda num: fits(-(-num // devices_per_batch)), limit)
         with _cuda_limit(device, budget):
             return largest_fitting(
@@ -98,10 +99,6 @@ def _cuda_limit(device: torch.device, budget: int | None) -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
-
-
-def _free_ram(ranks: int) -> int:
-    return int(free_memory() * (1 - HEADROOM)) // ranks
 
 
 def _fits_on_cpu(probe: MemoryProbe, budget: int, limit: int) -> Callable[[int], bool]:

@@ -115,20 +115,13 @@ def try_training(target: str, model: nn.Module, data: FederatedDataModule, *, bn
         loss = data.examples.task_type.loss(outputs, batch.targets)
         if not loss.requires_grad:
             raise ConfigError(
-                f"{reads}={target}: the outputs have no gradient; allowed: a forward{_at(model)} "
-                f"without detach() and no_grad()"
+                f"{reads}={target}: the outputs have no gradient; allowed: a "
+                f"forward{place(type(model).forward)} without detach() and no_grad()"
             )
         torch.autograd.grad(loss, trained[:1], allow_unused=True)
     freeze(model, frozen=False)
-    if not torch.isfinite(loss):
-        _check_finite(f"model={target}", model)
-
-
-def _at(model: nn.Module) -> str:
-    return place(type(model).forward)
-
-
-def _check_finite(where: str, model: nn.Module) -> None:
-    for name, tensor in _tensors(model):
+    for name, tensor in _tensors(model) if not torch.isfinite(loss) else ():
         if not torch.isfinite(tensor).all():
-            raise ConfigError(f"{where}: {name} has NaN or infinity; allowed: finite weights")
+            raise ConfigError(
+                f"model={target}: {name} has NaN or infinity; allowed: finite weights"
+            )

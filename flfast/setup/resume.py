@@ -26,11 +26,6 @@ from flfast.state.tree import Tree
 log = logging.getLogger(__name__)
 
 
-def shared_folder(folder: Path, world: World) -> Path:
-    """The run folder of rank 0; collective."""
-    return gather(world, folder)[0]
-
-
 def find_resumable(config: DictConfig, folder: Path) -> list[Checkpoint]:
     """Checkpoints that the run may resume from, newest first; none for a new run.
 

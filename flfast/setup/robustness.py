@@ -12,6 +12,7 @@ from flfast.channel.attacks.attack import Attack, choose_attackers
 from flfast.channel.channel import Channel
 from flfast.channel.privacy.privacy import NO_PRIVACY, Privacy
 from flfast.config.errors import ConfigError
+from flfast.config.rule import choice
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.world import ALONE, World
 from flfast.federation.samplers.cohort import Cohort
@@ -21,37 +22,26 @@ from flfast.setup.secure_aggregation import build_secure
 log = logging.getLogger(__name__)
 
 
-def relabel_attackers(config: DictConfig, data: FederatedDataModule) -> None:
-    """Change the training labels of attackers, if `attack` poisons labels.
+def poison_examples(config: DictConfig, data: FederatedDataModule) -> None:
+    """Change training examples of attackers, if `attack` poisons labels or is a backdoor.
 
     Raises:
-        ConfigError: if the targets are no classes.
+        ConfigError: if the targets are no classes, or examples cannot have the attack's trigger.
     """
     attack: Attack = instantiate(config.attack)
+    name, attackers = choice(config.attack), sorted(_attackers(attack, config, data))
     if attack.labels is not None:
         if data.examples.task != "classification":
-            name = config.attack["_target_"].rpartition(".")[2]
             raise ConfigError(
                 f"attack={name} with task={data.examples.task}: it changes classes; allowed: "
                 f"another attack, or task=classification"
             )
-        data.relabel(sorted(_attackers(attack, config, data)), attack.labels)
-
-
-def plant_backdoor(config: DictConfig, data: FederatedDataModule) -> None:
-    """Poison training examples of attackers, if `attack` is a backdoor.
-
-    Raises:
-        ConfigError: if the examples cannot have the attack's trigger.
-    """
-    attack: Attack = instantiate(config.attack)
+        data.relabel(attackers, attack.labels)
     if attack.backdoor is not None:
         try:
-            data.poison(sorted(_attackers(attack, config, data)), attack.backdoor)
+            data.poison(attackers, attack.backdoor)
         except ValueError as error:
-            raise ConfigError(
-                f"attack={config.attack['_target_'].rpartition('.')[2]}: {error}"
-            ) from error
+            raise ConfigError(f"attack={name}: {error}") from error
 
 
 def build_channel(
@@ -66,10 +56,7 @@ def build_channel(
     if attackers:
         log.info(
             "%s: %d of %d clients attack: %s",
-            config.attack["_target_"].rpartition(".")[2],
-            len(attackers),
-            len(data.candidates),
-            sorted(attackers),
+            *(choice(config.attack), len(attackers), len(data.candidates), sorted(attackers)),
         )
     elif attack.upload or attack.labels or attack.collude or attack.backdoor:
         num = len(data.candidates)

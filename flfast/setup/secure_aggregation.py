@@ -1,6 +1,5 @@
 """Builds the secure aggregation of a run, and refuses what a sum cannot carry."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from hydra.utils import instantiate
@@ -10,7 +9,6 @@ from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.channel.secure.secure import Secure
 from flfast.config.errors import ConfigError
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.federation.samplers.cohort import Cohort
 
 
 def build_secure(config: DictConfig, data: FederatedDataModule) -> Secure:
@@ -42,17 +40,3 @@ def check_sums(secure: Secure, algorithm: Algorithm) -> None:
                 f"secure.max_weight=null with algorithm={algorithm.name}: its weights are not "
                 f"numbers of examples; allowed: a bound of them, > 0, or secure=none"
             )
-
-
-def check_precision(secure: Secure, cohorts: Iterable[Cohort]) -> None:
-    """Refuse settings whose numbers are too coarse for the largest of these cohorts.
-
-    Args:
-        secure: the run's secure aggregation.
-        cohorts: the cohorts of the first rounds.
-
-    Raises:
-        ValueError: naming bits, range, precision and the size of the cohort.
-    """
-    if secure.check is not None:
-        secure.check(max(len(cohort.clients) for cohort in cohorts))

@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from hydra.errors import InstantiationException
 
@@ -18,7 +17,7 @@ _LIBRARIES = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "pureli
 
 
 @contextmanager
-def named(key: str, target: object) -> Iterator[None]:
+def named(key: str, target: str) -> Iterator[None]:
     """Turn an exception of a configured function into a message that names the setting.
 
     Raises:
@@ -33,7 +32,7 @@ def named(key: str, target: object) -> Iterator[None]:
         cause = _cause(error)
         if isinstance(cause, ConfigError) or (isinstance(cause, ValueError) and _is_ours(cause)):
             raise
-        raise ConfigError(f"{key}={_path(target)}: {described(cause)}") from error
+        raise ConfigError(f"{key}={target}: {described(cause)}") from error
 
 
 def described(error: BaseException) -> str:
@@ -85,11 +84,3 @@ def _is_ours(error: BaseException) -> bool:
     """Whether flfast itself raised an exception."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and Path(frames[-1].filename).is_relative_to(_PACKAGE)
-
-
-def _path(target: Any) -> str:
-    if isinstance(target, str):
-        return target
-    target = getattr(target, "func", target)  # a partial's
-    kind = target if hasattr(target, "__qualname__") else type(target)
-    return f"{kind.__module__}.{kind.__qualname__}"

@@ -174,9 +174,9 @@ def test_messages_of_ours_stay_as_they_are(flfast_run, capsys):
 
 
 def test_errors_of_libraries_have_no_lines():
-    with pytest.raises(ConfigError) as refused, named("optimizer", torch.optim.SGD):
+    with pytest.raises(ConfigError) as refused, named("optimizer", "torch.optim.SGD"):
         torch.optim.SGD([])
-    text = "optimizer=torch.optim.sgd.SGD: ValueError: optimizer got an empty parameter list"
+    text = "optimizer=torch.optim.SGD: ValueError: optimizer got an empty parameter list"
     assert str(refused.value).startswith(text)
 
 
