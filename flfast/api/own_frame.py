@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flfast.api.arguments import refused
 from flfast.config.errors import ConfigError
 from flfast.datamodules.missing import FIX, missing_rows, refuse_missing
 from flfast.datamodules.sources.extras import import_extra
@@ -98,10 +99,8 @@ def refuse_missing_rows(where: str, missing: np.ndarray, *, advice: str = FIX) -
     Raises:
         ConfigError: if a row lacks a value, bool [N].
     """
-    try:
+    with refused():
         refuse_missing(where, missing, advice=advice)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
 
 
 def _is_numeric(column: Any) -> bool:
@@ -123,7 +122,7 @@ def _read(frames: Sequence[Any], name: Any, target: str | None, task: TaskName) 
     except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
         said = first_line(error).removeprefix(f"data=: column {name} ")
         raise ConfigError(f"data=: column {name}: {said}; allowed: numbers and text") from None
-    try:
+    with refused():
         is_number = kind == "float" and not is_category
         if name == target and (task != "classification" or is_number):
             return _Column(columns.numbers(str(name)), [])
@@ -135,5 +134,3 @@ def _read(frames: Sequence[Any], name: Any, target: str | None, task: TaskName) 
             warn_of_odd_names(f"data=: column {name}", values, codes)
             return _Column(codes, values)
         return _Column(columns.numbers(str(name)), [])
-    except ValueError as error:
-        raise ConfigError(str(error)) from None

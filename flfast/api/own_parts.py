@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
+from flfast.api.arguments import refused
 from flfast.api.own_dataset import check_plain, is_dataset, read_dataset
 from flfast.api.own_frame import is_frame, refuse_missing_column, refuse_missing_rows
-from flfast.api.own_targets import own_errors, read_targets
+from flfast.api.own_targets import read_targets
 from flfast.config.errors import ConfigError
 from flfast.datamodules.mapped import shared_tensor
 from flfast.datamodules.missing import missing_rows
@@ -114,7 +115,7 @@ class PartReader(NamedTuple):
                     f"column or encode it"
                 )
             refuse_missing_column(key, name, inputs[name].isna().to_numpy())
-            with own_errors():
+            with refused():
                 as_float32(f"{key}=: column {name}", inputs[name].to_numpy(dtype=np.float64))
         clients = None if client is None else frame[client].to_numpy()
         try:

@@ -1,7 +1,6 @@
 """Targets of a Python program's data, by task."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from flfast.api.arguments import refused
 from flfast.api.own_dataset import check_plain
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import check_num_classes
@@ -60,21 +60,8 @@ def read_targets(where: str, values: Any, task: TaskName) -> Tensor:
         return found.to(torch.int64)
     if task != "regression":
         return found.float()
-    with own_errors():
+    with refused():
         return torch.from_numpy(regression_targets(where, found.numpy()))
-
-
-@contextmanager
-def own_errors() -> Iterator[None]:
-    """Raise what the sources refuse as the error of Python's users.
-
-    Raises:
-        ConfigError: in place of a ValueError.
-    """
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
 
 
 def num_outputs(task: TaskName, inputs: Tensor | Dataset[Tensor], targets: Tensor) -> int:

@@ -1,8 +1,7 @@
 """`Run`: what a finished run has left in its folder. Torch-free until a model is asked for."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
+from flfast.api.arguments import refused
 from flfast.config.composition import CONF
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
@@ -99,7 +99,7 @@ class Run:
     @property
     def outcome(self) -> Outcome:
         """`finished`, or what else has become of the run; read anew each time."""
-        with _refused():
+        with refused():
             return outcome(self.folder)
 
     @cached_property
@@ -121,7 +121,7 @@ class Run:
         Raises:
             ConfigError: if the run wrote no `clients.csv`, or it is damaged.
         """
-        with _refused():
+        with refused():
             return _table(read_clients(self._file("clients.csv", "callbacks=none")))
 
     @cached_property
@@ -185,14 +185,14 @@ class Run:
         """
         from flfast.api.picture import draw  # imports matplotlib
 
-        with _refused():
+        with refused():
             choices = read_choices(self.folder)
         names = ("algorithm", "data", "partition", "model")
         title = " · ".join(choices.get(name, "") for name in names)
         return draw(self._history(), title=title)
 
     def _history(self) -> list[Row]:
-        with _refused():
+        with refused():
             return read_history(self._file("metrics.csv", "logger=none"))
 
     def _file(self, name: str, without: str) -> Path:
@@ -200,15 +200,6 @@ class Run:
         if not path.exists():
             raise ConfigError(f"there is no {path}: {without} writes none")
         return path
-
-
-@contextmanager
-def _refused() -> Iterator[None]:
-    """Context in which a damaged file is a `ConfigError`."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise ConfigError(str(error)) from None
 
 
 def _table(rows: list[Row]) -> Any:

@@ -7,6 +7,7 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
+from flfast.api.arguments import refused
 from flfast.config.errors import ConfigError
 from flfast.config.own import Own
 from flfast.config.saved_config import check_saved
@@ -31,11 +32,9 @@ def trained_model(folder: Path, config: DictConfig, own: Own) -> nn.Module:
         )
         raise ConfigError(f"there is no {path}: {reason}")
     model = _untrained(folder, config, own)
-    try:
+    with refused():
         found = read_state_dict(str(path), key="run")  # weights that modules share are in it once
         write_weights(model, load_weights(read_weights(model), found, source=str(path)))
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
     return model.eval()
 
 

@@ -54,23 +54,14 @@ POLL_S = 0.01
 
 
 class _PendingCheckpoint(NamedTuple):
-    """A checkpoint that is being written.
-
-    Attributes:
-        round_idx: round of the checkpoint.
-        about: facts about this round, for `about.json`.
-        best: round whose checkpoint is kept besides the newest ones.
-        aborted: set if another rank could not write its file.
-        names: file names of all ranks.
-        states_buffered: set once this rank's client states and records may change again.
-    """
+    """A checkpoint that is being written."""
 
     round_idx: int
     about: dict[str, Any]
-    best: int | None
-    names: list[str]
-    aborted: Event
-    states_buffered: Event
+    best: int | None  # round whose checkpoint is kept besides the newest ones
+    names: list[str]  # files of all ranks
+    aborted: Event  # set if another rank could not write its file
+    states_buffered: Event  # set once this rank's client states and records may change again
 
 
 class CheckpointKeeper:

@@ -41,7 +41,9 @@ class StopRequests:
         if threading.current_thread() is threading.main_thread():
             for name in self._names:
                 number = getattr(signal, name, None)
-                if number is None or (name == "SIGUSR1" and _has_handler(number)):
+                if number is None:
+                    continue
+                if name == "SIGUSR1" and signal.getsignal(number) is not signal.SIG_DFL:
                     continue
                 self._previous[number] = signal.signal(number, self._handle)
         return self
@@ -102,10 +104,6 @@ class StopRanks(StopRequests):
         """Kill all ranks."""
         for child in multiprocessing.active_children():
             child.kill()
-
-
-def _has_handler(number: int) -> bool:
-    return signal.getsignal(number) is not signal.SIG_DFL
 
 
 def _write_stderr(text: str) -> None:

@@ -8,7 +8,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -75,32 +75,13 @@ def other_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread is not this]
 
 
-class _Rank(NamedTuple):
-    """A rank that was started.
-
-    Attributes:
-        process: process in which the rank runs.
-        pipe: pipe on which its result arrives.
-    """
-
-    process: Any
-    pipe: Connection
-
-
 class _Attempt:
-    """One start of the world.
-
-    Args:
-        size: number of ranks.
-        environment: environment variables of all ranks.
-        fn: function that every rank runs.
-        args: arguments of `fn`.
-    """
+    """One start of the world: each rank's process, and the pipe on which its result arrives."""
 
     def __init__(
         self, size: int, environment: dict[str, str], fn: Callable[..., Any], args: tuple[Any, ...]
     ) -> None:
-        self._ranks: list[_Rank] = []
+        self._ranks: list[tuple[Any, Connection]] = []
         context: Any = get_context("fork" if can_fork() else "spawn")
         work = Work(fn, args)
         for rank in range(size):
@@ -110,7 +91,7 @@ class _Attempt:
             process = context.Process(
                 target=run_rank, args=args_of_rank, name=WatchedName(f"rank-{rank}")
             )
-            self._ranks.append(_Rank(process, ours))
+            self._ranks.append((process, ours))
             start_child(process)
             theirs.close()  # the next rank must not inherit it: its end would not be noticed
 
@@ -123,16 +104,15 @@ class _Attempt:
         found: dict[int, Any] = {}
         size = len(self._ranks)
         while len(found) < size:
-            waiting = {
-                rank.pipe: number for number, rank in enumerate(self._ranks) if number not in found
-            }
+            ranks = enumerate(self._ranks)
+            waiting = {pipe: number for number, (_, pipe) in ranks if number not in found}
             for pipe in wait(list(waiting)):
                 number = waiting[pipe]  # type: ignore[index]
                 reason = self._receive(number, found)
                 if reason is not None:
                     raise RankDiedError(f"rank {number} of {size} died: {reason}")
-        for rank in self._ranks:
-            rank.process.join()
+        for process, _ in self._ranks:
+            process.join()
         return found
 
     def _receive(self, number: int, found: dict[int, Any]) -> str | None:
@@ -150,8 +130,8 @@ class _Attempt:
 
     def kill(self) -> None:
         """End all ranks that are left."""
-        for rank in self._ranks:
-            if rank.process.pid is not None:
-                rank.process.kill()
-                rank.process.join()
-            rank.pipe.close()
+        for process, pipe in self._ranks:
+            if process.pid is not None:
+                process.kill()
+                process.join()
+            pipe.close()

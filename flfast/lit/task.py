@@ -61,7 +61,8 @@ class LocalTask:
 
     def logits(self, weights: Tree, batch: Batch) -> Tensor:
         """Outputs of the model; see `Task`."""
-        return self._logits(weights, batch)
+        outputs: Tensor = self._call(weights, batch.inputs)
+        return outputs
 
     def fixed_logits(self, weights: Tree, batch: Batch) -> Tensor:
         """Outputs of the model in evaluation mode; see `Task`."""
@@ -77,7 +78,7 @@ class LocalTask:
 
         hook = self._model.get_submodule(layer).register_forward_pre_hook(capture)
         try:
-            loss = self._loss(self._logits(weights, batch), batch)
+            loss = self._loss(self.logits(weights, batch), batch)
         finally:
             hook.remove()
         return captured[0], loss
@@ -90,12 +91,8 @@ class LocalTask:
     def _outputs(self, params: Tree, batch: Batch) -> Tensor | FactoredLogits:
         """The model's outputs as the loss reads them, with large logits as `FactoredLogits`."""
         if not self._task_type.reads_factors:
-            return self._logits(params, batch)
+            return self.logits(params, batch)
         return large_factored(self._model, partial(self._call, params), batch.inputs)
-
-    def _logits(self, params: Tree, batch: Batch) -> Tensor:
-        outputs: Tensor = self._call(params, batch.inputs)
-        return outputs
 
     def _call(self, params: Tree, inputs: Tensor, **options: bool) -> Any:
         if params is self._model_params:
@@ -143,15 +140,16 @@ class ShardedTask(LocalTask):
 
     def _outputs(self, params: Tree, batch: Batch) -> Tensor:
         # Outside of its forward pass, a sharded model does not hold the last layer's weights.
-        return self._logits(params, batch)
+        return self.logits(params, batch)
 
-    def _logits(self, params: Tree, batch: Batch) -> Tensor:
-        if params is not self._model_params:
+    def logits(self, weights: Tree, batch: Batch) -> Tensor:
+        """Outputs of the model with its own parameters; see `Task`."""
+        if weights is not self._model_params:
             raise MisconfigurationException(
                 f"algorithm={self._name} computes its loss with parameters that are not the "
                 f"model's own, which strategy=fsdp cannot; use strategy=ddp"
             )
-        return super()._logits(params, batch)
+        return super().logits(weights, batch)
 
     def _loss(self, logits: Tensor | FactoredLogits, batch: Batch) -> Tensor:
         return mean_over_ranks(super()._loss(logits, batch) * self._rank_factor, self._mesh)

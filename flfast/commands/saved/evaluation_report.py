@@ -48,17 +48,14 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> dict[str, float]:
         "split": options.get("split", "test"),
         "finetune_epochs": saved.config.finetune_epochs,
     }
-    write_all(folder, sets, about, table="parquet" if _wants_parquet(options) else "csv")
+    parquet = options.get("predictions") == "parquet"
+    write_all(folder, sets, about, table="parquet" if parquet else "csv")
     console = screen(plain_width=100)
     console.print(Text(title, style="italic"), soft_wrap=True)
     console.print(_table(sets))
     # Soft-wrapped, so that the path can be copied.
     console.print(Text(str(folder), style="bold"), soft_wrap=True)
     return metrics_of(sets)
-
-
-def _wants_parquet(options: Mapping[str, str]) -> bool:
-    return options.get("predictions") == "parquet"
 
 
 def _table(sets: Sequence[EvaluatedSet]) -> Table:

@@ -34,7 +34,7 @@ def run_forked(
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     # Ctrl-C reaches all processes of a group. The sweep passes it on, once.
     os.setpgid(0, 0)
-    os.environ |= slot.environment
+    os.environ |= slot
     folder = Path(config.hydra.runtime.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / OUTPUT).open("a", encoding="utf-8", buffering=1) as output:

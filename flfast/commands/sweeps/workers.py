@@ -2,18 +2,14 @@
 
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from omegaconf import DictConfig
 
 from flfast.config.errors import ConfigError
 from flfast.state.machine import num_cores
 
-
-class Slot(NamedTuple):
-    """Room for one job at a time: the environment variables of jobs that run there."""
-
-    environment: dict[str, str]
+Slot = dict[str, str]
+"""Room for one job at a time: the environment variables of jobs that run there."""
 
 
 def launcher_overrides(config: DictConfig) -> list[str]:
@@ -42,11 +38,11 @@ def slots(workers: int | str, configs: Sequence[DictConfig]) -> list[Slot]:
     gpus = [] if on_cpu or not one_device else visible_gpus()
     if gpus:
         num = len(gpus) if workers == "auto" else int(workers)
-        return [Slot({"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]}) for i in range(num)]
+        return [{"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} for i in range(num)]
     if workers != "auto":
-        return [Slot({})] * int(workers)
+        return [{}] * int(workers)
     cores = max((_cores(config) for config in configs), default=1)
-    return [Slot({})] * max(1, num_cores() // cores)
+    return [{}] * max(1, num_cores() // cores)
 
 
 def visible_gpus() -> list[str]:

@@ -1,7 +1,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from flfast.commands.sweeps.workers import Slot, launcher_overrides, slots
+from flfast.commands.sweeps.workers import launcher_overrides, slots
 from flfast.config.errors import ConfigError
 from flfast.state.machine import num_cores
 
@@ -31,16 +31,16 @@ def test_jobs_take_gpus_in_turn(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,-1,7")
     on_gpus = [job(1, accelerator="auto")]
-    names = [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots(3, on_gpus)]
+    names = [slot["CUDA_VISIBLE_DEVICES"] for slot in slots(3, on_gpus)]
     assert names == ["2", "5", "2"]
     assert len(slots("auto", on_gpus)) == 2
-    assert slots(1, [job(1)])[0].environment == {}
-    assert slots(1, [job(2, accelerator="auto")])[0].environment == {}
+    assert slots(1, [job(1)])[0] == {}
+    assert slots(1, [job(2, accelerator="auto")])[0] == {}
 
 
 def test_hidden_gpus_are_none(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert slots(2, [job(1, accelerator="auto")]) == [Slot({})] * 2
+    assert slots(2, [job(1, accelerator="auto")]) == [{}] * 2
 
 
 @pytest.mark.parametrize("workers", [0, -1, "all", None, 1.5])
