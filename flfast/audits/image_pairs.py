@@ -1,11 +1,15 @@
-"""Originals and reconstructions: which belongs to which, and how alike they are."""
+"""Originals and reconstructions: which belongs to which, how alike they are, and a figure."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from flfast.datamodules.transforms import BatchTransform
+from flfast.output.callbacks.figures import figure
+
+_MOST_DRAWN = 16
 
 
 class Pairs(NamedTuple):
@@ -87,3 +91,24 @@ def pixel_bounds(raw: Tensor, transform: BatchTransform) -> tuple[Tensor, Tensor
     )
     first, last = (end[0] for end in ends)
     return first, torch.maximum(last, first + 1e-6)
+
+
+def draw_pairs(path: Path, *, pairs: Pairs, title: str) -> None:
+    """Write a PNG of at most 16 images.
+
+    Of images with other than 1 or 3 channels, the first channel is drawn.
+    """
+    num = min(len(pairs.labels), _MOST_DRAWN)
+    with figure(path, size=(max(1.5 * num, 7.5), 4.0), dpi=150, title=title) as picture:
+        axes = picture.subplots(2, num, squeeze=False)
+        for place in range(num):
+            for row, images in enumerate((pairs.originals, pairs.found)):
+                image = images[place]
+                shown = image.permute(1, 2, 0) if len(image) == 3 else image[0]
+                axes[row, place].imshow(shown.numpy(), cmap="gray", vmin=0, vmax=1)
+                axes[row, place].set_axis_off()
+            label, guessed = int(pairs.labels[place]), int(pairs.guessed[place])
+            name = {"fontsize": 9, "fontweight": "normal", "loc": "center"}
+            axes[0, place].set_title(f"original, class {label}", **name)
+            psnr = float(pairs.psnr[place])
+            axes[1, place].set_title(f"as class {guessed}, {psnr:.1f} dB", **name)
