@@ -1,4 +1,7 @@
-"""Checks that the contents of a checkpoint's files fit this run."""
+"""Checks that the contents of a checkpoint's files fit this run.
+
+Each of them raises a `BrokenCheckpointError` that names what is missing or does not fit.
+"""
 
 from collections.abc import Collection
 from typing import Any
@@ -13,11 +16,7 @@ from flfast.state.tree import Tree, all_finite, leaves
 
 
 def check_server(saved: Any, algorithm: Algorithm, initial: Tree) -> None:
-    """Compare a server state with the one of round 0; dicts that are empty there may have grown.
-
-    Raises:
-        BrokenCheckpointError: with the name of the leaf that is missing or does not fit.
-    """
+    """Compare a server state with that of round 0; dicts that are empty there may have grown."""
     _check_tree(saved, algorithm.server_state(initial), "server")
 
 
@@ -27,9 +26,6 @@ def check_states(
     """Compare client states or records with those of a client before its first round.
 
     They are a list of stacks, as in `ClientStates.state_dict`; messages call them `name`.
-
-    Raises:
-        BrokenCheckpointError: with the name of the leaf that is missing or does not fit.
     """
     _require(isinstance(saved, list), "stacks: not a list")
     for number, stack in enumerate(saved):
@@ -51,11 +47,7 @@ def first_states(algorithm: Algorithm, initial: Tree) -> tuple[Tree, Tree]:
 
 
 def check_history(saved: Any, *, last: int) -> None:
-    """Check that there is a row for every round from 0 to `last`, of numbers and text.
-
-    Raises:
-        BrokenCheckpointError: with the row, and the column.
-    """
+    """Check that there is a row for every round from 0 to `last`, of numbers and text."""
     complete = isinstance(saved, list) and len(saved) == last + 1
     _require(complete, f"history: not the rows of rounds 0 to {last}")
     for number, row in enumerate(saved):
@@ -67,11 +59,7 @@ def check_history(saved: Any, *, last: int) -> None:
 
 
 def check_pace(saved: Any, algorithm: Algorithm, initial: Tree, *, last: int) -> None:
-    """Check the state of a pace: the clock, the busy clients, and the versions they train from.
-
-    Raises:
-        BrokenCheckpointError: with what is missing or does not fit.
-    """
+    """Check the state of a pace: the clock, the busy clients, and the versions they train from."""
     clock = saved.get("clock") if isinstance(saved, dict) else None
     _require(isinstance(clock, float) and clock >= 0, "pace.clock: not a time")
     flights, versions = saved.get("flights", []), saved.get("versions")
@@ -88,11 +76,7 @@ def check_pace(saved: Any, algorithm: Algorithm, initial: Tree, *, last: int) ->
 
 
 def check_memory(saved: Any) -> None:
-    """Check that the memory of the channel is a tree of finite tensors.
-
-    Raises:
-        BrokenCheckpointError: with the name of what is not.
-    """
+    """Check that the memory of the channel is a tree of finite tensors."""
     _require(isinstance(saved, dict), "channel: not a dict")
     _check_tree(saved, {}, "channel")
 

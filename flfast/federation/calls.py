@@ -1,6 +1,7 @@
 """The calls of a cohort and of the server in one round; an algorithm makes one or several."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 
 from flfast.algorithms.contract.algorithm import Algorithm
@@ -9,6 +10,7 @@ from flfast.algorithms.contract.uploads import Uploads
 from flfast.engines.engine import Engine
 from flfast.engines.reports import ClientReport, Trained
 from flfast.federation.samplers.cohort import Cohort
+from flfast.federation.sampling import NOBODY
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree, tree_map
 
@@ -128,3 +130,23 @@ class Calls:
 
 def _ignored(report: ClientReport) -> None:
     pass
+
+
+def message_bytes(engine: Engine, initial: Tree, plan: RoundPlan) -> tuple[int, int]:
+    """Bytes that a client downloads and uploads in a round, in all of its calls; collective.
+
+    Found by a round with one client and one local step, which is forgotten. An algorithm that
+    needs several clients for a call counts up to that call.
+    """
+    data, algorithm = engine.site.data, engine.site.algorithm
+    calls = Calls(
+        engine.forgetful(),
+        Cohort(data.candidates[:1], NOBODY),
+        plan._replace(local_steps=1, local_epochs=None),
+        orders={},
+        population=len(data.candidates),
+        on_client=_ignored,
+    )
+    with suppress(NoUploadsError, DivergedError):  # messages of that call are counted, too
+        algorithm.one_round(algorithm.server_state(initial), calls)
+    return calls.down_bytes, calls.up_bytes

@@ -19,12 +19,11 @@ from flfast.engines.engine import Engine
 from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.recalibration import recalibrate_batchnorm
 from flfast.engines.reports import Trained
-from flfast.federation.calls import Calls, DivergedError, NoUploadsError
+from flfast.federation.calls import Calls, DivergedError, NoUploadsError, message_bytes
 from flfast.federation.devices.device import DeviceModel
 from flfast.federation.devices.ideal import ONE_SECOND
 from flfast.federation.evaluation_hint import evaluation_hint
 from flfast.federation.hooks import call_hooks, end_run
-from flfast.federation.message_sizes import message_bytes
 from flfast.federation.paces.pace import Pace, Setting
 from flfast.federation.paces.sync import ROUNDS
 from flfast.federation.samplers.cohort import Cohort

@@ -58,8 +58,7 @@ from flfast.setup.resume import (
     restore_sizes,
     resume,
 )
-from flfast.setup.robustness import check_cohorts, poison_examples, warn_of_rows
-from flfast.setup.secure_aggregation import check_sums
+from flfast.setup.robustness import check_cohorts, check_sums, poison_examples, warn_of_rows
 from flfast.setup.user_code import own_failure
 from flfast.state.weights import convert_weights, read_weights
 

@@ -1,7 +1,8 @@
-"""Builds attacks, faults and the server's defences from config nodes."""
+"""Builds attacks, faults, secure aggregation and the server's defences from config nodes."""
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig
@@ -11,13 +12,13 @@ from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.channel.attacks.attack import Attack, choose_attackers
 from flfast.channel.channel import Channel
 from flfast.channel.privacy.privacy import NO_PRIVACY, Privacy
+from flfast.channel.secure.secure import Secure
 from flfast.config.errors import ConfigError
 from flfast.config.rule import choice
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.world import ALONE, World
 from flfast.federation.samplers.cohort import Cohort
 from flfast.setup.protection import noise_source
-from flfast.setup.secure_aggregation import build_secure
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +71,40 @@ def build_channel(
         faults=instantiate(config.faults),
         privacy=privacy,
         compression=instantiate(config.compression),
-        secure=build_secure(config, data),
+        secure=_secure(config, data),
         noise=noise_source(privacy, config.seed, world),
     )
+
+
+def _secure(config: DictConfig, data: FederatedDataModule) -> Secure:
+    """The secure aggregation of a run; by default, weights are numbers of examples."""
+    secure: Secure = instantiate(config.secure)
+    if secure.make_round is None or secure.max_weight is not None:
+        return secure
+    return replace(secure, max_weight=float(data.client_sizes.max()))
+
+
+def check_sums(secure: Secure, algorithm: Algorithm) -> None:
+    """Refuse an algorithm whose uploads cannot be added up before the server sees them.
+
+    Raises:
+        ConfigError: naming algorithm, part and what is allowed.
+    """
+    if secure.make_round is None:
+        return
+    for local in (algorithm, *algorithm.calls):
+        where = f"secure={secure.name} with algorithm={algorithm.name}"
+        for name, part in local.parts.items():
+            if part.rule == "rows":
+                raise ConfigError(
+                    f"{where}: the server needs {name} of each client, and gets nothing but sums; "
+                    f"allowed: an algorithm without rows, such as fedavg, or secure=none"
+                )
+        if local.weight is not None and secure.max_weight is None:
+            raise ConfigError(
+                f"secure.max_weight=null with algorithm={algorithm.name}: its weights are not "
+                f"numbers of examples; allowed: a bound of them, > 0, or secure=none"
+            )
 
 
 def check_cohorts(

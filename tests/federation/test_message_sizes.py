@@ -4,7 +4,7 @@ import pytest
 from algorithms_by_name import federation_of
 from engine_runs import mlp
 
-from flfast.federation.message_sizes import message_bytes
+from flfast.federation.calls import message_bytes
 
 
 # One call; several; downloads by client; examples of the server.

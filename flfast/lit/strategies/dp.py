@@ -29,6 +29,9 @@ class DataParallelStrategy(ParallelStrategy):
     """
 
     strategy_name = "dp"
+    # A single rank, even if the process belongs to a world of several.
+    world_size, global_rank, local_rank, is_global_zero = 1, 0, 0, True
+
     _model: nn.Module | None = None
     _replicas: Sequence[nn.Module] = ()
     _pool: ThreadPoolExecutor | None = None
@@ -38,26 +41,6 @@ class DataParallelStrategy(ParallelStrategy):
         """The device of the parameters."""
         assert self.parallel_devices
         return self.parallel_devices[0]
-
-    @property
-    def world_size(self) -> int:
-        """One, even if the process belongs to a world of several ranks."""
-        return 1
-
-    @property
-    def global_rank(self) -> int:
-        """Zero: this Trainer has a single rank."""
-        return 0
-
-    @property
-    def local_rank(self) -> int:
-        """Zero: this Trainer has a single rank."""
-        return 0
-
-    @property
-    def is_global_zero(self) -> bool:
-        """Always."""
-        return True
 
     def model_to_device(self) -> None:
         """Move the parameters to the first device."""
