@@ -1,0 +1,87 @@
+"""Hydra composes a config sooner: once for all command lines with the same options of groups.
+
+Both composing and parsing would otherwise take as long as training in most tests.
+"""
+
+import pickle
+from pathlib import Path
+
+import yaml
+from hydra._internal import config_loader_impl
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.defaults_list import DefaultsList, Overrides
+from hydra._internal.hydra import Hydra
+from omegaconf import omegaconf
+from omegaconf._utils import get_yaml_loader
+
+from flfast.config.composition import CONF
+
+# Hydra composes the config twice: once to see whether the config itself asks for a sweep. Only
+# the YAMLs of hparams_search do.
+_composed_mode = Hydra.get_mode
+_CAN_SET_MODE = ("hydra=", "hydra.mode=", "hparams_search=")
+
+
+def _mode(hydra, config_name, overrides):
+    if any(override.lstrip("+").startswith(_CAN_SET_MODE) for override in overrides):
+        return _composed_mode(hydra, config_name, overrides)
+    return None
+
+
+Hydra.get_mode = _mode
+
+if yaml.__with_libyaml__:
+    # OmegaConf parses YAML in Python, which takes a quarter of the time to compose a config.
+    class _Loader(yaml.cyaml.CParser, get_yaml_loader()):
+        def __init__(self, stream):
+            yaml.cyaml.CParser.__init__(self, stream)
+            yaml.constructor.SafeConstructor.__init__(self)
+            yaml.resolver.Resolver.__init__(self)
+
+    omegaconf.get_yaml_loader = lambda: _Loader
+
+# The rest is what Hydra makes of the files of `conf/`, which stay as they are: it depends on the
+# options of groups only. Values that are set on the command line are put into a copy of it.
+_make_list = config_loader_impl.create_defaults_list
+_make_config = ConfigLoaderImpl._compose_config_from_defaults_list
+_lists, _configs = {}, {}
+
+
+def _sources(repo):
+    return tuple((source.scheme(), source.path) for source in repo.get_sources())
+
+
+def _are_ours(sources):
+    return all(scheme != "file" or Path(path) == Path(CONF) for scheme, path in sources)
+
+
+def _list(repo, config_name, overrides_list, prepend_hydra, skip_missing):
+    overrides, sources = Overrides(repo, overrides_list), _sources(repo)
+    if not _are_ours(sources):
+        return _make_list(repo, config_name, overrides_list, prepend_hydra, skip_missing)
+    chosen = overrides.override_choices, overrides.append_group_defaults, overrides.deletions
+    key = repr((sources, config_name, prepend_hydra, skip_missing, *chosen))
+    if key not in _lists:
+        _lists[key] = _make_list(repo, config_name, overrides_list, prepend_hydra, skip_missing)
+    found = _lists[key]
+    return DefaultsList(
+        defaults=found.defaults,
+        config_overrides=overrides.config_overrides,
+        defaults_tree=found.defaults_tree,
+        overrides=found.overrides,
+    )
+
+
+def _config(loader, defaults, repo):
+    sources = _sources(repo)
+    if not _are_ours(sources):
+        return _make_config(loader, defaults=defaults, repo=repo)
+    key = repr((sources, defaults))
+    if key not in _configs:
+        config = _make_config(loader, defaults=defaults, repo=repo)
+        _configs[key] = pickle.dumps(config)
+    return pickle.loads(_configs[key])
+
+
+config_loader_impl.create_defaults_list = _list
+ConfigLoaderImpl._compose_config_from_defaults_list = _config
