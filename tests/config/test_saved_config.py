@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from composing import composed
 from omegaconf import OmegaConf
 
 import flfast
@@ -258,12 +259,13 @@ def test_every_option_of_flfast_may_be_opened_as_it_was_checked(group, tmp_path)
     (tmp_path / ".hydra").mkdir()
     for path in (Path(CONF) / group).glob("*.yaml"):
         raw = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-        missing = [f"{group}.{key}=x" for key, value in raw.items() if value == "???"]
         if path.stem == "custom":
             continue
-        config = without_hydra(compose([f"{group}={path.stem}", *missing]))
-        (tmp_path / ".hydra" / "config.yaml").write_text(OmegaConf.to_yaml(config))
+        config = composed(f"{group}={path.stem}")
         OmegaConf.set_struct(config, value=False)
+        for key in (key for key, value in raw.items() if value == "???"):
+            config[group][key] = "x"
+        (tmp_path / ".hydra" / "config.yaml").write_text(OmegaConf.to_yaml(config))
         config.logger, config.callbacks, config.resume = None, None, None
         found = read_config(tmp_path)
         assert found == OmegaConf.to_container(config, resolve=True), path.stem
