@@ -3,14 +3,18 @@
 Both composing and parsing would otherwise take as long as training in most tests.
 """
 
+import copy
 import pickle
 from pathlib import Path
 
 import yaml
 from hydra._internal import config_loader_impl
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.defaults_list import DefaultsList, Overrides
 from hydra._internal.hydra import Hydra
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.plugins import Plugins
 from omegaconf import omegaconf
 from omegaconf._utils import get_yaml_loader
 
@@ -44,7 +48,22 @@ if yaml.__with_libyaml__:
 # options of groups only. Values that are set on the command line are put into a copy of it.
 _make_list = config_loader_impl.create_defaults_list
 _make_config = ConfigLoaderImpl._compose_config_from_defaults_list
-_lists, _configs = {}, {}
+Plugins.instance()  # defines the class of the sources of files anew
+_Files = SourcesRegistry.instance().resolve("file")
+_load_file = _Files.load_config
+_files, _lists, _configs = {}, {}, {}
+
+
+def _file(source, config_path):
+    path = Path(source.path, source._normalize_file_name(config_path))
+    if not _are_ours([(source.scheme(), source.path)]):
+        return _load_file(source, config_path)
+    if path not in _files:
+        _files[path] = pickle.dumps(_load_file(source, config_path))
+    return pickle.loads(_files[path])
+
+
+_Files.load_config = _file
 
 
 def _sources(repo):
@@ -85,3 +104,6 @@ def _config(loader, defaults, repo):
 
 config_loader_impl.create_defaults_list = _list
 ConfigLoaderImpl._compose_config_from_defaults_list = _config
+
+# Hydra copies the sources of files, of which it then replaces the list.
+ConfigRepository.__deepcopy__ = lambda repository, memo: copy.copy(repository)

@@ -189,7 +189,8 @@ BY_COMMAND = {
 }
 
 ANSWERS = """
-import contextlib, io, sys
+import contextlib, gc, io, sys
+gc.disable()
 import quick_hydra
 from flfast.config.check import check
 from flfast.config.command_line import check_overrides
