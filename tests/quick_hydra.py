@@ -8,7 +8,7 @@ import pickle
 from pathlib import Path
 
 import yaml
-from hydra._internal import config_loader_impl
+from hydra._internal import config_loader_impl, defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.defaults_list import DefaultsList, Overrides
@@ -107,3 +107,15 @@ ConfigLoaderImpl._compose_config_from_defaults_list = _config
 
 # Hydra copies the sources of files, of which it then replaces the list.
 ConfigRepository.__deepcopy__ = lambda repository, memo: copy.copy(repository)
+
+# And it prepares the lookup of interpolations for every file of options. Few have any.
+_make_map = defaults_list._create_interpolation_map
+
+
+def _map(overrides, listed, self_added):
+    if any("${" in str(vars(default)) for default in listed):
+        return _make_map(overrides, listed, self_added)
+    return None
+
+
+defaults_list._create_interpolation_map = _map

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 
-def rotating(*axes, every):
+def rotating(*axes, every, name=lambda value: getattr(value, "__name__", str(value))):
     """Parameters: each combination of values, all marked slow but one in `every`.
 
     Any two values of different axes are together in one that is not slow, if there is a third axis
@@ -15,6 +15,5 @@ def rotating(*axes, every):
     for places in product(*(range(len(axis)) for axis in axes)):
         values = [list(axis)[place] for axis, place in zip(axes, places, strict=True)]
         marks = [pytest.mark.slow] * (sum(places) % every != 0)
-        names = [getattr(value, "__name__", str(value)) for value in values]
-        chosen.append(pytest.param(*values, marks=marks, id=" + ".join(names)))
+        chosen.append(pytest.param(*values, marks=marks, id=" + ".join(map(name, values))))
     return chosen
