@@ -12,15 +12,12 @@ from pathlib import Path
 import lightning as L
 import numpy as np
 import pytest
+import quick_hydra  # noqa: F401 - changes Hydra
 import torch
 import torch.distributed as dist
-import yaml
-from hydra._internal.hydra import Hydra
 from hypothesis import settings
 from lightning.fabric.utilities import registry
 from lightning.pytorch.utilities import rank_zero_only
-from omegaconf import omegaconf
-from omegaconf._utils import get_yaml_loader
 from processes import Command
 from ranks import Ranks
 from solving import solve
@@ -61,33 +58,9 @@ tqdm.monitor_interval = 0
 # Every Trainer looks for callbacks in all installed packages: most of the time to make one.
 registry.entry_points = cache(registry.entry_points)
 
-# Hydra composes the config twice: once to see whether the config itself asks for a sweep. Only
-# the YAMLs of hparams_search do. Both take as long as training in most tests.
-_composed_mode = Hydra.get_mode
-_CAN_SET_MODE = ("hydra=", "hydra.mode=", "hparams_search=")
-
-
-def _mode(hydra, config_name, overrides):
-    if any(override.lstrip("+").startswith(_CAN_SET_MODE) for override in overrides):
-        return _composed_mode(hydra, config_name, overrides)
-    return None
-
-
-Hydra.get_mode = _mode
-
 # TorchElastic reads the source of every frame of pytest's stack, dozens of times for each world,
 # only to name its events in a log. That takes longer than everything else about a world's start.
 dynamic_rendezvous.get_method_name = lambda depth=2: "unnamed"
-
-if yaml.__with_libyaml__:
-    # OmegaConf parses YAML in Python, which takes a quarter of the time to compose a config.
-    class _Loader(yaml.cyaml.CParser, get_yaml_loader()):
-        def __init__(self, stream):
-            yaml.cyaml.CParser.__init__(self, stream)
-            yaml.constructor.SafeConstructor.__init__(self)
-            yaml.resolver.Resolver.__init__(self)
-
-    omegaconf.get_yaml_loader = lambda: _Loader
 
 settings.register_profile("flfast", deadline=None, derandomize=True)
 settings.load_profile("flfast")

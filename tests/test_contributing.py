@@ -75,7 +75,6 @@ def run(elsewhere, start):
     return run
 
 
-@pytest.mark.slow
 def test_the_recipes_run_together_from_another_package(run):
     code, folder = run()
     assert code == 0, (folder / "stderr").read_text()
@@ -86,7 +85,6 @@ def test_the_recipes_run_together_from_another_package(run):
     assert named in (folder / "stdout").read_text()
 
 
-@pytest.mark.slow
 def test_options_of_another_package_are_checked_like_ours(run):
     code, folder = run("algorithm.server_lr=-1", "+model.widthh=3")
     assert code == 2

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from sampling import rotating
 from tables import assert_same_numbers, rows, timeless
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.run import main as torchrun
@@ -23,7 +24,7 @@ from flfast import train
 from flfast.distributed.launcher import can_fork
 from flfast.output.results.table import read_rows
 
-QUICK = ("experiment=quick", "rounds=2", "callbacks=none")
+QUICK = ("experiment=quick", "rounds=2", "callbacks=none", "engine=eager")  # which starts sooner
 
 
 def test_a_run_writes_tables_figures_and_weights(flfast_run):
@@ -53,24 +54,22 @@ def weights(folder):
 
 
 def test_repeating_a_run_gives_identical_numbers(flfast_run):
-    first, second = (flfast_run(*QUICK, run_dir=name) for name in "ab")
+    words = (*QUICK, "engine=auto", "rounds=1")
+    first, second = (flfast_run(*words, run_dir=name) for name in "ab")
     assert timeless(first) == timeless(second)
-    other = flfast_run(*QUICK, "seed=1", run_dir="c")
+    other = flfast_run(*words, "seed=1", run_dir="c")
     assert timeless(first) != timeless(other)
 
 
-def test_a_run_starts_from_given_weights(flfast_run):
-    first = flfast_run(*QUICK, "callbacks=files", run_dir="a")
-    second = flfast_run(*QUICK, f"init_from={first / 'model.pt'}", run_dir="b")
+def test_a_run_starts_from_given_weights_of_its_model(flfast_run, capsys):
+    first = flfast_run(*QUICK, "rounds=1", "callbacks=files", run_dir="a")
+    given = (*QUICK, "rounds=1", f"init_from={first / 'model.pt'}")
+    second = flfast_run(*given, run_dir="b")
     assert float(rows(second)[0]["global/loss"]) == pytest.approx(
         float(rows(first)[-1]["global/loss"])
     )
-
-
-def test_weights_of_another_model_are_refused(flfast_run, capsys):
-    first = flfast_run(*QUICK, "callbacks=files", run_dir="a")
     with pytest.raises(SystemExit):
-        flfast_run(*QUICK, "model=logistic", f"init_from={first / 'model.pt'}", run_dir="b")
+        flfast_run(*given, "model=logistic", run_dir="c")
     assert "shapes ['fc.weight [10, 200] instead of [10, 64]']" in capsys.readouterr().err
 
 
@@ -112,13 +111,16 @@ def test_a_federation_lies_between_its_baselines(flfast_run):
     assert float(federated_local) > float(rows(local)[-1]["personal/accuracy"])
 
 
+TINY = ("engine=eager", "eval_examples=0.05", "partition.num_clients=4")
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("model=resnet18", "bn=local", "model.small_images=true", "engine=eager"),
-        ("model=resnet18", "bn=recalibrate", "engine=eager"),
-        ("model=resnet18", "bn=frozen", "engine=eager"),
-        ("model=resnet18", "model.norm=group", "engine=eager"),
+        ("model=resnet18", "bn=local", "model.small_images=true", *TINY),
+        ("model=resnet18", "bn=recalibrate", *TINY),
+        ("model=resnet18", "bn=frozen", *TINY),
+        ("model=resnet18", "model.norm=group", *TINY),
         ("local_optimizer_state=keep", "optimizer=adam"),
         ("local_optimizer_state=average", "optimizer.momentum=0.9"),
         ("batch_size=-1", "micro_batch=16"),
@@ -153,8 +155,8 @@ def test_options_work_together(flfast_run, overrides):
 
 def test_cohorts_of_random_size_of_clients_with_few_examples(flfast_run):
     """PFLlib's `-rjr` and `-fs`."""
-    words = ("sampler=random_size", "sampler.min_fraction=0.2", "split.few_shot=2", "rounds=6")
-    folder = flfast_run(*words, "local_epochs=1", "callbacks=files")
+    words = ("sampler=random_size", "sampler.min_fraction=0.2", "split.few_shot=2", "rounds=4")
+    folder = flfast_run(*words, "local_epochs=1", "callbacks=files", "engine=eager")
     sizes = {int(row["cohort/clients"]) for row in rows(folder)[1:]}
     assert len(sizes) > 1
     assert min(sizes) >= 2
@@ -163,7 +165,8 @@ def test_cohorts_of_random_size_of_clients_with_few_examples(flfast_run):
 
 
 def test_16_mixed_on_a_cpu_is_called_what_it_is(flfast_run):
-    folder = flfast_run("trainer.precision=16-mixed", "rounds=1", "callbacks=none")
+    words = ("trainer.precision=16-mixed", "rounds=1", "local_epochs=1", "callbacks=none")
+    folder = flfast_run(*words)
     assert rows(folder)[-1]["plan/precision"] == "bf16-mixed"
     log = (folder / "train.log").read_text()
     assert "trainer.precision=16-mixed is computed as bf16-mixed on a CPU" in log
@@ -203,12 +206,14 @@ def small_files(tmp_path):
     return tmp_path / "data"
 
 
-def test_every_recipe_runs_a_round(flfast_run, small_files, root, monkeypatch):
+@pytest.mark.parametrize("first", rotating(range(3), every=3))
+def test_every_recipe_runs_a_round(flfast_run, small_files, root, monkeypatch, first):
     """A few batches with the eager engine; `engines/fused/test_fused.py` trains all models."""
     monkeypatch.setenv("FLFAST_DATA", str(small_files))
-    few = ("engine=eager", "trainer.limit_train_batches=2", "trainer.limit_test_batches=1")
+    few = ("engine=eager", "trainer.limit_train_batches=2", "eval_examples=0.02")
     pfllib = root.parent / "shared" / "data" / "pfllib-mnist"
-    for recipe in sorted(path.stem for path in (root / "conf" / "experiment").glob("*.yaml")):
+    recipes = sorted(path.stem for path in (root / "conf" / "experiment").glob("*.yaml"))
+    for recipe in recipes[first::3]:
         overrides = [f"experiment={recipe}", "rounds=1", "callbacks=none", "local_epochs=1", *few]
         if recipe.startswith("mcmahan"):
             overrides += ["sampler.fraction=0.02"]
@@ -283,7 +288,6 @@ def test_torchrun_on_two_nodes_gives_the_numbers_of_one_process(flfast_run, star
     assert_same_numbers(rows(tmp_path / "node0" / "run"), alone)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the rank in /proc")
 def test_a_killed_rank_ends_the_run_with_one_clear_error(start):
     run = start(

@@ -9,6 +9,7 @@ import flfast
 import flfast.evaluate as command
 from flfast.output.results.table import read_rows
 
+FILES = ("callbacks=files", "callbacks.curves=null", "callbacks.partition_report=null")
 ALLOWED = r"(?s)is an object of a Python program.*these lines work:\n"
 
 
@@ -41,7 +42,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_the_lines_of_the_error_open_the_run(quick, numbers, form):
     given = FORMS[form](numbers)
-    run = quick("callbacks=files", **given)
+    run = quick(*FILES, **given)
     with pytest.raises(flfast.ConfigError, match=ALLOWED) as error:
         command.evaluate([f"run={run.folder}"])
     lines = str(error.value).partition("work:\n")[2]
@@ -59,7 +60,7 @@ def test_the_lines_of_the_error_open_the_run(quick, numbers, form):
 
 def test_a_module_needs_no_data_and_is_copied(quick, numbers):
     model = net(3)
-    run = quick("callbacks=files", data=numbers, model=model)
+    run = quick(*FILES, data=numbers, model=model)
     other = net(3)
     before = [p.clone() for p in other.parameters()]
     found = flfast.Run(run.folder, model=other).model
@@ -71,7 +72,7 @@ def test_a_module_needs_no_data_and_is_copied(quick, numbers):
 
 
 def test_other_data_are_evaluated(quick, numbers):
-    run = quick("callbacks=files", data=numbers, model=net)
+    run = quick(*FILES, data=numbers, model=net)
     inputs, targets, clients = numbers
     again = flfast.Run(run.folder, model=net, data=(inputs[:30], targets[:30], clients[:30]))
     again.evaluate("split=train")
@@ -79,7 +80,7 @@ def test_other_data_are_evaluated(quick, numbers):
 
 
 def test_a_program_trusts_what_it_has_named(quick):
-    run = quick("callbacks=files", "optimizer=custom", "optimizer._target_=torch.optim.RMSprop")
+    run = quick(*FILES, "optimizer=custom", "optimizer._target_=torch.optim.RMSprop")
     assert run.model is not None
     assert run.evaluate() == run.evaluate()
     with pytest.raises(flfast.ConfigError, match=r"allow=torch\.optim\.RMSprop"):

@@ -24,7 +24,8 @@ TABLES = (
     "+callbacks.events={_target_: flfast.output.callbacks.events_table.EventsTable}",
 )
 FROM_THE_BEGINNING = "schedule.phases=[{from: 1, overrides: ['batch_size=20']}]"
-SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[16]", "checkpoint.every=1", *TABLES)
+SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[16]", "checkpoint.every=1")
+SMALL = (*SMALL, "batch_size=50", *TABLES)
 
 
 def log_of(folder):

@@ -40,7 +40,6 @@ def stopped(run, *, rounds=3, number=signal.SIGTERM):
     return run.end(timeout=60)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "ranks"),
     [
@@ -81,7 +80,6 @@ def test_ranks_agree_to_stop_though_only_one_knew_before_they_met(tmp_path, in_w
     assert [outcomes[rank].stopped for rank in (0, 1)] == [True, True]
 
 
-@pytest.mark.slow
 def test_ranks_that_are_starting_are_told_to_stop(start):
     run = start(train.main, *LONG, *RANKS)
     ranks = Path(f"/proc/{run.pid}/task/{run.pid}/children")
@@ -92,7 +90,6 @@ def test_ranks_that_are_starting_are_told_to_stop(start):
     assert code == EXIT_STOPPED, said
 
 
-@pytest.mark.slow
 def test_stopping_ends_a_sweep(start):
     sweep = ("-m", "seed=1,2", *QUICK, "rounds=9999", "trainer.devices=1", "hydra.sweep.dir=run")
     run = start(train.main, *sweep)
@@ -151,7 +148,6 @@ def test_handlers_are_as_they_were_and_a_used_sigusr1_is_left_alone():
     signal.signal(signal.SIGUSR1, own)
 
 
-@pytest.mark.slow
 def test_a_hung_rank_is_found_and_all_go_on(start):
     hangs = ("+callbacks.hangs._target_=ranks_that_fail.Hangs", "strategy.timeout_s=3", "rounds=4")
     run = start(train.main, *QUICK, *RANKS, *hangs, "hydra.run.dir=run")
@@ -163,7 +159,6 @@ def test_a_hung_rank_is_found_and_all_go_on(start):
     assert [row["round"] for row in rows(run.folder / "run")] == ["0", "1", "2", "3", "4"]
 
 
-@pytest.mark.slow
 def test_an_error_of_the_program_is_not_tried_again(start):
     fails = ("+callbacks.fails._target_=ranks_that_fail.Fails", "rounds=4", "hydra.run.dir=run")
     run = start(train.main, *QUICK, *RANKS, *fails)

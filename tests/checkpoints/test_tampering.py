@@ -48,7 +48,11 @@ def other(request, tmp_path_factory):
     return folder / "run"
 
 
-@pytest.fixture(scope="module", params=RANKS, ids=lambda ranks: f"{ranks}-ranks")
+@pytest.fixture(
+    scope="module",
+    params=[1, pytest.param(2, marks=pytest.mark.slow)],
+    ids=lambda ranks: f"{ranks}-ranks",
+)
 def runs(request, other, tmp_path_factory):
     """Folders with a run of 3 rounds, another run, and the first one after 5 rounds."""
     words = RANKS[request.param]

@@ -28,14 +28,21 @@ def keys(node, parents=()):
 
 PLAIN = OmegaConf.to_container(without_hydra(GIVEN), resolve=False)
 KEYS = [path for path in keys(PLAIN) if path[0] not in {"callbacks", "logger", "resume"}]
+TARGETS = [path for path in KEYS if path[-1] == "_target_"]
+OF_PARTITION = [path for path in KEYS if path[0] == "partition" and path not in TARGETS]
+OTHERS = [path for path in KEYS if path not in {*TARGETS, *OF_PARTITION}]
+TOGETHER = [OTHERS[first::8] for first in range(8)]
+"""Saved runs that lack several keys, each key in one of them."""
 
 
-def without(path, config):
+def without(paths, config):
+    """A config without the keys; those whose parents are gone are, too."""
     config = deepcopy(config)
-    node = config
-    for key in path[:-1]:
-        node = node[key]
-    del node[path[-1]]
+    for path in paths:
+        node = config
+        for key in path[:-1]:
+            node = node.get(key, {})
+        node.pop(path[-1], None)
     return config
 
 
@@ -61,35 +68,41 @@ def now():
     return OmegaConf.merge(OmegaConf.create(PLAIN), command)
 
 
-@pytest.mark.parametrize("path", KEYS, ids=".".join)
-def test_a_key_that_a_saved_run_lacks_has_its_default(folder, now, path):
+@pytest.mark.parametrize("paths", TOGETHER, ids=lambda paths: ".".join(paths[0]))
+def test_a_key_that_a_saved_run_lacks_has_its_default(folder, now, paths):
     """`flfast.evaluate` and `flfast.export` open the run, `resume=auto` takes it as the same."""
-    saved = without(path, PLAIN)
-    plain = recorded_config(now, folder)
-    write_result(folder, Result("finished", without(path, plain)))
-    if path[-1] == "_target_":
-        with pytest.raises(ConfigError, match=r"config.yaml: [a-z_]+\._target_ is missing$"):
-            opened(folder, saved)
-        return
-    default = OmegaConf.select(OmegaConf.create(PLAIN), ".".join(path))
+    write_result(folder, Result("finished", without(paths, recorded_config(now, folder))))
     expected = OmegaConf.create(PLAIN | {"logger": None, "callbacks": None, "resume": None})
     expected.trainer.profiler = None
-    OmegaConf.update(expected, ".".join(path), default)
-    if path[0] == "partition":
-        expected.partition = OmegaConf.create({**PLAIN["partition"]})
-        if path[-1] in {"partition", "num_clients"}:
-            expected.partition.num_clients = 100
-    found = opened(folder, saved)
+    assert opened(folder, without(paths, PLAIN)) == OmegaConf.to_container(expected, resolve=True)
+    read_run(folder)
+    check_folder(now, folder)
+    assert finished_before(now, folder) is not None
+
+
+@pytest.mark.parametrize("path", OF_PARTITION, ids=".".join)
+def test_a_key_of_the_partition_that_a_saved_run_lacks_has_its_default(folder, now, path):
+    """Which is not what the command chose."""
+    write_result(folder, Result("finished", without([path], recorded_config(now, folder))))
+    expected = OmegaConf.create(PLAIN | {"logger": None, "callbacks": None, "resume": None})
+    expected.trainer.profiler = None
+    if path[-1] in {"partition", "num_clients"}:
+        expected.partition.num_clients = 100
+    found = opened(folder, without([path], PLAIN))
     assert not lacks_keys(found, OmegaConf.to_container(expected, resolve=True))
     read_run(folder)
-    if path[0] != "partition":
-        assert found == OmegaConf.to_container(expected, resolve=True)
-        check_folder(now, folder)
-        assert finished_before(now, folder) is not None
+
+
+@pytest.mark.parametrize("path", TARGETS, ids=".".join)
+def test_what_is_built_has_no_default(folder, path):
+    with pytest.raises(ConfigError, match=r"config.yaml: [a-z_]+\._target_ is missing$"):
+        opened(folder, without([path], PLAIN))
 
 
 def test_a_value_other_than_the_default_of_an_added_key_is_another_experiment(folder, now):
-    write_result(folder, Result("stopped", without(("last_batch",), recorded_config(now, folder))))
+    write_result(
+        folder, Result("stopped", without([("last_batch",)], recorded_config(now, folder)))
+    )
     (folder / "metrics.csv").write_text("round\n0\n")
     other = OmegaConf.merge(now, {"last_batch": "drop"})
     with pytest.raises(ConfigError, match=r'last_batch: "keep" -> "drop"'):

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-import textwrap
+from ast import literal_eval
 from importlib.util import find_spec
 
 import pytest
@@ -172,8 +172,7 @@ SWA = "{_target_: lightning.pytorch.callbacks.StochasticWeightAveraging, swa_lrs
 PLATEAU = "{_target_: torch.optim.lr_scheduler.ReduceLROnPlateau, _partial_: true}"
 
 
-# One for each place in `main` that finds an error. The others go through these places without
-# `main`, which composes every config twice.
+# One for each place in `main` that finds an error. The others go through these places without it.
 BY_COMMAND = {
     ("rounds=-3",),
     ("partition.alhpa=3",),
@@ -189,77 +188,68 @@ BY_COMMAND = {
     ("schedule.phases=[{from: 2, overrides: []}, {from: 2, overrides: []}]",),
 }
 
-TOGETHER = 25
-"""Cases of a process."""
+ANSWERS = """
+import contextlib, gc, io, sys
+gc.disable()
+import quick_hydra
+from flfast.config.check import check
+from flfast.config.command_line import check_overrides
+from flfast.config.composition import compose, without_hydra
+from flfast.config.errors import ConfigError
+from flfast.config.explain import explain
+from flfast.train import CONF, main
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+def steps(overrides):
+    try:
+        check_overrides(overrides, conf=CONF)
+        # The default logger asks for the folder of a job.
+        check(without_hydra(compose(["logger=none", *overrides])))
+    except (ConfigError, HydraException, OmegaConfBaseException, OSError) as error:
+        sys.exit(explain(error, conf=CONF))
+
+def answer(overrides, call):
+    sys.argv = ["flfast", *overrides]
+    said, code = io.StringIO(), 0
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        try:
+            call()
+        except SystemExit as stop:
+            code = stop.code
+    print(repr((code, said.getvalue(), "torch" in sys.modules)))
+
+for words in CASES:
+    if words in BY_COMMAND:
+        answer((*words, "hydra.run.dir=run"), main)
+    else:
+        answer(words, lambda: steps(list(words)))
+answer(["--help"], main)
+answer(["--cfg", "job"], main)
+"""
+"""A process that answers to all cases: (exit code, what was said, is torch imported)."""
 
 
-def answers(cases):
-    """One process for all cases: (exit code, stderr, was torch imported) each."""
-    script = f"""
-        import contextlib, io, sys
-        from hydra import compose, initialize_config_dir
-        from flfast.config.check import check
-        from flfast.config.command_line import check_overrides
-        from flfast.config.errors import ConfigError
-        from flfast.config.explain import explain
-        from flfast.train import CONF, main
-        from hydra.errors import HydraException
-        from omegaconf.errors import OmegaConfBaseException
-
-        def steps(overrides):
-            try:
-                check_overrides(overrides, conf=CONF)
-                with initialize_config_dir(version_base="1.3", config_dir=CONF):
-                    # The default logger asks for the folder of a job.
-                    check(compose("config", ["logger=none", *overrides]))
-            except (ConfigError, HydraException, OmegaConfBaseException, OSError) as error:
-                sys.exit(explain(error, conf=CONF))
-
-        for overrides in {list(cases)!r}:
-            sys.argv = ["flfast", *overrides, "hydra.run.dir=run"]
-            error = io.StringIO()
-            code = 0
-            with contextlib.redirect_stderr(error):
-                try:
-                    main() if overrides in {BY_COMMAND!r} else steps(list(overrides))
-                except SystemExit as stop:
-                    code = stop.code
-            print(repr((code, error.getvalue(), "torch" in sys.modules)))
-    """
-    return textwrap.dedent(script)
-
-
-@pytest.fixture(scope="module")
-def answer(tmp_path_factory):
-    """Answers to wrong overrides; a process finds those of a few, as other workers ask as well."""
-    found, cases = {}, list(BEFORE_TORCH)
-
-    def answer(overrides):
-        if overrides not in found:
-            first = cases.index(overrides) // TOGETHER * TOGETHER
-            asked = cases[first : first + TOGETHER]
-            process = subprocess.run(
-                [sys.executable, "-c", answers(asked)],
-                capture_output=True,
-                text=True,
-                check=False,
-                cwd=tmp_path_factory.mktemp("errors"),
-            )
-            assert process.returncode == 0, process.stderr
-            lines = process.stdout.strip().splitlines()
-            found.update(zip(asked, map(eval, lines), strict=True))
-        return found[overrides]
-
-    return answer
-
-
-@pytest.mark.parametrize("overrides", BEFORE_TORCH, ids=" ".join)
-def test_one_clear_error_before_torch_is_imported(answer, overrides):
-    code, message, torch_imported = answer(overrides)
-    assert code == 2
-    assert BEFORE_TORCH[overrides] in message
-    assert "Traceback" not in message
-    assert not torch_imported
+def test_one_clear_error_before_torch_is_imported(tmp_path, root):
+    cases = [*BEFORE_TORCH]
+    process = subprocess.run(
+        [sys.executable, "-c", f"CASES, BY_COMMAND = {cases!r}, {BY_COMMAND!r}\n{ANSWERS}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root / "tests")},
+    )
+    assert process.returncode == 0, process.stderr
+    *found, help_page, config = map(literal_eval, process.stdout.strip().splitlines())
+    for words, (code, said, torch_imported) in zip(cases, found, strict=True):
+        assert BEFORE_TORCH[words] in said, words
+        assert code == 2, words
+        assert "Traceback" not in said, words
+        assert not torch_imported, words
+    assert "== Everyday commands ==" in help_page[1]
+    assert "\nbatch_size: 10\n" in config[1]
+    assert not config[2]
 
 
 @pytest.mark.parametrize(
@@ -366,7 +356,7 @@ def test_one_clear_error_before_training_starts(flfast_run, capsys, tmp_path, ov
     (tmp_path / "text.pt").write_text("no weights")
     filled = [override.replace("{tmp}", str(tmp_path)) for override in overrides]
     with pytest.raises(SystemExit) as stop:
-        flfast_run("callbacks=none", *filled)
+        flfast_run("callbacks=none", "engine=eager", *filled)
     found = capsys.readouterr().err
     assert stop.value.code == 2
     assert message in found
@@ -383,23 +373,3 @@ def test_the_full_error_is_there_for_who_asks(tmp_path):
     )
     assert process.returncode == 1
     assert "Traceback" in process.stderr
-
-
-def test_help_and_config_are_readable_and_torch_free(tmp_path):
-    program = """
-import sys
-from flfast.train import main
-for flags in ["--help"], ["--cfg", "job"]:
-    sys.argv = ["flfast", *flags]
-    try:
-        main()
-    except SystemExit:
-        pass
-print("torch" in sys.modules)
-"""
-    process = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    assert "== Everyday commands ==" in process.stdout
-    assert "\nbatch_size: 10\n" in process.stdout
-    assert process.stdout.rstrip().endswith("False")

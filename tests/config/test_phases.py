@@ -40,6 +40,7 @@ def test_a_run_changes_strategy_precision_and_batch_from_round_to_round(flfast_r
             (4, *ddp, "strategy.shard=batch", "batch_size=-1", "micro_batch=32"),
             (-1, "optimizer.lr=0.01"),
         ),
+        "model=logistic",
         *QUICK,
     )
     assert plans(folder) == [

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from pages import page
 from processes import Command
+from sampling import rotating
 from tables import timeless
 
 import flfast
@@ -198,10 +199,7 @@ def test_one_function_knows_the_outcome(folders, lock, state):
         assert flfast.Run(folder).outcome == outcome(folder)
 
 
-CELLS = [(state, command) for state in STATES for command in COMMANDS]
-
-
-@pytest.mark.parametrize(("state", "command"), CELLS, ids=map(" + ".join, CELLS))
+@pytest.mark.parametrize(("state", "command"), rotating(STATES, COMMANDS, every=3))
 def test_a_command_does_what_the_table_says(folders, lock, capsys, state, command):
     does = said(state, command)
     folder = folders.put(state)
@@ -260,9 +258,9 @@ REFUSED_LATE = {
 ENDS_OF_A_WAY = ("empty", "killed without a checkpoint", "finished with a checkpoint")
 
 
-@pytest.mark.parametrize("state", ENDS_OF_A_WAY)
-@pytest.mark.parametrize("why", REFUSED_LATE)
-@pytest.mark.parametrize("door", ["command", "python"])
+@pytest.mark.parametrize(
+    ("state", "why", "door"), rotating(ENDS_OF_A_WAY, REFUSED_LATE, ["command", "python"], every=3)
+)
 def test_whoever_refuses_a_run_its_folder_stays(folders, state, why, door):
     folder = folders.put(state)
     before = digests(folder.parent)
@@ -331,8 +329,7 @@ READERS = {
 """What a command that reads a run adds to its folder, or replaces there."""
 
 
-@pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("command", READERS, ids=lambda command: command.__name__)
+@pytest.mark.parametrize(("state", "command"), rotating(STATES, READERS, every=3))
 def test_who_reads_a_run_leaves_it_alone(folders, lock, monkeypatch, state, command):
     folder = folders.put(state)
     lock(state, folder)

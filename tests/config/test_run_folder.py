@@ -38,27 +38,27 @@ def has_rounds(folder):
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("more", [(), ("resume=auto",)], ids=["new", "resume"])
-def test_a_second_run_in_a_folder_is_refused(start, more):
+def test_a_second_run_in_a_folder_is_refused(start):
     first = start(train.main, *LONG, "trainer.devices=1", "hydra.run.dir=run")
     folder = first.folder / "run"
     has_rounds(folder)
     hydra = (folder / ".hydra" / "overrides.yaml").read_bytes()
-    words = (f"hydra.run.dir={folder}", "rounds=1", "trainer.devices=1", *more)
-    code, stderr = start(train.main, *words, folder="second").end()
-    assert code == 2
-    assert f"hydra.run.dir={folder}: process {first.pid} on " in stderr
-    assert "writes there; allowed: another folder, or wait until that run ends" in stderr
-    assert (folder / ".hydra" / "overrides.yaml").read_bytes() == hydra
+    for more in ((), ("resume=auto",)):
+        words = (f"hydra.run.dir={folder}", "rounds=1", "trainer.devices=1", *more)
+        code, stderr = start(train.main, *words, folder="second").end()
+        assert code == 2
+        assert f"hydra.run.dir={folder}: process {first.pid} on " in stderr
+        assert "writes there; allowed: another folder, or wait until that run ends" in stderr
+        assert (folder / ".hydra" / "overrides.yaml").read_bytes() == hydra
     first.kill()
 
 
 def test_runs_that_start_in_the_same_second_have_folders_of_their_own(start):
-    small = ("rounds=1", "local_epochs=1", "callbacks=none", "trainer.devices=1")
-    runs = [start(train.main, *small, folder="same", env={"TZ": "UTC"}) for _ in range(3)]
-    assert [run.end()[0] for run in runs] == [0, 0, 0]
+    small = ("rounds=1", "local_epochs=1", "callbacks=none", "trainer.devices=1", "engine=eager")
+    runs = [start(train.main, *small, folder="same", env={"TZ": "UTC"}) for _ in range(2)]
+    assert [run.end()[0] for run in runs] == [0, 0]
     tables = list((runs[0].folder / "outputs").glob("*/*/metrics.csv"))
-    assert len(tables) == 3
+    assert len(tables) == 2
     assert all([row["round"] for row in rows(table.parent)] == ["0", "1"] for table in tables)
 
 

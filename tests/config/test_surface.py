@@ -71,7 +71,7 @@ def test_a_choice_of_a_model_or_of_data_gives_way_to_that_of_the_user():
 
 
 def test_only_searches_set_hydras_mode(root):
-    """Elsewhere the tests do not compose a config to find it, see `shared_fixtures.py`."""
+    """Elsewhere the tests do not compose a config to find it, see `quick_hydra.py`."""
     set_it = {
         path.parent.name
         for path in (root / "conf").rglob("*.yaml")

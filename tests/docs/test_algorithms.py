@@ -5,17 +5,36 @@ import subprocess
 import sys
 
 import pytest
+from hydra import initialize_config_dir
 from tables import rows
 
-from docs.algorithms import PAGE, page, paper
-from flfast import train
+from docs.algorithms import PAGE, page, paper, table
 
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL))
 
 
+@pytest.mark.slow
 def test_the_tables_are_up_to_date():
     assert page() == TEXT, "run python -m docs.algorithms"
+
+
+def test_every_algorithm_has_a_row_in_the_table_of_its_family(root):
+    families = {
+        path.stem: path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# family: ")
+        for path in (root / "conf" / "algorithm").glob("*.yaml")
+    }
+    tables = re.findall(r"<!-- table (\w+) -->(.*?)<!-- /table -->", TEXT, flags=re.DOTALL)
+    listed = {
+        name: family
+        for family, rows in tables
+        for name in re.findall(r"^\| `(\w+)`", rows, flags=re.MULTILINE)
+        if name in families
+    }
+    assert listed == families
+    with initialize_config_dir(str(root / "conf"), version_base="1.3"):
+        for row in table(sorted(families)[::6]).splitlines():
+            assert f"\n{row}\n" in TEXT, "run python -m docs.algorithms"
 
 
 def test_a_docstring_is_cited_by_its_first_paper():
@@ -40,24 +59,21 @@ def test_ones_own_algorithm_is_shorter_than_thirty_lines_and_clean(root, path):
 MORE_BYTES = {"extrapolate": 10 * 4, "fair": 0, "nearest": 0, "pairs": 0, "two_heads": 0}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["extrapolate", "fair", "nearest", "pairs", "two_heads", "careful"]
 )
-def test_ones_own_algorithm_runs(start, tmp_path, name):
+def test_ones_own_algorithm_runs(flfast_run, tmp_path, monkeypatch, name):
+    own = f"mine_{name}"
     for path in (f"flfast/algorithms/{name}.py", f"conf/algorithm/{name}.yaml"):
-        place = tmp_path / "own" / path.replace("flfast/algorithms", "mine")
+        place = tmp_path / "own" / path.replace("flfast/algorithms", own)
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(BLOCKS[path].replace(f"flfast.algorithms.{name}", f"mine.{name}"))
-    words = ("--config-dir", "conf", f"algorithm={name}", "rounds=3", "callbacks=none")
+        place.write_text(BLOCKS[path].replace(f"flfast.algorithms.{name}", f"{own}.{name}"))
+    monkeypatch.syspath_prepend(tmp_path / "own")
+    words = ("--config-dir", str(tmp_path / "own" / "conf"), f"algorithm={name}", "rounds=3")
     words += ("data=synthetic", "data.num_examples=400", "partition=iid", "engine=eager")
-    words += ("trainer.devices=1", "hydra.run.dir=run")
-    command = start(train.main, *words, folder="own")
-    code, said = command.end()
-    assert code == 0, said
-    table = rows(command.folder / "run")
-    assert float(table[-1]["train/loss"]) < float(table[1]["train/loss"])
-    up, down = (int(table[1][f"comm/{way}_bytes"]) for way in ("up", "down"))
+    found = rows(flfast_run(*words, "local_epochs=1", "callbacks=none"))
+    assert float(found[-1]["train/loss"]) < float(found[1]["train/loss"])
+    up, down = (int(found[1][f"comm/{way}_bytes"]) for way in ("up", "down"))
     if name in MORE_BYTES:
         assert up == down + MORE_BYTES[name]
     else:  # three broadcasts; an upload of weights, and two of a number of eight bytes

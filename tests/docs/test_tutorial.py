@@ -32,7 +32,6 @@ def few(words):
     return [*found, *rounds, *SHORT]
 
 
-@pytest.mark.slow
 def test_the_commands_run(folder, start):
     for _, _, module, *words in commands(TEXT):
         if module == "flfast.train":
@@ -50,7 +49,6 @@ def test_the_commands_run(folder, start):
     assert (folder / "async" / "events.png").exists()
 
 
-@pytest.mark.slow
 def test_the_programs_run(folder, monkeypatch):
     monkeypatch.setattr(flfast, "run", partial(flfast.run, *SHORT))
     names = {}

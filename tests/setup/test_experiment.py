@@ -70,6 +70,7 @@ def test_a_later_phase_that_cuts_whole_batches_is_refused_before_round_1(
 
 def test_round_1_sends_as_many_bytes_as_later_rounds(flfast_run):
     small = ("experiment=quick", "callbacks=none", "model.hidden=[8]", "devices=ideal")
+    small += ("rounds=2", "engine=eager")
     for precision in ("32-true", "64-true", "bf16-true"):
         folder = flfast_run(*small, f"trainer.precision={precision}", run_dir=precision)
         first, *others = [row["comm/down_bytes"] for row in rows(folder)[1:]]

@@ -145,8 +145,14 @@ def run_ranks(start):
     return run
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("shard", "nodes"), [("clients", 2), ("batch", 2), ("batch", 1)])
+@pytest.mark.parametrize(
+    ("shard", "nodes"),
+    [
+        ("clients", 2),
+        pytest.param("batch", 2, marks=pytest.mark.slow),
+        pytest.param("batch", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_tasks_of_slurm_give_the_numbers_of_one_process(
     flfast_run, run_ranks, tmp_path, shard, nodes
 ):
@@ -178,7 +184,6 @@ def ranks_of_torchrun():
     return [{**world, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
 
 
-@pytest.mark.slow
 def test_an_error_on_one_rank_ends_all_and_is_said_once(flfast_run, run_ranks, tmp_path):
     for number in (0, 1):
         (tmp_path / f"rank{number}").mkdir()
@@ -193,7 +198,6 @@ def test_an_error_on_one_rank_ends_all_and_is_said_once(flfast_run, run_ranks, t
     assert "flfast stops here" not in found[1][1]
 
 
-@pytest.mark.slow
 def test_devices_that_are_not_the_ranks_are_one_error(run_ranks):
     found = run_ranks(ranks_of_torchrun(), "strategy=ddp", "trainer.devices=3")
     assert [code for code, _ in found] == [2, 2]

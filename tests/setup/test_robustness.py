@@ -131,6 +131,7 @@ def test_a_run_says_what_became_of_every_client(flfast_run):
         "experiment=quick",
         "sampler.fraction=1.0",
         "callbacks=files",
+        "engine=eager",
         "model=logistic",
         "aggregation=multi_krum",
         "aggregation.num_byzantine=1",

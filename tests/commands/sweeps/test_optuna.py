@@ -6,14 +6,11 @@ import pytest
 from omegaconf import OmegaConf
 
 pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="needs flfast[optuna]")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),  # of optuna 2
-]
+pytestmark = pytest.mark.filterwarnings("ignore")  # of optuna 2
 
 TINY = (
     *("data=synthetic", "data.num_examples=400", "data.num_test=40", "partition=iid"),
-    *("model=logistic", "rounds=1", "sampler.count=2", "callbacks=none"),
+    *("model=logistic", "rounds=1", "sampler.count=2", "callbacks=none", "engine=eager"),
 )
 
 

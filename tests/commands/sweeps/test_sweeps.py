@@ -8,6 +8,7 @@ import time
 
 import pytest
 from processes import Command
+from sampling import rotating
 from tables import timeless
 
 from flfast import train
@@ -23,8 +24,6 @@ OVERRIDES = (
     *("model=logistic", "checkpoint.every=1", "callbacks=none", "trainer.devices=1"),
 )
 PACKED = ("hydra/launcher=packed", "hydra.launcher.workers=2")
-
-pytestmark = pytest.mark.slow
 
 
 def main():
@@ -96,6 +95,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(uninterrupted, tmp_path):
     assert_same_sweep(tmp_path, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_packed_sweep_that_is_stopped_goes_on_to_the_numbers_of_single_jobs(
     uninterrupted, tmp_path
 ):
@@ -133,13 +133,15 @@ def test_a_sweep_is_not_overwritten(uninterrupted, tmp_path):
     assert "optimizer.lr: " in errors
 
 
-@pytest.mark.parametrize("every", [0, 1])
-@pytest.mark.parametrize("launcher", ["packed", "basic"])
+@pytest.mark.parametrize(("launcher", "every"), rotating(["packed", "basic"], [0, 1], every=2))
+@pytest.mark.usefixtures("ran_once")
 def test_a_job_that_has_finished_is_not_repeated(tmp_path, launcher, every):
     """Its result is known without a checkpoint, whichever settings the launcher adds."""
-    kept = [word for word in OVERRIDES[2:] if not word.startswith(("checkpoint", "trainer"))]
+    kept = [
+        word for word in OVERRIDES[2:] if not word.startswith(("checkpoint", "trainer", "rounds"))
+    ]
     words = ("-m", "seed=0,1", *kept, f"hydra/launcher={launcher}", f"checkpoint.every={every}")
-    words += ("hydra.sweep.dir=sweep",)
+    words += ("rounds=1", "engine=eager", "hydra.sweep.dir=sweep")
     code, errors = Command(train.main, words, tmp_path, {}).end()
     assert code == 0, errors
     files = [*tmp_path.glob("sweep/[01]/*.csv"), *tmp_path.glob("sweep/[01]/result.json")]
@@ -156,7 +158,7 @@ def test_a_job_whose_process_dies_has_failed(tmp_path):
     words = (
         *("-m", "model=custom", "model._target_=model.dies", "+model.after=0,9", "rounds=1"),
         *("data=synthetic", "data.num_examples=400", "sampler.count=2", "partition=iid"),
-        *("callbacks=none", *PACKED, "hydra.sweep.dir=sweep"),
+        *("engine=eager", "callbacks=none", *PACKED, "hydra.sweep.dir=sweep"),
     )
     code, errors = Command(train.main, words, tmp_path, {}).end()
     assert code == 1
