@@ -12,11 +12,14 @@ A contender is named by parts joined with a dash:
     fused+engine.stack=1           with that override; `+graphs=off` refuses CUDA graphs
 
 `ddp2` alone is `flfast-ddp2`. Without a number there is one thread.
+
+    flower, pfl, pfllib    other simulators, in environments that uv makes; see `benchmarks.peers`
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,6 +32,12 @@ from benchmarks.workload import Workload
 from flfast.output.results.table import read_rows
 
 NO_GRAPHS = "graphs=off"
+PEERS = {
+    "flower": ("flower", "flwr[simulation]==1.42.0"),
+    "pfl": ("pfl_research", "pfl[pytorch]==0.6.0"),
+    "pfllib": ("pfllib", "h5py"),
+}
+"""Module of `benchmarks.peers` and the package that it needs, by contender."""
 _PLAIN = re.compile(r"plain(?P<last>-cl)?(-(?P<ranks>[1-9]\d*)p)?(-(?P<threads>[1-9]\d*))?")
 _NAME = re.compile(r"(?P<who>[a-z_]+?)(-?ddp(?P<ranks>[1-9]\d*))?(-(?P<threads>[1-9]\d*))?")
 
@@ -39,7 +48,7 @@ class Contender:
 
     Attributes:
         name: as on the command line.
-        engine: `plain`, an option of flfast's group `engine`, or none for its default.
+        engine: `plain`, `peer`, an option of flfast's group `engine`, or none for its default.
         threads: of torch, in each process.
         ranks: processes or GPUs of strategy=ddp, or processes of the plain loop; 0 is one device,
             or all without an engine.
@@ -73,12 +82,14 @@ class Setting:
         rounds: measured rounds; one more is the warm-up.
         overrides: of the user, for flfast.
         limit_s: seconds after which a process is killed; None is never.
+        pfllib_code: checkout of PFLlib's repository; None if the contender does not run.
     """
 
     device: str
     rounds: int
     overrides: tuple[str, ...] = ()
     limit_s: float | None = None
+    pfllib_code: Path | None = None
 
 
 def parse(name: str) -> Contender:
@@ -87,6 +98,8 @@ def parse(name: str) -> Contender:
     Raises:
         ValueError: if the name says nothing that can be run.
     """
+    if name in PEERS:
+        return Contender(name, "peer", 1, 0)
     if found := _PLAIN.fullmatch(name):
         ranks = int(found["ranks"] or 0)
         last = bool(found["last"] or ranks)
@@ -102,8 +115,8 @@ def parse(name: str) -> Contender:
         raise ValueError(
             f"--contenders {name}: no such contender; allowed: plain-THREADS, plain-cl, "
             "plain-PROCESSESp, ddpRANKS, and ENGINE, ENGINE-THREADS, ENGINE-ddpRANKS with ENGINE "
-            f"one of {', '.join(engines)}; all but plain may end in :ALGORITHM, one of "
-            f"{', '.join(algorithms)}, and in +KEY=VALUE"
+            f"one of {', '.join(engines)}, which may end in :ALGORITHM, one of "
+            f"{', '.join(algorithms)}, and in +KEY=VALUE; {', '.join(PEERS)}"
         )
     engine = "" if found["who"] == "flfast" else found["who"]
     chosen = [f"algorithm={word}" for word in words[:1]]
@@ -134,6 +147,8 @@ def measure(contender: Contender, workload: Workload, setting: Setting) -> dict[
     with TemporaryDirectory(prefix="flfast-benchmark-") as folder:
         if contender.engine == "plain":
             result, ended = _run_plain(contender, workload, setting, Path(folder))
+        elif contender.engine == "peer":
+            result, ended = _run_peer(contender, workload, setting, Path(folder))
         else:
             result, ended = _run_flfast(contender, workload, setting, Path(folder))
     before = result.pop("before_s", 0.0)
@@ -167,9 +182,31 @@ def _run_plain(
     command += ["--channels-last"] if contender.channels_last else []
     command += [f"--processes={contender.ranks}"] if contender.ranks else []
     ended = run([*command, f"--device={setting.device}"], limit_s=setting.limit_s)
+    return _with_first_round(ended), ended
+
+
+def _with_first_round(ended: Ended) -> dict[str, Any]:
     result = json.loads(ended.output)
     first = result["rounds"][0]["ended_at"] - ended.started_at
-    return {**result, "first_round_s": first}, ended
+    return {**result, "first_round_s": first}
+
+
+def _run_peer(
+    contender: Contender, workload: Workload, setting: Setting, folder: Path
+) -> tuple[dict[str, Any], Ended]:
+    module, package = PEERS[contender.name]
+    words = ["-m", f"benchmarks.peers.{module}", _written(workload, folder)]
+    words += [f"--rounds={setting.rounds + 1}"]
+    if contender.name == "pfl":
+        ranks = f"--nproc-per-node={os.cpu_count()}"
+        words = ["-m", "torch.distributed.run", "--standalone", ranks, *words]
+    if contender.name == "pfllib":
+        assert setting.pfllib_code is not None, "the command line asks for it"
+        words += [f"--code={setting.pfllib_code.absolute()}"]
+    # An overlay on this project's environment: the peer runs on the same torch.
+    python = ("uv", "run", "--quiet", "--no-sync", "--with", package, "python")
+    ended = run(words, python=python, limit_s=setting.limit_s)
+    return _with_first_round(ended), ended
 
 
 def flfast_command(

@@ -19,7 +19,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,19 @@ class PlainLoop:
         if self.world_size > 1:
             _all_reduce(mean)
         self.server = mean
+
+    def train_from(self, weights: Iterable[Tensor], client_id: int) -> int:
+        """Train one client from given weights; returns how many of its examples are used.
+
+        The result is in `params`.
+        """
+        self.server = list(weights)
+        used = self.workload.used(self.data.offsets[client_id + 1] - self.data.offsets[client_id])
+        self._receive()
+        self.optimizer.state.clear()
+        self.model.train()
+        self._train_client(client_id, used)
+        return used
 
     def _train_client(self, client_id: int, used: int) -> None:
         inputs, targets = self.data.client(client_id)

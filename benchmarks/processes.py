@@ -52,6 +52,7 @@ def run(
     *,
     table: Path | None = None,
     limit_s: float | None = None,
+    python: Sequence[str] = (sys.executable,),
 ) -> Ended:
     """Run Python to its end.
 
@@ -60,6 +61,7 @@ def run(
         checkout: whose packages it imports.
         table: CSV file to watch, with a row before round 1.
         limit_s: seconds after which it is killed; None is never.
+        python: words that start the interpreter.
 
     Raises:
         ContenderError: if the process fails or is killed, with the end of what it said.
@@ -72,7 +74,7 @@ def run(
     with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
         started_at, start = time.time(), time.perf_counter()
         process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [*python, *arguments],
             cwd=checkout.place,
             env=environment,
             stdout=output,

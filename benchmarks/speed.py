@@ -53,7 +53,7 @@ def _measure_all(options: argparse.Namespace, checkouts: Sequence[Checkout]) -> 
     groups = {w.name: _groups(w, options, checkouts) for w in workloads}
     # A file is no narrower than the table.
     console = Console() if sys.stdout.isatty() else Console(width=200)
-    private = {"output", "pfllib", "checkouts"}  # paths of this machine
+    private = {"output", "pfllib", "pfllib_code", "checkouts"}  # paths of this machine
     result: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": machine.facts(),
@@ -121,8 +121,11 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         default=ROOT.parent / "shared" / "data" / "pfllib-mnist",
         help="folder of PFLlib's MNIST split; where it is not there, W1 uses random images",
     )
+    add("--pfllib-code", type=Path, help="checkout of PFLlib, for the contender pfllib")
     options = parser.parse_args(argv)
     options.repeats = 1 if options.quick else options.repeats
+    if "pfllib" in (options.contenders or ()) and options.pfllib_code is None:
+        parser.error("--contenders pfllib: --pfllib-code names a checkout of PFLlib's repository")
     if options.against and options.checkouts:
         parser.error("--against and --checkouts exclude each other")
     return options
@@ -141,7 +144,9 @@ def _groups(
     usual = COMPARED if len(checkouts) > 1 else usual_contenders(options.device)
     named = [parse(name) for name in options.contenders or workload.contenders or usual]
     return [
-        (one,) if one.engine == "plain" else tuple(one.of(checkout) for checkout in checkouts)
+        (one,)
+        if one.engine in {"plain", "peer"}
+        else tuple(one.of(checkout) for checkout in checkouts)
         for one in named
         # Without convolutions `plain-cl` is `plain`.
         if workload.convolves or not one.channels_last or one.ranks
@@ -189,7 +194,9 @@ def _run(
     console: Console,
 ) -> None:
     rounds = options.rounds or workload.rounds
-    setting = Setting(options.device, rounds, tuple(options.overrides))
+    setting = Setting(
+        options.device, rounds, tuple(options.overrides), pfllib_code=options.pfllib_code
+    )
     entry["measured"] = {contender.name: [] for group in groups for contender in group}
     for repeat, contender in interleaved(groups, options.repeats):
         done = measure(contender, workload, setting)

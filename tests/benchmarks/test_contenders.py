@@ -38,6 +38,11 @@ def test_a_name_says_how_the_plain_loop_runs(name, threads, ranks, channels_last
     assert parse(name) == expected
 
 
+@pytest.mark.parametrize("name", ["flower", "pfl", "pfllib"])
+def test_other_simulators_are_peers(name):
+    assert parse(name) == Contender(name, "peer", 1, 0)
+
+
 def test_a_name_says_the_algorithm():
     chosen = ("algorithm=fedrep", "algorithm.head_epochs=1")
     assert parse("flfast:fedrep:head_epochs=1") == Contender(

@@ -175,3 +175,20 @@ def test_an_augmented_round_does_the_same_work():
     assert (loop.steps, loop.samples) == (3 * 3 * 3, 3 * 36)
     loop.evaluate()
     assert 0 < loop.loss < 10
+
+
+def test_clients_trained_one_by_one_average_to_a_round():
+    workload = replace(TINY, batch_size=-1)
+    whole, single = make(workload), make(workload)
+    start = [value.clone() for value in single.server]
+    mean = [torch.zeros_like(value) for value in start]
+    used = 0
+    for client_id in range(3):
+        num = single.train_from(start, client_id)
+        used += num
+        for total, value in zip(mean, single.params, strict=True):
+            total += num * value.detach()
+    whole.train(1)
+    assert used == 40
+    for total, value in zip(mean, whole.server, strict=True):
+        torch.testing.assert_close(total / used, value)

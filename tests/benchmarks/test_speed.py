@@ -60,6 +60,7 @@ def test_a_commit_is_measured_beside_this_checkout_and_a_plain_loop(speed, tmp_p
         (("--workloads", "W9"), "--workloads W9: no such workload; allowed: W1, "),
         (("--contenders", "fastest"), "--contenders fastest: no such contender; allowed: plain-"),
         (("--repeats", "0"), "0 is no count >= 1"),
+        (("--contenders", "pfllib"), "--pfllib-code names a checkout of PFLlib"),
     ],
 )
 def test_what_cannot_run_is_said_at_once(speed, options, said):
