@@ -4,7 +4,7 @@ Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogen
 MLSys 2020, section 5.2. https://arxiv.org/abs/1812.06127
 
 There, 0, 50 or 90 % of a round's clients do a uniform number of epochs from 1 to E. Here, each
-client is a straggler with that probability, and does a uniform fraction in (0, 1) of its local steps.
+client is a straggler with that probability, and does a uniform fraction of its local steps.
 """
 
 import numpy as np
