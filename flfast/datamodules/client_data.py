@@ -1,6 +1,6 @@
 """The LightningDataModule of one client."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import lightning as L
 import numpy as np
@@ -12,39 +12,16 @@ from flfast.datamodules.batches import (
     WHOLE,
     Batch,
     EvalLoader,
-    Fetch,
     RankShare,
     TrainLoader,
     local_epoch,
 )
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.splits import ClientIndices
 from flfast.state.plan import Batching
 from flfast.state.randomness import generator
 
-
-class Population(Protocol):
-    """The attributes of `FederatedDataModule` that a client's data module reads."""
-
-    seed: int
-    pooled: bool
-    examples: Examples
-    splits: dict[str, ClientIndices]
-    server: int | None
-    train_clients: ClientIndices
-
-    @property
-    def fetch(self) -> Fetch:
-        """Reads examples."""
-
-    def eval_loader(self, indices: np.ndarray) -> EvalLoader:
-        """Evaluation batches of the given examples."""
-
-    def val_dataloader(self) -> EvalLoader:
-        """All clients' validation examples."""
-
-    def client(self, client_id: int, *, batching: Batching | None = None) -> "ClientDataModule":
-        """Data module of a client in round 1."""
+if TYPE_CHECKING:
+    from flfast.datamodules.federated import FederatedDataModule
 
 
 class ClientDataModule(L.LightningDataModule):
@@ -61,7 +38,7 @@ class ClientDataModule(L.LightningDataModule):
 
     def __init__(
         self,
-        data: Population,
+        data: "FederatedDataModule",
         client_id: int,
         *,
         batching: Batching,
