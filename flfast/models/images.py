@@ -1,4 +1,10 @@
-"""Checks of the input shape of convolutional models."""
+"""What convolutional models share: a check of the input shape, and layers that normalise."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+from torch import nn
 
 
 def check_image(
@@ -28,3 +34,21 @@ def check_image(
             f"the data have {channels}x{height}x{width}; use {others}"
         )
     return channels, height, width
+
+
+def norm_layer(norm: Literal["batch", "group", "none"], groups: int) -> Callable[[int], nn.Module]:
+    """(channels) -> a normalising layer; the narrowest one has 64 channels.
+
+    Raises:
+        ValueError: if `groups` of GroupNorm do not divide 64.
+    """
+    if norm == "group" and 64 % groups:
+        raise ValueError(
+            f"model.groups={groups} must divide 64, the channels of the narrowest layer"
+        )
+    layers: dict[str, Callable[[int], nn.Module]] = {
+        "batch": nn.BatchNorm2d,
+        "group": partial(nn.GroupNorm, groups),
+        "none": nn.Identity,
+    }
+    return layers[norm]
