@@ -128,6 +128,27 @@ class ShiftedInputs(Dataset[Tensor]):
         return self._change(value[None], self._changing.affected(np.array([index])))[0]
 
 
+def each_value(
+    inputs: Tensor,
+    values: np.ndarray,
+    neutral: float,
+    change: Callable[[Tensor, float], Tensor],
+) -> Tensor:
+    """New inputs [M, ...]; those whose value is neutral stay as they are.
+
+    Args:
+        inputs: [M, ...].
+        values: parameter of the change for each input, [M].
+        neutral: value that changes nothing.
+        change: (inputs [m, ...] of one value, the value) -> new inputs.
+    """
+    result = inputs.clone()
+    for value in np.unique(values[values != neutral]).tolist():
+        part = torch.from_numpy(np.flatnonzero(values == value))
+        result[part] = change(inputs[part], value)
+    return result
+
+
 def _owner(
     examples: Examples, splits: list[ClientIndices], clients: Iterable[int] | None
 ) -> np.ndarray:
