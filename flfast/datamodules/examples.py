@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.number_range import check_finite, regression_targets
-from flfast.datamodules.transforms import BatchTransform
+from flfast.datamodules.transforms import AS_STORED, BatchTransform
 from flfast.tasks.by_name import TASKS
 from flfast.tasks.names import TaskName
 from flfast.tasks.task_type import IGNORED, TaskType
@@ -53,7 +53,7 @@ class Examples:
     targets: Tensor
     num_classes: int
     input_shape: tuple[int, ...]
-    transform: BatchTransform
+    transform: BatchTransform = AS_STORED
     is_test: np.ndarray | None = None
     owner: np.ndarray | None = None
     task: TaskName = "classification"

@@ -68,6 +68,9 @@ class BatchTransform:
         return inputs.sub_(mean).div_(_per_channel(self.std, dtype, inputs.device))
 
 
+AS_STORED = BatchTransform()
+
+
 def image_transform(
     *,
     mean: Sequence[float],

@@ -8,7 +8,6 @@ import torch
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.transforms import BatchTransform
 from flfast.tasks.task_type import IGNORED
 
 PADDING = 0
@@ -85,7 +84,6 @@ def language_examples(
         targets=torch.from_numpy(np.concatenate([targets for _, targets in windows])),
         num_classes=len(vocabulary),
         input_shape=(length,),
-        transform=BatchTransform(),
         is_test=is_test if is_test.any() else None,
         owner=owner if owned else None,
         task="language",
