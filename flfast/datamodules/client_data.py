@@ -28,11 +28,7 @@ class ClientDataModule(L.LightningDataModule):
     """The data of one client of a population.
 
     Args:
-        data: the data of all clients.
-        client_id: number of the client.
-        batching: how its training examples are divided into batches.
         round_idx: from 1.
-        rank_share: this rank's part of every batch.
         indices: its training examples to use; None is all.
     """
 
@@ -65,11 +61,9 @@ class ClientDataModule(L.LightningDataModule):
         )
 
     def subset(self, fraction: float, stage: int) -> "ClientDataModule":
-        """The same data with a random subset of the training examples, at least one.
+        """The same data with a random fraction of the training examples, at least one.
 
-        Args:
-            fraction: fraction of the examples, in (0, 1]; 1 returns this object.
-            stage: number of the stage; each stage has its own subset.
+        A fraction of 1 returns this object. Each stage has a subset of its own.
         """
         if fraction == 1:
             return self

@@ -36,13 +36,10 @@ class BatchTransform:
     def __call__(
         self, inputs: Tensor, *, dtype: torch.dtype, rng: np.random.Generator | None = None
     ) -> Tensor:
-        """Transform [B, ...] inputs.
+        """Transform [B, ...] inputs to the floating-point type of the model.
 
-        Args:
-            inputs: uint8 images [B, channels, H, W], or other inputs. Integers other than uint8,
-                such as tokens, keep their type.
-            dtype: floating-point type of the model.
-            rng: generator of the augmentation; None for evaluation.
+        Integers other than uint8, such as tokens, keep their type. `rng` augments uint8 images [B,
+        channels, H, W]; None for evaluation.
         """
         if rng is not None and self.augments:
             # A row of draws per image, so that they do not depend on the batch size.

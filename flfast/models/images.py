@@ -10,13 +10,9 @@ from torch import nn
 def check_image(
     input_shape: tuple[int, ...], *, model: str, smallest: int = 1, remedy: str = ""
 ) -> tuple[int, int, int]:
-    """The input shape as (channels, H, W).
+    """The input shape as (channels, H, W), at least `smallest` pixels high and wide.
 
-    Args:
-        input_shape: shape of one input.
-        model: the choice of model and its relevant options, for the message.
-        smallest: smallest H and W that the model accepts, in pixels.
-        remedy: another way to accept smaller images, for the message.
+    Errors name the model with its relevant options, and another remedy for small images.
 
     Raises:
         ValueError: if the input is not an image, or too small.

@@ -8,12 +8,7 @@ from flfast.tasks.names import TaskName
 
 
 def check_tokens(input_shape: tuple[int, ...], num_tokens: int, *, model: str) -> int:
-    """The number T of tokens of an input.
-
-    Args:
-        input_shape: shape of one input.
-        num_tokens: size of the vocabulary of the inputs; 0 if they are no tokens.
-        model: the choice of model, for the message.
+    """The number T of tokens of an input; `num_tokens` is 0 if inputs are no tokens.
 
     Raises:
         ValueError: if the inputs are no rows of tokens.
@@ -31,12 +26,8 @@ def token_logits(
 ) -> Tensor | FactoredLogits:
     """Logits of all positions [B, T, C] for `language`, else of an example's last token [B, C].
 
-    Args:
-        features: features at every position, [B, T, D].
-        layer: the last layer.
-        task: the learning task.
-        tokens: int64 [B, T]; zeros at the end are padding.
-        factored: return features and the layer's weights instead.
+    Features are [B, T, D], tokens int64 [B, T]; zeros at the end are padding. With `factored`,
+    features and the layer's weights take the place of logits.
     """
     if task != "language":
         places = torch.arange(tokens.shape[1], device=tokens.device)

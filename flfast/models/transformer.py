@@ -21,13 +21,7 @@ _SPREAD = 0.02  # standard deviation of initial weights
 
 
 class DecoderBlock(nn.Module):
-    """Causal self-attention and two linear layers, each added to its input [B, T, D].
-
-    Args:
-        width: D.
-        heads: number of attention heads, a divisor of D.
-        dropout: probability of dropping a unit of what is added.
-    """
+    """Causal self-attention and two linear layers, each added to its input [B, T, D]."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()

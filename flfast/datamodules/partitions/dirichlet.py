@@ -66,13 +66,8 @@ def counts_of_clients(
     """Counts int64 [K, C] with the given sums: clients draw from a pool without replacement.
 
     Each iteration of the inner loop completes a client or exhausts a class. There are therefore at
-    most K + C iterations. The last clients have the least choice.
-
-    Args:
-        class_sizes: int64 [C], each > 0.
-        client_sizes: int64 [K], with the same sum.
-        alpha: concentration.
-        rng: the only source of randomness.
+    most K + C iterations. The last clients have the least choice. Class sizes int64 [C] are > 0,
+    and have the same sum as client sizes int64 [K].
     """
     pool = class_sizes.copy()
     prior = class_sizes * (len(pool) / class_sizes.sum())  # [C], mean 1
@@ -91,11 +86,7 @@ def dirichlet_logits(concentration: np.ndarray, rng: np.random.Generator) -> np.
     """Logits whose softmax over the last axis is a Dirichlet draw; same shape.
 
     Uses Gamma(a) = Gamma(a + 1) * U^(1 / a) in log space. For a small `a`, all gamma variates
-    underflow to 0, but their logarithms still have an order.
-
-    Args:
-        concentration: [..., D], each > 0.
-        rng: the only source of randomness.
+    underflow to 0, but their logarithms still have an order. Concentrations [..., D] are > 0.
     """
     bounded = np.clip(concentration, _SMALLEST, _LARGEST)
     return (

@@ -66,14 +66,7 @@ def client_sizes(
 ) -> np.ndarray:
     """Examples of each client, int64 [K], at least `min_samples`; they sum to `num_examples`.
 
-    Args:
-        num_examples: examples to divide.
-        num_clients: K.
-        sizes: law, or a number for each client; only their ratios count.
-        sigma: each size is multiplied by a log-normal draw, whose logarithm has this standard
-            deviation; 0 for exact sizes.
-        min_samples: least examples of a client. The largest clients give to those with fewer.
-        rng: the only source of randomness.
+    For the arguments see `sizes`. Each size is multiplied by a log-normal draw.
 
     Raises:
         ValueError: if there are too few examples, or numbers for other than K clients.

@@ -115,12 +115,9 @@ def npz(  # noqa: PLR0913 - one parameter an option
 
 
 def read_arrays(path: Path, names: Mapping[str, str | None]) -> dict[str, np.ndarray]:
-    """Arrays by option: memory-mapped from a folder, loaded from a file.
+    """Arrays by option: memory-mapped from a folder of .npy files, loaded from an .npz file.
 
-    Args:
-        path: .npz file, or folder of .npy files.
-        names: name of the array for each option. "auto" is the array with the option's name, if
-            there is one; None reads no array.
+    The name "auto" is the array with the option's name, if there is one; None reads no array.
 
     Raises:
         ValueError: if an array is missing or cannot be read.
