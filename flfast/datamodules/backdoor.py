@@ -58,12 +58,7 @@ def poisoned(
 ) -> Examples:
     """The examples after attackers gave some of theirs the trigger and the target class.
 
-    Args:
-        examples: all N examples; they are not changed.
-        backdoor: the trigger, the target class, and the fraction of examples that get them.
-        clients: numbers of the attacking clients.
-        train: training examples by client.
-        seed: the run's seed; the choice of examples depends on it alone.
+    `train` has the training examples by client. The choice depends on the seed alone.
 
     Raises:
         ValueError: if these examples cannot have the trigger.

@@ -106,11 +106,8 @@ def _num_kept(num_examples: int, step: int, micro: int, batching: Batching) -> i
 def num_limited(num_examples: int, batch_size: int, limit: float | int) -> int:
     """Upper bound of examples with a limit, counted like Lightning's `limit_train_batches`.
 
-    Args:
-        num_examples: number of examples without the limit.
-        batch_size: examples per batch, >= 1.
-        limit: a share of the batches (float, rounded down but at least one batch), or a number of
-            batches (int).
+    A limit is a share of the batches (float, rounded down but at least one), or their number
+    (int).
     """
     num_batches = limit
     if isinstance(limit, float):
@@ -119,12 +116,7 @@ def num_limited(num_examples: int, batch_size: int, limit: float | int) -> int:
 
 
 def weighted_scales(epoch: LocalEpoch, counts: np.ndarray) -> list[float]:
-    """`Batch.scale` of every batch where examples count differently.
-
-    Args:
-        epoch: the batches.
-        counts: targets that count of each example, in order, [M].
-    """
+    """`Batch.scale` of every batch where `counts` [M] targets of each example count, in order."""
     sizes = [int(counts[start:stop].sum()) for start, stop in epoch.bounds]
     width = epoch.accumulate
     steps = [sum(sizes[first : first + width]) for first in range(0, len(sizes), width)]
@@ -132,12 +124,7 @@ def weighted_scales(epoch: LocalEpoch, counts: np.ndarray) -> list[float]:
 
 
 class RankShare(NamedTuple):
-    """The part of every batch, or of a pass, that this rank computes; by default all of it.
-
-    Attributes:
-        rank: this process's rank.
-        size: number of ranks that share the work.
-    """
+    """This rank's part of a batch or a pass, which `size` ranks share; by default all of it."""
 
     rank: int = 0
     size: int = 1
@@ -153,11 +140,8 @@ class RankShare(NamedTuple):
 
         Ranks average their gradients. With the factor, that is the mean over the batch even if
         parts differ in size. A rank without examples computes one at factor 0, since every rank
-        must take part in every all-reduce.
-
-        Args:
-            bounds: [start, stop) of the batch.
-            counts: targets that count of each example, in order; None: all count equally.
+        must take part in every all-reduce. `counts` are targets that count of each example, in
+        order; None: all count equally.
         """
         start, stop = bounds
         size = stop - start
@@ -178,11 +162,8 @@ class TrainLoader:
     """Training batches of one client; each iteration is the next local epoch, newly shuffled.
 
     Args:
-        fetch: reads examples.
         indices: the client's examples, int64 [n].
-        epoch: the batches of a local epoch.
         shuffle: (epoch, n) -> permutation of n.
-        rank_share: this rank's part of every batch.
         counts: targets of each of all examples that count, int64 [N]; None: all count equally.
     """
 
@@ -229,7 +210,6 @@ class EvalLoader:
     """Evaluation batches of the given examples, in order.
 
     Args:
-        fetch: reads examples.
         indices: the examples, int64 [M].
         batch_size: most examples per batch, >= 1.
         owner: the client whose own model predicts each example, int64 [M], grouped by client;

@@ -1,4 +1,7 @@
-"""Bounds on what a file or an option may ask for, checked before memory is taken."""
+"""Bounds on what a file or an option may ask for, checked before memory is taken.
+
+`free` is the number of bytes that may be taken; None for the free memory of this process.
+"""
 
 import gzip
 import io
@@ -27,10 +30,7 @@ class MemoryBoundError(ValueError):
 def require_memory(num_bytes: int, what: str, *, free: int | None = None) -> None:
     """Refuse data that do not fit in memory, before any of them are computed.
 
-    Args:
-        num_bytes: bytes needed.
-        what: needs them, with key and value; the error begins with it.
-        free: bytes that may be taken; None for the free memory of this process.
+    The error begins with `what`, which names key and value.
 
     Raises:
         MemoryBoundError: if there is less.
@@ -46,10 +46,6 @@ def open_gzip(path: Path, *, free: int | None = None) -> io.BufferedReader:
     """The unpacked bytes of a gzip file, as a stream that ends with an error at its bound.
 
     The size that the file's end claims is compared first, so an honest bomb is never unpacked.
-
-    Args:
-        path: the file.
-        free: bytes that may be taken; None for the free memory.
 
     Raises:
         ValueError: if the file claims or has more than `MOST_UNPACKED` times its size, and more
@@ -71,14 +67,9 @@ def open_gzip(path: Path, *, free: int | None = None) -> io.BufferedReader:
 def check_archive(
     path: Path, names: Collection[str] | None = None, *, free: int | None = None
 ) -> None:
-    """Compare what the members of a zip or npz file claim with what is free.
+    """Compare what a zip or npz file, or its members of these names, claim with what is free.
 
     `zipfile` never unpacks more than a member claims.
-
-    Args:
-        path: the file.
-        names: names of the members that will be read; None for all.
-        free: bytes that may be taken; None for the free memory.
 
     Raises:
         ValueError: if they do not fit, or an array's header claims other than its member.
@@ -98,10 +89,6 @@ def check_archive(
 
 def check_parquet(path: Path, *, free: int | None = None) -> None:
     """Compare what a Parquet file claims with what is free.
-
-    Args:
-        path: the file.
-        free: bytes that may be taken; None for the free memory.
 
     Raises:
         ValueError: if it does not fit; a number takes 8 bytes.

@@ -1,6 +1,6 @@
 """The LightningDataModule of one client."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import lightning as L
 import numpy as np
@@ -12,56 +12,29 @@ from flfast.datamodules.batches import (
     WHOLE,
     Batch,
     EvalLoader,
-    Fetch,
     RankShare,
     TrainLoader,
     local_epoch,
 )
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.splits import ClientIndices
 from flfast.state.plan import Batching
 from flfast.state.randomness import generator
 
-
-class Population(Protocol):
-    """The attributes of `FederatedDataModule` that a client's data module reads."""
-
-    seed: int
-    pooled: bool
-    examples: Examples
-    splits: dict[str, ClientIndices]
-    server: int | None
-    train_clients: ClientIndices
-
-    @property
-    def fetch(self) -> Fetch:
-        """Reads examples."""
-
-    def eval_loader(self, indices: np.ndarray) -> EvalLoader:
-        """Evaluation batches of the given examples."""
-
-    def val_dataloader(self) -> EvalLoader:
-        """All clients' validation examples."""
-
-    def client(self, client_id: int, *, batching: Batching | None = None) -> "ClientDataModule":
-        """Data module of a client in round 1."""
+if TYPE_CHECKING:
+    from flfast.datamodules.federated import FederatedDataModule
 
 
 class ClientDataModule(L.LightningDataModule):
     """The data of one client of a population.
 
     Args:
-        data: the data of all clients.
-        client_id: number of the client.
-        batching: how its training examples are divided into batches.
         round_idx: from 1.
-        rank_share: this rank's part of every batch.
         indices: its training examples to use; None is all.
     """
 
     def __init__(
         self,
-        data: Population,
+        data: "FederatedDataModule",
         client_id: int,
         *,
         batching: Batching,
@@ -88,11 +61,9 @@ class ClientDataModule(L.LightningDataModule):
         )
 
     def subset(self, fraction: float, stage: int) -> "ClientDataModule":
-        """The same data with a random subset of the training examples, at least one.
+        """The same data with a random fraction of the training examples, at least one.
 
-        Args:
-            fraction: fraction of the examples, in (0, 1]; 1 returns this object.
-            stage: number of the stage; each stage has its own subset.
+        A fraction of 1 returns this object. Each stage has a subset of its own.
         """
         if fraction == 1:
             return self

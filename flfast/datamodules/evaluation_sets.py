@@ -72,12 +72,10 @@ class EvaluationDataModule(EvaluationPart):
     """An evaluation pass, and the sets that its predictions belong to.
 
     Args:
-        data: the population, set up.
         names: names of the sets: `global`, `local`, `new`, `val` and `train`, which the server's
             model predicts, `ATTACK` alone, or those of `OWN`.
         limit: most batches of the pass, as in `trainer.limit_test_batches`: a fraction or a
             number.
-        rank_share: this rank's share of the pass.
         shard_batches: divide every batch over the ranks, so that all have equally many batches.
             Otherwise the examples of the pass are divided.
         portion: fraction of each group's examples that are predicted, in (0, 1]; at least one
@@ -158,17 +156,10 @@ def _shared_order(num_examples: int, num: int, seed: int) -> np.ndarray:
 def _personal_order(
     owner: np.ndarray, num: int, rank_share: RankShare
 ) -> tuple[np.ndarray, slice]:
-    """Order of `num` of the examples in a pass of clients' own models, and this rank's slice.
-
-    Args:
-        owner: client of each example, int64 [N].
-        num: examples in the pass, those of the first clients.
-        rank_share: this rank, and the number of ranks that divide the clients; a client's state
-            lives on one of them.
-    """
+    """Order of `num` of the examples, and this rank's slice; clients' own models predict them."""
     order = np.argsort(owner, kind="stable")[:num]
     client = owner[order]
-    rank_of = client % rank_share.size
+    rank_of = client % rank_share.size  # a client's state lives on one of the ranks
     # Neighbours of equal size can be predicted as a stack without padding.
     size = np.bincount(client)[client]
     order = order[np.lexsort((client, size, rank_of))]

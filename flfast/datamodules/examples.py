@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.number_range import check_finite, regression_targets
-from flfast.datamodules.transforms import BatchTransform
+from flfast.datamodules.transforms import AS_STORED, BatchTransform
 from flfast.tasks.by_name import TASKS
 from flfast.tasks.names import TaskName
 from flfast.tasks.task_type import IGNORED, TaskType
@@ -53,7 +53,7 @@ class Examples:
     targets: Tensor
     num_classes: int
     input_shape: tuple[int, ...]
-    transform: BatchTransform
+    transform: BatchTransform = AS_STORED
     is_test: np.ndarray | None = None
     owner: np.ndarray | None = None
     task: TaskName = "classification"
@@ -102,11 +102,7 @@ class Examples:
         return None if (found == found[0]).all() else found
 
     def num_counted(self, indices: np.ndarray) -> int:
-        """Targets of some examples that count.
-
-        Args:
-            indices: int64 [M].
-        """
+        """Targets that count of some examples, int64 [M]."""
         if self.counts is not None:
             return int(self.counts[indices].sum())
         return len(indices) * self._of_each
@@ -138,12 +134,6 @@ def warn_of_equal_targets(examples: Examples) -> None:
 def check_targets(where: str, targets: np.ndarray, task: TaskName, num_outputs: int) -> None:
     """Check targets before something else is derived from them, such as a test set.
 
-    Args:
-        where: beginning of the error: file or option.
-        targets: see `Examples`.
-        task: the learning task of the data.
-        num_outputs: C.
-
     Raises:
         ValueError: if they do not fit the task; names the first example.
     """
@@ -166,12 +156,7 @@ def check_scores(num_classes: int, num_test: int) -> None:
 
 
 def check_num_classes(largest: int, num: int, key: str) -> int:
-    """The number of classes that follows from the largest label.
-
-    Args:
-        largest: label of all examples.
-        num: number of examples.
-        key: config key that sets the number of classes or names the labels, for the error.
+    """The number of classes that follows from the largest label of `num` examples.
 
     Raises:
         ValueError: if it exceeds both the number of examples and 1000: labels that are names,

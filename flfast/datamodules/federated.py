@@ -145,11 +145,7 @@ class FederatedDataModule(L.LightningDataModule):
         return tuple(names[k] for k in pairs[1]) if whole else ()
 
     def client_file(self, client_id: int) -> str:
-        """Name of a client's own files, without an ending: its number, and its name if it has one.
-
-        Args:
-            client_id: number of the client.
-        """
+        """Name of a client's own files, without an ending: its number, and perhaps its name."""
         if not self.client_names:
             return str(client_id)
         name = re.sub(r"[^\w.-]+", "_", self.client_names[client_id], flags=re.ASCII)
@@ -158,9 +154,8 @@ class FederatedDataModule(L.LightningDataModule):
     def relabel(self, clients: Iterable[int], change: Callable[[Tensor, int], Tensor]) -> None:
         """Change the training labels of some clients, before any training.
 
-        Args:
-            clients: clients whose labels change.
-            change: (labels int64 [M], C) -> new labels int64 [M], each a function of its own one.
+        `change` maps labels int64 [M] and C to new labels int64 [M], each a function of its own
+        one.
         """
 
         def targets(labels: Tensor, affected: Affected) -> Tensor:
@@ -178,10 +173,6 @@ class FederatedDataModule(L.LightningDataModule):
 
     def poison(self, clients: Iterable[int], backdoor: Backdoor) -> None:
         """Give some training examples of some clients a trigger, before any training.
-
-        Args:
-            clients: numbers of the attacking clients.
-            backdoor: trigger and target class, the same for all attackers.
 
         Raises:
             ValueError: if the examples cannot have the trigger.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, StackDataset
 
 from flfast.datamodules.batches import Fetch
 from flfast.datamodules.examples import Examples
@@ -58,8 +58,9 @@ class _LoaderFetch:
 
     def __init__(self, examples: Examples, loading: Loading) -> None:
         self._batches: list[list[int]] = []
+        columns: Any = (examples.inputs, examples.targets)
         self._loader: DataLoader[Any] = DataLoader(
-            _ExampleDataset(examples),
+            StackDataset(*columns),
             batch_sampler=_BatchList(self._batches),
             num_workers=loading.num_workers,
             pin_memory=loading.pin_memory,
@@ -95,13 +96,3 @@ class _BatchList:
 
     def __len__(self) -> int:
         return len(self._batches)
-
-
-class _ExampleDataset(Dataset[tuple[Tensor, Tensor]]):
-    """Map-style dataset of (input, target)."""
-
-    def __init__(self, examples: Examples) -> None:
-        self._examples = examples
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self._examples.inputs[index], self._examples.targets[index]

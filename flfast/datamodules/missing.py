@@ -16,13 +16,10 @@ FIX = "fill them, or leave these rows out"
 
 
 def missing_rows(values: Any) -> np.ndarray:
-    """Rows that lack a value, bool [N].
+    """Rows of an array or a sequence [N, ...] that lack a value, bool [N].
 
     None, NaN, NaT, NA of pandas, masked entries, and strings that are empty or blank are missing.
-
-    Args:
-        values: an array or a sequence, [N, ...]; a row with several values lacks one if any of
-            them is missing.
+    A row with several values lacks one if any of them is missing.
     """
     array = values if isinstance(values, np.ndarray) else _array(values)
     masked = np.ma.getmaskarray(array)
@@ -56,12 +53,7 @@ def missing_owners(names: Any) -> np.ndarray:
 
 
 def refuse_missing(where: str, missing: np.ndarray, *, advice: str = FIX) -> None:
-    """Refuse data with missing values.
-
-    Args:
-        where: beginning of the error: key and column.
-        missing: rows that lack a value, bool [N].
-        advice: advice to the user, which ends the message.
+    """Refuse data with missing values, bool [N]; the error is about `where` and ends with advice.
 
     Raises:
         ValueError: if a row lacks a value; names the first rows, counted from 0.
@@ -78,11 +70,7 @@ def complete_rows(
 ) -> np.ndarray:
     """Rows to keep, bool [N]: all, or with `missing=drop` the complete ones.
 
-    Args:
-        lacking: rows that lack a value, bool [N], by key and column.
-        missing: value of `data.missing`.
-        is_test: members of the test set, bool [N]; None if there is none yet.
-        advice: advice to the user, which ends the message.
+    `lacking` has the rows that lack a value, bool [N], by key and column.
 
     Raises:
         ValueError: if a row lacks a value and is not dropped, or none is left for training.
@@ -106,11 +94,7 @@ def complete_rows(
 
 
 def rows_of(chosen: np.ndarray) -> str:
-    """The first chosen rows, in words, such as `rows 3, 17 and 4 more`.
-
-    Args:
-        chosen: bool [N], at least one.
-    """
+    """The first rows of a mask bool [N], in words, such as `rows 3, 17 and 4 more`."""
     rows = np.flatnonzero(chosen)
     listed = ", ".join(map(str, rows[:_SHOWN]))
     more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""

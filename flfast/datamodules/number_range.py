@@ -23,11 +23,7 @@ _USUAL_RANGE = 1e6
 
 
 def as_float32(where: str, values: np.ndarray) -> np.ndarray:
-    """Numbers as float32.
-
-    Args:
-        where: beginning of the error: file or option, and column.
-        values: [N, ...]. NaN and infinity stay what they are.
+    """Numbers [N, ...] as float32; NaN and infinity stay what they are.
 
     Raises:
         ValueError: if a finite number is infinite in float32; names the first row and its value.
@@ -45,11 +41,7 @@ def as_float32(where: str, values: np.ndarray) -> np.ndarray:
 
 
 def regression_targets(where: str, values: np.ndarray) -> np.ndarray:
-    """Numbers to predict, float32 [N, C].
-
-    Args:
-        where: beginning of the error: file or option, and column.
-        values: [N] or [N, C]. NaN and infinity stay what they are.
+    """Numbers to predict, [N] or [N, C], as float32 [N, C]; NaN and infinity stay what they are.
 
     Raises:
         ValueError: if a finite number is infinite in float32, or so far from all others of its
@@ -80,10 +72,7 @@ def unusable_number(values: Tensor | np.ndarray) -> str | None:
 
 
 def check_finite(inputs: Tensor) -> None:
-    """Check that inputs are finite in float32.
-
-    Args:
-        inputs: floats [N, ...], which may be mapped from a file larger than the memory.
+    """Check that inputs [N, ...], perhaps mapped from a large file, are finite in float32.
 
     Raises:
         ValueError: naming the first example, and its value if it is finite in its own type.
@@ -114,8 +103,7 @@ def check_finite(inputs: Tensor) -> None:
 def outlier(values: np.ndarray) -> int | None:
     """The row of a value so far off that all others lose their digits; None without one.
 
-    Args:
-        values: [n]. If some are not finite, there is no outlier.
+    If some of the values [n] are not finite, there is no outlier.
     """
     if not np.isfinite(values).all():
         return None
@@ -131,10 +119,7 @@ def outlier(values: np.ndarray) -> int | None:
 def refuse_outliers(values: np.ndarray, *, names: Sequence[str], rows: np.ndarray) -> None:
     """Refuse a number that is so far from all others of its column that they would lose digits.
 
-    Args:
-        values: [n, D].
-        names: name of each column, [D], for the error.
-        rows: number of each row in the data, int64 [n], for the error.
+    Values are [n, D]; the error says names [D] of columns and numbers [n] of rows.
 
     Raises:
         ValueError: naming column, row and value.
@@ -145,13 +130,7 @@ def refuse_outliers(values: np.ndarray, *, names: Sequence[str], rows: np.ndarra
 
 
 def far_off(name: str, row: int, value: float) -> ValueError:
-    """The error about an outlier.
-
-    Args:
-        name: name of the column or value, for the message.
-        row: its number, from 0.
-        value: the outlier.
-    """
+    """The error about an outlier."""
     return ValueError(
         f"{name}: the value {value:g} in row {row} (the first is 0) is so far from the "
         "others that they would lose nearly all digits once standardised; mend it, or leave the "
@@ -160,12 +139,7 @@ def far_off(name: str, row: int, value: float) -> ValueError:
 
 
 def warn_of_outliers(inputs: Tensor) -> None:
-    """Warn of the first column of inputs with an outlier.
-
-    Args:
-        inputs: finite, which may be mapped from a file larger than the memory. Only floats [N, D]
-            are compared.
-    """
+    """Warn of the first column with an outlier of float inputs [N, D]; others are not compared."""
     if inputs.ndim != 2 or not inputs.is_floating_point():
         return
     parts = [torch.stack(part.aminmax(dim=0)) for part in inputs.split(_rows_at_once(inputs))]

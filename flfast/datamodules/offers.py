@@ -17,12 +17,7 @@ _INTEGERS = (torch.int16, torch.int32, torch.int64)
 def offers_to(
     partition: Callable[..., np.ndarray], examples: Examples, pool: np.ndarray
 ) -> dict[str, Any]:
-    """The values that the signature of `partition` names; costly ones are computed on demand.
-
-    Args:
-        partition: its signature is read.
-        examples: all examples.
-        pool: examples that are divided among clients, int64 [M].
+    """Values that the signature of `partition` names, of the examples in the pool, int64 [M].
 
     Raises:
         ValueError: if a value is asked for that the data do not have.
@@ -43,10 +38,7 @@ def offers_to(
 def labels_of(examples: Examples, wanted_by: str, allowed: str) -> np.ndarray:
     """Labels of all examples, int64 [N].
 
-    Args:
-        examples: all examples.
-        wanted_by: setting that needs labels, with its value.
-        allowed: alternatives to `wanted_by`, for the error.
+    The error says which setting wants them, and what is allowed instead.
 
     Raises:
         ValueError: if there are none.
@@ -60,11 +52,7 @@ def labels_of(examples: Examples, wanted_by: str, allowed: str) -> np.ndarray:
 
 
 def flat_inputs(examples: Examples, indices: np.ndarray) -> np.ndarray:
-    """Inputs of some examples, without normalisation or augmentation, float32 [M, D].
-
-    Args:
-        examples: all examples.
-        indices: int64 [M], M >= 1.
+    """Inputs [M, D] of some examples, float32, without normalisation or augmentation.
 
     Raises:
         ValueError: if inputs are tokens, whose numbers mean nothing.
@@ -84,11 +72,6 @@ def flat_inputs(examples: Examples, indices: np.ndarray) -> np.ndarray:
 
 
 def digest_of_targets(examples: Examples, indices: np.ndarray) -> str:
-    """Text that differs, but for chance, if some examples' targets or their order differ.
-
-    Args:
-        examples: all examples.
-        indices: int64 [M].
-    """
+    """Text that differs, but for chance, if some examples' targets or their order differ."""
     targets = examples.targets[torch.from_numpy(indices)].contiguous()
     return hashlib.sha256(targets.numpy().tobytes()).hexdigest()[:32]

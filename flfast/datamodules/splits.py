@@ -76,13 +76,7 @@ class ClientIndices(NamedTuple):
 
 
 def group_by_client(indices: np.ndarray, owner: np.ndarray, num_clients: int) -> ClientIndices:
-    """Group examples by client.
-
-    Args:
-        indices: examples, int64 [M].
-        owner: client of each example, int64 [M], in [0, num_clients).
-        num_clients: K.
-    """
+    """Group examples int64 [M] by their client, int64 [M] in [0, num_clients)."""
     order = np.argsort(owner, kind="stable")
     offsets = np.zeros(num_clients + 1, dtype=np.int64)
     np.cumsum(np.bincount(owner, minlength=num_clients), out=offsets[1:])
@@ -97,14 +91,9 @@ def split_clients(
     fractions: dict[str, np.ndarray | float],
     rng: np.random.Generator,
 ) -> dict[str, ClientIndices]:
-    """Split every client's examples at random.
+    """Split every client's examples, int64 [M], at random.
 
-    Args:
-        indices: examples, int64 [M].
-        owner: client of each example, int64 [M].
-        num_clients: K.
-        fractions: held-out share by name of the split: a number, or one per client [K].
-        rng: the only source of randomness.
+    Fractions are held-out shares by name of the split: a number, or one per client [K].
 
     Returns:
         The splits in `fractions`, and `train` with all other examples: at least one per client.
@@ -126,13 +115,7 @@ def split_clients(
 
 
 def few_of_each_class(split: ClientIndices, labels: np.ndarray, *, most: int) -> ClientIndices:
-    """The first examples of each class that every client has.
-
-    Args:
-        split: examples by client, in random order.
-        labels: class of every example, int64 [N].
-        most: number of examples to keep per client and class, >= 1.
-    """
+    """At most `most` examples of each class, the first ones, that every client has."""
     owner = split.owner()
     order = np.lexsort((labels[split.indices], owner))
     kinds = np.stack([owner[order], labels[split.indices[order]]])
@@ -149,7 +132,6 @@ class SplitExamples(NamedTuple):
 
     Attributes:
         splits: `train`, `val` and `test` by client.
-        central_test: the central test set.
         server: training examples of the server, ascending.
         owner: client of each training example that is not the server's, in the data's order.
         digest: hash of the targets of these examples, which identifies the data.
@@ -212,13 +194,7 @@ def split_examples(
 
 
 def _client_of(names: np.ndarray, known: np.ndarray, owner: np.ndarray) -> np.ndarray:
-    """Client of each of M examples, int64 [M]; [0] if the partition divides the data's clients.
-
-    Args:
-        names: the data's own clients of the examples, int64 [M]; -1 for none.
-        known: the data's own clients of the N examples that were partitioned, int64 [N].
-        owner: clients of these, int64 [N].
-    """
+    """Client of each of M examples, int64 [M]; [0] if the partition divides the data's clients."""
     nothing = np.zeros(0, dtype=np.int64)
     if not len(names) or names.min() < 0:
         return nothing
@@ -229,12 +205,7 @@ def _client_of(names: np.ndarray, known: np.ndarray, owner: np.ndarray) -> np.nd
 
 
 def draw_for_server(pool: np.ndarray, num: int, rng: np.random.Generator) -> np.ndarray:
-    """The examples of the server, int64 [num], ascending.
-
-    Args:
-        pool: training examples to draw from, int64.
-        num: number of examples to draw.
-        rng: the only source of randomness.
+    """`num` examples of the pool for the server, int64 [num], ascending.
 
     Raises:
         ValueError: if no example would be left.
@@ -261,10 +232,7 @@ def hold_out(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Clients that never take part, and all others; both int64, ascending.
 
-    Args:
-        num_clients: K.
-        num_or_share: a number of clients, or a share in [0, 1), of at least one client unless 0.
-        rng: the only source of randomness.
+    The former are a number of clients, or a share in [0, 1), of at least one client unless 0.
 
     Raises:
         ValueError: if no client would be left.

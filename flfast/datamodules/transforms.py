@@ -36,13 +36,10 @@ class BatchTransform:
     def __call__(
         self, inputs: Tensor, *, dtype: torch.dtype, rng: np.random.Generator | None = None
     ) -> Tensor:
-        """Transform [B, ...] inputs.
+        """Transform [B, ...] inputs to the floating-point type of the model.
 
-        Args:
-            inputs: uint8 images [B, channels, H, W], or other inputs. Integers other than uint8,
-                such as tokens, keep their type.
-            dtype: floating-point type of the model.
-            rng: generator of the augmentation; None for evaluation.
+        Integers other than uint8, such as tokens, keep their type. `rng` augments uint8 images [B,
+        channels, H, W]; None for evaluation.
         """
         if rng is not None and self.augments:
             # A row of draws per image, so that they do not depend on the batch size.
@@ -66,6 +63,9 @@ class BatchTransform:
             return inputs.sub_(self.mean[0]).div_(self.std[0])
         mean = _per_channel(self.mean, dtype, inputs.device)
         return inputs.sub_(mean).div_(_per_channel(self.std, dtype, inputs.device))
+
+
+AS_STORED = BatchTransform()
 
 
 def image_transform(

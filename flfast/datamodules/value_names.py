@@ -21,10 +21,7 @@ _LIKE_MISSING = {
 
 
 def number_values(values: np.ndarray) -> tuple[list[Any], np.ndarray]:
-    """The different values, sorted, and the number of each value among them, int64 [N].
-
-    Args:
-        values: numbers or texts, none of them missing, [N].
+    """The different values, sorted, and the number of each value [N] among them, int64 [N].
 
     Raises:
         ValueError: if some are numbers and others texts, which have no order.
@@ -52,12 +49,7 @@ def warn_of_odd_names(where: str, values: Sequence[object], numbers: np.ndarray)
 
     These are spellings of missing values, texts that differ from a more frequent one in case or
     blanks only, and other spellings of a number, such as 1 and 1.0. One line names all of a
-    column.
-
-    Args:
-        where: beginning of the warning: option and column.
-        values: the different values of the column.
-        numbers: which of them each row holds, int64 [N]; -1 for none.
+    column. `numbers` says which of the values each row holds, int64 [N]; -1 for none.
     """
     alike: dict[Hashable, list[int]] = {}
     for number, value in enumerate(values):

@@ -1,16 +1,18 @@
-"""Checks of the input shape of convolutional models."""
+"""What convolutional models share: a check of the input shape, and layers that normalise."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+from torch import nn
 
 
 def check_image(
     input_shape: tuple[int, ...], *, model: str, smallest: int = 1, remedy: str = ""
 ) -> tuple[int, int, int]:
-    """The input shape as (channels, H, W).
+    """The input shape as (channels, H, W), at least `smallest` pixels high and wide.
 
-    Args:
-        input_shape: shape of one input.
-        model: the choice of model and its relevant options, for the message.
-        smallest: smallest H and W that the model accepts, in pixels.
-        remedy: another way to accept smaller images, for the message.
+    Errors name the model with its relevant options, and another remedy for small images.
 
     Raises:
         ValueError: if the input is not an image, or too small.
@@ -28,3 +30,21 @@ def check_image(
             f"the data have {channels}x{height}x{width}; use {others}"
         )
     return channels, height, width
+
+
+def norm_layer(norm: Literal["batch", "group", "none"], groups: int) -> Callable[[int], nn.Module]:
+    """(channels) -> a normalising layer; the narrowest one has 64 channels.
+
+    Raises:
+        ValueError: if `groups` of GroupNorm do not divide 64.
+    """
+    if norm == "group" and 64 % groups:
+        raise ValueError(
+            f"model.groups={groups} must divide 64, the channels of the narrowest layer"
+        )
+    layers: dict[str, Callable[[int], nn.Module]] = {
+        "batch": nn.BatchNorm2d,
+        "group": partial(nn.GroupNorm, groups),
+        "none": nn.Identity,
+    }
+    return layers[norm]

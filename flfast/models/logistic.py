@@ -1,9 +1,8 @@
 """Multinomial logistic regression."""
 
-import math
-from collections import OrderedDict
-
 from torch import nn
+
+from flfast.models.mlp import mlp
 
 
 def logistic(*, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -13,7 +12,4 @@ def logistic(*, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         input_shape: shape of one input.
         num_classes: C.
     """
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    layers["flatten"] = nn.Flatten()
-    layers["fc"] = nn.Linear(math.prod(input_shape), num_classes)
-    return nn.Sequential(layers)
+    return mlp(input_shape=input_shape, num_classes=num_classes, hidden=[], dropout=0)

@@ -8,9 +8,9 @@ because torch gives each layer two bias vectors.
 
 from torch import Tensor, nn
 
-from flfast.models.token_inputs import check_tokens, read_positions
+from flfast.models.token_inputs import check_tokens, token_logits
 from flfast.state.options import Count
-from flfast.tasks.factored_logits import FactoredLogits, factored_logits
+from flfast.tasks.factored_logits import FactoredLogits
 from flfast.tasks.names import TaskName
 
 
@@ -49,8 +49,4 @@ class TokenLSTM(nn.Module):
     def forward(self, tokens: Tensor, *, factored: bool = False) -> Tensor | FactoredLogits:
         """Logits; with `factored` as features and the last layer's weights."""
         features, _ = self.lstm(self.embedding(tokens))
-        features = read_positions(features, self._task, tokens)
-        if factored:
-            return factored_logits(features, self.fc)
-        logits: Tensor = self.fc(features)
-        return logits
+        return token_logits(features, self.fc, self._task, tokens, factored=factored)

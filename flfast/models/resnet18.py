@@ -6,13 +6,11 @@ Decentralized Machine Learning", ICML 2020, section 5. Without normalisation the
 are the same; they keep activations near 1 in all four stages.
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 from torch import nn
 
-from flfast.models.images import check_image
+from flfast.models.images import check_image, norm_layer
 from flfast.state.options import Count
 
 
@@ -37,7 +35,7 @@ def resnet18(
     from torchvision.models import resnet18 as torchvision_resnet18
 
     channels, _, _ = check_image(input_shape, model="model=resnet18")
-    model = torchvision_resnet18(num_classes=num_classes, norm_layer=_norm_layer(norm, groups))
+    model = torchvision_resnet18(num_classes=num_classes, norm_layer=norm_layer(norm, groups))
     if small_images:
         model.conv1 = nn.Conv2d(channels, 64, kernel_size=3, padding=1, bias=False)
         model.maxpool = nn.Identity()
@@ -45,16 +43,3 @@ def resnet18(
         model.conv1 = nn.Conv2d(channels, 64, kernel_size=7, stride=2, padding=3, bias=False)
     nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
     return model
-
-
-def _norm_layer(norm: str, groups: int) -> Callable[[int], nn.Module]:
-    if norm == "group" and 64 % groups:
-        raise ValueError(
-            f"model.groups={groups} must divide 64, the channels of the narrowest layer"
-        )
-    layers: dict[str, Callable[[int], nn.Module]] = {
-        "batch": nn.BatchNorm2d,
-        "group": partial(nn.GroupNorm, groups),
-        "none": nn.Identity,
-    }
-    return layers[norm]

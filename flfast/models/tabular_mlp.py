@@ -19,7 +19,6 @@ class EmbeddedColumns(nn.Module):
 
     Args:
         categories: number of categories of each of the K columns. They hold their codes from 0.
-        width: units of an embedding.
     """
 
     offsets: Tensor

@@ -1,18 +1,14 @@
-"""Checks and choices of models that read tokens."""
+"""What models that read tokens share: a check of their inputs, and their last layer."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from flfast.tasks.factored_logits import FactoredLogits, factored_logits
 from flfast.tasks.names import TaskName
 
 
 def check_tokens(input_shape: tuple[int, ...], num_tokens: int, *, model: str) -> int:
-    """The number T of tokens of an input.
-
-    Args:
-        input_shape: shape of one input.
-        num_tokens: size of the vocabulary of the inputs; 0 if they are no tokens.
-        model: the choice of model, for the message.
+    """The number T of tokens of an input; `num_tokens` is 0 if inputs are no tokens.
 
     Raises:
         ValueError: if the inputs are no rows of tokens.
@@ -25,16 +21,20 @@ def check_tokens(input_shape: tuple[int, ...], num_tokens: int, *, model: str) -
     return input_shape[0]
 
 
-def read_positions(features: Tensor, task: TaskName, tokens: Tensor) -> Tensor:
-    """The features that the last layer reads: of all positions, or of an example's last token.
+def token_logits(
+    features: Tensor, layer: nn.Module, task: TaskName, tokens: Tensor, *, factored: bool
+) -> Tensor | FactoredLogits:
+    """Logits of all positions [B, T, C] for `language`, else of an example's last token [B, C].
 
-    Args:
-        features: features at every position, [B, T, D].
-        task: `language` predicts at every position, other tasks once per example.
-        tokens: int64 [B, T]; zeros at the end are padding.
+    Features are [B, T, D], tokens int64 [B, T]; zeros at the end are padding. With `factored`,
+    features and the layer's weights take the place of logits.
     """
-    if task == "language":
-        return features
-    places = torch.arange(tokens.shape[1], device=tokens.device)
-    last = torch.where(tokens != 0, places, 0).amax(dim=1)
-    return features.gather(1, last[:, None, None].expand(-1, 1, features.shape[2])).squeeze(1)
+    if task != "language":
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        last = torch.where(tokens != 0, places, 0).amax(dim=1)
+        last = last[:, None, None].expand(-1, 1, features.shape[2])
+        features = features.gather(1, last).squeeze(1)
+    if factored:
+        return factored_logits(features, layer)
+    logits: Tensor = layer(features)
+    return logits

@@ -12,22 +12,16 @@ import math
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flfast.models.token_inputs import check_tokens, read_positions
+from flfast.models.token_inputs import check_tokens, token_logits
 from flfast.state.options import Count, Portion
-from flfast.tasks.factored_logits import FactoredLogits, factored_logits
+from flfast.tasks.factored_logits import FactoredLogits
 from flfast.tasks.names import TaskName
 
 _SPREAD = 0.02  # standard deviation of initial weights
 
 
 class DecoderBlock(nn.Module):
-    """Causal self-attention and two linear layers, each added to its input [B, T, D].
-
-    Args:
-        width: D.
-        heads: number of attention heads, a divisor of D.
-        dropout: probability of dropping a unit of what is added.
-    """
+    """Causal self-attention and two linear layers, each added to its input [B, T, D]."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -107,8 +101,4 @@ class DecoderTransformer(nn.Module):
         """Logits; with `factored` as features and the last layer's weights."""
         embedded = self.embedding(tokens) + self.position.weight[: tokens.shape[1]]
         features = self.norm(self.blocks(self.dropout(embedded)))
-        features = read_positions(features, self._task, tokens)
-        if factored:
-            return factored_logits(features, self.fc)
-        logits: Tensor = self.fc(features)
-        return logits
+        return token_logits(features, self.fc, self._task, tokens, factored=factored)

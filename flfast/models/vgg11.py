@@ -6,13 +6,11 @@ Simonyan, Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Rec
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 from torch import nn
 
-from flfast.models.images import check_image
+from flfast.models.images import check_image, norm_layer
 from flfast.models.mlp import mlp
 from flfast.state.options import Count, Portion
 
@@ -40,20 +38,13 @@ def vgg11(
         dropout: probability of dropping a hidden unit in training; the paper has 0.5.
     """
     width, rows, columns = check_image(input_shape, model="model=vgg11", smallest=32)
-    if norm == "group" and 64 % groups:
-        raise ValueError(
-            f"model.groups={groups} must divide 64, the channels of the narrowest layer"
-        )
-    make_norm: dict[str, Callable[[int], nn.Module]] = {
-        "batch": nn.BatchNorm2d,
-        "group": partial(nn.GroupNorm, groups),
-    }
+    make_norm = norm_layer(norm, groups)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for stage, widths in enumerate(_STAGES, start=1):
         for number, units in enumerate(widths, start=1):
             layers[f"conv{stage}_{number}"] = nn.Conv2d(width, units, kernel_size=3, padding=1)
-            if norm in make_norm:
-                layers[f"norm{stage}_{number}"] = make_norm[norm](units)
+            if norm != "none":
+                layers[f"norm{stage}_{number}"] = make_norm(units)
             layers[f"relu{stage}_{number}"] = nn.ReLU()
             width = units
         layers[f"pool{stage}"] = nn.MaxPool2d(2)

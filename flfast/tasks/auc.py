@@ -11,11 +11,7 @@ from torch import Tensor
 def micro_auc(scores: Tensor, positive: Tensor, group: Tensor, num_groups: int) -> Tensor:
     """AUC over all (example, column) pairs: the Mann-Whitney statistic of mid-ranks, [G].
 
-    Args:
-        scores: >= 0, float32 [M, C].
-        positive: numbers of the flat entries of `scores` that are positive, int64.
-        group: int64 [M], in [0, G).
-        num_groups: G.
+    Scores are >= 0, float32 [M, C]; `positive` are numbers, int64, of their flat entries.
     """
     num_columns = scores.shape[1]
     # (group, score) in one integer: the bits of non-negative floats sort like the floats. NaN, as

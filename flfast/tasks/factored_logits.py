@@ -26,13 +26,7 @@ use a core, and a GPU, fully."""
 
 
 class FactoredLogits(NamedTuple):
-    """Logits [B, T, C] = features @ weight.T + bias.
-
-    Attributes:
-        features: inputs of the last layer, [B, T, D].
-        weight: weight of the last layer, [C, D].
-        bias: bias of the last layer, [C]; None if it has none.
-    """
+    """Logits [B, T, C] = features [B, T, D] @ weight.T + bias, of the last layer."""
 
     features: Tensor
     weight: Tensor
@@ -48,20 +42,12 @@ class FactoredLogits(NamedTuple):
         return self._bytes(self.features.shape[:-1].numel()) > WHOLE_BYTES
 
     def losses(self, targets: Tensor) -> Tensor:
-        """Cross-entropy at every position [B, T], 0 where nothing is to predict.
-
-        Args:
-            targets: int64 [B, T]; `IGNORED` where nothing is to predict.
-        """
+        """Cross-entropy at every position [B, T], 0 where the target is `IGNORED`."""
         return self._by_chunk(_losses, targets)
 
     @torch.no_grad()
     def hits(self, targets: Tensor) -> Tensor:
-        """Whether the largest logit is the target's, bool [B, T].
-
-        Args:
-            targets: int64 [B, T]; `IGNORED` is never hit.
-        """
+        """Whether the largest logit is the target's, bool [B, T]; `IGNORED` is never hit."""
         return self._by_chunk(_hits, targets)
 
     def _by_chunk(self, fn: Callable[..., Tensor], targets: Tensor) -> Tensor:
@@ -82,12 +68,9 @@ class FactoredLogits(NamedTuple):
 def large_factored(
     model: nn.Module, call: Callable[..., Any], inputs: Tensor
 ) -> Tensor | FactoredLogits:
-    """The outputs of a language model; large logits are factored, if the model can do so.
+    """The outputs of a language model; large logits are factored, if its `forward` can do so.
 
-    Args:
-        model: its `forward` may have an option `factored`.
-        call: (inputs, **options) -> outputs; the model, or a call of it with other weights.
-        inputs: tokens, int64 [B, T].
+    `call` is the model, or a call of it with other weights: (tokens [B, T], **options) -> outputs.
     """
     found: Tensor | FactoredLogits
     if not asks_for(type(model).forward, "factored"):
@@ -109,12 +92,7 @@ def factored_logits(features: Tensor, layer: nn.Module) -> Tensor | FactoredLogi
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy at every position [M], 0 where nothing is to predict.
-
-    Args:
-        logits: [M, C].
-        targets: int64 [M]; `IGNORED` where nothing is to predict.
-    """
+    """Cross-entropy at every position [M], 0 where the target, int64 [M], is `IGNORED`."""
     # A token in place of IGNORED: neither vmap's rule nor our kernels know an ignored class.
     losses = F.cross_entropy(logits, targets.clamp(min=0), reduction="none")
     return losses * (targets != IGNORED)

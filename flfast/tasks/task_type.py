@@ -65,9 +65,7 @@ class TaskType:
     def num_counted(self, targets: Tensor, given: Tensor | None = None) -> Tensor | int:
         """Targets of a batch that count: all examples, or the tokens that are not ignored.
 
-        Args:
-            targets: [B, ...].
-            given: weights that are zero for padding; None if there is none.
+        Given weights are zero for padding; None if there is none.
         """
         if self.counts is None:
             return len(targets)
@@ -77,9 +75,7 @@ class TaskType:
     def weights(self, targets: Tensor, given: Tensor | None = None) -> Tensor | None:
         """Weights of a batch's examples in the batch's mean, [B] with sum one; None if equal.
 
-        Args:
-            targets: [B, ...].
-            given: weights that are zero for padding; None if there is none.
+        Given weights are zero for padding; None if there is none.
         """
         if self.counts is None:
             return given
@@ -101,11 +97,7 @@ def group_means(
 ) -> Tensor:
     """Means of values [M, ...] by group, float64 [G, ...]; NaN for empty groups.
 
-    Args:
-        values: values of each example, [M, ...].
-        group: int64 [M], in [0, G).
-        num_groups: G.
-        weights: weight of each example, [M]; None weighs them equally.
+    Weights [M] weigh examples; None weighs them equally.
     """
     weights = torch.ones_like(group) if weights is None else weights
     shape = (-1, *[1] * (values.ndim - 1))

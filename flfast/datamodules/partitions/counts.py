@@ -41,11 +41,8 @@ def even_counts(total: int, num_parts: int) -> np.ndarray:
 def largest_remainder(shares: np.ndarray, totals: np.ndarray) -> np.ndarray:
     """Round `shares * totals` so that rows sum to the totals exactly, int64 [R, D].
 
-    The largest-remainder method: remainders are rounded up in descending order.
-
-    Args:
-        shares: [R, D], each row sums to 1.
-        totals: integers [R].
+    Rows of shares [R, D] sum to 1. The largest-remainder method: remainders are rounded up in
+    descending order.
 
     >>> largest_remainder(np.array([[0.5, 0.3, 0.2]]), np.array([4])).tolist()
     [[2, 1, 1]]
@@ -59,13 +56,10 @@ def largest_remainder(shares: np.ndarray, totals: np.ndarray) -> np.ndarray:
 def raise_to_minimum(counts: np.ndarray, min_samples: int) -> np.ndarray:
     """Move examples from large to small clients until each has `min_samples`, int64 [K, C].
 
-    Column sums stay. The largest client gives examples of its most frequent class. Each transfer
-    fills the recipient, empties a class of the donor, or leaves the donor with `min_samples`.
-    There are therefore at most K * (C + 2) transfers.
-
-    Args:
-        counts: int64 [K, C] with a sum of at least `K * min_samples`.
-        min_samples: least examples of a client.
+    Counts [K, C] have a sum of at least `K * min_samples`. Column sums stay. The largest client
+    gives examples of its most frequent class. Each transfer fills the recipient, empties a class
+    of the donor, or leaves the donor with `min_samples`. There are therefore at most K * (C + 2)
+    transfers.
     """
     counts = counts.copy()
     sizes = counts.sum(axis=1)
@@ -89,12 +83,9 @@ def shuffled_by_class(classes: np.ndarray, rng: np.random.Generator) -> np.ndarr
 
 
 def assign(classes: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Owner of every example, int64 [N]: random examples of each class, by counts.
+    """Owner of every example, int64 [N]: random examples of each class, by counts int64 [K, C].
 
-    Args:
-        classes: class of each example, int64 [N] in [0, C).
-        counts: int64 [K, C]; column c sums to the number of examples of class c.
-        rng: the only source of randomness.
+    Column c of the counts sums to the number of examples of class c.
     """
     num_clients, num_classes = counts.shape
     owner = np.empty(len(classes), dtype=np.int64)
@@ -108,11 +99,7 @@ def reassign(
 ) -> np.ndarray:
     """Owners with the given counts, int64 [N]: as few examples as possible change their client.
 
-    Args:
-        owner: client of each example, int64 [N].
-        classes: class of each example, int64 [N] in [0, C).
-        counts: int64 [K, C]; column c sums to the number of examples of class c.
-        rng: the only source of randomness.
+    Column c of the counts, int64 [K, C], sums to the number of examples of class c.
     """
     num_classes = counts.shape[1]
     order = rng.permutation(len(owner))

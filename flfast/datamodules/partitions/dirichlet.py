@@ -20,8 +20,10 @@ from flfast.datamodules.partitions.counts import (
     largest_remainder,
     raise_to_minimum,
 )
-from flfast.datamodules.partitions.simplex import dirichlet_logits, softmax
 from flfast.state.options import Count, Positive
+
+# Beyond these bounds a draw is one-hot or uniform to six digits, and floats would overflow.
+_SMALLEST, _LARGEST = 1e-12, 1e12
 
 
 def dirichlet(
@@ -64,13 +66,8 @@ def counts_of_clients(
     """Counts int64 [K, C] with the given sums: clients draw from a pool without replacement.
 
     Each iteration of the inner loop completes a client or exhausts a class. There are therefore at
-    most K + C iterations. The last clients have the least choice.
-
-    Args:
-        class_sizes: int64 [C], each > 0.
-        client_sizes: int64 [K], with the same sum.
-        alpha: concentration.
-        rng: the only source of randomness.
+    most K + C iterations. The last clients have the least choice. Class sizes int64 [C] are > 0,
+    and have the same sum as client sizes int64 [K].
     """
     pool = class_sizes.copy()
     prior = class_sizes * (len(pool) / class_sizes.sum())  # [C], mean 1
@@ -83,3 +80,25 @@ def counts_of_clients(
             counts[client] += taken
             pool -= taken
     return counts
+
+
+def dirichlet_logits(concentration: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Logits whose softmax over the last axis is a Dirichlet draw; same shape.
+
+    Uses Gamma(a) = Gamma(a + 1) * U^(1 / a) in log space. For a small `a`, all gamma variates
+    underflow to 0, but their logarithms still have an order. Concentrations [..., D] are > 0.
+    """
+    bounded = np.clip(concentration, _SMALLEST, _LARGEST)
+    return (
+        np.log(rng.standard_gamma(bounded + 1)) - rng.standard_exponential(bounded.shape) / bounded
+    )
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Shares [..., D] that sum to 1 over the last axis; a logit of -inf gives 0.
+
+    >>> softmax(np.array([0.0, 0.0, -np.inf])).tolist()
+    [0.5, 0.5, 0.0]
+    """
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)

@@ -9,9 +9,9 @@ Its shares are drawn around those of all examples, as in `dirichlet` with `balan
 
 import numpy as np
 
-from flfast.datamodules.partitions.client_sizes import Sizes, client_sizes
 from flfast.datamodules.partitions.counts import assign, class_ids
 from flfast.datamodules.partitions.dirichlet import counts_of_clients
+from flfast.datamodules.partitions.sizes import Sizes, client_sizes
 from flfast.state.options import Count, Positive, Spread
 
 

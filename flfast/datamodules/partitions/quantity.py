@@ -13,7 +13,7 @@ from flfast.datamodules.partitions.counts import (
     largest_remainder,
     raise_to_minimum,
 )
-from flfast.datamodules.partitions.simplex import dirichlet_logits, softmax
+from flfast.datamodules.partitions.dirichlet import dirichlet_logits, softmax
 from flfast.state.options import Count, Positive
 
 

@@ -33,16 +33,9 @@ def shift_examples(
     """Examples as clients have them, and what each of K clients got, [K, ...] by name.
 
     Examples of no client stay as they are: those of the central test set and of the server. The
-    given examples are not changed. Inputs in memory are copied if the copy takes less than half
-    of the free memory; otherwise, and if they are a `Dataset`, they are shifted when they are
-    read.
-
-    Args:
-        examples: all N examples.
-        shift: how clients' inputs or labels change.
-        splits: examples of the clients; `train`, `val` and `test`, or those that the shift is for.
-        seed: the run's seed.
-        clients: numbers of the clients to shift; None is all.
+    given examples are not changed. Inputs in memory are copied if the copy takes less than half of
+    the free memory; otherwise, and if they are a `Dataset`, they are shifted when they are read.
+    `splits` are those that the shift is for, `clients` those to shift; None is all.
 
     Raises:
         ValueError: if these data cannot be shifted so.
@@ -69,13 +62,7 @@ def shift_examples(
 
 
 class _Changing:
-    """The client of each example and the parameters of the shift drawn for each client.
-
-    Args:
-        owner: client of every example, int64 [N]; -1 if it is not shifted.
-        drawn: parameters of each client's shift, by name, [K, ...].
-        facts: seed and shapes that the shift reads.
-    """
+    """Client of each example, int64 [N], -1 if it is not shifted, and what each client drew."""
 
     def __init__(self, owner: np.ndarray, drawn: Drawn, facts: Facts) -> None:
         self.owner, self._drawn, self._facts = owner, drawn, facts
@@ -103,13 +90,7 @@ class _Changing:
 
 
 class ShiftedInputs(Dataset[Tensor]):
-    """Inputs that are shifted when they are read.
-
-    Args:
-        inputs: N inputs, as the dataset has them.
-        shift: how clients' inputs change.
-        changing: client and parameters of each input's shift.
-    """
+    """Inputs that are shifted when they are read."""
 
     def __init__(
         self, inputs: Tensor | Dataset[Tensor], shift: Shift, changing: _Changing
@@ -126,6 +107,23 @@ class ShiftedInputs(Dataset[Tensor]):
         if self._changing.owner[index] == _NOBODY:
             return value
         return self._change(value[None], self._changing.affected(np.array([index])))[0]
+
+
+def each_value(
+    inputs: Tensor,
+    values: np.ndarray,
+    neutral: float,
+    change: Callable[[Tensor, float], Tensor],
+) -> Tensor:
+    """New inputs [M, ...]; those whose value, of values [M], is neutral stay as they are.
+
+    `change` maps the inputs [m, ...] of one value, and the value, to new inputs.
+    """
+    result = inputs.clone()
+    for value in np.unique(values[values != neutral]).tolist():
+        part = torch.from_numpy(np.flatnonzero(values == value))
+        result[part] = change(inputs[part], value)
+    return result
 
 
 def _owner(

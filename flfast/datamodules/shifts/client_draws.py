@@ -14,14 +14,7 @@ Levels = Literal["equal", "linear", "random"]
 
 
 def clusters(clients: np.ndarray, num: int, assignment: Assignment, *, seed: int) -> np.ndarray:
-    """Cluster of each client, int64 [K] in [0, num).
-
-    Args:
-        clients: ids, int64 [K].
-        num: number of clusters.
-        assignment: how clients are assigned to clusters, `cyclic` or `random`.
-        seed: the run's seed.
-    """
+    """Cluster of each client, int64 [K] in [0, num)."""
     if assignment == "cyclic":
         return clients % num
     return (uniforms(seed, "shift cluster", clients) * num).astype(np.int64)
@@ -30,10 +23,7 @@ def clusters(clients: np.ndarray, num: int, assignment: Assignment, *, seed: int
 def strengths(clients: np.ndarray, levels: Levels, *, seed: int) -> np.ndarray:
     """Share of the full strength that each client has, float64 [K] in [0, 1].
 
-    Args:
-        clients: ids of all clients in order, int64 [K].
-        levels: `linear` is 0 for the first client and 1 for the last one.
-        seed: the run's seed.
+    `linear` is 0 for the first client and 1 for the last one.
     """
     if levels == "random":
         return uniforms(seed, "shift strength", clients)
@@ -47,11 +37,6 @@ def around(
 ) -> np.ndarray:
     """A number of each client, uniform in [centre - spread, centre + spread], float64 [K].
 
-    Args:
-        clients: ids, int64 [K].
-        centre: centre of the interval; with `spread` 0 every client has this number.
-        spread: half of the interval.
-        purpose: name of the use; different purposes draw independently.
-        seed: the run's seed.
+    Different purposes draw independently.
     """
     return centre + spread * (2.0 * uniforms(seed, purpose, clients) - 1.0)

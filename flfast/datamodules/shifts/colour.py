@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from flfast.datamodules.examples import Examples
+from flfast.datamodules.shifts.applying import each_value
 from flfast.datamodules.shifts.client_draws import around
 from flfast.datamodules.shifts.demands import need_bytes, need_colours
-from flfast.datamodules.shifts.parts import each_value
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift, When
 from flfast.state.options import Fraction, UpToHalf
 from flfast.state.randomness import uniforms

@@ -43,11 +43,7 @@ def permuted_labels(
 def permutation(group: int, num_classes: int, moved: int, *, seed: int) -> np.ndarray:
     """New label of every class in a cluster, int64 [C]; no moved class keeps its label.
 
-    Args:
-        group: the cluster; 0 keeps all labels.
-        num_classes: C.
-        moved: classes that change, at least 2.
-        seed: the run's seed.
+    Cluster 0 keeps all labels. Elsewhere `moved` classes change, at least 2.
     """
     labels = np.arange(num_classes)
     if group:

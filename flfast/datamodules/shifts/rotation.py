@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
+from flfast.datamodules.shifts.applying import each_value
 from flfast.datamodules.shifts.client_draws import Assignment, around, clusters
 from flfast.datamodules.shifts.demands import need_images
-from flfast.datamodules.shifts.parts import each_value
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift, When
 from flfast.state.options import HalfTurn, Numbers
 

@@ -17,13 +17,7 @@ Drawn = dict[str, np.ndarray]
 
 
 class Facts(NamedTuple):
-    """Values of the run that a shift may read.
-
-    Attributes:
-        seed: the run's seed.
-        num_classes: C.
-        input_shape: shape of one input, without the batch dimension.
-    """
+    """Values of the run that a shift may read."""
 
     seed: int
     num_classes: int
@@ -36,7 +30,6 @@ class Affected(NamedTuple):
     Attributes:
         examples: their numbers among all examples, int64 [M].
         drawn: parameters of their clients' shifts, by name, [M, ...].
-        facts: seed and shapes that the shift reads.
     """
 
     examples: np.ndarray

@@ -18,10 +18,6 @@ def strict_rows(lines: Iterable[str], *, where: str) -> Iterator[list[str]]:
     are numbers in the row are numbers, too. Where no column of the row is a number, nobody can
     tell, and a warning names the line.
 
-    Args:
-        lines: lines of the file, with their line ends.
-        where: name of the file, for the warning.
-
     Raises:
         ValueError: if quotes do not pair up, or a quoted line looks like a row; names the line,
             counted from 1. Or if the text is not UTF-8.

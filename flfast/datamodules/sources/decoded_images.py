@@ -31,14 +31,9 @@ def load_images(
 ) -> Tensor | ImageFiles:
     """uint8 images [N, channels, H, W], or a `Dataset` that decodes on access.
 
-    Args:
-        paths: at least one file.
-        channels: 1 for greyscale, 3 for RGB.
-        image_size: H = W in pixels to scale and crop to; None requires images of equal sizes.
-        in_memory: decode all at once; otherwise each on access.
-        cache: folder for the decoded images, which are then memory-mapped; None for no cache. It
-            must not be among the folders of the classes.
-            Other files, sizes, dates, channels or image sizes are another file in the folder.
+    For the arguments see `image_folder`. Images in a cache are memory-mapped. It must not be among
+    the folders of the classes. Other files, sizes, dates, channels or image sizes are another file
+    in the folder.
 
     Raises:
         ValueError: if a file is not an image, sizes differ, or the cache cannot be written.

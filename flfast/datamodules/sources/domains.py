@@ -91,15 +91,7 @@ def domains(  # noqa: PLR0913 - one parameter an option
 
 
 class _Listing(NamedTuple):
-    """Image files of all domains.
-
-    Attributes:
-        names: names of the domains, sorted.
-        classes: names of the classes of all domains, sorted.
-        paths: files of the N images.
-        targets: class of each image, int64 [N].
-        domain: domain of each image, int64 [N].
-    """
+    """Sorted names of domains and classes; file, class and domain of each of N images."""
 
     names: list[str]
     classes: list[str]

@@ -5,11 +5,7 @@ from types import ModuleType
 
 
 def import_extra(name: str, *, extra: str) -> ModuleType:
-    """Import a library of an optional dependency.
-
-    Args:
-        name: module to import.
-        extra: name of flfast's extra that installs it.
+    """Import a library that flfast's extra of that name installs.
 
     Raises:
         ValueError: if it is not installed.

@@ -11,7 +11,6 @@ import torch
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.natural_clients import number_clients
-from flfast.datamodules.transforms import BatchTransform
 
 SIGNALS = [
     f"{sensor}_{axis}" for sensor in ("body_acc", "body_gyro", "total_acc") for axis in "xyz"
@@ -44,7 +43,6 @@ def har(*, root: str, test_subjects: Literal["published", "none"]) -> Examples:
         targets=torch.from_numpy(labels - 1),
         num_classes=_NUM_CLASSES,
         input_shape=(len(SIGNALS), _STEPS),
-        transform=BatchTransform(),
         is_test=tests,
         owner=clients.owner,
         client_names=clients.names,

@@ -40,12 +40,8 @@ def official_examples(
 ) -> Examples:
     """Examples of a published dataset: its training set followed by its test set.
 
-    Args:
-        read: returns a part as uint8 images [N, channels, H, W] and integer labels [N].
-        files: the files that are read, below `root`, for error messages.
-        root: folder of the datasets.
-        num_classes: C.
-        transform: normalisation and augmentation of batches.
+    `read` returns a part as uint8 images [N, channels, H, W] and integer labels [N]. Errors name
+    the files, and `root`, the folder of the datasets.
 
     Raises:
         ValueError: if files are missing or damaged, or do not fit together.
@@ -75,12 +71,7 @@ def official_examples(
 def held_out_test(targets: np.ndarray, *, test_fraction: float, seed: int) -> np.ndarray | None:
     """Random stratified test set, bool [N]; None if `test_fraction` is 0.
 
-    The share of each class is rounded. At least one example stays for training.
-
-    Args:
-        targets: class of each example, int [N].
-        test_fraction: share of each class to hold out, in [0, 1).
-        seed: the run's seed.
+    The share of each class, int [N], is rounded. At least one example stays for training.
 
     Raises:
         ValueError: if no class has enough examples to hold one out.

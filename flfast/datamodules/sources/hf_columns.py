@@ -39,12 +39,7 @@ def column_kind(data: Dataset, name: str) -> ColumnKind:
 
 
 def with_numbers(data: Dataset, columns: Columns, names: Sequence[str]) -> Dataset:
-    """The rows with numbers in columns whose texts are all numbers; blank texts become NaN.
-
-    Args:
-        data: the rows.
-        columns: the columns of these rows.
-        names: names of the input columns.
+    """The rows with numbers in input columns whose texts are all numbers; blank texts become NaN.
 
     Raises:
         ValueError: if a column of text is mostly numbers.
@@ -105,14 +100,7 @@ def number_inputs(data: Dataset, names: Sequence[str]) -> Tensor:
 
 @dataclass(frozen=True)
 class HfImages(TorchDataset[Tensor]):
-    """Map-style dataset of uint8 images [channels, H, W] of a column, decoded on access.
-
-    Attributes:
-        data: the rows.
-        column: name of the column with the images.
-        channels: 1 converts to greyscale, 3 to RGB.
-        image_size: H = W in pixels to scale and crop to; None keeps the size.
-    """
+    """Map-style dataset of uint8 images [channels, H, W] of a column, decoded as `ImageFiles`."""
 
     data: Dataset
     column: str
@@ -164,12 +152,7 @@ def hf_targets(
 ) -> Targets:
     """Targets from columns of classes, numbers, or lists of numbers.
 
-    Args:
-        data: the rows.
-        columns: the columns of these rows.
-        names: names of the target columns.
-        task: the learning task; None chooses it as `read_targets` does, with `ClassLabel` columns
-            as classes.
+    Without a task, it is chosen as by `read_targets`, with `ClassLabel` columns as classes.
 
     Raises:
         ValueError: if the columns do not fit the task.

@@ -44,14 +44,9 @@ def load_splits(
 ) -> dict[str, Dataset]:
     """All splits of a dataset; one that has no splits is `train`.
 
-    No code of a dataset is run: version 4 of the library has no loading scripts.
-
-    Args:
-        path: a file or a glob pattern (`.parquet`, `.csv`, `.json`, `.jsonl`, `.arrow`), a folder
-            that `save_to_disk` has written, a folder of such files, or a name on the hub.
-        name: configuration of the dataset; None for its only one.
-        download: whether a name may be looked up on the hub.
-        cache_dir: folder of the library's cache; None for its default.
+    No code of a dataset is run: version 4 of the library has no loading scripts. For the arguments
+    see `hf`. A path is a file or a glob pattern (`.parquet`, `.csv`, `.json`, `.jsonl`, `.arrow`),
+    a folder that `save_to_disk` has written, a folder of such files, or a name on the hub.
 
     Raises:
         ValueError: if nothing is found there, or it cannot be read.

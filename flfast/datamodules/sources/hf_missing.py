@@ -18,12 +18,7 @@ _ADVICE = "fill them, or set data.missing=drop to leave these rows out"
 
 
 class HfRows(NamedTuple):
-    """Rows for training followed by those for testing.
-
-    Attributes:
-        data: all of them, N.
-        num_train: number of the former.
-    """
+    """Rows for training, `num_train`, followed by those for testing."""
 
     data: Dataset
     num_train: int
@@ -44,17 +39,9 @@ def complete_hf_rows(
     owner: str | None,
     missing: Literal["error", "drop"],
 ) -> HfRows:
-    """The rows that lack no value of the columns in use.
+    """The rows that lack no value of the columns in use; `missing` is `data.missing`.
 
     A text may be empty. A class of -1 is a missing one.
-
-    Args:
-        rows: rows of the dataset.
-        columns: the columns of these rows.
-        inputs: columns of the inputs.
-        targets: columns of the targets.
-        owner: column of the clients; None if there is none.
-        missing: `error` refuses rows that lack a value, `drop` leaves them out.
 
     Raises:
         ValueError: if rows are refused, or none is left for training.

@@ -17,9 +17,7 @@ _UINT8 = 8
 def check_idx(images: Path, labels: Path) -> None:
     """Check headers and sizes of two uncompressed files; missing files are accepted.
 
-    Args:
-        images: path of the images, uint8 [N, H, W].
-        labels: path of the labels, uint8 [N].
+    Images are uint8 [N, H, W], labels uint8 [N].
 
     Raises:
         ValueError: if a file is damaged; names the file and the problem.
@@ -33,9 +31,7 @@ def check_idx(images: Path, labels: Path) -> None:
 def read_compressed(images: Path, labels: Path) -> tuple[Tensor, Tensor] | None:
     """Images uint8 [N, H, W] and labels int64 [N] of files as they are published, with `.gz`.
 
-    Args:
-        images: path without `.gz`.
-        labels: path without `.gz`.
+    Paths are given without `.gz`.
 
     Returns:
         None if one of the files is there without `.gz`, or not at all.

@@ -15,11 +15,9 @@ class LeafUser(NamedTuple):
     """Examples of one user in one file. A user may be in several files.
 
     Attributes:
-        name: the user's name.
         x: inputs, n of them; their form depends on the dataset.
         y: targets, n of them.
         is_test: whether the file lies in `test/`.
-        path: the file, for error messages.
     """
 
     name: str

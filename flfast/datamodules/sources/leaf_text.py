@@ -14,7 +14,6 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.leaf_files import LeafUser, leaf_users
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.sources.word_vocabulary import PADDING, make_vocabulary, words_of
-from flfast.datamodules.transforms import BatchTransform
 from flfast.state.options import Count, VocabularySize
 from flfast.tasks.task_type import IGNORED, TaskName
 
@@ -197,7 +196,6 @@ def _examples(
         targets=torch.from_numpy(np.concatenate(targets)),
         num_classes=num_classes or len(vocabulary),
         input_shape=inputs[0].shape[1:],
-        transform=BatchTransform(),
         is_test=is_test if is_test.any() else None,
         owner=np.repeat(clients.owner, counts),
         client_names=clients.names,

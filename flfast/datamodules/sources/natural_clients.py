@@ -26,15 +26,11 @@ class Clients(NamedTuple):
 def number_clients(
     names: Sequence[object] | np.ndarray, is_test: np.ndarray | None, *, where: str
 ) -> Clients:
-    """Clients are the names with training examples, numbered in sorted order.
+    """Clients are the names [N] with training examples, numbered in sorted order.
 
     A name that has test examples only is -1: it has nothing to train on, and is no client. So is
-    every test example if none of them names a client.
-
-    Args:
-        names: name of the client of every example, [N].
-        is_test: members of the test set, bool [N]; None if there is no test set.
-        where: beginning of an error or a warning: the key that names the clients.
+    every test example if none of them names a client. `is_test` is bool [N]. Errors and warnings
+    begin with `where`.
 
     Raises:
         ValueError: if names are missing, or some are numbers and others texts.
@@ -60,10 +56,6 @@ def unowned(names: np.ndarray | Sequence[object], is_test: np.ndarray | None) ->
     """Examples that lack a client and need one, bool [N].
 
     Training examples need one. Test examples do, unless none of them has one.
-
-    Args:
-        names: name of the client of every example, [N].
-        is_test: members of the test set, bool [N]; None if there is no test set.
     """
     missing = missing_owners(names)
     if is_test is not None and missing[is_test].all():

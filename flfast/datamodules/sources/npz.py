@@ -1,15 +1,16 @@
 """Your own arrays: an .npz file, or a folder of .npy files that may be larger than the memory."""
 
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from flfast.datamodules.bounds import MemoryBoundError, check_archive
 from flfast.datamodules.examples import Examples, check_num_classes, check_targets
-from flfast.datamodules.mapped import shared_tensor
+from flfast.datamodules.mapped import map_array, shared_tensor
 from flfast.datamodules.missing import missing_owners, refuse_missing
 from flfast.datamodules.number_range import regression_targets
-from flfast.datamodules.sources.array_files import read_arrays
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.transforms import BatchTransform, image_transform
@@ -111,6 +112,49 @@ def npz(  # noqa: PLR0913 - one parameter an option
         )
     except (ValueError, TypeError) as error:
         raise ValueError(f"data.root={root}: {error}") from None
+
+
+def read_arrays(path: Path, names: Mapping[str, str | None]) -> dict[str, np.ndarray]:
+    """Arrays by option: memory-mapped from a folder of .npy files, loaded from an .npz file.
+
+    The name "auto" is the array with the option's name, if there is one; None reads no array.
+
+    Raises:
+        ValueError: if an array is missing or cannot be read.
+    """
+    chosen = {key: key if name == "auto" else name for key, name in names.items() if name}
+    read = _read_folder if path.is_dir() else _read_file
+    arrays = read(path, set(chosen.values()))
+    for key, name in chosen.items():
+        if name not in arrays and names[key] != "auto":
+            raise ValueError(
+                f"data.{key}={name}: data.root={path} has no such array; allowed: the name of an "
+                "array in the .npz file, or of a file NAME.npy in the folder"
+            )
+    return {key: arrays[name] for key, name in chosen.items() if name in arrays}
+
+
+def _read_folder(folder: Path, names: Set[str]) -> dict[str, np.ndarray]:
+    paths = {name: folder / f"{name}.npy" for name in names}
+    return {name: map_array(path) for name, path in paths.items() if path.is_file()}
+
+
+def _read_file(path: Path, names: Set[str]) -> dict[str, np.ndarray]:
+    try:
+        check_archive(path, {f"{name}.npy" for name in names})
+        with path.open("rb") as stream:
+            archive = np.load(stream, allow_pickle=False)
+            return {name: np.ascontiguousarray(archive[name]) for name in names & archive.keys()}
+    except MemoryBoundError as error:
+        raise ValueError(
+            f"data.root={error}; unzip it, and point data.root to the folder of .npy files, "
+            "which are memory-mapped"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - zipfile and zlib raise errors of many types
+        raise ValueError(
+            f"data.root={path} is not a readable .npz file, nor a folder of .npy files: "
+            f"{str(error) or type(error).__name__}"
+        ) from None
 
 
 def _task_of(targets: np.ndarray) -> TaskName:

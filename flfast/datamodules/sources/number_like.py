@@ -19,8 +19,7 @@ _PERCENT = "%‰"
 def as_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """A column of text as int64 or float64; None unless all texts that are not blank are numbers.
 
-    Args:
-        column: a column of the type string. Blank texts are missing numbers.
+    Blank texts are missing numbers.
     """
     import pyarrow as pa
     from pyarrow import compute
@@ -43,11 +42,9 @@ def as_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
 def odd_ones(values: Sequence[str | None]) -> np.ndarray:
     """Values that are no numbers in a column of text that is mostly numbers, bool [N].
 
-    No value is odd unless at least half of the values look like numbers, such as `1,234`, `5 %`
-    or `$5`, and at least one is no number, such as these or `?`.
-
-    Args:
-        values: None for missing ones, which do not count.
+    No value is odd unless at least half of the values look like numbers, such as `1,234`, `5 %` or
+    `$5`, and at least one is no number, such as these or `?`. None is a missing value, which does
+    not count.
 
     >>> odd_ones(["1", "2.5", "?", None]).tolist()
     [False, False, True, False]

@@ -117,10 +117,7 @@ class _Unpickler(pickle._Unpickler):  # noqa: SLF001 - below
 def load_arrays(path: Path, *, entry: str, names: Sequence[str]) -> list[np.ndarray]:
     """Read-only arrays of numbers from a pickled dict in an npz file.
 
-    Args:
-        path: npz file, as written by `numpy.savez(path, entry={...})`.
-        entry: name of the 0-d object array with the dict.
-        names: keys of the arrays to return.
+    `numpy.savez(path, entry={...})` writes such a file; the dict is a 0-d object array.
 
     Raises:
         ValueError: if the file is damaged, holds anything else, or refers to another global.

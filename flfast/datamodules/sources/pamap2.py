@@ -12,7 +12,6 @@ import torch
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.natural_clients import number_clients
-from flfast.datamodules.transforms import BatchTransform
 from flfast.state.options import Count, Portion, Positive
 from flfast.state.regular_file import require_file
 
@@ -81,7 +80,6 @@ def pamap2(
         targets=torch.tensor(labels),
         num_classes=len(ACTIVITIES),
         input_shape=(len(_SIGNALS), window),
-        transform=BatchTransform(),
         is_test=test if test.any() else None,
         owner=clients.owner,
         client_names=clients.names,

@@ -13,7 +13,6 @@ import torch
 from flfast.datamodules.examples import Examples, check_num_classes
 from flfast.datamodules.number_range import as_float32
 from flfast.datamodules.sources.numeric_pickle import load_arrays
-from flfast.datamodules.transforms import BatchTransform
 
 
 def pfllib(*, root: str) -> Examples:
@@ -51,7 +50,6 @@ def pfllib(*, root: str) -> Examples:
         num_classes=config.get("num_classes")
         or check_num_classes(int(targets.max(initial=0)), len(targets), f"data.root={root}"),
         input_shape=inputs.shape[1:],
-        transform=BatchTransform(),
         is_test=np.repeat(np.arange(len(paths)) >= num_clients, counts),
         owner=np.repeat(np.arange(len(paths)) % num_clients, counts),
     )

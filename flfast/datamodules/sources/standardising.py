@@ -14,16 +14,10 @@ def standardised(
     group: np.ndarray | None = None,
     names: Sequence[str],
 ) -> np.ndarray:
-    """Columns with mean 0 and standard deviation 1 over training examples, float64 [N, D].
+    """Columns [N, D] with mean 0 and standard deviation 1 over training examples, float64.
 
-    Columns that are constant there become 0 there.
-
-    Args:
-        values: finite, [N, D].
-        is_training: bool [N]; at least one.
-        group: client of each example, int64 [N], each of whom uses statistics of its own; -1
-            uses those of all. None: everyone uses those of all.
-        names: name of each column, [D], for errors.
+    Columns that are constant there become 0 there. Values are finite. With `group`, the client of
+    each example, int64 [N], each client uses statistics of its own; -1 uses those of all.
 
     Raises:
         ValueError: if a value is so large that the others would lose their digits in float32, or

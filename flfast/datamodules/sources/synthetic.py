@@ -7,7 +7,6 @@ import torch
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples, check_scores
-from flfast.datamodules.transforms import BatchTransform
 from flfast.state.options import Count, NonNegative, NonNegativeInt
 from flfast.state.randomness import generator
 from flfast.tasks.task_type import TaskName
@@ -67,7 +66,6 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
         targets=torch.from_numpy(targets),
         num_classes=num_classes,
         input_shape=tuple(shape),
-        transform=BatchTransform(),
         is_test=np.arange(num) >= num_examples if num_test else None,
         owner=position % num_clients,
         task=kind,

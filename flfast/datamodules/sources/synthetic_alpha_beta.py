@@ -9,7 +9,6 @@ import torch
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.transforms import BatchTransform
 from flfast.state.options import Count, NonNegative, Portion
 from flfast.state.randomness import generator
 
@@ -88,7 +87,6 @@ def synthetic_alpha_beta(  # noqa: PLR0913 - one parameter an option
         targets=torch.from_numpy(np.concatenate(classes)),
         num_classes=num_classes,
         input_shape=(num_features,),
-        transform=BatchTransform(),
         is_test=is_test if is_test.any() else None,
         owner=owner,
     )

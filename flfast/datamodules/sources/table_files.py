@@ -26,12 +26,10 @@ Kind = Literal["integer", "float", "text"]
 
 
 def read_table(path: str) -> pa.Table:
-    """A table, whose types come from the file: pyarrow infers those of a CSV file.
+    """A `.csv`, `.csv.gz` or `.parquet` file; pyarrow infers the types of a CSV file.
 
-    In a CSV file, empty and blank cells and words such as NA, NaN and null are missing values.
-
-    Args:
-        path: ends in `.csv`, `.csv.gz` or `.parquet`. A CSV file has a header.
+    A CSV file has a header. Empty and blank cells and words such as NA, NaN and null are missing
+    values.
 
     Raises:
         ValueError: if the file is missing, damaged or empty, has two columns of one name or a
@@ -90,10 +88,6 @@ def _blanks(table: pa.Table) -> set[str]:
 def check_csv(path: Path, *, free: int | None = None) -> None:
     """Check the quotes of a CSV file, which may be compressed by gzip, and its unpacked size.
 
-    Args:
-        path: the file.
-        free: bytes that may be taken; None for the free memory.
-
     Raises:
         ValueError: if there is a stray quote, the text is not UTF-8, or it is too large.
         OSError: if the file cannot be read.
@@ -109,12 +103,7 @@ def check_csv(path: Path, *, free: int | None = None) -> None:
 
 
 class Columns:
-    """The columns of a table, by name.
-
-    Args:
-        table: as `read_table` returns it.
-        path: the file, for error messages.
-    """
+    """The columns of a table, by name; errors name its file."""
 
     def __init__(self, table: pa.Table, path: str) -> None:
         self._table, self._path = table, path
@@ -166,11 +155,7 @@ class Columns:
         return missing_rows(self._column(name).to_pylist())
 
     def refuse_odd_numbers(self, name: str, advice: str) -> None:
-        """Refuse a column of text that is mostly numbers.
-
-        Args:
-            name: name of the column.
-            advice: how to say that it is no column of numbers.
+        """Refuse a column of text that is mostly numbers; advice says how to allow it.
 
         Raises:
             ValueError: naming the first values that are no numbers.

@@ -17,7 +17,6 @@ class Targets(NamedTuple):
     """Targets of the rows of a table.
 
     Attributes:
-        task: the learning task.
         values: int64 [N] classes, float64 [N, C] numbers, or uint8 [N, C] labels.
         num_outputs: C.
         names: name of each class; empty if the targets are numbers.
@@ -37,13 +36,10 @@ class Targets(NamedTuple):
 
 
 def read_targets(columns: Columns, names: list[str], task: TaskName | None) -> Targets:
-    """Targets from columns.
+    """Targets from columns, at least one.
 
-    Args:
-        columns: the columns of the table.
-        names: names of the target columns, at least one.
-        task: the learning task; None is `regression` if a column is of the type float,
-            `classification` otherwise.
+    Without a task, it is `regression` if a column is of the type float, `classification`
+    otherwise.
 
     Raises:
         ValueError: if the columns do not fit the task, or without a task for integers of more

@@ -14,7 +14,6 @@ from flfast.datamodules.sources.natural_clients import Clients, unowned
 from flfast.datamodules.sources.standardising import standardised
 from flfast.datamodules.sources.table_files import Columns, read_table
 from flfast.datamodules.sources.table_targets import read_targets
-from flfast.datamodules.transforms import BatchTransform
 from flfast.datamodules.value_names import warn_of_odd_names
 from flfast.state.options import Portion
 from flfast.tasks.task_type import TaskName
@@ -113,7 +112,6 @@ def table(  # noqa: PLR0913 - one parameter an option
         targets=torch.from_numpy(values),
         num_classes=found.num_outputs,
         input_shape=(len(numeric) + len(categorical),),
-        transform=BatchTransform(),
         is_test=held_out,
         owner=None if clients is None else clients.owner,
         task=found.task,

@@ -12,7 +12,6 @@ from flfast.datamodules.examples import Examples, check_num_classes
 from flfast.datamodules.sources.csv_quotes import strict_rows
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.text_tokens import make_tokenizer, padded_tokens, token_texts
-from flfast.datamodules.transforms import BatchTransform
 from flfast.state.options import Count, Portion, VocabularySize
 
 _FORM = "rows without a header: class from 1, text, more text, ..."
@@ -66,7 +65,6 @@ def text_folder(
         targets=torch.from_numpy(targets),
         num_classes=num_classes,
         input_shape=(max_tokens,),
-        transform=BatchTransform(),
         is_test=is_test if is_test.any() else None,
         vocabulary=token_texts(made),
     )

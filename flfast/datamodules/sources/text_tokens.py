@@ -22,15 +22,11 @@ _SPECIAL = ["<pad>", "<unk>"]
 
 
 def make_tokenizer(tokenizer: str, *, texts: Sequence[str], vocabulary_size: int) -> Tokenizer:
-    """A tokenizer from a file, or one that is trained on texts; token 0 is padding.
+    """A `tokenizer.json`, or `words` or `bpe` trained on texts; token 0 is padding.
 
-    Training is a function of the texts: ties between words of equal counts are broken by name.
-
-    Args:
-        tokenizer: path of a `tokenizer.json`; `words`: lower-case words and punctuation; `bpe`:
-            byte pair encoding of bytes.
-        texts: training texts, for `words` and `bpe`.
-        vocabulary_size: most tokens of `words` and `bpe`.
+    `words` are lower case, and punctuation; `bpe` is byte pair encoding of bytes; both have at
+    most `vocabulary_size` tokens. Training is a function of the texts: ties between words of equal
+    counts are broken by name.
 
     Raises:
         ValueError: if the file cannot be read, or `bpe` has fewer tokens than bytes.

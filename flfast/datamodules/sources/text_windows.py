@@ -8,7 +8,6 @@ import torch
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.transforms import BatchTransform
 from flfast.tasks.task_type import IGNORED
 
 PADDING = 0
@@ -16,13 +15,7 @@ PADDING = 0
 
 
 class Text(NamedTuple):
-    """A text of one client.
-
-    Attributes:
-        tokens: int64 [L].
-        owner: the client, >= 0.
-        is_test: whether it belongs to the client's test set.
-    """
+    """A text of one client >= 0, int64 [L], and whether it belongs to the client's test set."""
 
     tokens: np.ndarray
     owner: int
@@ -30,14 +23,10 @@ class Text(NamedTuple):
 
 
 def next_token_windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets, int64 [ceil((L - 1) / T), T] each, that follow each other in the text.
+    """Inputs and targets, int64 [ceil((L - 1) / T), T] each, that follow each other in a text [L].
 
     The target of a position is the token behind it. Every token but the first is the target of
     exactly one position. Behind the end, inputs are `PADDING` and targets `IGNORED`.
-
-    Args:
-        tokens: a text, int64 [L].
-        length: T, >= 1.
     """
     num = max(len(tokens) - 1, 0)
     num_windows = -(-num // length)
@@ -48,14 +37,10 @@ def next_token_windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.
 
 
 def split_by_time(tokens: np.ndarray, test_share: float) -> tuple[np.ndarray, np.ndarray]:
-    """The first part of a text for training and its last part for testing.
+    """The first part of a text [L] for training and its last part for testing.
 
     A part without a next token to predict is left out: a text whose last part would have fewer
     than 2 tokens is for training only, and a first part has at least 2 tokens.
-
-    Args:
-        tokens: int64 [L].
-        test_share: share of the tokens for testing, in [0, 1).
     """
     cut = max(round(len(tokens) * (1 - test_share)), 2)
     if len(tokens) - cut < 2:
@@ -66,13 +51,9 @@ def split_by_time(tokens: np.ndarray, test_share: float) -> tuple[np.ndarray, np
 def language_examples(
     texts: Sequence[Text], *, length: int, vocabulary: tuple[str, ...], owned: bool = True
 ) -> Examples:
-    """Examples of the task `language` from texts.
+    """Examples of the task `language` from the texts of all clients, `length` tokens each.
 
-    Args:
-        texts: the texts of all clients.
-        length: tokens T of one example.
-        vocabulary: text of every token.
-        owned: whether the clients of the texts are known.
+    If they are not `owned`, the clients of the texts are unknown.
     """
     num = sum(-(-max(len(text.tokens) - 1, 0) // length) for text in texts)
     require_memory(16 * num * length, f"{num:,} examples of {length:,} tokens")
@@ -85,7 +66,6 @@ def language_examples(
         targets=torch.from_numpy(np.concatenate([targets for _, targets in windows])),
         num_classes=len(vocabulary),
         input_shape=(length,),
-        transform=BatchTransform(),
         is_test=is_test if is_test.any() else None,
         owner=owner if owned else None,
         task="language",

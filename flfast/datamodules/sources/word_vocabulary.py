@@ -24,11 +24,7 @@ def words_of(text: str) -> list[str]:
 
 
 class WordVocabulary:
-    """Numbers of words. 0 is padding, 1 any unknown word.
-
-    Args:
-        words: known words, in the order of their numbers, which begin at 2.
-    """
+    """Numbers of words, which begin at 2. 0 is padding, 1 any unknown word."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._numbers: dict[str, int] = {}
@@ -50,13 +46,9 @@ class WordVocabulary:
 def make_vocabulary(path: str | None, *, words: Iterable[str], size: int) -> WordVocabulary:
     """The vocabulary in a file, or the most frequent words of training texts.
 
-    Words of equal frequency are sorted.
-
-    Args:
-        path: a JSON list of words, or a JSON object with such a list as `vocab`, which is how
-            LEAF writes the words of embeddings; None takes the words of the texts.
-        words: words of the training texts, with repetitions; read only without a path.
-        size: most numbers of a vocabulary that is built, padding and unknown included.
+    The file is a JSON list of words, or a JSON object with such a list as `vocab`, which is how
+    LEAF writes the words of embeddings. Without a path, the vocabulary has at most `size` numbers,
+    padding and unknown included; words of equal frequency are sorted.
 
     Raises:
         ValueError: if the file has no such list.

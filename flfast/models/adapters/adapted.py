@@ -27,9 +27,7 @@ class Adapted:
     """A model with an adapter in place.
 
     Attributes:
-        name: name of the adapter.
         model: changed in place: its parameters are the adapter's.
-        base: the model's other weights.
         whole: names and data types of the model's weights without the adapter.
         merge: changes a copy of the model in place, so that it has these weights again.
         saved_name: name of a leaf -> its name in the adapter's file.
@@ -47,11 +45,7 @@ class Adapted:
     settings: dict[str, Any] | None = None
 
     def complete(self, weights: Tree) -> dict[str, Tensor]:
-        """State dict of the model without adapter: the base, changed as the adapter does.
-
-        Args:
-            weights: weights of the adapter.
-        """
+        """State dict of the model without adapter: the base, changed as these weights do."""
         model = self.base.copy_of_model()
         write_weights(model, weights)
         self.merge(model)

@@ -20,14 +20,7 @@ from flfast.state.weights import convert_weights
 
 
 class _Place(NamedTuple):
-    """A module's attribute that is a frozen leaf.
-
-    Attributes:
-        module: the module that reads the leaf.
-        key: name of the leaf in the module.
-        name: name of the leaf in the model.
-        number: index of the leaf, from 0; places that share a leaf have the same index.
-    """
+    """A frozen leaf: module, key there, name in the model, and number, which places may share."""
 
     module: nn.Module
     key: str
@@ -41,12 +34,7 @@ def _own_leaves(module: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 class FrozenBase:
-    """The frozen leaves of a model.
-
-    Args:
-        model: changed in place; values and memory stay.
-        trained: names of parameters that stay parameters.
-    """
+    """The frozen leaves of a model, which is changed in place: all but the trained parameters."""
 
     def __init__(self, model: nn.Module, trained: Iterable[str]) -> None:
         self._model, kept = model, set(trained)

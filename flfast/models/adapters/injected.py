@@ -35,9 +35,6 @@ class TargetLayers(NamedTuple):
 def import_peft(name: str) -> Any:
     """The library peft, which takes seconds to import.
 
-    Args:
-        name: name of the adapter, for the message.
-
     Raises:
         ValueError: if it is not installed.
     """
@@ -52,9 +49,7 @@ def import_peft(name: str) -> Any:
 def known_layers(model: nn.Module, known: Mapping[str, Sequence[str]]) -> list[str] | None:
     """The layers that peft chooses in a model of transformers; None for other models.
 
-    Args:
-        model: such a model, or one that contains it.
-        known: ends of names by type of model.
+    `known` has ends of names by type of model.
     """
     for module in model.modules():
         kind = getattr(getattr(module, "config", None), "model_type", None)
@@ -64,12 +59,9 @@ def known_layers(model: nn.Module, known: Mapping[str, Sequence[str]]) -> list[s
 
 
 def target_layers(model: nn.Module, key: str, wanted: Sequence[str] | None) -> TargetLayers:
-    """The layers that get an adapter.
+    """The layers that get an adapter, by names or ends of names.
 
-    Args:
-        model: without an adapter.
-        key: config key of the option, for messages.
-        wanted: names or ends of names; None: all linear layers with weights of their own.
+    None wants all linear layers with weights of their own. Errors name the config's `key`.
 
     Raises:
         ValueError: if a name fits no layer, or no layer that can have an adapter.
@@ -106,13 +98,9 @@ def target_layers(model: nn.Module, key: str, wanted: Sequence[str] | None) -> T
 
 
 def adapt_with(name: str, model: nn.Module, settings: Any, *, fixed: str | None) -> Adapted:
-    """Put an adapter into a model, and freeze everything else.
+    """Put peft's adapter with these settings into a model, and freeze everything else.
 
-    Args:
-        name: name of the adapter.
-        model: changed in place.
-        settings: peft's config of the adapter.
-        fixed: part of the names of the adapter's own parameters that keep their first values.
+    The adapter's own parameters with `fixed` in their names keep their first values.
     """
     whole = whole_model(model)
     with warnings.catch_warnings():

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from flfast.datamodules.partitions.client_sizes import client_sizes
-from flfast.datamodules.partitions.sizes import sizes
+from flfast.datamodules.partitions.sizes import client_sizes, sizes
 
 
 def drawn(law, *, num_examples=1000, num_clients=4, sigma=0.0, min_samples=1, seed=0):

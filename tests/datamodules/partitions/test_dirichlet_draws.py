@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from flfast.datamodules.partitions.simplex import dirichlet_logits, softmax
+from flfast.datamodules.partitions.dirichlet import dirichlet_logits, softmax
 
 
 def draws(alpha, num, dim, seed=0):
