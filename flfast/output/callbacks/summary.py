@@ -11,10 +11,11 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from flfast.output.callbacks.screen import cell, empty_table, screen
 from flfast.output.results.columns import ALL_METRICS, VIEWS
 from flfast.output.results.durations import readable
+from flfast.output.results.formats import value
 from flfast.output.results.history import clock, number, series, total, validation_column
+from flfast.output.watch.screen import empty_table, screen
 from flfast.tasks.names import falls
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _table(history: list[dict[str, Any]], rounds: dict[str, dict[str, Any]]) -> 
     table = empty_table([""], headings)
     for metric in _METRICS:
         if series(history, metric)[0]:
-            cells = (cell(metric, number(row, metric)) for row in rounds.values())
+            cells = (value(metric, number(row, metric)) for row in rounds.values())
             table.add_row(metric, *cells)
     return table
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flfast.output.report.chart import DataTable, Section
 from flfast.output.report.content import Content
-from flfast.output.report.formats import count, value
+from flfast.output.results.formats import count, value
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.table import parse_table
 from flfast.state.messages import first_line

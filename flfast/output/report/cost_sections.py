@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from flfast.output.report.bar_chart import StackedBar, bar_chart
 from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
-from flfast.output.report.formats import axis, count, of_seeds, percent, value
-from flfast.output.report.line_chart import Axes, line_chart
+from flfast.output.report.line_chart import line_chart
 from flfast.output.results.criterion import Criterion
 from flfast.output.results.durations import readable
+from flfast.output.results.formats import of_seeds, tick, value
 from flfast.output.results.history import clock, series, total
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.statistics import Interval, mean_interval
@@ -21,19 +21,13 @@ _PHASES = {"time/train_s": "training", "time/eval_s": "evaluation"}
 
 
 def targets(content: Content) -> Section | None:
-    """Rounds, time and bytes until an accuracy or a loss; None if nothing was evaluated.
-
-    The training loss is no target: it is of each round's cohort, so its lowest value is luck.
-    """
-    criterion = content.criterion
-    histories = [run.history for run in content.runs if run.counts]
-    if criterion is None or criterion.name == "train/loss":
-        return None
-    common = criterion.common_target(histories)
-    if common is None:
+    """Rounds, time and bytes until an accuracy or a loss; None if nothing was evaluated."""
+    criterion, common = content.criterion, content.target
+    if criterion is None or common is None:
         return None
     reaching = "all finished runs reach that improve at all"
     if len(content.settings) == 1 and criterion.rises:
+        histories = [run.history for run in content.runs if run.counts]
         curves = [series(history, criterion.column(history))[1] for history in histories]
         above = max(curve[0] for curve in curves if curve)
         chosen = [step for step in _STEPS if above < step <= common][-_MOST_STEPS:] or [common]
@@ -132,9 +126,7 @@ def virtual_time(content: Content) -> Section | None:
     for column, title in names.items():
         values = [v for run in content.runs for v in series(run.history, column)[1]]
         if any(values):
-            axes = Axes("round", column, count, axis, lambda y: f"{y:.4g}")
-            lines = [content.mean_line(p, column) for p in range(len(content.settings))]
-            charts += [chart for chart in [line_chart(title, lines, axes)] if chart]
+            charts += [chart for chart in [line_chart(content.chart(title, column))] if chart]
     rows = [
         [name, *(readable(*_last_clock(run)) for run in setting.finished[:1])]
         for name, setting in zip(content.names, content.settings, strict=True)
@@ -159,15 +151,14 @@ def lost_clients(content: Content) -> Section | None:
         if setting.finished:
             share = found[0].mean / (trained.mean or math.nan)
             cells = [of_seeds(one, "count") for one in found]
-            shown = percent(round(share, 4)) if math.isfinite(share) else "-"
+            shown = tick("share", round(share, 4)) if math.isfinite(share) else "-"
             rows.append([name, of_seeds(trained, "count"), *cells, shown])
     columns = [c for c in names if any(total(run.history, c) for run in content.runs)]
     if not columns:
         return None
     for column in columns:
-        axes = Axes("round", column, count, axis, lambda y: f"{y:.3g}")
-        lines = [content.mean_line(p, column) for p in range(len(content.settings))]
-        charts.append(line_chart(f"Clients {names[column]} in each round", lines, axes))
+        title = f"Clients {names[column]} in each round"
+        charts.append(line_chart(content.chart(title, column)))
     headings = ["setting", "clients in cohorts", *names.values(), "rejected of cohorts"]
     table = DataTable("Clients over all rounds, mean over seeds", headings, rows)
     intro = (

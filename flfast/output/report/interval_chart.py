@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from markupsafe import Markup
 
 from flfast.output.report.chart import Chart, DataTable
-from flfast.output.report.formats import axis, interval, is_accuracy, percent, value
 from flfast.output.report.svg import WIDTH, Scale, colour, element, grid, mark, picture, text
+from flfast.output.results.formats import interval, tick, value
 from flfast.output.results.statistics import Interval
 
 _LEFT, _RIGHT, _TOP, _ROW, _BOTTOM = 16, 16, 4, 46, 28
@@ -40,12 +41,11 @@ def interval_chart(title: str, estimates: Sequence[Estimate], column: str) -> Ch
     room = (high - low) or 0.02 * abs(high) or 1.0
     scale = Scale(low - 0.04 * room, high + 0.04 * room, _LEFT, WIDTH - _RIGHT)
     bottom = _TOP + _ROW * len(estimates)
-    form = percent if is_accuracy(column) else axis
     rows = [_row(e, _TOP + _ROW * n, scale, column) for n, e in enumerate(estimates)]
     svg = picture(
         bottom + _BOTTOM,
         f"{title}: one row per setting",
-        *grid(scale, (bottom, _TOP), vertical=True, form=form),
+        *grid(scale, (bottom, _TOP), vertical=True, form=partial(tick, column)),
         *(part for row in rows for part in row),
     )
     table = DataTable(

@@ -9,10 +9,11 @@ import yaml
 
 from flfast.output.report.chart import Chart, DataTable, Link, Section
 from flfast.output.report.content import Content
-from flfast.output.report.formats import axis, count, value
-from flfast.output.report.line_chart import Axes, Line, line_chart
+from flfast.output.report.line_chart import line_chart
 from flfast.output.results.durations import readable
+from flfast.output.results.formats import value
 from flfast.output.results.history import number, series, total
+from flfast.output.results.lines import Line, LineChart
 from flfast.output.results.runs import RunRecord
 
 _NUMBERS = {
@@ -56,9 +57,8 @@ def plans(content: Content) -> Section | None:
             lines = [
                 Line(name, *_finite(run, column)) for name, run in zip(named, first, strict=True)
             ]
-            axes = Axes("round", column, count, axis, lambda y: f"{y:.4g}")
             note = _NOTES.get(column, "")
-            found = line_chart(title, lines, axes, note=note, steps=True)
+            found = line_chart(LineChart(title, lines, "round", column, note, steps=True))
             charts += [found] if found else []
     rows = [
         [name, column.partition("/")[2], _spans(run, column)]

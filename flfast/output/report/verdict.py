@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from flfast.output.report.content import Content
-from flfast.output.report.formats import difference, interval, p_value, value
+from flfast.output.results.formats import difference, interval, p_value, value
 from flfast.output.results.history import number, series, validation_column
 from flfast.output.results.statistics import FEWEST_SEEDS, Comparison, Interval
 
@@ -126,7 +126,7 @@ def _signed(comparison: Comparison, best: str, content: Content) -> Interval:
     """The difference best - other for accuracies, other - best for losses."""
     found = comparison.difference
     ahead = (comparison.first == best) == bool(content.criterion and content.criterion.rises)
-    return found if ahead else found._replace(mean=-found.mean, low=-found.high, high=-found.low)
+    return found if ahead else -found
 
 
 def _result(content: Content, name: str) -> str:

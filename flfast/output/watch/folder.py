@@ -54,7 +54,9 @@ class Progress(NamedTuple):
 
     @property
     def status(self) -> str:
-        """The outcome in one word; `starts` instead of `running` before round 0."""
+        """The outcome in one word; a job without a folder waits, one without rows starts."""
+        if self.outcome == "empty":
+            return "waits"
         return "starts" if self.outcome == "running" and not self.history else self.outcome
 
 
