@@ -150,7 +150,7 @@ def _cells(jobs: Sequence[RunRecord], metrics: Sequence[str], content: Content) 
     if not spent or any(math.isnan(one.rounds) for one in spent):
         return cells + ["-"] * len(_target_headings(content))
     rounds = mean_interval([one.rounds for one in spent])
-    virtual = mean_interval([one.virtual for one in spent])
+    virtual = mean_interval([one.virtual_seconds for one in spent])
     deviation = f" ± {rounds.std:.1f}" if math.isfinite(rounds.std) else ""
     return [*cells, f"{rounds.mean:,.4g}{deviation}", readable(virtual.mean, virtual.std)]
 
@@ -208,7 +208,7 @@ def _write_csv(jobs: Sequence[RunRecord], content: Content, path: Path) -> None:
         for place, job in enumerate(jobs):
             found = [*(last_value(job.history, metric) for metric in _METRICS), *_costs(job)]
             if spent and content.target is not None:
-                found += [content.target, spent[place].rounds, spent[place].virtual]
+                found += [content.target, spent[place].rounds, spent[place].virtual_seconds]
             settings = flat_settings(job)
             values = (settings.get(key, "") for key in keys)
             cells = ("" if math.isnan(cell) else cell for cell in found)

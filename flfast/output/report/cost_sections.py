@@ -9,11 +9,11 @@ from flfast.output.report.content import Content
 from flfast.output.report.line_chart import line_chart
 from flfast.output.results.criterion import Criterion
 from flfast.output.results.durations import readable
-from flfast.output.results.formats import of_seeds, tick, value
+from flfast.output.results.formats import interval, tick, value
 from flfast.output.results.history import clock, series, total
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.statistics import Interval, mean_interval
-from flfast.output.results.targets import Spent, spent_until
+from flfast.output.results.targets import spent_until
 
 _STEPS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
 _MOST_STEPS = 5
@@ -52,26 +52,26 @@ def _target_table(content: Content, criterion: Criterion, target: float) -> Data
     for name, setting in zip(content.names, content.settings, strict=True):
         spent = [spent_until(run.history, criterion, target) for run in setting.finished]
         cells = [
-            _cell(spent, "rounds", "count"),
-            _cell(spent, "seconds", "seconds"),
-            _cell(spent, "bytes", "bytes"),
-            *([_cell(spent, "virtual", "seconds")] if timed else []),
+            interval(field, _over([getattr(one, field) for one in spent]))
+            for field in ("rounds", "seconds", "bytes", *["virtual_seconds"] * timed)
         ]
         rows.append([name, *cells, str(len(spent))])
-    virtual = ["virtual time"] if timed else []
-    return DataTable(
-        f"Costs until {criterion.name} reaches {value(criterion.name, target)}",
-        ["setting", "rounds", "time", "bytes up and down", *virtual, "runs"],
-        rows,
-    )
+    headings = [
+        "setting",
+        "rounds",
+        "time",
+        "bytes up and down",
+        *["virtual time"] * timed,
+        "runs",
+    ]
+    goal = f"Costs until {criterion.name} reaches {value(criterion.name, target)}"
+    return DataTable(goal, headings, rows)
 
 
-def _cell(spent: Sequence[Spent], field: str, form: str) -> str:
-    """Mean over runs and its interval; none if a run does not reach the target."""
-    values = [getattr(one, field) for one in spent]
-    if not values or not all(map(math.isfinite, values)):
-        return "-"
-    return of_seeds(mean_interval(values), form)
+def _over(values: Sequence[float]) -> Interval:
+    """Mean over runs and its interval; none if a run has no value: it misses the target."""
+    complete = all(map(math.isfinite, values))
+    return mean_interval(values if complete else [], bounds=(0.0, math.inf))
 
 
 def phases(content: Content) -> Section | None:
@@ -83,13 +83,13 @@ def phases(content: Content) -> Section | None:
         means = [_mean(setting.finished, column) for column in _PHASES]
         ways = [_mean(setting.finished, f"comm/{way}_bytes") for way in ("up", "down")]
         bars.append(StackedBar(name, [mean.mean for mean in means]))
-        rounds = mean_interval([len(run.history) - 1 for run in setting.finished])
+        rounds = _over([len(run.history) - 1 for run in setting.finished])
         rows.append(
             [
                 name,
-                of_seeds(rounds, "count"),
-                *(of_seeds(mean, "seconds") for mean in means),
-                *(of_seeds(way, "bytes") for way in ways),
+                interval("rounds", rounds),
+                *(interval("seconds", mean) for mean in means),
+                *(interval("bytes", way) for way in ways),
             ]
         )
     if not bars:
@@ -109,7 +109,7 @@ def phases(content: Content) -> Section | None:
 
 
 def _mean(runs: Sequence[RunRecord], *columns: str) -> Interval:
-    return mean_interval([total(run.history, *columns) for run in runs])
+    return _over([total(run.history, *columns) for run in runs])
 
 
 def virtual_time(content: Content) -> Section | None:
@@ -150,9 +150,9 @@ def lost_clients(content: Content) -> Section | None:
         trained = _mean(setting.finished, "cohort/clients")
         if setting.finished:
             share = found[0].mean / (trained.mean or math.nan)
-            cells = [of_seeds(one, "count") for one in found]
+            cells = [interval("clients", one) for one in found]
             shown = tick("share", round(share, 4)) if math.isfinite(share) else "-"
-            rows.append([name, of_seeds(trained, "count"), *cells, shown])
+            rows.append([name, interval("clients", trained), *cells, shown])
     columns = [c for c in names if any(total(run.history, c) for run in content.runs)]
     if not columns:
         return None

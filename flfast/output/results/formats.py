@@ -1,12 +1,13 @@
 """Numbers as a reader sees them."""
 
 import math
+import re
 from collections.abc import Callable
 
 from rich.filesize import decimal
 
 from flfast.output.results.durations import readable
-from flfast.output.results.statistics import FEWEST_SEEDS, Interval
+from flfast.output.results.statistics import Interval
 
 
 def in_percent(column: str) -> bool:
@@ -17,15 +18,18 @@ def in_percent(column: str) -> bool:
 def value(column: str, number: float, std: float = math.nan) -> str:
     """A value of a column, and its standard deviation where there is one.
 
-    Percent for accuracies, four digits else.
+    Percent for accuracies, units for times and bytes, four digits else.
 
     >>> value("global/accuracy", 0.98765), value("train/loss", 0.12345), value("x", math.nan)
     ('98.77 %', '0.1235', '-')
-    >>> value("val/loss", 0.5, 0.25), value("val/accuracy", 0.5, 0.01)
-    ('0.5 ± 0.25', '50.00 ± 1.00 %')
+    >>> value("val/loss", 0.5, 0.25), value("val/accuracy", 0.5, 0.01), value("comm/up_bytes", 4e6)
+    ('0.5 ± 0.25', '50.00 ± 1.00 %', '4.0 MB')
     """
+    form = _FORMS.get(re.split("[/_]", column)[-1])
     if not math.isfinite(number):
         return "-"
+    if form:
+        return form(number)
     percents = in_percent(column)
     known = [number, std] if math.isfinite(std) else [number]
     words = (f"{100 * n:.2f}" if percents else f"{n:.4g}" for n in known)
@@ -33,13 +37,13 @@ def value(column: str, number: float, std: float = math.nan) -> str:
 
 
 def interval(column: str, found: Interval) -> str:
-    """A mean and its interval; without one where there are too few seeds.
+    """A mean and its interval; without one where there are too few seeds, or all are equal.
 
     >>> interval("global/accuracy", Interval(0.5, 0.25, 0.75, 3))
     '50.00 % [25.00, 75.00]'
     """
     mean = value(column, found.mean)
-    if not math.isfinite(found.low):
+    if not math.isfinite(found.low) or found.low == found.high:
         return mean
     ends = (value(column, end).removesuffix(" %") for end in (found.low, found.high))
     return f"{mean} [{', '.join(ends)}]"
@@ -105,15 +109,9 @@ def tick(name: str, number: float) -> str:
 
 
 _FORMS: dict[str, Callable[[float], str]] = {
-    "count": count,
-    "bytes": lambda number: decimal(round(number)) if math.isfinite(number) else "-",
-    "seconds": readable,
+    "bytes": lambda number: decimal(round(number)),
+    **dict.fromkeys(("s", "seconds"), readable),
+    **dict.fromkeys(("rounds", "clients", "rejected", "dropped", "idle", "flight"), count),
+    "percent": lambda number: f"{number:.0f} %",
 }
-
-
-def of_seeds(found: Interval, form: str) -> str:
-    """A mean over seeds in one of the forms `count`, `bytes`, `seconds`, with its interval."""
-    shown = _FORMS[form]
-    if not math.isfinite(found.low) or found.num < FEWEST_SEEDS or found.low == found.high:
-        return shown(found.mean)
-    return f"{shown(found.mean)} [{shown(max(0.0, found.low))}, {shown(found.high)}]"
+"""Last word of a column -> a number of it as text."""

@@ -15,13 +15,13 @@ class Spent(NamedTuple):
         rounds: of training.
         seconds: of training and evaluation.
         bytes: that all clients sent and received.
-        virtual: seconds of virtual time.
+        virtual_seconds: seconds of virtual time.
     """
 
     rounds: float
     seconds: float
     bytes: float
-    virtual: float
+    virtual_seconds: float
 
 
 def spent_until(history: Sequence[Row], criterion: Criterion, target: float) -> Spent:
@@ -39,5 +39,5 @@ def spent_until(history: Sequence[Row], criterion: Criterion, target: float) -> 
         rounds=first,
         seconds=total(rows, "time/train_s", "time/eval_s"),
         bytes=total(rows, "comm/up_bytes", "comm/down_bytes"),
-        virtual=clock(history).get(first, math.nan),
+        virtual_seconds=clock(history).get(first, math.nan),
     )

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
-from rich.filesize import decimal
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -94,22 +93,21 @@ def scores(history: Sequence[Row]) -> list[str]:
 def usage(row: Row) -> list[str]:
     """Memory and utilisation, as far as a round measures them."""
     found = {
-        "memory {}": _bytes(row, "monitor/rank0_memory_bytes"),
-        "GPU {}": _percent(row, "monitor/gpu_percent"),
-        "GPU memory {}": _bytes(row, "monitor/gpu_memory_bytes"),
+        "memory": "monitor/rank0_memory_bytes",
+        "GPU": "monitor/gpu_percent",
+        "GPU memory": "monitor/gpu_memory_bytes",
     }
-    return _known(found)
+    return _known({f"{name} {{}}": value(c, number(row, c)) for name, c in found.items()})
 
 
 def virtual(row: Row) -> list[str]:
     """Virtual time, staleness and clients at work, as far as a round has them."""
-    staleness = number(row, "clock/staleness")
     found = {
-        "virtual {}": readable(number(row, "clock/seconds")),
-        "staleness {}": f"{staleness:.1f}" if math.isfinite(staleness) else "-",
-        "{} in flight": count(number(row, "clock/in_flight")),
+        "virtual {}": "clock/seconds",
+        "staleness {}": "clock/staleness",
+        "{} in flight": "clock/in_flight",
     }
-    return _known(found)
+    return _known({text: value(c, number(row, c)) for text, c in found.items()})
 
 
 def _position(job: Progress) -> str:
@@ -126,13 +124,3 @@ def _costs(job: Progress) -> list[str]:
 
 def _known(found: Mapping[str, str]) -> list[str]:
     return [text.format(shown) for text, shown in found.items() if shown != "-"]
-
-
-def _bytes(row: Row, column: str) -> str:
-    found = number(row, column)
-    return decimal(int(found)) if math.isfinite(found) else "-"
-
-
-def _percent(row: Row, column: str) -> str:
-    found = number(row, column)
-    return f"{found:.0f} %" if math.isfinite(found) else "-"

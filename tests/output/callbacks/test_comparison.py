@@ -172,7 +172,7 @@ def test_runs_with_a_clock_are_compared_at_the_accuracy_that_all_reach(timed, ca
     content = Content(read_jobs(timed))
     assert content.target == 0.7
     spent = [spent_until(job.history, content.criterion, 0.7) for job in content.runs[:4]]
-    assert [(one.rounds, one.virtual) for one in spent] == [
+    assert [(one.rounds, one.virtual_seconds) for one in spent] == [
         (2, 1200),
         (2, 2400),
         (3, 180),
