@@ -31,8 +31,8 @@ def value(column: str, number: float, std: float = math.nan) -> str:
     if form:
         return form(number)
     percents = in_percent(column)
-    known = [number, std] if math.isfinite(std) else [number]
-    words = (f"{100 * n:.2f}" if percents else f"{n:.4g}" for n in known)
+    known = [(number, ".4g")] + [(std, ".2g")] * math.isfinite(std)
+    words = (f"{100 * n:.2f}" if percents else f"{n:{digits}}" for n, digits in known)
     return " ± ".join(words) + " %" * percents
 
 
