@@ -44,10 +44,11 @@ def runs_table(content: Content, caption: str, names: Sequence[str], kind: str) 
         settings, (rounds, seconds) = flat_settings(run), costs(run)
         cells = [name, *(settings.get(key, "-") for key in keys)]
         cells += [run.optimized if run.counts else "-"] * mixed
-        lost = run.outcome if run.outcome != "finished" else NO_NUMBERS
-        time = f"{seconds:.1f} s" if run.history and run.outcome == "finished" else lost
+        lost = run.outcome if run.outcome != "finished" else NO_NUMBERS * (not run.history)
+        planned = f" of {run.config['rounds']}" if lost and "rounds" in run.config else ""
+        done = f"{rounds}{planned}" if run.history else "-"
         cells += _cells([run], metrics, content)
-        rows.append([*cells, f"{rounds}" if run.history else "-", time])
+        rows.append([*cells, done, lost or f"{seconds:.1f} s"])
     return DataTable(caption, headings, rows, words)
 
 
