@@ -1,8 +1,7 @@
 """The table of a packed sweep on a terminal, while it runs. Torch-free."""
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from types import TracebackType
+from contextlib import contextmanager, nullcontext
 
 from rich.console import Console
 from rich.live import Live
@@ -14,7 +13,7 @@ from flfast.output.watch.view import sweep_table
 
 
 class JobTable:
-    """Context in which a terminal shows a row per job. Where there is no terminal, nothing.
+    """On a terminal, a row per job. Where there is no terminal, nothing.
 
     It has no thread: the process of the sweep forks, and a lock of a thread would not survive.
 
@@ -35,19 +34,11 @@ class JobTable:
                 redirect_stderr=False,
             )
 
-    def __enter__(self) -> "JobTable":
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Context in which the table is on the screen."""
+        with self._live or nullcontext():
+            yield
 
     @contextmanager
     def hidden(self) -> Iterator[None]:

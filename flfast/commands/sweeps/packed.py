@@ -111,7 +111,7 @@ class _Pack:
         Raises:
             StoppedError: if the sweep or a job received a stop request.
         """
-        with _StopJobs(self._running) as requests, self._table:
+        with _StopJobs(self._running) as requests, self._table.shown():
             while self._waiting or self._running:
                 stopping = self._stopped or requests.received is not None
                 if stopping and not self._running:

@@ -21,7 +21,7 @@ _MOST_CLASSES = 100
 def classes(content: Content) -> Section | None:
     """Accuracy by class of the first evaluated run of each setting; None if there is none."""
     tables = []
-    for name, setting in zip(content.names, content.settings, strict=True):
+    for name, setting in content.named:
         run = next((run for run in setting.finished if (run.folder / _FILE).exists()), None)
         rows = _rows(run) if run else []
         if run and rows:

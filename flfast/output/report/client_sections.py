@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flfast.output.report.bar_chart import StackedBar, bar_chart
+from flfast.output.report.bar_chart import bar_chart
 from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
 from flfast.output.report.line_chart import line_chart
@@ -39,7 +39,7 @@ def clients(content: Content) -> Section | None:
     lines: list[Line] = []
     summary: list[list[str]] = []
     worst: list[DataTable] = []
-    for name, setting in zip(content.names, content.settings, strict=True):
+    for name, setting in content.named:
         pooled: list[float] = []
         for run in setting.finished:
             own = _own_column(rows[run.folder], column)
@@ -179,11 +179,11 @@ def _labels(run: RunRecord, found: Mapping[str, Any], *, several: bool) -> Chart
     if not classes:
         return None
     series = [f"label {label}" for label in _labels_of(found.get("class_names", []), classes)]
-    bars = [StackedBar(_called(client), client["labels"]) for client in shown]
+    bars = {_called(client): client["labels"] for client in shown}
     if classes > _MOST_CLASSES:
         # More colours than one can tell apart: the frequent labels of a client instead.
         series = ["most frequent label", "second", "third", "all others"]
-        bars = [StackedBar(bar.name, _ranked(bar.parts)) for bar in bars]
+        bars = {name: _ranked(parts) for name, parts in bars.items()}
     title = "Examples of each client by label" + (f" ({_source(run)})" if several else "")
     few = len(shown) < found["num_clients"]
     note = f"{len(shown)} of {found['num_clients']:,} clients." if few else ""

@@ -40,6 +40,11 @@ class Content:
         self.names = _names(self.settings)
 
     @property
+    def named(self) -> list[tuple[str, RunGroup]]:
+        """Settings with their names."""
+        return list(zip(self.names, self.settings, strict=True))
+
+    @property
     def single(self) -> bool:
         """Whether there is one run alone."""
         return len(self.runs) == 1
@@ -48,7 +53,7 @@ class Content:
     def results(self) -> dict[str, dict[str, float]]:
         """Last finite value of the criterion by seed, by name of the setting."""
         found: dict[str, dict[str, float]] = {}
-        for name, setting in zip(self.names, self.settings, strict=True):
+        for name, setting in self.named:
             runs = setting.finished if self.criterion else []
             values = {run.seed: self.criterion.last(run.history) for run in runs if self.criterion}
             found[name] = {seed: v for seed, v in values.items() if math.isfinite(v)}

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from flfast.output.report.bar_chart import StackedBar, bar_chart
+from flfast.output.report.bar_chart import bar_chart
 from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
 from flfast.output.report.line_chart import line_chart
@@ -49,7 +49,7 @@ def targets(content: Content) -> Section | None:
 def _target_table(content: Content, criterion: Criterion, target: float) -> DataTable:
     rows: list[list[str]] = []
     timed = any(clock(run.history) for run in content.runs)
-    for name, setting in zip(content.names, content.settings, strict=True):
+    for name, setting in content.named:
         spent = [spent_until(run.history, criterion, target) for run in setting.finished]
         cells = [
             interval(field, _over([getattr(one, field) for one in spent]))
@@ -76,13 +76,14 @@ def _over(values: Sequence[float]) -> Interval:
 
 def phases(content: Content) -> Section | None:
     """Time of training and evaluation, and bytes, of whole runs."""
-    bars, rows = [], []
-    for name, setting in zip(content.names, content.settings, strict=True):
+    bars: dict[str, list[float]] = {}
+    rows = []
+    for name, setting in content.named:
         if not setting.finished:
             continue
         means = [_mean(setting.finished, column) for column in _PHASES]
         ways = [_mean(setting.finished, f"comm/{way}_bytes") for way in ("up", "down")]
-        bars.append(StackedBar(name, [mean.mean for mean in means]))
+        bars[name] = [mean.mean for mean in means]
         rounds = _over([len(run.history) - 1 for run in setting.finished])
         rows.append(
             [
@@ -129,7 +130,7 @@ def virtual_time(content: Content) -> Section | None:
             charts += [chart for chart in [line_chart(content.chart(title, column))] if chart]
     rows = [
         [name, *(readable(*_last_clock(run)) for run in setting.finished[:1])]
-        for name, setting in zip(content.names, content.settings, strict=True)
+        for name, setting in content.named
         if setting.finished
     ]
     intro = "Staleness is the number of server steps between a client's download and its upload."
@@ -145,7 +146,7 @@ def lost_clients(content: Content) -> Section | None:
     """Clients that dropped out, were idle, or whose uploads were rejected."""
     names = {"cohort/rejected": "rejected", "cohort/dropped": "dropped", "cohort/idle": "idle"}
     rows, charts = [], []
-    for name, setting in zip(content.names, content.settings, strict=True):
+    for name, setting in content.named:
         found = [_mean(setting.finished, column) for column in names]
         trained = _mean(setting.finished, "cohort/clients")
         if setting.finished:

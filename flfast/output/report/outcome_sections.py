@@ -2,9 +2,8 @@
 
 import math
 
-from flfast.output.report.chart import Chart, DataTable, Section
+from flfast.output.report.chart import DataTable, Section
 from flfast.output.report.content import Content
-from flfast.output.report.interval_chart import Estimate, interval_chart
 from flfast.output.report.line_chart import line_chart
 from flfast.output.results.columns import VIEWS
 from flfast.output.results.formats import difference, p_value
@@ -13,17 +12,6 @@ from flfast.output.results.lines import run_charts
 from flfast.output.results.statistics import FEWEST_SEEDS
 
 _FIRST_TESTS = 12
-
-
-def result_chart(content: Content) -> Chart | None:
-    """Means and intervals of all settings, best first; None for a single run."""
-    if content.criterion is None or content.single:
-        return None
-    estimates = [
-        Estimate(n, content.intervals[n], content.results[n], content.names.index(n))
-        for n in content.ranking
-    ]
-    return interval_chart(f"Last {content.criterion.name}", estimates, content.criterion.name)
 
 
 def tests(content: Content) -> Section | None:

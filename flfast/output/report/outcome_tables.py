@@ -65,7 +65,7 @@ def settings_table(content: Content, caption: str, *, named: bool = False) -> Da
     words = len(headings)
     headings += [*metrics, *_target_headings(content), "seeds"]
     rows = []
-    for name, setting in zip(content.names, content.settings, strict=True):
+    for name, setting in content.named:
         done = setting.finished
         cells = _cells(done, metrics, content)
         rows.append([*[name] * named, *setting.values.values(), *cells, f"{len(done)}"])

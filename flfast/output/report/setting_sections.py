@@ -40,7 +40,7 @@ def settings(content: Content) -> Section | None:
 def plans(content: Content) -> Section | None:
     """The plan by round, where it changes."""
     first = [setting.finished[0] for setting in content.settings if setting.finished]
-    named = [n for n, s in zip(content.names, content.settings, strict=True) if s.finished]
+    named = [n for n, s in content.named if s.finished]
     charts: list[Chart] = []
     for column, title in _NUMBERS.items():
         if any(_changes(run, column) for run in first):
@@ -101,7 +101,7 @@ def _link(folder: Path, page_folder: Path) -> Link:
 
 def configs(content: Content) -> Section:
     """The whole config of the first run of each setting, folded."""
-    shown = list(zip(content.names, content.settings, strict=True))[:_MOST_CONFIGS]
+    shown = content.named[:_MOST_CONFIGS]
     folded = [
         (
             f"Config of {setting.runs[0].folder}" if len(shown) == 1 else f"{name}, first run",

@@ -73,7 +73,11 @@ def _one_setting(content: Content) -> Verdict:
 def _several(content: Content) -> Verdict:
     assert content.criterion is not None
     best, second = content.ranking[:2]
-    own = {c.second if c.first == best else c.first: c for c in _of(best, content)}
+    own = {
+        c.second if c.first == best else c.first: c
+        for c in content.comparisons
+        if best in (c.first, c.second)
+    }
     common = own[second].difference.num
     certainty, mark = _certainty(best, second, own, content)
     # What is not certain must not sound as if it were.
@@ -117,10 +121,6 @@ def _certainty(
     if common < _FEW_SEEDS:
         text += f" With {common} seeds, only large differences can be certain."
     return text, "uncertain"
-
-
-def _of(name: str, content: Content) -> list[Comparison]:
-    return [c for c in content.comparisons if name in (c.first, c.second)]
 
 
 def _signed(comparison: Comparison, best: str, content: Content) -> Interval:
