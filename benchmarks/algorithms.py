@@ -14,8 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flfast.output.results.history import Row, number, series
-from flfast.output.results.sweep import Job, Spread, group_by_settings, read_jobs, spread
+from flfast.output.results.history import Row, last_value, number, series
+from flfast.output.results.runs import RunRecord, read_jobs
+from flfast.output.results.settings import group_runs
+from flfast.output.results.statistics import Interval, mean_interval
 
 VIEWS = ("local", "personal", "finetuned")
 HEAD = (
@@ -25,15 +27,15 @@ HEAD = (
 GOAL = 0.9
 
 
-def table(jobs: Sequence[Job]) -> str:
+def table(jobs: Sequence[RunRecord]) -> str:
     """A row for each algorithm, the most accurate first."""
-    groups = [part for part in group_by_settings(jobs).values() if part[0].counts]
+    groups = [setting.finished for setting in group_runs(jobs)[0] if setting.finished]
     groups.sort(key=lambda part: -_mean(part, f"{best_view(part)}/accuracy"))
     lines = [HEAD, ["---"] * len(HEAD), *map(_row, groups)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def best_view(jobs: Sequence[Job]) -> str:
+def best_view(jobs: Sequence[RunRecord]) -> str:
     """Whose models are the most accurate: the server's, the clients' own, or fine-tuned ones."""
     means = {view: _mean(jobs, f"{view}/accuracy") for view in VIEWS}
     return max(VIEWS, key=lambda view: -1.0 if math.isnan(means[view]) else means[view])
@@ -53,12 +55,14 @@ def megabytes_to_goal(history: Sequence[Row], column: str) -> float:
     return sum(number(row, way) for row in rows for way in ways) / 1e6
 
 
-def _row(jobs: Sequence[Job]) -> list[str]:
+def _row(jobs: Sequence[RunRecord]) -> list[str]:
     view = best_view(jobs)
     rounds = [statistics.median(series(job.history, "time/train_s")[1]) for job in jobs]
-    to_goal = spread(megabytes_to_goal(job.history, f"{view}/accuracy") for job in jobs).mean
+    to_goal = mean_interval(
+        [megabytes_to_goal(job.history, f"{view}/accuracy") for job in jobs]
+    ).mean
     return [
-        f"`{jobs[0].overrides['algorithm']}`",
+        f"`{jobs[0].choices['algorithm']}`",
         *(_percent(_spread(jobs, f"{each}/accuracy")) for each in VIEWS),
         _percent(_spread(jobs, f"{view}/accuracy_worst10")),
         f"{1000 * statistics.median(rounds):.0f}",
@@ -66,15 +70,15 @@ def _row(jobs: Sequence[Job]) -> list[str]:
     ]
 
 
-def _spread(jobs: Sequence[Job], column: str) -> Spread:
-    return spread(values[-1] for job in jobs if (values := series(job.history, column)[1]))
+def _spread(jobs: Sequence[RunRecord], column: str) -> Interval:
+    return mean_interval([last_value(job.history, column) for job in jobs])
 
 
-def _mean(jobs: Sequence[Job], column: str) -> float:
+def _mean(jobs: Sequence[RunRecord], column: str) -> float:
     return _spread(jobs, column).mean
 
 
-def _percent(found: Spread) -> str:
+def _percent(found: Interval) -> str:
     if math.isnan(found.mean):
         return ""
     return f"{100 * found.mean:.1f} ± {100 * found.std:.1f}"

@@ -18,7 +18,9 @@ from pathlib import Path
 
 from benchmarks.reproductions import crossing
 from flfast.output.results.history import Row, series
-from flfast.output.results.sweep import Job, group_by_settings, read_jobs, spread, varying_keys
+from flfast.output.results.runs import RunRecord, read_jobs
+from flfast.output.results.settings import group_runs
+from flfast.output.results.statistics import mean_interval
 
 LOSS, ACCURACY = "global/loss", "global/accuracy"
 TAIL = 20
@@ -49,29 +51,28 @@ END: dict[str, tuple[Measure, str]] = {
 }
 
 
-def table(jobs: Sequence[Job], columns: dict[str, tuple[Measure, str]]) -> str:
+def table(jobs: Sequence[RunRecord], columns: dict[str, tuple[Measure, str]]) -> str:
     """A row for each setting, with means ± standard deviations over seeds.
 
     A measure that is not finite for one of the seeds says for how many it is.
     """
-    groups = [part for part in group_by_settings(jobs).values() if part[0].counts]
-    differ = [key for key in varying_keys(jobs) if key != "seed"]
-    lines = [[*differ, "seeds", *columns]]
+    groups = [setting for setting in group_runs(jobs)[0] if setting.finished]
+    lines = [[*groups[0].values, "seeds", *columns]]
     lines.append(["---"] * len(lines[0]))
     for part in groups:
-        cells = [part[0].overrides.get(key, "") for key in differ]
-        found = [_cell(part, measure, form) for measure, form in columns.values()]
-        lines.append([*cells, str(len(part)), *found])
+        found = [_cell(part.finished, measure, form) for measure, form in columns.values()]
+        lines.append([*part.values.values(), str(len(part.finished)), *found])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _cell(jobs: Sequence[Job], measure: Measure, form: str) -> str:
+def _cell(jobs: Sequence[RunRecord], measure: Measure, form: str) -> str:
     values = [measure(job.history) for job in jobs]
     finite = [value for value in values if math.isfinite(value)]
     if len(finite) < len(values):
         return f"{len(finite)} of {len(values)} seeds"
-    mean, std = spread(values)
-    return f"{mean:{form}}" if math.isnan(std) else f"{mean:{form}} ± {std:{form}}"
+    over = mean_interval(values)
+    deviation = "" if math.isnan(over.std) else f" ± {over.std:{form}}"
+    return f"{over.mean:{form}}{deviation}"
 
 
 def main() -> None:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flfast.output.callbacks.figures import figure
 from flfast.output.results.history import last_value
-from flfast.output.results.sweep import Job, read_jobs, spread
+from flfast.output.results.runs import RunRecord, read_jobs
+from flfast.output.results.statistics import mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,13 +44,13 @@ class Matrix(NamedTuple):
     values: list[list[float]]
 
 
-def matrix(jobs: Sequence[Job], column: str) -> Matrix:
+def matrix(jobs: Sequence[RunRecord], column: str) -> Matrix:
     """The last values of a column; attacks without any value are left out."""
     found: dict[tuple[str, str], list[float]] = {}
     for job in jobs:
-        pair = job.overrides["aggregation"], job.overrides["attack"]
+        pair = job.choices["aggregation"], job.choices["attack"]
         found.setdefault(pair, []).append(100 * last_value(job.history, column))
-    mean = {pair: spread(values).mean for pair, values in found.items()}
+    mean = {pair: mean_interval(values).mean for pair, values in found.items()}
     defences, attacks = (list(dict.fromkeys(names)) for names in zip(*found, strict=True))
     measured = {attack for (_, attack), value in mean.items() if not math.isnan(value)}
     kept = [attack for attack in attacks if attack in measured]

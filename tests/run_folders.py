@@ -1,8 +1,11 @@
 """Folders as runs leave them, without a run."""
 
+from pathlib import Path
+
 import yaml
 
 from flfast.output.results.columns import CLIENT_COLUMNS, COLUMNS
+from flfast.output.results.runs import RunRecord
 from flfast.output.results.table import RoundTable
 
 
@@ -33,6 +36,22 @@ def write_run(folder, *, config=None, choices=None, num=None, rows=(), clients=(
             own = [row for row in contents if row["round"] == round_idx]
             table.append(own, round_idx=round_idx)
     return folder
+
+
+def record(rows, choices, *, seed=0):
+    """A finished run with these rows, as `read_run` reads it."""
+    return RunRecord(
+        folder=Path("/".join([*choices.values(), str(seed)])),
+        num=seed,
+        overrides={},
+        choices=choices,
+        config={"seed": seed},
+        history=rows,
+        outcome="finished",
+        counts=True,
+        error="",
+        optimized="val/accuracy",
+    )
 
 
 def accuracies(*values, column="global/accuracy"):

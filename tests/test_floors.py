@@ -35,7 +35,7 @@ FLOORS_OF_STREETS = {
         {STREET},
     ),
     "commands": ({"saved", "sweeps"}, {"doctor"}),
-    "output": ({"results"}, {"report", "loggers"}, {"callbacks"}, {"watch"}),
+    "output": ({"results"}, {"report", "loggers", "watch"}, {"callbacks"}),
 }
 HYDRA = {
     "flfast.train",
@@ -72,9 +72,7 @@ TORCH_FREE = {
     "flfast.output.results.*",
     "flfast.output.report.*",
     "flfast.output.callbacks.comparison",
-    "flfast.output.callbacks.comparison_figure",
     "flfast.output.callbacks.figures",
-    "flfast.output.callbacks.screen",
     "flfast.datamodules.partitions.*",
     "flfast.tasks.names",
     "flfast.output.watch.*",

@@ -7,9 +7,10 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from flfast.config.errors import ConfigError
-from flfast.output.callbacks.curves import curves_size, draw_curves, has_losses
+from flfast.output.callbacks.curves import curves_size, draw_curves
 from flfast.output.callbacks.figures import INK, STYLE
 from flfast.output.results.history import Row
+from flfast.output.results.lines import run_charts
 
 
 class Picture(Figure):
@@ -25,12 +26,13 @@ def draw(history: Sequence[Row], *, title: str) -> Picture:
     """Accuracy and loss over rounds, and over virtual time if the run had a clock.
 
     Raises:
-        ConfigError: if no loss was measured.
+        ConfigError: if no accuracy and no loss was measured.
     """
-    if not has_losses(history):
+    charts = run_charts([history])
+    if not charts:
         raise ConfigError("the run measured no loss, so there is nothing to draw")
     with mpl.rc_context(STYLE):
-        picture = Picture(figsize=curves_size(history), dpi=100, layout="constrained")
+        picture = Picture(figsize=curves_size(charts), dpi=100, layout="constrained")
         picture.suptitle(title, fontsize=12, color=INK)
-        draw_curves(picture, history)
+        draw_curves(picture, charts)
     return picture

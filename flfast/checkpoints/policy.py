@@ -1,10 +1,9 @@
 """Decides when a checkpoint is due. Torch-free."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from flfast.tasks.names import falls
+from flfast.output.results.history import best_row
 
 COST_SHARE = 0.03
 """Share of a run's time that checkpoints may take with `every=auto`."""
@@ -49,10 +48,5 @@ def best_round(history: Sequence[Mapping[str, Any]], metric: str | None) -> int 
     """
     if metric is None:
         return None
-    sign = 1 if falls(metric) else -1
-    known = [
-        (sign * float(row[metric]), int(row["round"]))
-        for row in history[1:]
-        if metric in row and math.isfinite(float(row[metric]))
-    ]
-    return min(known)[1] if known else None
+    best = best_row(history[1:], metric)
+    return None if best is None else int(best["round"])

@@ -35,8 +35,8 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.client_state_placement import owner
 from flfast.distributed.world import World, gather
 from flfast.engines.site import Site
-from flfast.federation.loop import Row
-from flfast.output.results.columns import CALLBACK_TABLES
+from flfast.federation.table_rows import Columns
+from flfast.output.results.columns import CALLBACK_TABLES, COLUMNS
 from flfast.output.results.table import RoundTable, read_rounds
 from flfast.state.tree import Tree, leaves, tree_map
 
@@ -78,7 +78,7 @@ class Restored(NamedTuple):
 
     checkpoint: Checkpoint
     server: Tree
-    history: list[Row]
+    history: list[Columns]
     pace: dict[str, Any]
     channel: Tree
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
@@ -31,6 +30,7 @@ from flfast.federation.sampling import Sampling
 from flfast.federation.selections import reported_utility
 from flfast.federation.stops.stop import Stop, never
 from flfast.federation.table_rows import (
+    Columns,
     channel_columns,
     client_columns,
     client_rows,
@@ -47,8 +47,6 @@ from flfast.state.tree import Tree, all_finite
 from flfast.state.weights import WEIGHTS, flatten, model_weights
 
 log = logging.getLogger(__name__)
-
-Row = dict[str, Any]
 
 
 @dataclass
@@ -79,7 +77,7 @@ class Federation:
     engine: Engine
     data: FederatedDataModule
     sampler: Callable[..., Cohort]
-    plans: Callable[[int, Sequence[Row]], RoundPlan]
+    plans: Callable[[int, Sequence[Columns]], RoundPlan]
     initial: Tree
     rounds: int
     eval_every: int
@@ -96,7 +94,7 @@ class Federation:
     title: str = "flfast"
     adapted: Adapted | None = None
     server: Tree = field(default_factory=dict)
-    history: list[Row] = field(default_factory=list)
+    history: list[Columns] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Begin with the algorithm's server state, unless the run is resumed."""
@@ -129,7 +127,7 @@ class Federation:
         pace.check(self.algorithm, self.algorithm.broadcast(first))
         return pace
 
-    def run(self) -> list[Row]:
+    def run(self) -> list[Columns]:
         """Run all rounds that are not in `history` yet.
 
         Returns:
@@ -287,7 +285,7 @@ class Federation:
         return down * len(clients), up * len(clients)
 
     def _finish_round(
-        self, row: Row, clients: dict[int, Row], *, evaluate: RoundPlan | None
+        self, row: Columns, clients: dict[int, Columns], *, evaluate: RoundPlan | None
     ) -> None:
         start = time.perf_counter()
         results: dict[str, GroupMetrics] = {}

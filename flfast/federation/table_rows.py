@@ -10,8 +10,8 @@ from flfast.engines.reports import ClientReport, Trained
 from flfast.federation.samplers.cohort import Cohort
 from flfast.state.plan import RoundPlan
 
-Row = dict[str, Any]
-
+Columns = dict[str, Any]
+"""A row as a round makes it, or a part of one: column -> number or text."""
 
 IDLE = "idle"
 """Status of clients of the cohort that were not selected to train."""
@@ -19,13 +19,13 @@ IDLE = "idle"
 
 def idle_rows(
     trained: Trained, cohort: Cohort, answers: Mapping[int, ClientReport]
-) -> dict[int, Row]:
+) -> dict[int, Columns]:
     """Status of each client of the cohort that was not called to train, by client.
 
     `answers` are the reports of other calls; what these uploaded may be lost or rejected.
     """
     called = {report.client_id for report in trained.reports}
-    rows: dict[int, Row] = {}
+    rows: dict[int, Columns] = {}
     for client_id in cohort.clients.tolist():
         answer = answers.get(client_id)
         if client_id in called:
@@ -38,8 +38,8 @@ def idle_rows(
 
 
 def training_columns(
-    trained: Trained, cohort: Cohort, idle: Mapping[int, Row], *, seconds: float
-) -> Row:
+    trained: Trained, cohort: Cohort, idle: Mapping[int, Columns], *, seconds: float
+) -> Columns:
     """Columns of a round's training.
 
     `train/loss` is the mean over the examples that accepted clients trained on. `cohort/clients`
@@ -53,7 +53,7 @@ def training_columns(
     missing = len(cohort.dropped) + len(cohort.late)
     num_seen = sum(report.num_seen for report in trained.reports)
     num_accepted = sum(report.num_seen for report in accepted)
-    row: Row = {
+    row: Columns = {
         "time/train_s": seconds,
         "train/samples_per_s": num_seen / seconds,
         "cohort/clients": len(cohort.clients) - len(idle),
@@ -68,7 +68,7 @@ def training_columns(
     return row
 
 
-def plan_columns(plan: RoundPlan) -> Row:
+def plan_columns(plan: RoundPlan) -> Columns:
     """Columns of the round's plan."""
     return {
         "plan/strategy": f"{plan.strategy}/{plan.shard}"
@@ -82,9 +82,9 @@ def plan_columns(plan: RoundPlan) -> Row:
     }
 
 
-def channel_columns(channel: Channel, round_idx: int) -> Row:
+def channel_columns(channel: Channel, round_idx: int) -> Columns:
     """Columns with the privacy spent so far, and with the clipping norm if it adapts."""
-    row: Row = {}
+    row: Columns = {}
     if channel.privacy.epsilon is not None:
         row["privacy/epsilon"] = channel.privacy.epsilon(round_idx)
     if channel.privacy.adaptive is not None:
@@ -92,7 +92,7 @@ def channel_columns(channel: Channel, round_idx: int) -> Row:
     return row
 
 
-def evaluation_columns(name: str, metrics: GroupMetrics) -> Row:
+def evaluation_columns(name: str, metrics: GroupMetrics) -> Columns:
     """Columns of an evaluation set; the central test set has no spread over clients.
 
     Of the central test set with an attack's trigger, the share that gets the attackers' class.
@@ -103,7 +103,7 @@ def evaluation_columns(name: str, metrics: GroupMetrics) -> Row:
     return {f"{name}/{k}": v for k, v in summary(metrics).items() if keys is None or k in keys}
 
 
-def client_columns(name: str, metrics: GroupMetrics) -> Iterator[tuple[int, Row]]:
+def client_columns(name: str, metrics: GroupMetrics) -> Iterator[tuple[int, Columns]]:
     """(client, columns) for every client with examples in the evaluation set."""
     if name in {"global", ATTACK}:
         return
@@ -112,9 +112,9 @@ def client_columns(name: str, metrics: GroupMetrics) -> Iterator[tuple[int, Row]
         yield client_id, {column: value[client_id] for column, value in values.items()}
 
 
-def client_rows(trained: Trained, cohort: Cohort) -> dict[int, Row]:
+def client_rows(trained: Trained, cohort: Cohort) -> dict[int, Columns]:
     """Status and training columns of each client of the cohort, by client."""
-    rows: dict[int, Row] = {int(client): {"status": "dropped"} for client in cohort.dropped}
+    rows: dict[int, Columns] = {int(client): {"status": "dropped"} for client in cohort.dropped}
     rows |= {int(client): {"status": "late"} for client in cohort.late}
     for report in trained.reports:
         rows[report.client_id] = {

@@ -1,7 +1,8 @@
 """The table of a sweep over algorithms and seeds."""
 
+from run_folders import record
+
 from benchmarks.algorithms import megabytes_to_goal, table
-from flfast.output.results.sweep import Job
 
 ROWS = [
     {"round": "0", "personal/accuracy": "0.2", "local/accuracy": "0.1"},
@@ -19,11 +20,6 @@ ROWS = [
 ]
 
 
-def job(number, name, rows):
-    overrides = {"algorithm": name, "seed": str(number)}
-    return Job(number, overrides, rows, outcome="finished", counts=True, optimized="val/accuracy")
-
-
 def test_bytes_count_rounds_that_are_not_evaluated():
     assert megabytes_to_goal(ROWS, "personal/accuracy") == 10
     assert str(megabytes_to_goal(ROWS, "local/accuracy")) == "nan"
@@ -31,7 +27,11 @@ def test_bytes_count_rounds_that_are_not_evaluated():
 
 def test_seeds_are_averaged_and_the_best_models_come_first():
     worse = [{**row, "personal/accuracy": ""} for row in ROWS]
-    jobs = [job(n, "fedavg", worse) for n in range(3)] + [job(n, "ditto", ROWS) for n in range(3)]
+    jobs = [
+        record(rows, {"algorithm": name}, seed=seed)
+        for name, rows in {"fedavg": worse, "ditto": ROWS}.items()
+        for seed in range(3)
+    ]
     _, _, first, second = table(jobs).splitlines()
     assert first == "| `ditto` | 50.0 ± 0.0 | 92.0 ± 0.0 |  | 70.0 ± 0.0 | 400 | 10.0 |"
     assert second == "| `fedavg` | 50.0 ± 0.0 |  |  | 10.0 ± 0.0 | 400 |  |"

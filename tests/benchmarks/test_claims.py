@@ -1,9 +1,9 @@
 """The table about a claim: what counts of a run, and runs that do not reach a target."""
 
 import pytest
+from run_folders import record
 
 from benchmarks.claims import END, TAIL, rounds_to, table
-from flfast.output.results.sweep import Job
 
 
 def job(algorithm, seed, losses, accuracies):
@@ -11,8 +11,7 @@ def job(algorithm, seed, losses, accuracies):
         {"round": str(r), "global/loss": str(loss), "global/accuracy": str(accuracy)}
         for r, (loss, accuracy) in enumerate(zip(losses, accuracies, strict=True))
     ]
-    overrides = {"rounds": "100", "algorithm": algorithm, "seed": str(seed)}
-    return Job(0, overrides, history, outcome="finished", counts=True, optimized="")
+    return record(history, {"algorithm": algorithm}, seed=seed)
 
 
 def cells(line):

@@ -1,7 +1,8 @@
 """The matrix of attacks and defences."""
 
+from run_folders import record
+
 from benchmarks.robustness import draw, matrix, table
-from flfast.output.results.sweep import Job
 
 CELLS = {
     ("mean", "none"): ("0.9", ""),
@@ -12,19 +13,11 @@ CELLS = {
 
 def jobs():
     for seed in (0, 1):
-        for number, ((defence, attack), (accuracy, success)) in enumerate(CELLS.items()):
+        for (defence, attack), (accuracy, success) in CELLS.items():
             row = {"round": "1", "global/accuracy": accuracy, "attack/success": success}
             if seed:
                 row["global/accuracy"] = str(float(accuracy) - 0.1)
-            overrides = {"aggregation": defence, "attack": attack, "seed": str(seed)}
-            yield Job(
-                10 * seed + number,
-                overrides,
-                [row],
-                outcome="finished",
-                counts=True,
-                optimized="val/accuracy",
-            )
+            yield record([row], {"aggregation": defence, "attack": attack}, seed=seed)
 
 
 def test_seeds_are_averaged_and_attacks_without_a_backdoor_have_no_success(tmp_path):

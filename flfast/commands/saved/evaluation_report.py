@@ -12,7 +12,8 @@ from flfast.commands.saved.evaluation_files import metrics_of, write_all
 from flfast.commands.saved.opened_run import open_run, refused
 from flfast.config.saved_run import SavedRun
 from flfast.federation.table_rows import evaluation_columns
-from flfast.output.callbacks.screen import cell, empty_table, screen
+from flfast.output.results.formats import value
+from flfast.output.watch.screen import empty_table, screen
 from flfast.state.regular_file import make_folder
 
 
@@ -65,10 +66,6 @@ def _table(sets: Sequence[EvaluatedSet]) -> Table:
     shown = sorted(names, key=lambda name: name != headline)
     table = empty_table([""], ["examples", *shown])
     for part, columns in zip(sets, rows, strict=True):
-        values = [columns.get(f"{part.name}/{name}", float("nan")) for name in shown]
-        cells = [
-            cell("accuracy" if "accuracy" in name else name, value)
-            for name, value in zip(shown, values, strict=True)
-        ]
+        cells = [value(name, columns.get(f"{part.name}/{name}", float("nan"))) for name in shown]
         table.add_row(f"{part.name}/", str(len(part.examples)), *cells)
     return table

@@ -8,7 +8,7 @@ from rich.text import Text
 from flfast.commands.saved.exported_model import export
 from flfast.commands.saved.opened_run import OpenedRun, open_run, refused
 from flfast.config.saved_run import SavedRun
-from flfast.output.callbacks.screen import screen
+from flfast.output.watch.screen import screen
 from flfast.state.regular_file import make_folder
 
 _ENDINGS = {"torch": ".pt2", "onnx": ".onnx"}

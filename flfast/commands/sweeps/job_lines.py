@@ -16,11 +16,11 @@ from omegaconf import DictConfig
 
 from flfast.config.errors import ConfigError
 from flfast.config.job import typed_overrides
-from flfast.output.callbacks.screen import cell
 from flfast.output.results.durations import readable
+from flfast.output.results.formats import value
 from flfast.output.results.history import last_value
 from flfast.output.results.outcome import RESULT, outcome
-from flfast.output.results.sweep import read_jobs
+from flfast.output.results.runs import read_run
 from flfast.state.messages import one_line
 
 log = logging.getLogger(__name__)
@@ -75,14 +75,14 @@ class SweepProgress(Callback):
 
 def shown_result(folder: Path, keys: Sequence[str]) -> str:
     """The values of some overrides of a job and its optimized metric, for people."""
-    jobs = read_jobs(folder)
-    if not jobs:
+    try:
+        job = read_run(folder)
+    except (OSError, ValueError):
         return "no numbers"
-    job = jobs[0]
-    settings = " ".join(f"{key}={job.overrides[key]}" for key in keys if key in job.overrides)
-    value = last_value(job.history, job.optimized)
-    metric = f"{job.optimized} {cell(job.optimized, value)}" if math.isfinite(value) else ""
-    return ", ".join(part for part in (settings, metric) if part) or "no numbers"
+    settings = [f"{key}={job.overrides[key]}" for key in keys if key in job.overrides]
+    found = value(job.optimized, last_value(job.history, job.optimized))
+    metric = [f"{job.optimized} {found}"] * (found != "-")
+    return ", ".join([*[" ".join(settings)] * bool(settings), *metric]) or "no numbers"
 
 
 class Space(NamedTuple):

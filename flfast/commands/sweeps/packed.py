@@ -89,7 +89,7 @@ class _Pack:
         self._waiting, self._free = list(jobs), list(places)
         self._running: dict[Connection, _Running] = {}
         self._results: dict[int, JobReturn] = {}
-        self._table = JobTable([(job.num, job.folder, job.config) for job in jobs])
+        self._table = JobTable(jobs)
         self._stopped, self._sweep_dir = False, jobs[0].config.hydra.sweep.dir if jobs else ""
 
     def run(self) -> dict[int, JobReturn]:
@@ -98,7 +98,7 @@ class _Pack:
         Raises:
             StoppedError: if the sweep or a job received a stop request.
         """
-        with _StopJobs(self._running) as requests, self._table:
+        with _StopJobs(self._running) as requests, self._table.shown():
             while self._waiting or self._running:
                 stopping = self._stopped or requests.received is not None
                 if stopping and not self._running:
@@ -107,7 +107,8 @@ class _Pack:
                     self._start(self._waiting.pop(0), self._free.pop(0))
                 for ready in wait(list(self._running), timeout=_POLL_S):
                     self._end(ready, stopping=requests.received is not None)  # type: ignore[arg-type]
-                self._table.update({job.num for job, *_ in self._running.values()}, self._results)
+                running = {job.num for job, *_ in self._running.values()}
+                self._table.update(running | self._results.keys())
         if self._stopped or requests.received is not None:
             log.warning(GO_ON, self._sweep_dir)
             raise StoppedError

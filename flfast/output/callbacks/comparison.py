@@ -9,29 +9,34 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from rich.table import Table
 from rich.text import Text
 
-from flfast.output.callbacks.comparison_figure import draw_comparison
-from flfast.output.callbacks.screen import cell, empty_table, screen
-from flfast.output.report.page import report_or_warn
-from flfast.output.results.criterion import shown_columns
-from flfast.output.results.durations import readable
-from flfast.output.results.sweep import (
+from flfast.output.callbacks.figures import draw_charts, figure
+from flfast.output.report.chart import DataTable
+from flfast.output.report.content import Content
+from flfast.output.report.outcome_tables import (
     METRICS,
-    Job,
-    group_by_settings,
-    job_results,
-    read_jobs,
-    spread,
-    varying_keys,
+    NO_NUMBERS,
+    costs,
+    differing,
+    runs_table,
+    settings_table,
+    spent,
 )
-from flfast.output.results.targets import Target, sweep_target
+from flfast.output.report.page import report_or_warn
+from flfast.output.results.history import last_value
+from flfast.output.results.outcome import Outcome
+from flfast.output.results.runs import RunRecord, read_jobs
+from flfast.output.results.settings import flat_settings
+from flfast.output.results.statistics import FEWEST_SEEDS
+from flfast.output.watch.screen import empty_table, screen
 
+_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6B6B6B", "#000000"]
 _PLAIN_WIDTH = 140
 
 
@@ -58,18 +63,57 @@ def write_comparison(sweep_dir: Path) -> None:
     jobs = read_jobs(sweep_dir)
     if not jobs:
         return
-    target = sweep_target(jobs, shown_columns(jobs))
-    _write_csv(jobs, target, sweep_dir / "comparison.csv")
-    draw_comparison(jobs, sweep_dir / "comparison.png")
+    content = Content(jobs)
+    _write_csv(jobs, content, sweep_dir / "comparison.csv")
+    draw_comparison(content, sweep_dir / "comparison.png")
     report_or_warn([sweep_dir], sweep_dir / "report.html")
-    _print(jobs, target, sweep_dir)
+    _print(jobs, content, sweep_dir)
 
 
-def _print(jobs: Sequence[Job], target: Target | None, sweep_dir: Path) -> None:
+def draw_comparison(content: Content, path: Path) -> None:
+    """Write a PNG of `Content.criterion_charts`; no file if no job has measured the criterion.
+
+    If the criterion has two columns, the legend says which one a line shows.
+    """
+    charts = content.criterion_charts
+    if not charts:
+        return
+    names = dict(zip(content.names, map(partial(_label, content), content.names), strict=True))
+    styles = dict(zip(names, [{"color": c} for c in _colours(len(names))], strict=True))
+    # The legend has a line for every setting of every group, 0.2 inches each.
+    height = max(4.8, 0.6 + 0.21 * sum(name.count("\n") + 1 for name in names.values()))
+    most = max(len(setting.finished) for setting in content.settings)
+    title = "Mean over seeds" if most > 1 else ""
+    title += ", with 95 % intervals" if most >= FEWEST_SEEDS else ""
+    size = (4 + 5 * len(charts), height)
+    with figure(path, size=size, dpi=150, title=title) as picture:
+        drawn = draw_charts(picture, charts, styles, columns=len(charts))
+        if content.keys:
+            labels = [names[name] for name in drawn]
+            picture.legend(drawn.values(), labels, loc="outside right upper")
+
+
+def _label(content: Content, name: str) -> str:
+    setting = content.settings[content.names.index(name)]
+    columns = content.criterion.columns if content.criterion else ()
+    return "\n".join([*setting.label.split(" · "), *[content.column(name)] * (len(columns) > 1)])
+
+
+def _colours(num: int) -> list[str]:
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    if num <= len(_COLOURS):
+        return _COLOURS[:num]
+    return [to_hex(colormaps["viridis"](0.95 * place / (num - 1))) for place in range(num)]
+
+
+def _print(jobs: Sequence[RunRecord], content: Content, sweep_dir: Path) -> None:
     console = screen(plain_width=_PLAIN_WIDTH)
-    console.print(_job_table(jobs, target))
-    if any(len(seeds) > 1 for seeds in group_by_settings(jobs).values()):
-        console.print(_seed_table(jobs, target))
+    nums = [f"{job.num}" for job in jobs]
+    console.print(_shown(runs_table(content, "Jobs", nums, "job")))
+    if any(len(setting.runs) > 1 for setting in content.settings):
+        console.print(_shown(settings_table(content, "Mean ± std over seeds")))
     for job in jobs:
         if not job.counts:  # soft-wrapped, so that the message stays a line
             reason = job.error or ("" if job.history else "it wrote no numbers")
@@ -79,80 +123,27 @@ def _print(jobs: Sequence[Job], target: Target | None, sweep_dir: Path) -> None:
     console.print(Text(str(sweep_dir), style="bold"), soft_wrap=True)
 
 
-def _measured_metrics(jobs: Sequence[Job]) -> list[str]:
-    """Accuracies and the global loss; without accuracies all losses."""
-    rows = [job_results(job) for job in jobs]
-    found = [metric for metric in METRICS if any(math.isfinite(row[metric]) for row in rows)]
-    accuracies = [metric for metric in found if metric.endswith("accuracy")]
-    others = ["global/loss"] if accuracies else METRICS
-    return [metric for metric in found if metric in accuracies or metric in others]
+def _shown(table: DataTable) -> Table:
+    words, numbers = table.headings[: table.words], table.headings[table.words :]
+    shown = empty_table(words, numbers, title=table.caption)
+    lost = {*get_args(Outcome), NO_NUMBERS}
+    for row in table.rows:
+        shown.add_row(*(Text(cell, style="bold red" if cell in lost else "") for cell in row))
+    return shown
 
 
-def _target_headings(target: Target | None) -> list[str]:
-    if target is None:
-        return []
-    accuracy = cell("accuracy", target.accuracy).replace(" ", "\N{NO-BREAK SPACE}")
-    return [f"rounds to {accuracy}", f"virtual time to {accuracy}"]
-
-
-def _target_cells(jobs: Sequence[Job], target: Target | None) -> list[str]:
-    """Mean and standard deviation over the jobs; no mean if some do not reach the target."""
-    if target is None:
-        return []
-    spent = [target.spent[job.num] for job in jobs]
-    if not spent or any(math.isnan(one.rounds) for one in spent):
-        return ["-", "-"]
-    rounds = spread(one.rounds for one in spent)
-    deviation = f" ± {rounds.std:.1f}" if math.isfinite(rounds.std) else ""
-    seconds = spread(one.virtual for one in spent)
-    return [f"{rounds.mean:,.4g}{deviation}", readable(*seconds)]
-
-
-def _job_table(jobs: Sequence[Job], target: Target | None) -> Table:
-    keys, metrics = varying_keys(jobs), _measured_metrics(jobs)
-    # Results of the sweep are then of different models, which the table has to say.
-    mixed = len({job.optimized for job in jobs if job.counts}) > 1
-    headings = ["job", *keys, *["optimized"] * mixed]
-    numbers = [*metrics, *_target_headings(target), "rounds", "time"]
-    table = empty_table(headings, numbers, title="Jobs")
-    for job in jobs:
-        found = job_results(job)
-        words = [Text(job.overrides.get(key, "-")) for key in keys]
-        words += [Text(job.optimized if job.counts else "-")] * mixed
-        cells = [cell(metric, found[metric]) for metric in metrics]
-        rounds = f"{found['rounds']:.0f}" if job.history else "-"
-        seconds = f"{found['seconds']:.1f} s"
-        lost = "no numbers" if job.outcome == "finished" else job.outcome
-        time = seconds if job.counts else Text(lost, style="bold red")
-        table.add_row(f"{job.num}", *words, *cells, *_target_cells([job], target), rounds, time)
-    return table
-
-
-def _seed_table(jobs: Sequence[Job], target: Target | None) -> Table:
-    keys, metrics = [key for key in varying_keys(jobs) if key != "seed"], _measured_metrics(jobs)
-    numbers = [*metrics, *_target_headings(target), "seeds"]
-    table = empty_table(keys, numbers, title="Mean ± std over seeds")
-    for values, members in group_by_settings(jobs).items():
-        finished = [job for job in members if job.counts]
-        done = [job_results(job) for job in finished]
-        cells = [cell(metric, *spread(found[metric] for found in done)) for metric in metrics]
-        cells += _target_cells(finished, target)
-        table.add_row(*(Text(value or "-") for value in values), *cells, f"{len(done)}")
-    return table
-
-
-def _write_csv(jobs: Sequence[Job], target: Target | None, path: Path) -> None:
-    keys = varying_keys(jobs)
-    of_target = ["target", "rounds_to_target", "virtual_seconds_to_target"] if target else []
+def _write_csv(jobs: Sequence[RunRecord], content: Content, path: Path) -> None:
+    keys, until = differing(content), spent(jobs, content)
+    of_target = ["target", "rounds_to_target", "virtual_seconds_to_target"] if until else []
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         numbers = [*METRICS, "rounds", "seconds", *of_target]
         writer.writerow(["job", "status", *keys, "optimized", *numbers])
-        for job in jobs:
-            found = [*job_results(job).values()]
-            if target:
-                spent = target.spent[job.num]
-                found += [target.accuracy, spent.rounds, spent.virtual]
-            cells = ("" if math.isnan(value) else value for value in found)
-            values = (job.overrides.get(key, "") for key in keys)
+        for place, job in enumerate(jobs):
+            found = [*(last_value(job.history, metric) for metric in METRICS), *costs(job)]
+            if until and content.target is not None:
+                found += [content.target, until[place].rounds, until[place].virtual_seconds]
+            settings = flat_settings(job)
+            values = (settings.get(key, "") for key in keys)
+            cells = ("" if math.isnan(cell) else cell for cell in found)
             writer.writerow([job.num, job.outcome, *values, job.optimized, *cells])

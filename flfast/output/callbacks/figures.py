@@ -1,22 +1,28 @@
-"""The common style of all figures.
+"""The common style of all figures, and charts of lines.
 
 Matplotlib takes a second to import, and is therefore imported when the first figure is drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from flfast.output.results.formats import in_percent
+from flfast.output.results.lines import ROUNDS, LineChart
 from flfast.state.messages import naming, printable
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _LONGEST_NAME = 18
+_FEW = 12  # points
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
 COLOURS = {
@@ -86,21 +92,50 @@ def tick_label(name: str) -> str:
     return short.replace("$", r"\$")
 
 
-def style_axes(axes: Axes, *, title: str, percent: bool, over: str | None = None) -> None:
-    """Style axes whose x is the round, or something else.
+Style = Mapping[str, Any]
+"""Matplotlib's words for a line: at least `color`."""
+
+
+def draw_charts(
+    picture: Figure, charts: Sequence[LineChart], styles: Mapping[str, Style], *, columns: int = 1
+) -> dict[str, Artist]:
+    """Draw charts side by side.
 
     Args:
-        axes: changed in place.
-        title: name of the y values.
-        percent: whether y values are fractions, to be labelled in percent.
-        over: name and unit of x, such as `virtual time [s]`; None if x is the round.
+        picture: to draw into.
+        charts: from left to right, then from top to bottom.
+        styles: by name of a line.
+        columns: charts side by side.
+
+    Returns:
+        What a legend needs: what was drawn, by name.
     """
+    drawn: dict[str, Artist] = {}
+    grid = picture.subplots(-(-len(charts) // columns), columns, squeeze=False)
+    for axes, chart in zip(grid.flat, charts, strict=False):
+        _draw_chart(axes, chart, styles)
+        handles, labels = axes.get_legend_handles_labels()
+        drawn |= dict(zip(labels, handles, strict=True))
+    return drawn
+
+
+def _draw_chart(axes: Axes, chart: LineChart, styles: Mapping[str, Style]) -> None:
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    axes.set_title(title)
-    axes.set_xlabel(over or "round")
+    for line in chart.lines:
+        style = styles[line.name]
+        # Without markers, a single point would be invisible.
+        marker = "o" if len(line.x) <= _FEW else ""
+        axes.plot(line.x, line.y, **{"label": line.name, "marker": marker, "ms": 4, **style})
+        if not np.isnan(line.low).all():
+            shade = {"color": style["color"], "alpha": 0.14, "linewidth": 0, "label": line.band}
+            axes.fill_between(line.x, line.low, line.high, **shade)
+    axes.set_title(chart.title)
+    axes.set_xlabel(chart.x)
     axes.grid(visible=True)
-    if over is None:
+    if chart.x == ROUNDS.name:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if percent:
+    if chart.log:
+        axes.set_xscale("log")
+    if in_percent(chart.y):
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))

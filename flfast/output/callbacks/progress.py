@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import multiprocessing
 import sys
 from importlib.util import find_spec
@@ -15,10 +14,9 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 from rich import progress
 from rich.console import Console
-from rich.filesize import decimal
 
 from flfast.output.results.durations import readable
-from flfast.output.results.history import number
+from flfast.output.watch.view import scores, usage, virtual
 from flfast.state.options import Positive
 
 if TYPE_CHECKING:
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_MOST_SCORES = 2
 _LINE_S = 30.0
 """Fewest seconds between two lines in the log."""
 
@@ -55,7 +54,7 @@ class RoundProgress(Callback):
         self._rounds = self._clients = progress.TaskID(0)
         self._num_clients = 0
         self._round_start, self._rate = 0.0, ""
-        self._latest: dict[str, Any] = {}
+        self._latest: dict[str, Any] = {"round": 0}
         self._start = self._line = 0.0
         self._first_round = 0
 
@@ -84,10 +83,10 @@ class RoundProgress(Callback):
         self._rounds = self._bars.add_task(
             "rounds ",
             total=federation.rounds,
-            completed=self._latest.get("round", 0),
+            completed=self._latest["round"],
             note=_scores(self._latest),
         )
-        self._clients = self._bars.add_task("clients", total=None, note=_clock(self._latest))
+        self._clients = self._bars.add_task("clients", total=None, note=_clients("", self._latest))
         handlers = _console_handlers()
         self._bars.start()
         # Log lines have to go through rich, or they would break the bars.
@@ -100,7 +99,7 @@ class RoundProgress(Callback):
         """Reset the bar of clients."""
         self._num_clients, self._round_start, self._rate = 0, perf_counter(), ""
         if self._bars:
-            total, note = len(cohort.clients), _clock(self._latest)
+            total, note = len(cohort.clients), _clients("", self._latest)
             self._bars.reset(self._clients, total=total, note=note)
 
     @rank_zero_only
@@ -110,7 +109,7 @@ class RoundProgress(Callback):
         if self._bars:
             seconds = max(perf_counter() - self._round_start, 1e-9)
             self._rate = f"{self._num_clients / seconds:,.1f} clients/s"
-            note = _joined(self._rate, _clock(self._latest))
+            note = _clients(self._rate, self._latest)
             self._bars.update(self._clients, advance=1, note=note)
 
     @rank_zero_only
@@ -124,7 +123,7 @@ class RoundProgress(Callback):
         else:
             note = _scores(self._latest)
             self._bars.update(self._rounds, completed=int(row["round"]), note=note)
-            note = _joined(self._rate, _clock(self._latest))
+            note = _clients(self._rate, self._latest)
             self._bars.update(self._clients, note=note)
 
     def _write_line(self, round_idx: int, rounds: int) -> None:
@@ -133,8 +132,8 @@ class RoundProgress(Callback):
             return
         self._line = now
         left = readable((now - self._start) / done * (rounds - round_idx))
-        scores = _joined(_scores(self._latest), _clock(self._latest))
-        log.info("round %d of %d: %s, about %s left", round_idx, rounds, scores, left)
+        shown = "  ".join([_scores(self._latest), *virtual(self._latest)])
+        log.info("round %d of %d: %s, about %s left", round_idx, rounds, shown, left)
 
     def on_run_end(self, federation: Federation) -> None:
         """Leave the finished bars on the screen."""
@@ -174,29 +173,8 @@ def _console_handlers() -> list[logging.StreamHandler]:
 
 
 def _scores(latest: dict[str, Any]) -> str:
-    loss = number(latest, "train/loss")
-    accuracies = (number(latest, f"{view}/accuracy") for view in ("global", "local"))
-    accuracy = next((value for value in accuracies if math.isfinite(value)), math.nan)
-    usage = ("monitor/rank0_memory_bytes", "monitor/gpu_percent")
-    memory, gpu = (number(latest, column) for column in usage)
-    return _joined(
-        f"loss {loss:.4f}" if math.isfinite(loss) else "",
-        f"accuracy {accuracy:.1%}" if math.isfinite(accuracy) else "",
-        f"{decimal(int(memory))}" if math.isfinite(memory) else "",
-        f"GPU {gpu:.0f} %" if math.isfinite(gpu) else "",
-    )
+    return "  ".join([*scores([latest])[:_MOST_SCORES], *usage(latest)])
 
 
-def _clock(latest: dict[str, Any]) -> str:
-    """Virtual time, staleness and clients at work, as far as the run has them."""
-    columns = ("clock/seconds", "clock/staleness", "clock/in_flight")
-    seconds, staleness, in_flight = (number(latest, column) for column in columns)
-    return _joined(
-        f"virtual {readable(seconds)}" if math.isfinite(seconds) else "",
-        f"staleness {staleness:.1f}" if math.isfinite(staleness) else "",
-        f"{in_flight:,.0f} in flight" if math.isfinite(in_flight) else "",
-    )
-
-
-def _joined(*parts: str) -> str:
-    return "  ".join(part for part in parts if part)
+def _clients(rate: str, latest: dict[str, Any]) -> str:
+    return "  ".join([*[rate] * bool(rate), *virtual(latest)])

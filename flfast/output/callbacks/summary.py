@@ -7,15 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
-from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from flfast.output.callbacks.screen import cell, empty_table, screen
 from flfast.output.results.columns import ALL_METRICS, VIEWS
 from flfast.output.results.durations import readable
-from flfast.output.results.history import clock, number, series, total, validation_column
-from flfast.tasks.names import falls
+from flfast.output.results.formats import value
+from flfast.output.results.history import (
+    Row,
+    best_row,
+    clock,
+    number,
+    series,
+    total,
+    validation_column,
+)
+from flfast.output.watch.screen import empty_table, screen
 
 if TYPE_CHECKING:
     from flfast.federation.loop import Federation
@@ -50,24 +57,21 @@ class FinalTable(Callback):
         console.print(Text(str(shown), style="bold"), soft_wrap=True)
 
 
-def _rounds(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _rounds(history: list[dict[str, Any]]) -> dict[str, Row]:
     evaluated = [row for row in history if any(series([row], name)[0] for name in _METRICS)]
     if not evaluated:
         return {}
-    column = validation_column(evaluated)
-    validated = [row for row in evaluated if series([row], column)[0]]
-    sign = -1 if falls(column) else 1
-    best = max(validated, key=lambda row: sign * number(row, column), default=None)
+    best = best_row(evaluated, validation_column(evaluated))
     chosen = {"first": evaluated[0], "best val": best, "last": evaluated[-1]}
     return {name: row for name, row in chosen.items() if row is not None}
 
 
-def _table(history: list[dict[str, Any]], rounds: dict[str, dict[str, Any]]) -> Table:
+def _table(history: list[dict[str, Any]], rounds: dict[str, Row]) -> Table:
     headings = [f"{name} (round {row['round']})" for name, row in rounds.items()]
     table = empty_table([""], headings)
     for metric in _METRICS:
         if series(history, metric)[0]:
-            cells = (cell(metric, number(row, metric)) for row in rounds.values())
+            cells = (value(metric, number(row, metric)) for row in rounds.values())
             table.add_row(metric, *cells)
     return table
 
@@ -77,7 +81,7 @@ def _costs(history: list[dict[str, Any]]) -> str:
     train, evaluate = total(history, "time/train_s"), total(history, "time/eval_s")
     seconds = train + evaluate
     pace = f", {num_rounds / seconds:.2f} rounds/s" if seconds else ""
-    up, down = (decimal(int(total(history, f"comm/{way}_bytes"))) for way in ("up", "down"))
+    up, down = (value("bytes", total(history, f"comm/{way}_bytes")) for way in ("up", "down"))
     virtual = readable(max(clock(history).values(), default=0.0))
     return (
         f"{num_rounds} rounds in {seconds:.1f} s "

@@ -29,11 +29,13 @@ class DataTable(NamedTuple):
         caption: what the table shows.
         headings: of the columns; the first one is that of the rows' names.
         rows: cells, as many as there are headings.
+        words: number of the columns of text, which come first, before those of numbers.
     """
 
     caption: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
+    words: int = 1
 
 
 class Chart(NamedTuple):

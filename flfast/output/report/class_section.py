@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flfast.output.report.chart import DataTable, Section
 from flfast.output.report.content import Content
-from flfast.output.report.formats import count, value
+from flfast.output.results.formats import count, value
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.table import parse_table
 from flfast.state.messages import first_line
@@ -21,7 +21,7 @@ _MOST_CLASSES = 100
 def classes(content: Content) -> Section | None:
     """Accuracy by class of the first evaluated run of each setting; None if there is none."""
     tables = []
-    for name, setting in zip(content.names, content.settings, strict=True):
+    for name, setting in content.named:
         run = next((run for run in setting.finished if (run.folder / _FILE).exists()), None)
         rows = _rows(run) if run else []
         if run and rows:

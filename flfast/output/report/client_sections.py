@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from flfast.output.report.bar_chart import StackedBar, bar_chart
+from flfast.output.report.bar_chart import bar_chart
 from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
-from flfast.output.report.formats import axis, count, is_accuracy, percent, value
-from flfast.output.report.line_chart import Axes, Line, line_chart
-from flfast.output.report.svg import thinned
+from flfast.output.report.line_chart import line_chart
+from flfast.output.results.formats import count, value
 from flfast.output.results.history import Row, number
+from flfast.output.results.lines import Line, LineChart, thinned
 from flfast.output.results.runs import RunRecord, last_clients, partition
 from flfast.state.messages import printable
 from flfast.tasks.names import falls
@@ -39,7 +39,7 @@ def clients(content: Content) -> Section | None:
     lines: list[Line] = []
     summary: list[list[str]] = []
     worst: list[DataTable] = []
-    for name, setting in zip(content.names, content.settings, strict=True):
+    for name, setting in content.named:
         pooled: list[float] = []
         for run in setting.finished:
             own = _own_column(rows[run.folder], column)
@@ -55,17 +55,10 @@ def clients(content: Content) -> Section | None:
         summary.append([name, own, *marked, count(len(ordered))])
         if len(worst) < _MOST_TABLES:
             worst.append(_worst(name, first, rows[first.folder], column, alone=content.single))
-    form, better = percent if is_accuracy(column) else axis, "left" if falls(column) else "right"
-    axes = Axes(
-        column_name, "share of clients", form, percent, lambda y: f"{100 * y:.1f} % of clients"
-    )
-    chart = line_chart(
-        f"Clients up to {_METRICS[_metric(column)]}",
-        lines,
-        axes,
-        note=f"A line further {better} is better; a steep line means equal clients.",
-        steps=True,
-    )
+    better = "left" if falls(column) else "right"
+    note = f"A line further {better} is better; a steep line means equal clients."
+    title, share = f"Clients up to {_METRICS[_metric(column)]}", "share of clients"
+    chart = line_chart(LineChart(title, lines, column_name, share, note, steps=True))
     headings = ["setting", "measured", "lowest", "10 %", "median", "90 %", "highest", "clients"]
     table = DataTable(f"{column_name} over clients, all seeds together", headings, summary)
     intro = f"{column_name} of every client in the last round in which clients were evaluated."
@@ -186,11 +179,11 @@ def _labels(run: RunRecord, found: Mapping[str, Any], *, several: bool) -> Chart
     if not classes:
         return None
     series = [f"label {label}" for label in _labels_of(found.get("class_names", []), classes)]
-    bars = [StackedBar(_called(client), client["labels"]) for client in shown]
+    bars = {_called(client): client["labels"] for client in shown}
     if classes > _MOST_CLASSES:
         # More colours than one can tell apart: the frequent labels of a client instead.
         series = ["most frequent label", "second", "third", "all others"]
-        bars = [StackedBar(bar.name, _ranked(bar.parts)) for bar in bars]
+        bars = {name: _ranked(parts) for name, parts in bars.items()}
     title = "Examples of each client by label" + (f" ({_source(run)})" if several else "")
     few = len(shown) < found["num_clients"]
     note = f"{len(shown)} of {found['num_clients']:,} clients." if few else ""

@@ -1,16 +1,24 @@
 """What a report is about: runs, their settings, and the criterion that compares them."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
-from flfast.output.report.formats import is_accuracy
-from flfast.output.report.line_chart import Line
 from flfast.output.results.criterion import Criterion, choose_criterion
-from flfast.output.results.history import series
+from flfast.output.results.lines import (
+    BYTES,
+    ROUNDS,
+    Line,
+    LineChart,
+    Over,
+    curve,
+    mean_line,
+    over_seeds,
+    rounds_and_time,
+)
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.settings import RunGroup, differing_keys, group_runs
-from flfast.output.results.statistics import Comparison, Interval, compare_all, mean_interval
+from flfast.output.results.statistics import Comparison, Interval, compare_all
 
 LONGEST_NAME = 36
 
@@ -32,6 +40,11 @@ class Content:
         self.names = _names(self.settings)
 
     @property
+    def named(self) -> list[tuple[str, RunGroup]]:
+        """Settings with their names."""
+        return list(zip(self.names, self.settings, strict=True))
+
+    @property
     def single(self) -> bool:
         """Whether there is one run alone."""
         return len(self.runs) == 1
@@ -40,7 +53,7 @@ class Content:
     def results(self) -> dict[str, dict[str, float]]:
         """Last finite value of the criterion by seed, by name of the setting."""
         found: dict[str, dict[str, float]] = {}
-        for name, setting in zip(self.names, self.settings, strict=True):
+        for name, setting in self.named:
             runs = setting.finished if self.criterion else []
             values = {run.seed: self.criterion.last(run.history) for run in runs if self.criterion}
             found[name] = {seed: v for seed, v in values.items() if math.isfinite(v)}
@@ -71,26 +84,40 @@ class Content:
         found = [name for name, values in self.results.items() if values]
         return sorted(found, key=lambda name: sign * self.intervals[name].mean)
 
-    def mean_line(self, place: int, column: str, name: str | None = None) -> Line:
-        """Mean over seeds of a column in each round, with its interval."""
-        values: dict[int, list[float]] = {}
-        for run in self.settings[place].finished:
-            for round_idx, value in zip(*series(run.history, column), strict=True):
-                values.setdefault(round_idx, []).append(value)
-        rounds = sorted(values)
-        found = [over_seeds(column, values[round_idx]) for round_idx in rounds]
-        return interval_line(self.names[place] if name is None else name, rounds, found)
+    @cached_property
+    def target(self) -> float | None:
+        """The best value of the criterion that all runs reach, see `Criterion.common_target`.
 
+        The training loss is no target: it is of each round's cohort, so its lowest value is luck.
+        """
+        if self.criterion is None or self.criterion.name == "train/loss":
+            return None
+        return self.criterion.common_target(run.history for run in self.runs if run.counts)
 
-def interval_line(name: str, x: Sequence[float], found: Sequence[Interval]) -> Line:
-    """A line through means, with their intervals."""
-    return Line(name, x, [i.mean for i in found], [i.low for i in found], [i.high for i in found])
+    def chart(self, title: str, column: str = "", over: Over = ROUNDS) -> LineChart:
+        """Mean over seeds of a column, or of the criterion, with its interval, by setting."""
+        lines = [self._line(place, column, over) for place in range(len(self.settings))]
+        name = column or (self.criterion.name if self.criterion else "")
+        return LineChart(title + over.title, lines, over.name, name, log=over.log)
 
+    def _line(self, place: int, column: str, over: Over) -> Line:
+        runs, criterion = self.settings[place].finished, self.criterion
+        own = [column or (criterion.column(run.history) if criterion else "") for run in runs]
+        curves = [curve(run.history, c, over) for run, c in zip(runs, own, strict=True)]
+        return mean_line(self.names[place], " or ".join(own), curves, over)
 
-def over_seeds(column: str, values: Iterable[float]) -> Interval:
-    """The interval of a column's mean over seeds; that of an accuracy is cut to [0, 1]."""
-    bounds = (0.0, 1.0) if is_accuracy(column) and "_std" not in column else None
-    return mean_interval([*values], bounds)
+    @cached_property
+    def criterion_charts(self) -> list[LineChart]:
+        """The criterion over rounds, and over virtual time if any run has a clock.
+
+        If runs differ in their compression, over the bytes that clients have uploaded, too.
+        """
+        if self.criterion is None:
+            return []
+        sends = any(key.partition(".")[0] == "compression" for key in self.keys)
+        overs = [*rounds_and_time([run.history for run in self.runs]), *[BYTES] * sends]
+        charts = [self.chart(self.criterion.name, over=over) for over in overs]
+        return [chart for chart in charts if any(line.x for line in chart.lines)]
 
 
 def _names(settings: Sequence[RunGroup]) -> list[str]:

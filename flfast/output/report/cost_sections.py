@@ -3,17 +3,17 @@
 import math
 from collections.abc import Sequence
 
-from flfast.output.report.bar_chart import StackedBar, bar_chart
+from flfast.output.report.bar_chart import bar_chart
 from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
-from flfast.output.report.formats import axis, count, of_seeds, percent, value
-from flfast.output.report.line_chart import Axes, line_chart
+from flfast.output.report.line_chart import line_chart
 from flfast.output.results.criterion import Criterion
 from flfast.output.results.durations import readable
+from flfast.output.results.formats import interval, tick, value
 from flfast.output.results.history import clock, series, total
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.statistics import Interval, mean_interval
-from flfast.output.results.targets import Spent, spent_until
+from flfast.output.results.targets import spent_until
 
 _STEPS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
 _MOST_STEPS = 5
@@ -21,19 +21,13 @@ _PHASES = {"time/train_s": "training", "time/eval_s": "evaluation"}
 
 
 def targets(content: Content) -> Section | None:
-    """Rounds, time and bytes until an accuracy or a loss; None if nothing was evaluated.
-
-    The training loss is no target: it is of each round's cohort, so its lowest value is luck.
-    """
-    criterion = content.criterion
-    histories = [run.history for run in content.runs if run.counts]
-    if criterion is None or criterion.name == "train/loss":
-        return None
-    common = criterion.common_target(histories)
-    if common is None:
+    """Rounds, time and bytes until an accuracy or a loss; None if nothing was evaluated."""
+    criterion, common = content.criterion, content.target
+    if criterion is None or common is None:
         return None
     reaching = "all finished runs reach that improve at all"
     if len(content.settings) == 1 and criterion.rises:
+        histories = [run.history for run in content.runs if run.counts]
         curves = [series(history, criterion.column(history))[1] for history in histories]
         above = max(curve[0] for curve in curves if curve)
         chosen = [step for step in _STEPS if above < step <= common][-_MOST_STEPS:] or [common]
@@ -55,47 +49,48 @@ def targets(content: Content) -> Section | None:
 def _target_table(content: Content, criterion: Criterion, target: float) -> DataTable:
     rows: list[list[str]] = []
     timed = any(clock(run.history) for run in content.runs)
-    for name, setting in zip(content.names, content.settings, strict=True):
+    for name, setting in content.named:
         spent = [spent_until(run.history, criterion, target) for run in setting.finished]
         cells = [
-            _cell(spent, "rounds", "count"),
-            _cell(spent, "seconds", "seconds"),
-            _cell(spent, "bytes", "bytes"),
-            *([_cell(spent, "virtual", "seconds")] if timed else []),
+            interval(field, _over([getattr(one, field) for one in spent]))
+            for field in ("rounds", "seconds", "bytes", *["virtual_seconds"] * timed)
         ]
         rows.append([name, *cells, str(len(spent))])
-    virtual = ["virtual time"] if timed else []
-    return DataTable(
-        f"Costs until {criterion.name} reaches {value(criterion.name, target)}",
-        ["setting", "rounds", "time", "bytes up and down", *virtual, "runs"],
-        rows,
-    )
+    headings = [
+        "setting",
+        "rounds",
+        "time",
+        "bytes up and down",
+        *["virtual time"] * timed,
+        "runs",
+    ]
+    goal = f"Costs until {criterion.name} reaches {value(criterion.name, target)}"
+    return DataTable(goal, headings, rows)
 
 
-def _cell(spent: Sequence[Spent], field: str, form: str) -> str:
-    """Mean over runs and its interval; none if a run does not reach the target."""
-    values = [getattr(one, field) for one in spent]
-    if not values or not all(map(math.isfinite, values)):
-        return "-"
-    return of_seeds(mean_interval(values), form)
+def _over(values: Sequence[float]) -> Interval:
+    """Mean over runs and its interval; none if a run has no value: it misses the target."""
+    complete = all(map(math.isfinite, values))
+    return mean_interval(values if complete else [], bounds=(0.0, math.inf))
 
 
 def phases(content: Content) -> Section | None:
     """Time of training and evaluation, and bytes, of whole runs."""
-    bars, rows = [], []
-    for name, setting in zip(content.names, content.settings, strict=True):
+    bars: dict[str, list[float]] = {}
+    rows = []
+    for name, setting in content.named:
         if not setting.finished:
             continue
         means = [_mean(setting.finished, column) for column in _PHASES]
         ways = [_mean(setting.finished, f"comm/{way}_bytes") for way in ("up", "down")]
-        bars.append(StackedBar(name, [mean.mean for mean in means]))
-        rounds = mean_interval([len(run.history) - 1 for run in setting.finished])
+        bars[name] = [mean.mean for mean in means]
+        rounds = _over([len(run.history) - 1 for run in setting.finished])
         rows.append(
             [
                 name,
-                of_seeds(rounds, "count"),
-                *(of_seeds(mean, "seconds") for mean in means),
-                *(of_seeds(way, "bytes") for way in ways),
+                interval("rounds", rounds),
+                *(interval("seconds", mean) for mean in means),
+                *(interval("bytes", way) for way in ways),
             ]
         )
     if not bars:
@@ -115,7 +110,7 @@ def phases(content: Content) -> Section | None:
 
 
 def _mean(runs: Sequence[RunRecord], *columns: str) -> Interval:
-    return mean_interval([total(run.history, *columns) for run in runs])
+    return _over([total(run.history, *columns) for run in runs])
 
 
 def virtual_time(content: Content) -> Section | None:
@@ -132,12 +127,10 @@ def virtual_time(content: Content) -> Section | None:
     for column, title in names.items():
         values = [v for run in content.runs for v in series(run.history, column)[1]]
         if any(values):
-            axes = Axes("round", column, count, axis, lambda y: f"{y:.4g}")
-            lines = [content.mean_line(p, column) for p in range(len(content.settings))]
-            charts += [chart for chart in [line_chart(title, lines, axes)] if chart]
+            charts += [chart for chart in [line_chart(content.chart(title, column))] if chart]
     rows = [
         [name, *(readable(*_last_clock(run)) for run in setting.finished[:1])]
-        for name, setting in zip(content.names, content.settings, strict=True)
+        for name, setting in content.named
         if setting.finished
     ]
     intro = "Staleness is the number of server steps between a client's download and its upload."
@@ -153,21 +146,20 @@ def lost_clients(content: Content) -> Section | None:
     """Clients that dropped out, were idle, or whose uploads were rejected."""
     names = {"cohort/rejected": "rejected", "cohort/dropped": "dropped", "cohort/idle": "idle"}
     rows, charts = [], []
-    for name, setting in zip(content.names, content.settings, strict=True):
+    for name, setting in content.named:
         found = [_mean(setting.finished, column) for column in names]
         trained = _mean(setting.finished, "cohort/clients")
         if setting.finished:
             share = found[0].mean / (trained.mean or math.nan)
-            cells = [of_seeds(one, "count") for one in found]
-            shown = percent(round(share, 4)) if math.isfinite(share) else "-"
-            rows.append([name, of_seeds(trained, "count"), *cells, shown])
+            cells = [interval("clients", one) for one in found]
+            shown = tick("share", round(share, 4)) if math.isfinite(share) else "-"
+            rows.append([name, interval("clients", trained), *cells, shown])
     columns = [c for c in names if any(total(run.history, c) for run in content.runs)]
     if not columns:
         return None
     for column in columns:
-        axes = Axes("round", column, count, axis, lambda y: f"{y:.3g}")
-        lines = [content.mean_line(p, column) for p in range(len(content.settings))]
-        charts.append(line_chart(f"Clients {names[column]} in each round", lines, axes))
+        title = f"Clients {names[column]} in each round"
+        charts.append(line_chart(content.chart(title, column)))
     headings = ["setting", "clients in cohorts", *names.values(), "rejected of cohorts"]
     table = DataTable("Clients over all rounds, mean over seeds", headings, rows)
     intro = (

@@ -1,8 +1,8 @@
 """A chart of lines, with bands for their intervals."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import partial
 
 from markupsafe import Markup
 
@@ -17,8 +17,9 @@ from flfast.output.report.svg import (
     mark,
     picture,
     text,
-    thinned,
 )
+from flfast.output.results.formats import count, in_percent, tick, value
+from flfast.output.results.lines import Line, LineChart, thinned
 
 _HEIGHT = 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 14, 48
@@ -26,71 +27,30 @@ _MOST_POINTS = 100
 _FEW = 40
 
 
-class Line(NamedTuple):
-    """A series.
-
-    Attributes:
-        name: in the legend.
-        x: places.
-        y: values.
-        low: lower ends of the values' intervals; empty, or NaN where there is none.
-        high: upper ends, likewise.
-    """
-
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
-
-
-class Axes(NamedTuple):
-    """Names and forms of the axes.
-
-    Attributes:
-        x: name of the x axis.
-        y: name of the y axis.
-        x_form: an x as text.
-        y_form: a y as text on the axis.
-        exact: a y as text in the table.
-    """
-
-    x: str
-    y: str
-    x_form: Callable[[float], str]
-    y_form: Callable[[float], str]
-    exact: Callable[[float], str]
-
-
-def line_chart(
-    title: str, lines: Sequence[Line], axes: Axes, *, note: str = "", steps: bool = False
-) -> Chart | None:
-    """The chart; None if no line has a point.
-
-    Args:
-        title: of the chart.
-        lines: in the order of their colours.
-        axes: names and forms.
-        note: how to read it.
-        steps: whether a value holds until the next one.
-    """
+def line_chart(described: LineChart) -> Chart | None:
+    """The chart of a description; None if no line has a point."""
+    title, lines, x, y, note, _, log = described
     shown = [_thin(line) for line in lines]
     if not any(line.x for line in shown):
         return None
-    across, up = _scales(shown)
-    marks = [_draw(number, line, across, up, axes, steps) for number, line in enumerate(shown)]
+    across, up = _scales(shown, log=log)
+    marks = [_draw(number, line, across, up, described) for number, line in enumerate(shown)]
     bottom = _HEIGHT - _BOTTOM
     svg = picture(
         _HEIGHT,
-        f"{title}: {axes.y} over {axes.x}",
-        *grid(up, (_LEFT, WIDTH - _RIGHT), vertical=False, form=axes.y_form),
-        *grid(across, (bottom, _TOP), vertical=True, form=axes.x_form),
-        text((_LEFT + WIDTH - _RIGHT) / 2, _HEIGHT - 8, axes.x, "middle", class_="name"),
+        f"{title}: {y} over {x}",
+        *grid(up, (_LEFT, WIDTH - _RIGHT), vertical=False, form=partial(tick, y)),
+        *grid(across, (bottom, _TOP), vertical=True, form=partial(_place, x)),
+        text((_LEFT + WIDTH - _RIGHT) / 2, _HEIGHT - 8, x, "middle", class_="name"),
         *marks,
     )
     named = [(n, line.name) for n, line in enumerate(shown) if line.x]
     legend = named if len(lines) > 1 else []
-    return Chart(title, svg, legend, _table(title, shown, axes), note)
+    return Chart(title, svg, legend, _table(shown, described), note)
+
+
+def _place(axis: str, x: float) -> str:
+    return tick(axis, x) if in_percent(axis) else count(x)
 
 
 def _thin(line: Line) -> Line:
@@ -106,7 +66,7 @@ def _thin(line: Line) -> Line:
     )
 
 
-def _scales(lines: Sequence[Line]) -> tuple[Scale, Scale]:
+def _scales(lines: Sequence[Line], *, log: bool) -> tuple[Scale, Scale]:
     x = [place for line in lines for place in line.x]
     y = [v for line in lines for v in line.y]
     # A wide interval in an early round must not flatten the lines.
@@ -117,19 +77,13 @@ def _scales(lines: Sequence[Line]) -> tuple[Scale, Scale]:
     if min([*y, *ends]) >= 0:
         low = max(0.0, low)
     last = max(x) if max(x) > min(x) else min(x) + 1
-    return Scale(min(x), last, _LEFT, WIDTH - _RIGHT), Scale(low, high, _HEIGHT - _BOTTOM, _TOP)
+    across = Scale(min(x), last, _LEFT, WIDTH - _RIGHT, log)
+    return across, Scale(low, high, _HEIGHT - _BOTTOM, _TOP)
 
 
-def _draw(
-    number: int,
-    line: Line,
-    across: Scale,
-    up: Scale,
-    axes: Axes,
-    steps: bool,  # noqa: FBT001
-) -> Markup:
+def _draw(number: int, line: Line, across: Scale, up: Scale, chart: LineChart) -> Markup:
     points = [(across(x), up(y)) for x, y in zip(line.x, line.y, strict=True)]
-    path = _path(points, steps=steps)
+    path = _path(points, steps=chart.steps)
     band = [
         (across(x), up(low), up(high))
         for x, low, high in zip(line.x, line.low, line.high, strict=True)
@@ -137,7 +91,7 @@ def _draw(
     ]
     outline = [(x, low) for x, low, _ in band] + [(x, high) for x, _, high in reversed(band)]
     marks = [
-        mark(x, y, _tip(line, n, axes), series=number, radius=2.6 if len(points) <= _FEW else 1.2)
+        mark(x, y, _tip(line, n, chart), series=number, radius=2.6 if len(points) <= _FEW else 1.2)
         for n, (x, y) in enumerate(points)
     ]
     filled = element("path", d=_path(outline) + "Z", class_=f"band {colour(number)}")
@@ -156,24 +110,25 @@ def _path(points: Sequence[tuple[float, float]], *, steps: bool = False) -> str:
     return "".join(words)
 
 
-def _cell(line: Line, place: int, axes: Axes) -> str:
+def _cell(line: Line, place: int, column: str) -> str:
     low, high = line.low[place], line.high[place]
-    value = axes.exact(line.y[place])
+    mean = value(column, line.y[place])
     if not math.isfinite(low) or low == high:
-        return value
-    return f"{value} [{axes.exact(low)}, {axes.exact(high)}]"
+        return mean
+    return f"{mean} [{value(column, low)}, {value(column, high)}]"
 
 
-def _tip(line: Line, place: int, axes: Axes) -> str:
+def _tip(line: Line, place: int, chart: LineChart) -> str:
     name = f"{line.name}, " if line.name else ""
-    return f"{name}{axes.x} {axes.x_form(line.x[place])}: {_cell(line, place, axes)}"
+    return f"{name}{chart.x} {_place(chart.x, line.x[place])}: {_cell(line, place, chart.y)}"
 
 
-def _table(title: str, lines: Sequence[Line], axes: Axes) -> DataTable:
+def _table(lines: Sequence[Line], chart: LineChart) -> DataTable:
     cells: dict[float, dict[int, str]] = {}
     for number, line in enumerate(lines):
         for place, x in enumerate(line.x):
-            cells.setdefault(x, {})[number] = _cell(line, place, axes)
+            cells.setdefault(x, {})[number] = _cell(line, place, chart.y)
     drawn = [number for number, line in enumerate(lines) if line.x]
-    rows = [[axes.x_form(x), *(cells[x].get(n, "") for n in drawn)] for x in sorted(cells)]
-    return DataTable(title, [axes.x, *(lines[n].name or axes.y for n in drawn)], rows)
+    rows = [[_place(chart.x, x), *(cells[x].get(n, "") for n in drawn)] for x in sorted(cells)]
+    headings = [chart.x, *(lines[n].name or chart.y for n in drawn)]
+    return DataTable(chart.title, headings, rows)

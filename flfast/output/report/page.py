@@ -20,6 +20,7 @@ from flfast.output.report import (
 )
 from flfast.output.report.chart import Section
 from flfast.output.report.content import Content
+from flfast.output.report.interval_chart import interval_chart
 from flfast.output.report.verdict import verdict
 from flfast.output.results.runs import RunRecord, find_runs
 from flfast.state.regular_file import replacing
@@ -75,7 +76,7 @@ def render(content: Content, folder: Path = Path()) -> str:
     return environment.get_template("report.html").render(
         title=_title(content),
         verdict=verdict(content),
-        chart=outcome_sections.result_chart(content),
+        chart=interval_chart(content),
         sections=_sections(content, folder),
         warning=resolution.warning(content),
         facts=_facts(content),

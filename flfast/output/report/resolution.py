@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from flfast.output.report.content import Content
-from flfast.output.report.formats import count, is_accuracy
+from flfast.output.results.formats import count, in_percent
 from flfast.output.results.history import Row
 from flfast.output.results.runs import RunRecord, partition
 from flfast.state.options import num_of_share
@@ -41,7 +41,7 @@ def fact(content: Content) -> str:
 def warning(content: Content) -> str:
     """The sentence about intervals that are narrower than one example is worth; may be empty."""
     ends = _ends(content)
-    if not ends or content.criterion is None or not is_accuracy(content.criterion.name):
+    if not ends or content.criterion is None or not in_percent(content.criterion.name):
         return ""
     one = 1 / ends[0]
     fine = [

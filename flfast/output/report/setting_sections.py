@@ -1,7 +1,6 @@
 """Sections about settings: what differs, plans by round, runs, and whole configs."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -9,10 +8,10 @@ import yaml
 
 from flfast.output.report.chart import Chart, DataTable, Link, Section
 from flfast.output.report.content import Content
-from flfast.output.report.formats import axis, count, value
-from flfast.output.report.line_chart import Axes, Line, line_chart
-from flfast.output.results.durations import readable
-from flfast.output.results.history import number, series, total
+from flfast.output.report.line_chart import line_chart
+from flfast.output.report.outcome_tables import runs_table, settings_table
+from flfast.output.results.history import number
+from flfast.output.results.lines import Line, LineChart
 from flfast.output.results.runs import RunRecord
 
 _NUMBERS = {
@@ -31,34 +30,25 @@ def settings(content: Content) -> Section | None:
         return None
     # With one short key, its values are the settings' names.
     named = content.names != [setting.values[content.keys[0]] for setting in content.settings]
-    rows = [
-        [*[name] * named, *setting.values.values(), str(len(setting.runs)), _seeds(setting.runs)]
-        for name, setting in zip(content.names, content.settings, strict=True)
-    ]
-    headings = [*["setting"] * named, *content.keys, "runs", "seeds"]
+    table = settings_table(content, "Settings, mean ± standard deviation over seeds", named=named)
     intro = "Runs differ in these settings, and in nothing else but the seed."
     if content.left_out:
         intro += f" Left out, since they repeat a seed of their setting: {len(content.left_out)}."
-    return Section("Settings that differ", intro, tables=[DataTable("Settings", headings, rows)])
-
-
-def _seeds(runs: Sequence[RunRecord]) -> str:
-    return ", ".join(run.seed for run in runs)
+    return Section("Settings that differ", intro, tables=[table])
 
 
 def plans(content: Content) -> Section | None:
     """The plan by round, where it changes."""
     first = [setting.finished[0] for setting in content.settings if setting.finished]
-    named = [n for n, s in zip(content.names, content.settings, strict=True) if s.finished]
+    named = [n for n, s in content.named if s.finished]
     charts: list[Chart] = []
     for column, title in _NUMBERS.items():
         if any(_changes(run, column) for run in first):
             lines = [
                 Line(name, *_finite(run, column)) for name, run in zip(named, first, strict=True)
             ]
-            axes = Axes("round", column, count, axis, lambda y: f"{y:.4g}")
             note = _NOTES.get(column, "")
-            found = line_chart(title, lines, axes, note=note, steps=True)
+            found = line_chart(LineChart(title, lines, "round", column, note, steps=True))
             charts += [found] if found else []
     rows = [
         [name, column.partition("/")[2], _spans(run, column)]
@@ -99,32 +89,8 @@ def _spans(run: RunRecord, column: str) -> str:
 
 def runs(content: Content, page_folder: Path) -> Section:
     """All runs and their folders, as links from the folder of the page."""
-    rows = []
-    names = {
-        run.folder: name
-        for name, setting in zip(content.names, content.settings, strict=True)
-        for run in setting.runs
-    }
-    for run in content.runs:
-        last = run.history[-1]["round"] if run.history else "-"
-        planned = run.config.get("rounds", "-")
-        column = content.criterion.column(run.history) if content.criterion else ""
-        values = series(run.history, column)[1]
-        spent = total(run.history, "time/train_s", "time/eval_s")
-        rows.append(
-            [
-                _link(run.folder, page_folder),
-                names.get(run.folder, "left out"),
-                run.seed,
-                f"{last} of {planned}",
-                value(column, values[-1]) if values else "-",
-                readable(spent) if run.history else "-",
-                run.outcome,
-            ]
-        )
-    result = content.criterion.name if content.criterion else "result"
-    headings = ["folder", "setting", "seed", "rounds", result, "time", "outcome"]
-    return Section("Runs", "", tables=[DataTable("Runs", headings, rows)])
+    links = [_link(run.folder, page_folder) for run in content.runs]
+    return Section("Runs", "", tables=[runs_table(content, "Runs", links, "folder")])
 
 
 def _link(folder: Path, page_folder: Path) -> Link:
@@ -135,7 +101,7 @@ def _link(folder: Path, page_folder: Path) -> Link:
 
 def configs(content: Content) -> Section:
     """The whole config of the first run of each setting, folded."""
-    shown = list(zip(content.names, content.settings, strict=True))[:_MOST_CONFIGS]
+    shown = content.named[:_MOST_CONFIGS]
     folded = [
         (
             f"Config of {setting.runs[0].folder}" if len(shown) == 1 else f"{name}, first run",

@@ -1,7 +1,7 @@
 """Elements of SVG, scales and ticks. All text is escaped."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from markupsafe import Markup, escape
@@ -11,23 +11,33 @@ _NUM_COLOURS = 8
 
 
 class Scale(NamedTuple):
-    """A linear map from values to places.
+    """A map from values to places.
 
     Attributes:
         low: value at `start`.
         high: value at `end`.
         start: place, in units of the picture.
         end: place.
+        log: whether it is logarithmic; then `low` is above 0.
     """
 
     low: float
     high: float
     start: float
     end: float
+    log: bool = False
+
+    def ticks(self) -> list[float]:
+        """Round values between the ends."""
+        if not self.log or self.high < 10 * self.low:
+            return ticks(self.low, self.high)
+        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        return [10.0**power for power in powers if self.low <= 10.0**power <= self.high]
 
     def __call__(self, value: float) -> float:
         """The place of a value; values beyond the ends are moved to them."""
-        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        at, low, high = (math.log10(n) if self.log else n for n in (value, self.low, self.high))
+        share = (at - low) / (high - low) if high > low else 0.5
         return round(self.start + min(1.0, max(0.0, share)) * (self.end - self.start), 2)
 
 
@@ -105,7 +115,7 @@ def grid(
         form: a value as text.
     """
     found = []
-    for value in ticks(scale.low, scale.high):
+    for value in scale.ticks():
         place = scale(value)
         if vertical:
             line = {"x1": place, "x2": place, "y1": across[0], "y2": across[1]}
@@ -117,14 +127,3 @@ def grid(
             label = text(across[0] - 6, place + 4, form(value), "end")
         found += [element("line", class_="grid", **line), label]
     return found
-
-
-def thinned(values: Sequence[int], most: int) -> list[int]:
-    """At most `most` of the values, evenly, with the first and the last.
-
-    >>> thinned(range(10), 4)
-    [0, 3, 6, 9]
-    """
-    if len(values) <= most:
-        return list(values)
-    return [values[round(n * (len(values) - 1) / (most - 1))] for n in range(most)]

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from flfast.output.report.content import Content
-from flfast.output.report.formats import difference, interval, p_value, value
-from flfast.output.results.history import number, series, validation_column
+from flfast.output.results.formats import difference, interval, p_value, value
+from flfast.output.results.history import best_row, number, series, validation_column
 from flfast.output.results.statistics import FEWEST_SEEDS, Comparison, Interval
+from flfast.tasks.names import falls
 
 _FEW_SEEDS = 5
 
@@ -46,10 +47,10 @@ def _one_run(content: Content) -> Verdict:
     rounds, values = series(run.history, column)
     result = f"{_title(content)}: {column} {value(column, values[-1])} after round {rounds[-1]}."
     tuned = validation_column(run.history)
-    validated = [row for row in run.history if series([row], tuned)[0]]
-    if validated:
-        best = max(validated, key=lambda row: number(row, tuned))
-        result += f" {tuned} was highest in round {best['round']}: "
+    best = best_row(run.history, tuned)
+    if best:
+        end = "lowest" if falls(tuned) else "highest"
+        result += f" {tuned} was {end} in round {best['round']}: "
         result += f"{value(tuned, number(best, tuned))}."
     text = f"One run says nothing about other seeds. Intervals need {FEWEST_SEEDS}: -m seed=0,1,2"
     return Verdict(result, text, "")
@@ -72,7 +73,11 @@ def _one_setting(content: Content) -> Verdict:
 def _several(content: Content) -> Verdict:
     assert content.criterion is not None
     best, second = content.ranking[:2]
-    own = {c.second if c.first == best else c.first: c for c in _of(best, content)}
+    own = {
+        c.second if c.first == best else c.first: c
+        for c in content.comparisons
+        if best in (c.first, c.second)
+    }
     common = own[second].difference.num
     certainty, mark = _certainty(best, second, own, content)
     # What is not certain must not sound as if it were.
@@ -118,23 +123,20 @@ def _certainty(
     return text, "uncertain"
 
 
-def _of(name: str, content: Content) -> list[Comparison]:
-    return [c for c in content.comparisons if name in (c.first, c.second)]
-
-
 def _signed(comparison: Comparison, best: str, content: Content) -> Interval:
     """The difference best - other for accuracies, other - best for losses."""
     found = comparison.difference
     ahead = (comparison.first == best) == bool(content.criterion and content.criterion.rises)
-    return found if ahead else found._replace(mean=-found.mean, low=-found.high, high=-found.low)
+    return found if ahead else -found
 
 
 def _result(content: Content, name: str) -> str:
     assert content.criterion is not None
     found, column = content.intervals[name], content.column(name)
     seeds = f"{found.num} seed{'s' * (found.num != 1)}"
-    kind = "95 % interval, " if math.isfinite(found.low) else ""
-    return f"{column} {interval(column, found)} ({kind}{seeds})"
+    shown = interval(column, found)
+    kind = "95 % interval, " if "[" in shown else ""
+    return f"{column} {shown} ({kind}{seeds})"
 
 
 def _title(content: Content) -> str:

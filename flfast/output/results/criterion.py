@@ -1,22 +1,11 @@
 """Which column runs are compared by. Torch-free."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from flfast.output.results.columns import VIEWS
 from flfast.output.results.history import Row, last_value, series
-
-
-class Measured(Protocol):
-    """A job or a run: what it measured, and whether that counts."""
-
-    @property
-    def history(self) -> list[Row]:
-        """Rows of `metrics.csv`."""
-
-    @property
-    def counts(self) -> bool:
-        """Whether it has finished and has rows."""
+from flfast.output.results.runs import RunRecord
 
 
 class Criterion(NamedTuple):
@@ -59,7 +48,7 @@ class Criterion(NamedTuple):
         return last_value(history, self.column(history))
 
 
-def choose_criterion(runs: Sequence[Measured]) -> Criterion | None:
+def choose_criterion(runs: Sequence[RunRecord]) -> Criterion | None:
     """Accuracy as in `shown_columns`, else the first loss that was measured; None without both."""
     columns = shown_columns(runs)
     if columns:
@@ -69,7 +58,7 @@ def choose_criterion(runs: Sequence[Measured]) -> Criterion | None:
     return Criterion((found,), rises=False) if found else None
 
 
-def shown_columns(jobs: Sequence[Measured]) -> list[str]:
+def shown_columns(jobs: Sequence[RunRecord]) -> list[str]:
     """Accuracy columns to draw; each job is drawn with the first of them that it has measured.
 
     Usually the first view that all jobs have measured, or else that any job has. If any job has
@@ -88,6 +77,6 @@ def shown_columns(jobs: Sequence[Measured]) -> list[str]:
     return [column] if column else []
 
 
-def is_measured(job: Measured, column: str) -> bool:
+def is_measured(job: RunRecord, column: str) -> bool:
     """Whether the column has a finite value in any round."""
     return bool(series(job.history, column)[0])

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from flfast.tasks.names import falls
+
 Row = Mapping[str, Any]
 
 
@@ -55,6 +57,13 @@ def validation_column(history: Sequence[Row]) -> str:
     views = ("personal_val", "val")
     columns = [f"{view}/{name}" for name in ("accuracy", "loss") for view in views]
     return next((c for c in columns if series(history, c)[0]), "val/accuracy")
+
+
+def best_row(history: Sequence[Row], column: str) -> Row | None:
+    """The first row with the column's best value, see `falls`; None if it was never measured."""
+    sign = 1 if falls(column) else -1
+    measured = [row for row in history if math.isfinite(number(row, column))]
+    return min(measured, key=lambda row: sign * number(row, column), default=None)
 
 
 def total(history: Sequence[Row], *columns: str) -> float:

@@ -174,6 +174,19 @@ def find_runs(folders: Iterable[Path]) -> list[RunRecord]:
     return list(found.values())
 
 
+def read_jobs(sweep_dir: Path) -> list[RunRecord]:
+    """All jobs below a sweep folder, by number.
+
+    A damaged one is left out with a warning, and a single run that happens to lie there without.
+    """
+    try:
+        runs = read_each(run_folders(sweep_dir), read_run)
+    except (OSError, ValueError) as error:
+        log.warning("no job can be read: %s", first_line(error))
+        return []
+    return sorted((run for run in runs if run.num is not None), key=lambda run: run.num or 0)
+
+
 def last_clients(run: RunRecord) -> list[Row]:
     """Rows of `clients.csv`, see `read_clients`; empty if there is no file.
 

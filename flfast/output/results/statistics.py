@@ -25,12 +25,18 @@ class Interval(NamedTuple):
         low: lower end; NaN if there are fewer than `FEWEST_SEEDS` values.
         high: upper end, likewise.
         num: number of values.
+        std: their sample standard deviation; NaN if there are fewer than two.
     """
 
     mean: float
     low: float
     high: float
     num: int
+    std: float = math.nan
+
+    def __neg__(self) -> "Interval":
+        """The interval of the values with the other sign."""
+        return self._replace(mean=-self.mean, low=-self.high, high=-self.low)
 
 
 class Comparison(NamedTuple):
@@ -70,14 +76,15 @@ def mean_interval(values: Sequence[float], bounds: tuple[float, float] | None = 
     finite = np.array([value for value in values if math.isfinite(value)])
     num = len(finite)
     mean = float(finite.mean()) if num else math.nan
+    std = float(finite.std(ddof=1)) if num > 1 else math.nan
     if num < FEWEST_SEEDS:
-        return Interval(mean, math.nan, math.nan, num)
+        return Interval(mean, math.nan, math.nan, num, std)
     if np.ptp(finite) == 0:
-        return Interval(mean, mean, mean, num)
+        return Interval(mean, mean, mean, num, 0.0)
     low, high = _bootstrap(finite) if num >= FEWEST_FOR_BOOTSTRAP else _student(finite)
     if bounds is not None:
         low, high = max(low, bounds[0]), min(high, bounds[1])
-    return Interval(mean, low, high, num)
+    return Interval(mean, low, high, num, std)
 
 
 def _student(values: np.ndarray) -> tuple[float, float]:
@@ -154,7 +161,7 @@ def compare_all(values: Mapping[str, Mapping[str, float]]) -> list[Comparison]:
         names = (first, second)
         if interval.mean < 0:
             names = (second, first)
-            interval = Interval(-interval.mean, -interval.high, -interval.low, interval.num)
+            interval = -interval
         found.append((*names, interval, p))
     adjusted = holm([p for *_, p in found])
     comparisons = [Comparison(*row, p) for row, p in zip(found, adjusted, strict=True)]

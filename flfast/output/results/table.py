@@ -4,16 +4,14 @@ import csv
 import io
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from flfast.output.results.history import Row
 from flfast.state.messages import first_line, printable
 from flfast.state.regular_file import opener, read_file
 
 log = logging.getLogger(__name__)
-
-Row = Mapping[str, Any]
 
 _ROUND = re.compile("[0-9]{1,9}")
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from flfast.output.results.criterion import Criterion
 from flfast.output.results.history import Row, clock, series, total
-from flfast.output.results.sweep import Job
 
 
 class Spent(NamedTuple):
@@ -16,13 +15,13 @@ class Spent(NamedTuple):
         rounds: of training.
         seconds: of training and evaluation.
         bytes: that all clients sent and received.
-        virtual: seconds of virtual time.
+        virtual_seconds: seconds of virtual time.
     """
 
     rounds: float
     seconds: float
     bytes: float
-    virtual: float
+    virtual_seconds: float
 
 
 def spent_until(history: Sequence[Row], criterion: Criterion, target: float) -> Spent:
@@ -40,34 +39,5 @@ def spent_until(history: Sequence[Row], criterion: Criterion, target: float) -> 
         rounds=first,
         seconds=total(rows, "time/train_s", "time/eval_s"),
         bytes=total(rows, "comm/up_bytes", "comm/down_bytes"),
-        virtual=clock(history).get(first, math.nan),
+        virtual_seconds=clock(history).get(first, math.nan),
     )
-
-
-class Target(NamedTuple):
-    """An accuracy, and what jobs have spent when they reach it.
-
-    Attributes:
-        accuracy: the highest one that the jobs of a sweep reach, see `Criterion.common_target`.
-        spent: by job number.
-    """
-
-    accuracy: float
-    spent: dict[int, Spent]
-
-
-def sweep_target(jobs: Sequence[Job], columns: Sequence[str]) -> Target | None:
-    """The target of a sweep; None if no job has a clock, or none has measured its accuracy.
-
-    Args:
-        jobs: of the sweep.
-        columns: accuracies; the first one that a job has measured is the job's.
-    """
-    if not columns or not any(clock(job.history) for job in jobs):
-        return None
-    criterion = Criterion(tuple(columns), rises=True)
-    accuracy = criterion.common_target(job.history for job in jobs if job.counts)
-    if accuracy is None:
-        return None
-    spent = {job.num: spent_until(job.history, criterion, accuracy) for job in jobs}
-    return Target(accuracy, spent)

@@ -5,7 +5,7 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
-from flfast.output.results.history import Row, number
+from flfast.output.results.history import Row, number, total
 from flfast.output.results.outcome import Outcome, is_locked, log_lines, outcome, planned_rounds
 from flfast.output.results.plain_yaml import read_mapping, read_words
 from flfast.output.results.run_tables import read_history
@@ -45,7 +45,8 @@ class Progress(NamedTuple):
     def seconds_a_round(self) -> float:
         """Median of the last rounds, training and evaluation; NaN before round 1."""
         rows = [row for row in self.history[-_RECENT:] if number(row, "round") > 0]
-        return statistics.median(map(_seconds, rows)) if rows else math.nan
+        seconds = [total([row], "time/train_s", "time/eval_s") for row in rows]
+        return statistics.median(seconds) if seconds else math.nan
 
     @property
     def seconds_left(self) -> float:
@@ -54,13 +55,10 @@ class Progress(NamedTuple):
 
     @property
     def status(self) -> str:
-        """The outcome in one word; `starts` instead of `running` before round 0."""
+        """The outcome in one word; a job without a folder waits, one without rows starts."""
+        if self.outcome == "empty":
+            return "waits"
         return "starts" if self.outcome == "running" and not self.history else self.outcome
-
-
-def _seconds(row: Row) -> float:
-    parts = (number(row, f"time/{part}_s") for part in ("train", "eval"))
-    return sum(part for part in parts if math.isfinite(part))
 
 
 def read_progress(folder: Path) -> Progress:

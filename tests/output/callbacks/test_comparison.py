@@ -4,23 +4,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import flfast
-from flfast.output.callbacks.comparison import write_comparison
-from flfast.output.callbacks.comparison_figure import draw_comparison
+from flfast.output.callbacks.comparison import draw_comparison, write_comparison
+from flfast.output.report.content import Content
 from flfast.output.results.columns import COLUMNS
 from flfast.output.results.criterion import shown_columns
-from flfast.output.results.sweep import (
-    group_by_settings,
-    mean_over_bytes,
-    mean_over_time,
-    mean_series,
-    read_jobs,
-    varying_keys,
-)
+from flfast.output.results.runs import read_jobs
 from flfast.output.results.table import RoundTable, read_rows
-from flfast.output.results.targets import sweep_target
+from flfast.output.results.targets import spent_until
 
+GROUPS = ("algorithm", "pace", "compression")
 REPOSITORY = Path(flfast.__file__).parents[1]
 
 APP = """
@@ -70,8 +65,13 @@ def make_job(
     (folder / ".hydra").mkdir(parents=True)
     words = "".join(f"- {word}\n" for word in overrides) or "[]\n"
     (folder / ".hydra" / "overrides.yaml").write_text(words)
-    (folder / ".hydra" / "config.yaml").write_text("optimized_metric: auto\n")
-    (folder / ".hydra" / "hydra.yaml").write_text(f"hydra:\n  job:\n    num: {num}\n")
+    chosen = dict(word.lstrip("+").split("=") for word in overrides)
+    choices = {key: value for key, value in chosen.items() if key in GROUPS}
+    config = {key: value for key, value in chosen.items() if key not in GROUPS}
+    config = {"optimized_metric": "auto", **config}
+    (folder / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
+    hydra = {"job": {"num": num}, "runtime": {"choices": choices}}
+    (folder / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump({"hydra": hydra}))
     table = RoundTable(folder / "metrics.csv", COLUMNS)
     for round_idx, value in enumerate(values):
         row = {"round": round_idx, f"{view}/{metric}": value, "time/train_s": 1.5}
@@ -94,17 +94,18 @@ def sweep(tmp_path):
 def test_jobs_come_in_the_order_of_their_numbers(sweep):
     jobs = read_jobs(sweep)
     assert [job.num for job in jobs] == list(range(11))
-    assert varying_keys(jobs) == ["partition.alpha", "seed"]
+    assert Content(jobs).keys == ["partition.alpha"]
     assert [job.num for job in jobs if not job.counts] == [3]
 
 
 def test_jobs_that_differ_in_the_seed_alone_are_averaged(sweep):
-    groups = group_by_settings(read_jobs(sweep))
-    assert [job.num for job in groups["0",]] == [0, 1]
-    rounds, values = mean_series(groups["0",], "local/accuracy")
-    assert rounds == [0, 2]
-    assert values[1].mean == pytest.approx(0.505)
-    assert values[1].std == pytest.approx(0.01 / 2**0.5)
+    content = Content(read_jobs(sweep))
+    assert [job.num for job in content.settings[0].runs] == [0, 1]
+    (chart,) = content.criterion_charts
+    assert chart.y == "local/accuracy"
+    assert chart.lines[0].name == "alpha=0"
+    assert list(chart.lines[0].x) == [0, 2]
+    assert chart.lines[0].y[1] == pytest.approx(0.505)
 
 
 def test_the_report_names_what_differs_and_what_failed(sweep, capsys):
@@ -139,7 +140,7 @@ def test_the_picture_shows_the_models_that_clients_would_use(tmp_path, views, sh
         make_job(tmp_path, num, [f"algorithm={num}"], [0.1, 0.2], view)
     jobs = read_jobs(tmp_path)
     assert shown_columns(jobs) == shown
-    draw_comparison(jobs, tmp_path / "comparison.png")
+    draw_comparison(Content(jobs), tmp_path / "comparison.png")
     assert (tmp_path / "comparison.png").exists()
 
 
@@ -168,10 +169,10 @@ def timed(tmp_path):
 
 
 def test_runs_with_a_clock_are_compared_at_the_accuracy_that_all_reach(timed, capsys):
-    target = sweep_target(read_jobs(timed), ["global/accuracy"])
-    assert target.accuracy == 0.7
-    spent = [target.spent[num] for num in range(4)]
-    assert [(one.rounds, one.virtual) for one in spent] == [
+    content = Content(read_jobs(timed))
+    assert content.target == 0.7
+    spent = [spent_until(job.history, content.criterion, 0.7) for job in content.runs[:4]]
+    assert [(one.rounds, one.virtual_seconds) for one in spent] == [
         (2, 1200),
         (2, 2400),
         (3, 180),
@@ -199,22 +200,24 @@ def test_the_comparison_has_a_second_part_over_virtual_time(timed):
 
 
 def test_over_virtual_time_seeds_are_averaged_while_all_of_them_run(timed):
-    jobs = read_jobs(timed)
-    seconds, values = mean_over_time(jobs[:2], "global/accuracy")
-    assert seconds == [0, 600, 1200]
-    assert [value.mean for value in values] == pytest.approx([0.11, 0.41, 0.66])
-    assert mean_over_time(jobs[4:], "global/accuracy") == ([], [])
+    _, chart = Content(read_jobs(timed)).criterion_charts
+    assert chart.x == "virtual time [min]"
+    sync, _, failed = chart.lines
+    assert list(sync.x) == [0, 10, 20]
+    assert list(sync.y) == pytest.approx([0.11, 0.41, 0.66])
+    assert not failed.x
 
 
 def test_a_sweep_over_compressions_is_drawn_over_uploaded_bytes(tmp_path):
     for num, size in enumerate((4e6, 4e6, 1e6)):
         words = [f"compression={'quantize' if num == 2 else 'none'}", f"seed={num % 2}"]
         make_job(tmp_path, num, words, [0.1, 0.5 + num / 10, 0.7], size=size)
-    jobs = read_jobs(tmp_path)
-    sizes, values = mean_over_bytes(jobs[:2], "local/accuracy")
-    assert sizes == [4e6, 8e6]
-    assert [value.mean for value in values] == pytest.approx([0.55, 0.7])
-    assert mean_over_bytes(jobs[2:], "local/accuracy")[0] == [1e6, 2e6]
+    _, chart = Content(read_jobs(tmp_path)).criterion_charts
+    assert chart.log
+    plain, quantized = chart.lines
+    assert list(plain.x) == [4, 8]
+    assert list(plain.y) == pytest.approx([0.55, 0.7])
+    assert list(quantized.x) == [1, 2]
     write_comparison(tmp_path)
     width = int.from_bytes((tmp_path / "comparison.png").read_bytes()[16:20], "big")
     assert width == 14 * 150

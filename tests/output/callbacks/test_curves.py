@@ -2,6 +2,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from flfast.output.callbacks.curves import draw_curves
+from flfast.output.results.lines import run_charts
 
 
 @pytest.mark.parametrize(
@@ -15,7 +16,7 @@ def test_every_task_has_lines_on_both_axes_and_the_spread_of_its_headline(name, 
         for n in range(3)
     ]
     picture = Figure()
-    draw_curves(picture, rows)
+    draw_curves(picture, run_charts([rows]))
     first, loss = picture.axes
     assert first.get_title() == title
     spread, other = (first, loss) if headline == name else (loss, first)

@@ -66,7 +66,7 @@ def test_progress_shows_the_clock_of_virtual_time(federation, history, screen):
     play(progress, run, history(rounds=4, clock=True))
     progress.on_run_end(run)
     *_, last = screen.getvalue().replace("\r", "\n").split("clients ")
-    assert "clients/s  virtual 6.37 min  staleness 1.2  12 in flight" in last
+    assert "clients/s  virtual 6.37 min  staleness 1.25  12 in flight" in last
 
 
 def test_progress_shows_what_the_run_measures(federation, screen):

@@ -223,7 +223,7 @@ def test_sections_that_need_data_are_there_with_them(tmp_path):
     assert "over virtual time" in sections["curves"].text
     assert "this run 3 min" in sections["virtual-time"].text
     # 60 % after two rounds of 2 s, 2 MB and a virtual minute each.
-    assert "60 % 2 4 s 4 MB 2 min 1" in sections["costs-to-a-target"].text
+    assert "60 % 2 4 s 4.0 MB 2 min 1" in sections["costs-to-a-target"].text
 
 
 def test_without_accuracy_costs_are_those_until_a_loss(tmp_path):
@@ -235,7 +235,7 @@ def test_without_accuracy_costs_are_those_until_a_loss(tmp_path):
     text = sections["costs-to-a-target"].text
     # The lowest loss of a, after two rounds of 2 s and 2 MB each. b has it after one.
     assert "Costs until global/loss reaches 0.5" in text
-    assert "a 2 4 s 4 MB" in text and "b 1 2 s 2 MB" in text
+    assert "a 2 4 s 4.0 MB" in text and "b 1 2 s 2.0 MB" in text
 
 
 def test_a_diverged_run_sets_no_target(tmp_path):
@@ -246,7 +246,7 @@ def test_a_diverged_run_sets_no_target(tmp_path):
     sections = {s.attributes["aria-labelledby"]: s for s in page.all("section")}
     text = sections["costs-to-a-target"].text
     assert "Costs until global/loss reaches 0.5" in text
-    assert "diverged - - -" in text and "good 2 4 s 4 MB" in text
+    assert "diverged - - -" in text and "good 2 4 s 4.0 MB" in text
 
 
 def test_the_training_loss_is_no_target(tmp_path):

@@ -1,6 +1,5 @@
 """Tables on the screen, alike for a run and for a sweep. Torch-free."""
 
-import math
 from collections.abc import Iterable
 
 from rich import box
@@ -32,17 +31,3 @@ def empty_table(
     for name in numbers:
         table.add_column(Text(name), justify="right")
     return table
-
-
-def cell(metric: str, mean: float, std: float = math.nan) -> str:
-    """A metric's value, and its standard deviation where there is one; accuracies in percent.
-
-    >>> cell("val/accuracy", 0.5), cell("val/loss", 0.5, 0.25), cell("val/loss", math.nan)
-    ('50.00 %', '0.5000 ± 0.2500', '-')
-    """
-    if not math.isfinite(mean):
-        return "-"
-    percent = metric.endswith("accuracy")
-    scale, digits = (100, 2) if percent else (1, 4)
-    deviation = f" ± {scale * std:.{digits}f}" if math.isfinite(std) else ""
-    return f"{scale * mean:.{digits}f}{deviation}{' %' if percent else ''}"

@@ -1,36 +1,49 @@
 """Numbers as a reader sees them."""
 
 import math
+import re
 from collections.abc import Callable
 
+from rich.filesize import decimal
+
 from flfast.output.results.durations import readable
-from flfast.output.results.statistics import FEWEST_SEEDS, Interval
+from flfast.output.results.statistics import Interval
 
 
-def is_accuracy(column: str) -> bool:
-    """Whether a column is shown in percent."""
-    return "accuracy" in column
+def in_percent(column: str) -> bool:
+    """Whether the values of a column, or of an axis, are shares that are shown in percent."""
+    return "accuracy" in column or "share" in column
 
 
-def value(column: str, number: float) -> str:
-    """A value of a column: percent for accuracies, four digits else.
+def value(column: str, number: float, std: float = math.nan) -> str:
+    """A value of a column, and its standard deviation where there is one.
+
+    Percent for accuracies, units for times and bytes, four digits else.
 
     >>> value("global/accuracy", 0.98765), value("train/loss", 0.12345), value("x", math.nan)
     ('98.77 %', '0.1235', '-')
+    >>> value("val/loss", 0.5, 0.25), value("val/accuracy", 0.5, 0.01), value("comm/up_bytes", 4e6)
+    ('0.5 ± 0.25', '50.00 ± 1.00 %', '4.0 MB')
     """
+    form = _FORMS.get(re.split("[/_]", column)[-1])
     if not math.isfinite(number):
         return "-"
-    return f"{100 * number:.2f} %" if is_accuracy(column) else f"{number:.4g}"
+    if form:
+        return form(number)
+    percents = in_percent(column)
+    known = [(number, ".4g")] + [(std, ".2g")] * math.isfinite(std)
+    words = (f"{100 * n:.2f}" if percents else f"{n:{digits}}" for n, digits in known)
+    return " ± ".join(words) + " %" * percents
 
 
 def interval(column: str, found: Interval) -> str:
-    """A mean and its interval; without one where there are too few seeds.
+    """A mean and its interval; without one where there are too few seeds, or all are equal.
 
     >>> interval("global/accuracy", Interval(0.5, 0.25, 0.75, 3))
     '50.00 % [25.00, 75.00]'
     """
     mean = value(column, found.mean)
-    if not math.isfinite(found.low):
+    if not math.isfinite(found.low) or found.low == found.high:
         return mean
     ends = (value(column, end).removesuffix(" %") for end in (found.low, found.high))
     return f"{mean} [{', '.join(ends)}]"
@@ -42,7 +55,7 @@ def difference(column: str, found: Interval) -> str:
     >>> difference("global/accuracy", Interval(0.0125, -0.01, 0.035, 3))
     '1.25 points [-1.00, 3.50]'
     """
-    if not is_accuracy(column):
+    if not in_percent(column):
         return interval(column, found)
     if not math.isfinite(found.mean):
         return "-"
@@ -61,20 +74,6 @@ def p_value(p: float) -> str:
     if math.isnan(p):
         return "-"
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def num_bytes(number: float) -> str:
-    """Bytes with a decimal prefix.
-
-    >>> num_bytes(66_300_000), num_bytes(12)
-    ('66.3 MB', '12 B')
-    """
-    if not math.isfinite(number):
-        return "-"
-    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g} {prefix}B"
-    return f"{number:.0f} B"
 
 
 def count(number: float) -> str:
@@ -100,25 +99,19 @@ def axis(number: float) -> str:
     return f"{number:g}"
 
 
-def percent(number: float) -> str:
-    """A share as a tick of an axis.
+def tick(name: str, number: float) -> str:
+    """A value at an axis of this name.
 
-    >>> percent(0.975)
-    '97.5 %'
+    >>> tick("share of clients", 0.975), tick("round", 20)
+    ('97.5 %', '20')
     """
-    return f"{100 * number:g} %"
+    return f"{100 * number:g} %" if in_percent(name) else axis(number)
 
 
 _FORMS: dict[str, Callable[[float], str]] = {
-    "count": count,
-    "bytes": num_bytes,
-    "seconds": readable,
+    "bytes": lambda number: decimal(round(number)),
+    **dict.fromkeys(("s", "seconds"), readable),
+    **dict.fromkeys(("rounds", "clients", "rejected", "dropped", "idle", "flight"), count),
+    "percent": lambda number: f"{number:.0f} %",
 }
-
-
-def of_seeds(found: Interval, form: str) -> str:
-    """A mean over seeds in one of the forms `count`, `bytes`, `seconds`, with its interval."""
-    shown = _FORMS[form]
-    if not math.isfinite(found.low) or found.num < FEWEST_SEEDS or found.low == found.high:
-        return shown(found.mean)
-    return f"{shown(found.mean)} [{shown(max(0.0, found.low))}, {shown(found.high)}]"
+"""Last word of a column -> a number of it as text."""
