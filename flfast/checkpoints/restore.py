@@ -36,7 +36,7 @@ from flfast.distributed.client_state_placement import owner
 from flfast.distributed.world import World, gather
 from flfast.engines.site import Site
 from flfast.federation.table_rows import Columns
-from flfast.output.results.columns import CALLBACK_TABLES, COLUMNS
+from flfast.output.results.columns import CALLBACK_TABLES
 from flfast.output.results.table import RoundTable, read_rounds
 from flfast.state.tree import Tree, leaves, tree_map
 
