@@ -17,8 +17,7 @@ from rich.progress import track
 from torch import Tensor
 
 from flfast.algorithms.contract.downloads import first_downloads
-from flfast.algorithms.kit.wrapping import check_one_call
-from flfast.audits.audit import Audit, Leak
+from flfast.audits.audit import OF_UPLOAD, Audit, Leak, UploadAudit
 from flfast.audits.gradient_matching import match_gradient
 from flfast.audits.image_pairs import Pairs, paired, pixel_bounds
 from flfast.audits.interception import Intercepted, intercept
@@ -47,7 +46,7 @@ def gradient_inversion(
     labels: Labels,
     iterations: Count,
     total_variation: NonNegative,
-) -> Audit:
+) -> UploadAudit:
     """Reconstructs the images of one local step from the upload.
 
     Args:
@@ -68,6 +67,7 @@ def gradient_inversion(
             iterations=iterations,
             total_variation=total_variation,
         ),
+        capabilities=OF_UPLOAD,
     )
 
 
@@ -79,7 +79,6 @@ def _check(federation: Federation, *, client: int, num_images: int, labels: Labe
             f"{option} with inputs of shape {list(shape)} and task={task}: it reconstructs images "
             f"[channels, height, width] of classes; allowed: audit=membership or none"
         )
-    check_one_call(algorithm, option)
     origin = algorithm.origin(first_downloads(algorithm, federation.initial)(0))
     uploaded = origin.get("params", {})
     missing = [name for name in federation.initial["params"] if name not in uploaded]

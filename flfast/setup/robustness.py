@@ -22,19 +22,9 @@ log = logging.getLogger(__name__)
 
 
 def relabel_attackers(config: DictConfig, data: FederatedDataModule) -> None:
-    """Change the training labels of attackers, if `attack` poisons labels.
-
-    Raises:
-        ConfigError: if the targets are no classes.
-    """
+    """Change the training labels of attackers, if `attack` poisons labels."""
     attack: Attack = instantiate(config.attack)
     if attack.labels is not None:
-        if data.examples.task != "classification":
-            name = config.attack["_target_"].rpartition(".")[2]
-            raise ConfigError(
-                f"attack={name} with task={data.examples.task}: it changes classes; allowed: "
-                f"another attack, or task=classification"
-            )
         data.relabel(sorted(_attackers(attack, config, data)), attack.labels)
 
 

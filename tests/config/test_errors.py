@@ -59,8 +59,8 @@ BEFORE_TORCH = {
     ("model.hidden=[0]",): "model.hidden=[0]: must be greater than or equal to 1",
     ("rounds=[",): "rounds=[: no viable alternative",
     ("optimizer.lr=${nothing}",): "optimizer.lr: Interpolation key 'nothing' not found",
-    ("mode=local_only", "bn=local"): "bn=local with mode=local_only: nothing is shared",
-    ("mode=local_only", "local_optimizer_state=average"): "use keep or reset",
+    ("mode=local_only", "bn=local"): "mode=local_only with bn=local: nothing is sent",
+    ("mode=local_only", "local_optimizer_state=average"): "local_optimizer_state=keep or reset",
     ("trainer.limit_train_batches=0",): "trainer.limit_train_batches=0: must be greater than 0",
     ("strategy.name=dpp",): "strategy.name=dpp: must be 'auto', 'single', 'dp', 'ddp' or 'fsdp'",
     ("strategy.name=fsdp",): "strategy.name=fsdp strategy.group_params=null: fsdp needs this",
@@ -87,7 +87,7 @@ BEFORE_TORCH = {
     ("adapter=lora", "adapter.rank=0"): "adapter.rank=0: must be greater than or equal to 1",
     ("client_states=disc",): "client_states=disc: must be 'auto', 'ram' or 'disk'",
     ("finetune_epochs=-1",): "finetune_epochs=-1: must be greater than or equal to 0",
-    ("finetune_epochs=2", "mode=centralized"): "there are no clients; use 0",
+    ("finetune_epochs=2", "mode=centralized"): "there are no clients, but finetune_epochs needs",
     ("sampler.holdout_clients=1.0",): "sampler.holdout_clients=1.0: must be",
     ("sampler.holdout_clients=-1",): "sampler.holdout_clients=-1: must be",
     ("sampler.fractoin=1",): "unknown key sampler.fractoin",
@@ -130,7 +130,7 @@ BEFORE_TORCH = {
         "selection=oort",
         "selection.count=2",
         "mode=local_only",
-    ): "selection=oort with mode=local_only: nothing is sent; use selection=none",
+    ): "mode=local_only with selection=oort: nothing is sent, but selection needs",
     ("sampler.dropout=1.0",): "sampler.dropout=1.0: must be less than 1",
     ("sampler.count=3", "sampler.fraction=0.5"): "both set the size of cohorts; allowed: one",
     (
@@ -147,12 +147,12 @@ BEFORE_TORCH = {
     ("model=custom",): "model._target_ is missing; set it",
     ("aggregation=trimmed_mean", "aggregation.trim=0.5"): "trim=0.5: must be less than 0.5",
     ("aggregation=krumm",): "aggregation=krumm: there is no such option; did you mean krum?",
-    ("secure=masks", "aggregation=median"): "with secure=masks: it needs every upload",
-    ("secure=masks", "faults=simulated"): "use faults.broken=0",
-    ("secure=masks", "upload_clip_norm=1"): "use privacy.clip_norm, or secure=none",
+    ("secure=masks", "aggregation=median"): "with secure=masks: it reads single uploads",
+    ("secure=masks", "faults=simulated"): "allowed: faults.broken=0, or secure=none",
+    ("secure=masks", "upload_clip_norm=1"): "allowed: upload_clip_norm=null, or secure=none",
     ("secure=masks", "secure.bits=63"): "secure.bits=63: must be less than or equal to 62",
     ("attack=sign_flip", "attack.fraction=1.5"): "attack.fraction=1.5: must be less than or equal",
-    ("attack=sign_flip", "mode=centralized"): "attack=sign_flip with mode=centralized: nothing",
+    ("attack=sign_flip", "mode=centralized"): "mode=centralized with attack=sign_flip: nothing",
     ("faults=simulated", "faults.corruption=worse"): "corruption=worse: must be 'not_finite'",
     ("pace.deadline=0",): "pace.deadline=0: must be greater than 0",
     ("upload_clip_norm=0",): "upload_clip_norm=0: must be greater than 0",
@@ -286,11 +286,11 @@ def test_one_clear_error_before_torch_is_imported(answer, overrides):
         ),
         (
             ("secure=masks", "algorithm=fedfomo"),
-            "of each client, and gets nothing but sums",
+            "of each client, but secure needs a server that uses only the sum",
         ),
         (
             ("secure=masks", "algorithm=fedas"),
-            "secure.max_weight=null with algorithm=fedas",
+            "algorithm=fedas with secure=masks: its weights are not numbers of examples, but",
         ),
         (
             (
@@ -307,8 +307,8 @@ def test_one_clear_error_before_torch_is_imported(answer, overrides):
         ),
         (
             ("algorithm=feddf",),
-            "split.server_examples=0 with algorithm=feddf, which trains on examples of the "
-            "server; allowed: >= 1",
+            "split.server_examples=0 with algorithm=feddf: the server has none, but algorithm "
+            "needs examples of the server; allowed: split.server_examples=1 or more",
         ),
         (
             ("split.server_examples=99999",),
