@@ -4,8 +4,6 @@ Options are read from their source, before torch is imported: see `state/capabil
 """
 
 from collections.abc import Container, Iterator, Mapping
-from functools import reduce
-from operator import getitem
 from typing import Any, get_args
 
 from omegaconf import DictConfig, OmegaConf
@@ -15,6 +13,7 @@ from flfast.config.own import OWN
 from flfast.config.rule import Config, choice, shown
 from flfast.config.signature import read_signature
 from flfast.federation.samplers.cohort import capabilities_of_sampler
+from flfast.output.results.columns import ALL_METRICS
 from flfast.state.capabilities import Capabilities, Choice, breaking, needing, refusals
 
 _PLAIN = {"algorithm": "fedavg", "aggregation": "mean", "pace": "sync", "sampler": "uniform"}
@@ -28,31 +27,42 @@ class _Set:
         return bool(value)
 
 
+_METRICS = (f"{view}val/{name}" for view in ("", "personal_") for name in ALL_METRICS)
+_VALIDATION = {"auto", *_METRICS}
+"""Values of keys that name a metric of validation examples."""
+
 _STEPS = ("batch_size", "last_batch", "local_epochs", "local_steps", "trainer.accumulate")
 _UNEQUAL = breaking("local steps would differ", "equal steps")
-_NOTHING_SENT = breaking("nothing is sent", "messages")
-_NOTHING_SHARED = breaking("nothing is shared", "shared state", "server model")
-_CLIPS = breaking("the server measures and clips uploads", "one bound", "hidden uploads")
-_STATISTICS = breaking("clients send statistics of BatchNorm", "protected statistics")
 _SETTINGS: tuple[tuple[str, Container[Any], Capabilities, str], ...] = (
-    ("mode", {"centralized", "local_only"}, _NOTHING_SENT, "federated"),
-    ("mode", {"local_only"}, _NOTHING_SHARED, "federated"),
+    ("mode", {"centralized", "local_only"}, breaking("nothing is sent", "messages"), "federated"),
+    ("mode", {"local_only"}, breaking("nothing is shared", "shared state"), "federated"),
+    ("mode", {"local_only"}, breaking("there is no server", "server model"), "federated"),
     ("mode", {"centralized"}, breaking("there are no clients", "several clients"), "federated"),
     ("finetune_epochs", _Set(), needing("several clients"), "0"),
     ("bn", {"local", "recalibrate"}, needing("messages"), "aggregate"),
-    ("bn", {"recalibrate"}, _STATISTICS, "aggregate (model.norm=group needs no statistics)"),
-    ("local_optimizer_state", {"average"}, needing("shared state"), "keep or reset"),
-    ("upload_clip_norm", _Set(), _CLIPS, "null"),
-    (
-        "split.server_examples",
-        {0},
-        breaking("the server has none", "server examples"),
-        "1 or more",
-    ),
-    ("batch_size", {"auto"}, _UNEQUAL, "-1 or a number"),
+    ("bn", {"recalibrate"}, breaking("clients send statistics", "statistics"), "aggregate"),
+    ("local_optimizer_state", {"average"}, needing("shared state", "one call"), "keep or reset"),
+    ("upload_clip_norm", _Set(), breaking("it clips uploads", "one bound"), "null"),
+    ("upload_clip_norm", _Set(), breaking("it measures uploads", "hidden uploads"), "null"),
+    ("split.server_examples", {0}, breaking("there are none", "server examples"), "1 or more"),
+    ("split.val", {0}, breaking("there are none", "validation examples"), "0.1"),
+    ("optimized_metric", _VALIDATION, needing("validation examples"), "train/loss"),
+    ("schedule.adapt.metric", _VALIDATION, needing("validation examples"), "train/loss"),
+    ("checkpoint.keep_best", _VALIDATION, needing("validation examples"), "null"),
+    ("checkpoint.keep_best", _Set(), needing("checkpoints"), "null"),
+    ("checkpoint.every", {0}, breaking("no checkpoint is written", "checkpoints"), "auto"),
+    ("overwrite", {True}, breaking("it replaces the run", "earlier run"), "false"),
+    ("resume", {"auto"}, needing("earlier run"), "null"),
+    ("batch_size", {"auto"}, _UNEQUAL | breaking("it is what fits", "given batches"), "a number"),
+    ("batch_size", {-1}, breaking("it takes all examples", "small batches"), "a number"),
+    ("micro_batch", _Set(), needing("given batches"), "null"),
+    ("schedule.adapt.action", {"double_batch"}, needing("given batches"), "halve_lr"),
     ("last_batch", {"pad"}, _UNEQUAL, "keep or drop"),
-    ("trainer.accumulate_grad_batches", range(2, 2**31), _UNEQUAL, "1, with a larger batch_size"),
+    ("trainer.accumulate_grad_batches", range(2, 2**31), needing("small batches"), "1"),
+    ("trainer.accumulate_grad_batches", range(2, 2**31), _UNEQUAL, "1"),
     ("schedule.adapt", _Set(), _UNEQUAL, "null"),
+    ("loader.num_workers", {0}, breaking("there are none", "workers"), "1"),
+    ("loader.persistent_workers", {True}, needing("workers"), "false"),
 )
 """Of settings that are no options of a group: key, values, what these say, and what else is
 allowed."""
@@ -87,7 +97,10 @@ def check_composed(config: DictConfig, found: Mapping[str, Capabilities]) -> Non
 def _choices(config: Config) -> Iterator[Choice]:
     """What the settings and options of a config say about themselves."""
     for key, chosen, says, instead in _SETTINGS:
-        if (value := reduce(getitem, key.split("."), config)) in chosen:
+        value: Any = config
+        for name in key.split("."):
+            value = value and value.get(name)
+        if value is not None and value in chosen:
             yield Choice(key, f"{key}={shown(value)}", says, f"{key}={instead}")
     for number, phase in enumerate(config["schedule"]["phases"]):
         # Hydra adds to or replaces a key with + or ++ in front.

@@ -47,58 +47,10 @@ def _batch_size(config: Config) -> str | None:
     return None
 
 
-def _overwrite(config: Config) -> str | None:
-    if config["overwrite"] and config["resume"] == "auto":
-        return (
-            "overwrite=true with resume=auto: a run is replaced or goes on; allowed: one of them"
-        )
-    return None
-
-
-def _full_batch(config: Config) -> str | None:
-    accumulate = config["trainer"]["accumulate_grad_batches"]
-    if config["batch_size"] == -1 and accumulate > 1:
-        return (
-            f"trainer.accumulate_grad_batches={accumulate} with batch_size=-1: a batch is already "
-            f"all of a client's examples; use micro_batch to bound memory"
-        )
-    return None
-
-
-def _auto_batch(config: Config) -> str | None:
-    if config["batch_size"] != "auto":
-        return None
-    if config["micro_batch"] is not None:
-        return (
-            f"micro_batch={config['micro_batch']} with batch_size=auto: with micro-batches a "
-            f"batch of any size fits; use batch_size=-1 or a number, or micro_batch=null"
-        )
-    adapt = config["schedule"]["adapt"]
-    if adapt and adapt["action"] == "double_batch":
-        return (
-            "schedule.adapt.action=double_batch with batch_size=auto: the batch is already the "
-            "largest that fits; use schedule.adapt.action=halve_lr, or a number"
-        )
-    return None
-
-
 def _split(config: Config) -> str | None:
     val, test = config["split"]["val"], config["split"]["test"]
     if val + test >= 1:
         return f"split.val={val} split.test={test}: together they must be < 1"
-    return None
-
-
-def _validation_metrics(config: Config) -> str | None:
-    adapt = config["schedule"]["adapt"]
-    wanted = {
-        "optimized_metric": config["optimized_metric"],
-        "schedule.adapt.metric": adapt and adapt["metric"],
-        "checkpoint.keep_best": config["checkpoint"]["keep_best"],
-    }
-    for key, metric in wanted.items():
-        if metric and (metric == "auto" or "val/" in metric) and config["split"]["val"] == 0:
-            return f"{key}={metric} needs validation data; set split.val > 0"
     return None
 
 
@@ -107,15 +59,6 @@ def _stop(config: Config) -> str | None:
     if metric is None or metric in ("auto", *OPTIMIZED):
         return None
     return f"stop.metric={metric}: must be one of auto, {', '.join(OPTIMIZED)}"
-
-
-def _best_checkpoint(config: Config) -> str | None:
-    every, best = config["checkpoint"]["every"], config["checkpoint"]["keep_best"]
-    if best is None:
-        return None
-    if every == 0:
-        return f"checkpoint.keep_best={best} with checkpoint.every=0: no checkpoint is written"
-    return None
 
 
 def _init_from(config: Config) -> str | None:
@@ -177,13 +120,8 @@ def _adapter(config: Config) -> str | None:
 RULES: tuple[Rule, ...] = (
     _batch_size,
     _epochs_or_steps,
-    _overwrite,
-    _full_batch,
-    _auto_batch,
     _split,
-    _validation_metrics,
     _stop,
-    _best_checkpoint,
     _init_from,
     _files,
     _loggers,

@@ -62,11 +62,10 @@ from flfast.setup.resume import (
 )
 from flfast.setup.robustness import (
     check_cohorts,
-    plant_backdoor,
-    relabel_attackers,
+    check_precision,
+    poison_data,
     warn_of_rows,
 )
-from flfast.setup.secure_aggregation import check_precision
 from flfast.setup.user_code import own_failure
 from flfast.state.weights import convert_weights, read_weights
 
@@ -197,8 +196,7 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     privacy = build_privacy(config, data)
     capabilities = object_capabilities(config, data, algorithm, selected, privacy, initial)
     check_composed(config, capabilities)
-    relabel_attackers(config, data)
-    plant_backdoor(config, data)
+    poison_data(config, data)
     return_freed_memory()
     algorithm = protect(privacy, selected, initial, rounds=config.rounds)
     make_optimizer = build_optimizer(config, model, algorithm)

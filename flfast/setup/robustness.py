@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig
@@ -11,37 +12,32 @@ from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.channel.attacks.attack import Attack, choose_attackers
 from flfast.channel.channel import Channel
 from flfast.channel.privacy.privacy import NO_PRIVACY, Privacy
+from flfast.channel.secure.secure import Secure
 from flfast.config.errors import ConfigError
+from flfast.config.rule import choice
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.world import ALONE, World
 from flfast.federation.samplers.cohort import Cohort
 from flfast.setup.protection import noise_source
-from flfast.setup.secure_aggregation import build_secure
 
 log = logging.getLogger(__name__)
 
 
-def relabel_attackers(config: DictConfig, data: FederatedDataModule) -> None:
-    """Change the training labels of attackers, if `attack` poisons labels."""
-    attack: Attack = instantiate(config.attack)
-    if attack.labels is not None:
-        data.relabel(sorted(_attackers(attack, config, data)), attack.labels)
-
-
-def plant_backdoor(config: DictConfig, data: FederatedDataModule) -> None:
-    """Poison training examples of attackers, if `attack` is a backdoor.
+def poison_data(config: DictConfig, data: FederatedDataModule) -> None:
+    """Change training examples of attackers, if `attack` poisons labels or plants a backdoor.
 
     Raises:
         ConfigError: if the examples cannot have the attack's trigger.
     """
     attack: Attack = instantiate(config.attack)
+    attackers = sorted(_attackers(attack, config, data))
+    if attack.labels is not None:
+        data.relabel(attackers, attack.labels)
     if attack.backdoor is not None:
         try:
-            data.poison(sorted(_attackers(attack, config, data)), attack.backdoor)
+            data.poison(attackers, attack.backdoor)
         except ValueError as error:
-            raise ConfigError(
-                f"attack={config.attack['_target_'].rpartition('.')[2]}: {error}"
-            ) from error
+            raise ConfigError(f"attack={choice(config.attack)}: {error}") from error
 
 
 def build_channel(
@@ -56,7 +52,7 @@ def build_channel(
     if attackers:
         log.info(
             "%s: %d of %d clients attack: %s",
-            config.attack["_target_"].rpartition(".")[2],
+            choice(config.attack),
             len(attackers),
             len(data.candidates),
             sorted(attackers),
@@ -73,9 +69,17 @@ def build_channel(
         faults=instantiate(config.faults),
         privacy=privacy,
         compression=instantiate(config.compression),
-        secure=build_secure(config, data),
+        secure=_secure(config, data),
         noise=noise_source(privacy, config.seed, world),
     )
+
+
+def _secure(config: DictConfig, data: FederatedDataModule) -> Secure:
+    """The secure aggregation of a run; by default, weights are numbers of examples."""
+    secure: Secure = instantiate(config.secure)
+    if secure.make_round is None or secure.max_weight is not None:
+        return secure
+    return replace(secure, max_weight=float(data.client_sizes.max()))
 
 
 def check_cohorts(
@@ -120,6 +124,20 @@ def check_cohorts(
         f"{aggregation.reason} uploads for aggregation={aggregation.name}, and the largest "
         f"cohort has {largest} clients; allowed: a lower number, or a larger cohort or population"
     )
+
+
+def check_precision(secure: Secure, cohorts: Iterable[Cohort]) -> None:
+    """Refuse settings whose numbers are too coarse for the largest of these cohorts.
+
+    Args:
+        secure: of the run.
+        cohorts: of the first rounds.
+
+    Raises:
+        ValueError: naming bits, range, precision and the size of the cohort.
+    """
+    if secure.check is not None:
+        secure.check(max(len(cohort.clients) for cohort in cohorts))
 
 
 def warn_of_rows(aggregation: Aggregation, algorithm: Algorithm) -> None:

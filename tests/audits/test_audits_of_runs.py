@@ -253,8 +253,11 @@ def test_every_algorithm_is_audited_or_refused(name, make_data, make_federation)
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("audit=membership", "mode=local_only"), "there is no server; use audit=none"),
-        (("audit=gradient_inversion", "mode=centralized"), "nothing is sent; use audit=member"),
+        (("audit=membership", "mode=local_only"), "there is no server, but audit needs"),
+        (
+            ("audit=gradient_inversion", "mode=centralized"),
+            "nothing is sent, but audit",
+        ),
         (("audit=gradient_inversion", "secure=masks"), "gets no upload of one client"),
     ],
 )

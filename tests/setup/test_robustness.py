@@ -26,7 +26,7 @@ from flfast.datamodules.sources.digits import digits
 from flfast.engines.fused.training import FusedTraining
 from flfast.federation.samplers.cohort import Cohort
 from flfast.output.results.table import read_rows
-from flfast.setup.robustness import build_channel, check_cohorts, relabel_attackers, warn_of_rows
+from flfast.setup.robustness import build_channel, check_cohorts, poison_data, warn_of_rows
 from flfast.state.plan import Batching
 
 
@@ -91,7 +91,7 @@ def test_flipped_labels_are_those_of_attackers_and_are_for_training_only(root, m
     data = make_data([8] * 10, split=(0.25, 0.25), num_test=6)
     before = data.examples.targets.clone()
     config = composed(root, "attack=label_flip", "seed=3")
-    relabel_attackers(config, data)
+    poison_data(config, data)
     channel = build_channel(config, data)
     assert len(channel.attackers) == 2
     changed = {

@@ -13,7 +13,7 @@ from flfast.state.tree import Tree
 
 Unit = Literal["client", "example"]
 
-PROTECTED = needing("messages", "protected statistics")
+PROTECTED = needing("messages", "statistics")
 OF_STEPS = PROTECTED | needing("equal steps", "one objective")
 """Of noise in local steps, which protects single examples."""
 OF_UPLOADS = PROTECTED | needing("one call", "protected parts")

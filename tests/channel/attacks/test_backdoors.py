@@ -13,7 +13,7 @@ from flfast.channel.attacks.pixel_pattern import pixel_pattern
 from flfast.config.errors import ConfigError
 from flfast.datamodules.shifts import applying
 from flfast.engines.fused.training import FusedTraining
-from flfast.setup.robustness import build_channel, plant_backdoor
+from flfast.setup.robustness import build_channel, poison_data
 from flfast.state.weights import write_weights
 
 PATTERN = {"fraction": 0.5, "target": 1, "share": 0.5, "size": 2, "value": 1.0, "scale": 1.0}
@@ -122,26 +122,26 @@ def composed(root, *overrides):
 def test_what_cannot_be_poisoned_is_refused(images, root, overrides, message):
     config = composed(root, "attack=pixel_pattern", *overrides)
     with pytest.raises(ConfigError, match=message):
-        plant_backdoor(config, images())
+        poison_data(config, images())
 
 
 def test_other_data_are_refused(images, make_data, root):
     with pytest.raises(ConfigError, match=r"attack.source=7 with 3 classes"):
-        plant_backdoor(composed(root, "attack=edge_case"), images())
+        poison_data(composed(root, "attack=edge_case"), images())
     same = composed(root, "attack=edge_case", "attack.source=2")
     with pytest.raises(ConfigError, match=r"attack.source=2 attack.target=2: nothing"):
-        plant_backdoor(same, images())
+        poison_data(same, images())
     with pytest.raises(ConfigError, match=r"inputs of shape \[5\]; allowed: images"):
-        plant_backdoor(composed(root, "attack=pixel_pattern"), make_data([6, 6]))
+        poison_data(composed(root, "attack=pixel_pattern"), make_data([6, 6]))
     loud = composed(root, "attack=pixel_pattern", "attack.value=2")
     with pytest.raises(ConfigError, match=r"attack.value=2.* allowed: 0 to 1"):
-        plant_backdoor(loud, images(torch.uint8))
+        poison_data(loud, images(torch.uint8))
 
 
 def test_attackers_of_the_channel_are_those_with_poisoned_examples(images, root):
     config, data = composed(root, "attack=pixel_pattern", "attack.fraction=0.5"), images()
     before = data.examples.targets
-    plant_backdoor(config, data)
+    poison_data(config, data)
     changed = (data.examples.targets != before).nonzero().flatten()
     owner = {k for k in range(4) if set(changed.tolist()) & set(data.train_clients.indices_of(k))}
     assert owner == build_channel(config, data).attackers
