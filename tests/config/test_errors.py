@@ -309,7 +309,7 @@ def test_one_clear_error_before_torch_is_imported(answer, overrides):
         ),
         (
             ("algorithm=feddf",),
-            "split.server_examples=0 with algorithm=feddf: the server has none, but algorithm "
+            "split.server_examples=0 with algorithm=feddf: there are none, but algorithm "
             "needs examples of the server; allowed: split.server_examples=1 or more",
         ),
         (
