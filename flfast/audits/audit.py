@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from flfast.state.capabilities import NEUTRAL, Capabilities, needing
 
 if TYPE_CHECKING:
     from flfast.federation.loop import Federation
+
+
+OF_MODELS = needing("server model")
+OF_UPLOAD = needing("messages", "single uploads", "one call")
 
 
 class Leak(NamedTuple):
@@ -35,11 +41,17 @@ class Audit:
             cannot attack.
         measure: after the last round, on every rank; collective. It changes nothing of the run.
             Other ranks than 0 return None. None is no audit.
+        capabilities: what it needs and breaks.
     """
 
     name: str
     check: Callable[[Federation], None] = lambda federation: None
     measure: Callable[[Federation], Leak | None] | None = None
+    capabilities: Capabilities = NEUTRAL
+
+
+ModelAudit = Annotated[Audit, OF_MODELS]
+UploadAudit = Annotated[Audit, OF_UPLOAD]
 
 
 NO_AUDIT = Audit("none")

@@ -16,8 +16,7 @@ import torch
 from rich.progress import track
 
 from flfast.algorithms.contract.downloads import first_downloads
-from flfast.algorithms.kit.wrapping import check_one_call
-from flfast.audits.audit import Audit, Leak
+from flfast.audits.audit import OF_UPLOAD, Audit, Leak, UploadAudit
 from flfast.audits.gradient_matching import match_gradient
 from flfast.audits.image_pairs import draw_pairs, paired, pixel_bounds
 from flfast.audits.interception import intercept
@@ -43,7 +42,7 @@ def gradient_inversion(
     labels: Labels,
     iterations: Count,
     total_variation: NonNegative,
-) -> Audit:
+) -> UploadAudit:
     """Reconstructs the images of one local step from the upload.
 
     Args:
@@ -54,7 +53,7 @@ def gradient_inversion(
         total_variation: weight of the total variation, which prefers smooth images.
     """
     attack = _Inversion(client, num_images, labels, iterations, total_variation)
-    return Audit("gradient_inversion", attack.check, attack.measure)
+    return Audit("gradient_inversion", attack.check, attack.measure, OF_UPLOAD)
 
 
 class _Inversion(NamedTuple):
@@ -76,7 +75,6 @@ class _Inversion(NamedTuple):
                 f"{option} with inputs of shape {list(shape)} and task={task}: it reconstructs "
                 f"images [channels, height, width] of classes; allowed: audit=membership or none"
             )
-        check_one_call(algorithm, option)
         origin = algorithm.origin(first_downloads(algorithm, federation.initial)(0))
         uploaded = origin.get("params", {})
         missing = [name for name in federation.initial["params"] if name not in uploaded]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from flfast.audits.audit import Audit, Leak
+from flfast.audits.audit import OF_MODELS, Audit, Leak, ModelAudit
 from flfast.audits.threshold_attack import Separation, separation
 from flfast.lit.task import LocalTask, evaluation_mode
 from flfast.output.callbacks.figures import COLOURS, figure
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _BINS = 40
 
 
-def membership(*, max_examples: Count, per_client: bool) -> Audit:
+def membership(*, max_examples: Count, per_client: bool) -> ModelAudit:
     """Losses of members against losses of others, equally many.
 
     Members are training examples of the clients that some cohort has drawn. Others are all test
@@ -45,15 +45,11 @@ def membership(*, max_examples: Count, per_client: bool) -> Audit:
         "membership",
         check=_check,
         measure=partial(_measure, max_examples=max_examples, per_client=per_client),
+        capabilities=OF_MODELS,
     )
 
 
 def _check(federation: Federation) -> None:
-    if not federation.algorithm.evaluate_server:
-        raise ValueError(
-            f"audit=membership with algorithm={federation.algorithm.name}: the server has no "
-            f"complete model, whose losses could tell anything; allowed: audit=none"
-        )
     if not len(_others(federation.data)):
         raise ValueError(
             "audit=membership: there are no examples that nobody trains on; allowed: "

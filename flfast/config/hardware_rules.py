@@ -11,13 +11,6 @@ _MAX_PER_CORE = 64
 """Most threads or processes per core: far more than can be useful, but harmless to start."""
 
 
-def _workers(config: Config) -> str | None:
-    loader = config["loader"]
-    if loader["persistent_workers"] and not loader["num_workers"]:
-        return "loader.persistent_workers=True needs loader.num_workers >= 1, got 0"
-    return None
-
-
 def _daemonic(config: Config) -> str | None:
     workers = config["loader"]["num_workers"]
     return cannot_start(f"loader.num_workers={workers}", allowed="0") if workers else None
@@ -111,7 +104,6 @@ def _may_have_gpu() -> bool:
 
 
 HARDWARE_RULES: tuple[Rule, ...] = (
-    _workers,
     _daemonic,
     _devices,
     _num_processes,

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from flfast.config.channel_rules import CHANNEL_RULES
+from flfast.config.combinations import refused
 from flfast.config.hardware_rules import HARDWARE_RULES
 from flfast.config.rule import Config, Rule, choice, shown
 from flfast.output.results.columns import ALL_METRICS, VIEWS
@@ -14,18 +14,6 @@ _EXTRAS = {
     "mlflow": ("mlflow",),
 }
 """Loggers, and the packages of which they need one."""
-
-_FEDERATED_ONLY = (
-    ("selection", "none"),
-    ("pace", "sync"),
-    ("aggregation", "mean"),
-    ("attack", "none"),
-    ("faults", "none"),
-    ("privacy", "none"),
-    ("compression", "none"),
-    ("secure", "none"),
-)
-"""Groups that the baselines do not have, and the options without effect."""
 
 _FILES = {
     "sampler": {"from_file"},
@@ -59,58 +47,10 @@ def _batch_size(config: Config) -> str | None:
     return None
 
 
-def _overwrite(config: Config) -> str | None:
-    if config["overwrite"] and config["resume"] == "auto":
-        return (
-            "overwrite=true with resume=auto: a run is replaced or goes on; allowed: one of them"
-        )
-    return None
-
-
-def _full_batch(config: Config) -> str | None:
-    accumulate = config["trainer"]["accumulate_grad_batches"]
-    if config["batch_size"] == -1 and accumulate > 1:
-        return (
-            f"trainer.accumulate_grad_batches={accumulate} with batch_size=-1: a batch is already "
-            f"all of a client's examples; use micro_batch to bound memory"
-        )
-    return None
-
-
-def _auto_batch(config: Config) -> str | None:
-    if config["batch_size"] != "auto":
-        return None
-    if config["micro_batch"] is not None:
-        return (
-            f"micro_batch={config['micro_batch']} with batch_size=auto: with micro-batches a "
-            f"batch of any size fits; use batch_size=-1 or a number, or micro_batch=null"
-        )
-    adapt = config["schedule"]["adapt"]
-    if adapt and adapt["action"] == "double_batch":
-        return (
-            "schedule.adapt.action=double_batch with batch_size=auto: the batch is already the "
-            "largest that fits; use schedule.adapt.action=halve_lr, or a number"
-        )
-    return None
-
-
 def _split(config: Config) -> str | None:
     val, test = config["split"]["val"], config["split"]["test"]
     if val + test >= 1:
         return f"split.val={val} split.test={test}: together they must be < 1"
-    return None
-
-
-def _validation_metrics(config: Config) -> str | None:
-    adapt = config["schedule"]["adapt"]
-    wanted = {
-        "optimized_metric": config["optimized_metric"],
-        "schedule.adapt.metric": adapt and adapt["metric"],
-        "checkpoint.keep_best": config["checkpoint"]["keep_best"],
-    }
-    for key, metric in wanted.items():
-        if metric and (metric == "auto" or "val/" in metric) and config["split"]["val"] == 0:
-            return f"{key}={metric} needs validation data; set split.val > 0"
     return None
 
 
@@ -119,60 +59,6 @@ def _stop(config: Config) -> str | None:
     if metric is None or metric in ("auto", *OPTIMIZED):
         return None
     return f"stop.metric={metric}: must be one of auto, {', '.join(OPTIMIZED)}"
-
-
-def _baselines(config: Config) -> str | None:
-    mode = config["mode"]
-    if mode != "federated" and config["bn"] in {"local", "recalibrate"}:
-        return f"bn={config['bn']} with mode={mode}: nothing is shared; use bn=aggregate"
-    if mode == "local_only" and config["local_optimizer_state"] == "average":
-        return (
-            "local_optimizer_state=average with mode=local_only: nothing is shared; use keep or "
-            "reset"
-        )
-    return None
-
-
-def _pace(config: Config) -> str | None:
-    groups = ("pace", "selection", "aggregation")
-    pace, selection, aggregation = (choice(config[key]) for key in groups)
-    if pace != "sync" and selection != "none":
-        return (
-            f"selection={selection} with pace={pace}: it selects from whole cohorts; use "
-            f"selection=none, or pace=sync"
-        )
-    if pace == "async" and aggregation != "mean":
-        return (
-            f"aggregation={aggregation} with pace=async: a step has one upload; use "
-            f"aggregation=mean, or pace=buffered"
-        )
-    return None
-
-
-def _robustness(config: Config) -> str | None:
-    if config["mode"] == "federated":
-        return None
-    for key, plain in _FEDERATED_ONLY:
-        name = choice(config[key])
-        if name != plain:
-            return f"{key}={name} with mode={config['mode']}: nothing is sent; use {key}={plain}"
-    return None
-
-
-def _finetuning(config: Config) -> str | None:
-    epochs = config["finetune_epochs"]
-    if epochs and config["mode"] == "centralized":
-        return f"finetune_epochs={epochs} with mode=centralized: there are no clients; use 0"
-    return None
-
-
-def _best_checkpoint(config: Config) -> str | None:
-    every, best = config["checkpoint"]["every"], config["checkpoint"]["keep_best"]
-    if best is None:
-        return None
-    if every == 0:
-        return f"checkpoint.keep_best={best} with checkpoint.every=0: no checkpoint is written"
-    return None
 
 
 def _init_from(config: Config) -> str | None:
@@ -194,6 +80,17 @@ def _loggers(config: Config) -> str | None:
     for name, packages in _EXTRAS.items():
         if name in (config["logger"] or {}) and not any(map(find_spec, packages)):
             return f"logger={name}: it is not installed; install flfast[{name}]"
+    return None
+
+
+def _packages(config: Config) -> str | None:
+    name, secure = choice(config["privacy"]), choice(config["secure"])
+    if name != "none" and not find_spec("dp_accounting"):
+        return f"privacy={name}: dp-accounting is not installed; install flfast[privacy]"
+    if config["privacy"].get("secure") and not find_spec("cryptography"):
+        return "privacy.secure=True: cryptography is not installed; install flfast[privacy]"
+    if secure != "none" and not find_spec("cryptography"):
+        return f"secure={secure}: cryptography is not installed; install flfast[secure]"
     return None
 
 
@@ -223,22 +120,14 @@ def _adapter(config: Config) -> str | None:
 RULES: tuple[Rule, ...] = (
     _batch_size,
     _epochs_or_steps,
-    _overwrite,
-    _full_batch,
-    _auto_batch,
     _split,
-    _validation_metrics,
     _stop,
-    _baselines,
-    _pace,
-    _robustness,
-    _finetuning,
-    _best_checkpoint,
     _init_from,
     _files,
     _loggers,
     _cohort_size,
     _adapter,
-    *CHANNEL_RULES,
+    _packages,
+    refused,
     *HARDWARE_RULES,
 )

@@ -10,11 +10,15 @@ import importlib
 from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
+from flfast.state.capabilities import NEUTRAL, Capabilities
 from flfast.state.moved import new_path
 
-_IMPORTABLE = {"typing", "collections.abc", "annotated_types", "pathlib", "flfast.state.options"}
+_IMPORTABLE = {
+    *("typing", "collections.abc", "annotated_types", "pathlib"),
+    *("flfast.state.options", "flfast.state.capabilities"),
+}
 
 
 class Parameter(NamedTuple):
@@ -35,16 +39,19 @@ class Signature(NamedTuple):
     Attributes:
         parameters: by name, without `self`.
         open_ended: whether other keyword arguments are accepted (`**kwargs`).
+        capabilities: what the annotation of the returned object says.
     """
 
     parameters: dict[str, Parameter]
     open_ended: bool
+    capabilities: Capabilities = NEUTRAL
 
 
 class _Unreadable(Exception):  # noqa: N818 - a signal, not an error
     """The source does not tell: compiled code or a dynamic definition."""
 
 
+@cache
 def read_signature(target: str) -> Signature | None:
     """Signature of a function or class.
 
@@ -135,7 +142,10 @@ def _signature(module: str, name: str) -> Signature:
         return _class_signature(module, node)
     if not isinstance(node, ast.FunctionDef):
         raise _Unreadable(name)
-    return _signature_of_args(module, node.args, skip=0)
+    found = _signature_of_args(module, node.args, skip=0)
+    returned = get_args(_evaluate_annotation(module, node.returns))
+    said = (one for one in returned if isinstance(one, Capabilities))
+    return found._replace(capabilities=next(said, NEUTRAL))
 
 
 def _class_signature(module: str, node: ast.ClassDef) -> Signature:
@@ -201,6 +211,8 @@ class _Namespace(dict[str, Any]):
                 if source in _IMPORTABLE:
                     return getattr(importlib.import_module(source), original)
                 return _namespace(source)[original]
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                return Any  # a class of the package, whose values are not checked
             if isinstance(node, ast.Assign) and any(
                 isinstance(t, ast.Name) and t.id == name for t in node.targets
             ):

@@ -94,8 +94,6 @@ class _Poison(NamedTuple):
 
 
 def _check(examples: Examples, backdoor: Backdoor) -> None:
-    if examples.task != "classification":
-        raise ValueError(f"a backdoor with task={examples.task}; allowed: task=classification")
     for key, value in (("target", backdoor.target), ("source", backdoor.source)):
         if value is not None and value >= examples.num_classes:
             raise ValueError(

@@ -120,11 +120,10 @@ class Federation:
         """Decides whose uploads each step of the server aggregates.
 
         Raises:
-            ValueError: if the algorithm or the sampler cannot run at this pace.
+            ValueError: if the sampler cannot draw the clients that it needs.
         """
         pace = self.make_pace(setting=Setting(self.sampling, self.timing))
-        first = self.algorithm.server_state(self.initial)
-        pace.check(self.algorithm, self.algorithm.broadcast(first))
+        pace.check()
         return pace
 
     def run(self) -> list[Columns]:

@@ -7,7 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.federation.samplers.cohort import Cohort
+from flfast.federation.samplers.cohort import Cohort, capabilities_of_sampler
+from flfast.state.capabilities import Capabilities
 from flfast.state.injection import bound
 from flfast.state.randomness import generator
 
@@ -47,6 +48,11 @@ class Sampling:
     def draws_any_number(self) -> bool:
         """Whether the sampler draws as many clients as it is asked for, by `count`."""
         return {"count", "fraction"} <= self._names.keys()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the sampler breaks."""
+        return capabilities_of_sampler(self._names)
 
     def cohort(
         self, number: int, *, without: np.ndarray = NOBODY, count: int | None = None

@@ -1,9 +1,10 @@
 """Resolves `batch_size=auto` and `micro_batch=auto` once, before round 1."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
@@ -19,6 +20,7 @@ from flfast.setup.memory_probe import MemoryProbe
 from flfast.setup.memory_search import num_fitting
 from flfast.setup.plans import choose_precision, choose_strategy
 from flfast.setup.trainer import build_trainer
+from flfast.state.capabilities import Capabilities
 from flfast.state.plan import Batching, RoundPlan
 from flfast.state.tree import Tree
 
@@ -46,6 +48,7 @@ class Components(NamedTuple):
         initial: weights before round 1; with an adapter, the adapter's.
         adapted: the model with its adapter, if it has one.
         privacy: the run's privacy mechanism.
+        capabilities: what the run's objects need and break, by group of the config.
     """
 
     data: FederatedDataModule
@@ -53,6 +56,7 @@ class Components(NamedTuple):
     initial: Tree
     adapted: Adapted | None = None
     privacy: Privacy = NO_PRIVACY
+    capabilities: Mapping[str, Capabilities] = MappingProxyType({})
 
 
 def find_sizes(

@@ -232,25 +232,6 @@ def _algorithm(config: DictConfig, own: Own, offers: dict[str, Any]) -> Algorith
     return made
 
 
-def check_data(algorithm: Algorithm, data: FederatedDataModule) -> None:
-    """Refuse an algorithm that does not fit the task, or needs server examples that do not exist.
-
-    Raises:
-        ConfigError: naming key, value and what is allowed.
-    """
-    task = data.examples.task
-    if not algorithm.works_for(task):
-        raise ConfigError(
-            f"algorithm={algorithm.name} with task={task}: it computes with classes; allowed: "
-            f"data of task=classification, or an algorithm without classes, such as fedavg"
-        )
-    if algorithm.server_calls and data.server is None:
-        raise ConfigError(
-            f"split.server_examples=0 with algorithm={algorithm.name}, which trains on examples "
-            f"of the server; allowed: >= 1"
-        )
-
-
 def build_selection(
     config: DictConfig, algorithm: Algorithm, data: FederatedDataModule
 ) -> Algorithm:

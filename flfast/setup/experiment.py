@@ -18,6 +18,7 @@ from flfast.channel.privacy.privacy import Privacy
 from flfast.checkpoints.keeper import CheckpointKeeper
 from flfast.checkpoints.restore import Restored
 from flfast.checkpoints.signals import StopRequests
+from flfast.config.combinations import check_composed
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.job import HydraJob
 from flfast.config.own import NOTHING, Own
@@ -41,14 +42,14 @@ from flfast.setup.build import (
     build_optimizer,
     build_sampler,
     build_selection,
-    check_data,
     initial_weights,
 )
+from flfast.setup.composed import object_capabilities
 from flfast.setup.loggers import build_loggers, end_records
 from flfast.setup.machinery import Machinery, build_machinery
 from flfast.setup.model_check import try_training
 from flfast.setup.optimized_metric import check_direction, optimized_metric, use_metrics
-from flfast.setup.protection import build_privacy, check_noised_sums, protect
+from flfast.setup.protection import build_privacy, protect
 from flfast.setup.resume import (
     changed_hardware,
     checkpoint_keeper,
@@ -58,7 +59,11 @@ from flfast.setup.resume import (
     restore_sizes,
     resume,
 )
-from flfast.setup.robustness import check_cohorts, check_sums, poison_examples, warn_of_rows
+from flfast.setup.robustness import (
+    check_cohorts,
+    poison_examples,
+    warn_of_rows,
+)
 from flfast.setup.user_code import own_failure
 from flfast.state.weights import convert_weights, read_weights
 
@@ -175,8 +180,6 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     # Without this variable, Lightning's ddp divides all cores among its ranks.
     os.environ["OMP_NUM_THREADS"] = str(config.threads)
     data = build_data(config, own)
-    poison_examples(config, data)
-    return_freed_memory()
     model = build_model(config, data, own)
     use_channels_last(model)
     # The data type of means of uploads: what is made of the initial weights keeps theirs.
@@ -187,11 +190,13 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     if adapted is not None:
         initial = read_weights(model)
     algorithm = build_algorithm(config, initial, model, data.num_clients, own)
-    check_data(algorithm, data)
-    algorithm = build_selection(config, algorithm, data)
+    selected = build_selection(config, algorithm, data)
     privacy = build_privacy(config, data)
-    algorithm = protect(privacy, algorithm, initial, rounds=config.rounds)
-    check_sums(instantiate(config.secure), algorithm)
+    capabilities = object_capabilities(config, data, algorithm, selected, privacy, initial)
+    check_composed(config, capabilities)
+    poison_examples(config, data)
+    return_freed_memory()
+    algorithm = protect(privacy, selected, initial, rounds=config.rounds)
     make_optimizer = build_optimizer(config, model, algorithm)
     module = LocalModule(
         model,
@@ -202,7 +207,7 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     )
     if privacy.check_model is not None:  # after bn=frozen has frozen BatchNorm
         privacy.check_model(model)
-    return Components(data, module, initial, adapted, privacy)
+    return Components(data, module, initial, adapted, privacy, capabilities)
 
 
 def build_federation(
@@ -249,7 +254,8 @@ def build_federation(
     audit.check(federation)
     # Drawing the first cohort also refuses a sampler that wants more clients than there are.
     checked = range(1, min(federation.rounds, _CHECKED_ROUNDS) + 1)
-    check_noised_sums(engine.channel, federation.pace)
+    pace, sampling = federation.pace.capabilities, federation.sampling.capabilities
+    check_composed(config, {**components.capabilities, "pace": pace, "sampler": sampling})
     warn_of_rows(engine.channel.aggregation, federation.algorithm)
     check_cohorts(
         engine.channel.aggregation,

@@ -20,7 +20,7 @@ from flfast.distributed.world import World
 from flfast.engines.engine import Engine
 from flfast.engines.fine_tuning import FineTuning
 from flfast.engines.local_training import LocalTraining
-from flfast.engines.reference import check_reference, reference_name, reference_site
+from flfast.engines.reference import reference_name, reference_site
 from flfast.engines.site import Site
 from flfast.federation.schedules.adaptive import Plans
 from flfast.lit.trainers import Trainers
@@ -94,7 +94,6 @@ def build_engine(
         for local in locals_
     }
     if channel.aggregation.trusted:
-        check_reference(channel.aggregation.name, site.algorithm, site.data.server)
         for one in (site.algorithm, *site.algorithm.calls):
             name = reference_name(one.name)
             calls[name] = further(f"call {name}", reference_site(site, one))

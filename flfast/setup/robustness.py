@@ -24,25 +24,20 @@ log = logging.getLogger(__name__)
 
 
 def poison_examples(config: DictConfig, data: FederatedDataModule) -> None:
-    """Change training examples of attackers, if `attack` poisons labels or is a backdoor.
+    """Change training examples of attackers, if `attack` poisons labels or plants a backdoor.
 
     Raises:
-        ConfigError: if the targets are no classes, or examples cannot have the attack's trigger.
+        ConfigError: if the examples cannot have the attack's trigger.
     """
     attack: Attack = instantiate(config.attack)
-    name, attackers = choice(config.attack), sorted(_attackers(attack, config, data))
+    attackers = sorted(_attackers(attack, config, data))
     if attack.labels is not None:
-        if data.examples.task != "classification":
-            raise ConfigError(
-                f"attack={name} with task={data.examples.task}: it changes classes; allowed: "
-                f"another attack, or task=classification"
-            )
         data.relabel(attackers, attack.labels)
     if attack.backdoor is not None:
         try:
             data.poison(attackers, attack.backdoor)
         except ValueError as error:
-            raise ConfigError(f"attack={name}: {error}") from error
+            raise ConfigError(f"attack={choice(config.attack)}: {error}") from error
 
 
 def build_channel(
@@ -84,29 +79,6 @@ def _secure(config: DictConfig, data: FederatedDataModule) -> Secure:
     return replace(secure, max_weight=float(data.client_sizes.max()))
 
 
-def check_sums(secure: Secure, algorithm: Algorithm) -> None:
-    """Refuse an algorithm whose uploads cannot be added up before the server sees them.
-
-    Raises:
-        ConfigError: naming algorithm, part and what is allowed.
-    """
-    if secure.make_round is None:
-        return
-    for local in (algorithm, *algorithm.calls):
-        where = f"secure={secure.name} with algorithm={algorithm.name}"
-        for name, part in local.parts.items():
-            if part.rule == "rows":
-                raise ConfigError(
-                    f"{where}: the server needs {name} of each client, and gets nothing but sums; "
-                    f"allowed: an algorithm without rows, such as fedavg, or secure=none"
-                )
-        if local.weight is not None and secure.max_weight is None:
-            raise ConfigError(
-                f"secure.max_weight=null with algorithm={algorithm.name}: its weights are not "
-                f"numbers of examples; allowed: a bound of them, > 0, or secure=none"
-            )
-
-
 def check_cohorts(
     aggregation: Aggregation,
     cohorts: Iterable[Cohort],
@@ -144,6 +116,20 @@ def check_cohorts(
         f"{aggregation.reason} uploads for aggregation={aggregation.name}, and the largest "
         f"cohort has {largest} clients; allowed: a lower number, or a larger cohort or population"
     )
+
+
+def check_precision(secure: Secure, cohorts: Iterable[Cohort]) -> None:
+    """Refuse settings whose numbers are too coarse for the largest of these cohorts.
+
+    Args:
+        secure: of the run.
+        cohorts: of the first rounds.
+
+    Raises:
+        ValueError: naming bits, range, precision and the size of the cohort.
+    """
+    if secure.check is not None:
+        secure.check(max(len(cohort.clients) for cohort in cohorts))
 
 
 def warn_of_rows(aggregation: Aggregation, algorithm: Algorithm) -> None:

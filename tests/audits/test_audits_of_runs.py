@@ -10,6 +10,7 @@ from algorithms_by_name import NAMES, algorithm_of
 from hydra import compose, initialize_config_dir
 from torch import nn
 
+from flfast.algorithms.contract.algorithm_capabilities import capabilities_of
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.local import local
@@ -26,6 +27,7 @@ from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.output.results.table import read_rows
 from flfast.state.store import ClientStates
+from flfast.state.weights import read_weights
 from flfast.train import CONF
 
 INVERSION = {"client": 1, "num_images": 1, "labels": "recovered", "total_variation": 0.0}
@@ -219,11 +221,6 @@ def batch_network():
             {"algorithm": lambda w: keep_local(fedavg(weighting="samples"), w)},
             "uploads lack the model's 1.weight",
         ),
-        (
-            membership(**MEMBERSHIP),
-            {"algorithm": lambda w: local(initial=w)},
-            "algorithm=local.*: the server has no complete model",
-        ),
         (membership(**MEMBERSHIP), {"num_test": 0}, "allowed: split.test > 0"),
     ],
 )
@@ -236,6 +233,12 @@ def test_runs_that_cannot_be_attacked_are_refused(
     federation = make_federation(data, model, algorithm=options.get("algorithm"))
     with pytest.raises(ValueError, match=said):
         audit.check(federation)
+
+
+def test_losses_are_those_of_a_server_that_has_a_complete_model():
+    initial = read_weights(network())
+    found = capabilities_of(local(initial=initial), initial)
+    assert membership(**MEMBERSHIP).capabilities.needs & found.breaks.keys() == {"server model"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -253,8 +256,11 @@ def test_every_algorithm_is_audited_or_refused(name, make_data, make_federation)
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("audit=membership", "mode=local_only"), "there is no server; use audit=none"),
-        (("audit=gradient_inversion", "mode=centralized"), "nothing is sent; use audit=member"),
+        (("audit=membership", "mode=local_only"), "there is no server, but audit needs"),
+        (
+            ("audit=gradient_inversion", "mode=centralized"),
+            "nothing is sent, but audit",
+        ),
         (("audit=gradient_inversion", "secure=masks"), "gets no upload of one client"),
     ],
 )

@@ -33,7 +33,9 @@ BEFORE_TORCH = {
     ("local_epochs=null",): "local_epochs=null local_steps=null: exactly one must be set",
     ("split.val=0.5", "split.test=0.5"): "together they must be < 1",
     ("split.server_examples=-1",): "split.server_examples=-1: must be greater than or equal to 0",
-    ("split.val=0",): "optimized_metric=auto needs validation data; set split.val > 0",
+    (
+        "split.val=0",
+    ): "split.val=0 with optimized_metric=auto: there are none, but optimized_metric needs val",
     (
         "algorithm=fedprox",
         "algorithm.muu=1",
@@ -46,11 +48,11 @@ BEFORE_TORCH = {
         "data=shakespeare",
         "~data.tokenizer",
     ): "data.tokenizer is missing; flfast.datamodules.sources.shakespeare.shakespeare needs it",
-    ("loader.persistent_workers=true",): "needs loader.num_workers >= 1, got 0",
-    ("batch_size=-1", "trainer.accumulate_grad_batches=2"): "use micro_batch to bound memory",
+    ("loader.persistent_workers=true",): "loader.num_workers=0 with loader.persistent_workers=",
+    ("batch_size=-1", "trainer.accumulate_grad_batches=2"): "micro_batch bounds memory",
     ("batch_size=all",): "batch_size=all: must be an integer or must be 'auto'",
-    ("batch_size=auto", "micro_batch=8"): "use batch_size=-1 or a number, or micro_batch=null",
-    ("batch_size=auto", "schedule=adaptive"): "use schedule.adapt.action=halve_lr, or a number",
+    ("batch_size=auto", "micro_batch=8"): "allowed: batch_size=a number, or micro_batch=null",
+    ("batch_size=auto", "schedule=adaptive"): "or schedule.adapt.action=halve_lr",
     ("init_from=nowhere.pt",): "init_from=nowhere.pt: there is no such file",
     ("sampler=from_file",): "sampler.path is missing; set it",
     ("sampler=from_file", "sampler.path=no.csv"): "sampler.path=no.csv: there is no such file",
@@ -59,8 +61,8 @@ BEFORE_TORCH = {
     ("model.hidden=[0]",): "model.hidden=[0]: must be greater than or equal to 1",
     ("rounds=[",): "rounds=[: no viable alternative",
     ("optimizer.lr=${nothing}",): "optimizer.lr: Interpolation key 'nothing' not found",
-    ("mode=local_only", "bn=local"): "bn=local with mode=local_only: nothing is shared",
-    ("mode=local_only", "local_optimizer_state=average"): "use keep or reset",
+    ("mode=local_only", "bn=local"): "mode=local_only with bn=local: nothing is sent",
+    ("mode=local_only", "local_optimizer_state=average"): "local_optimizer_state=keep or reset",
     ("trainer.limit_train_batches=0",): "trainer.limit_train_batches=0: must be greater than 0",
     ("strategy.name=dpp",): "strategy.name=dpp: must be 'auto', 'single', 'dp', 'ddp' or 'fsdp'",
     ("strategy.name=fsdp",): "strategy.name=fsdp strategy.group_params=null: fsdp needs this",
@@ -87,7 +89,7 @@ BEFORE_TORCH = {
     ("adapter=lora", "adapter.rank=0"): "adapter.rank=0: must be greater than or equal to 1",
     ("client_states=disc",): "client_states=disc: must be 'auto', 'ram' or 'disk'",
     ("finetune_epochs=-1",): "finetune_epochs=-1: must be greater than or equal to 0",
-    ("finetune_epochs=2", "mode=centralized"): "there are no clients; use 0",
+    ("finetune_epochs=2", "mode=centralized"): "there are no clients, but finetune_epochs needs",
     ("sampler.holdout_clients=1.0",): "sampler.holdout_clients=1.0: must be",
     ("sampler.holdout_clients=-1",): "sampler.holdout_clients=-1: must be",
     ("sampler.fractoin=1",): "unknown key sampler.fractoin",
@@ -130,7 +132,7 @@ BEFORE_TORCH = {
         "selection=oort",
         "selection.count=2",
         "mode=local_only",
-    ): "selection=oort with mode=local_only: nothing is sent; use selection=none",
+    ): "mode=local_only with selection=oort: nothing is sent, but selection needs",
     ("sampler.dropout=1.0",): "sampler.dropout=1.0: must be less than 1",
     ("sampler.count=3", "sampler.fraction=0.5"): "both set the size of cohorts; allowed: one",
     (
@@ -147,12 +149,12 @@ BEFORE_TORCH = {
     ("model=custom",): "model._target_ is missing; set it",
     ("aggregation=trimmed_mean", "aggregation.trim=0.5"): "trim=0.5: must be less than 0.5",
     ("aggregation=krumm",): "aggregation=krumm: there is no such option; did you mean krum?",
-    ("secure=masks", "aggregation=median"): "with secure=masks: it needs every upload",
-    ("secure=masks", "faults=simulated"): "use faults.broken=0",
-    ("secure=masks", "upload_clip_norm=1"): "use privacy.clip_norm, or secure=none",
+    ("secure=masks", "aggregation=median"): "with secure=masks: it reads single uploads",
+    ("secure=masks", "faults=simulated"): "allowed: faults.broken=0, or secure=none",
+    ("secure=masks", "upload_clip_norm=1"): "allowed: upload_clip_norm=null, or secure=none",
     ("secure=masks", "secure.bits=63"): "secure.bits=63: must be less than or equal to 62",
     ("attack=sign_flip", "attack.fraction=1.5"): "attack.fraction=1.5: must be less than or equal",
-    ("attack=sign_flip", "mode=centralized"): "attack=sign_flip with mode=centralized: nothing",
+    ("attack=sign_flip", "mode=centralized"): "mode=centralized with attack=sign_flip: nothing",
     ("faults=simulated", "faults.corruption=worse"): "corruption=worse: must be 'not_finite'",
     ("pace.deadline=0",): "pace.deadline=0: must be greater than 0",
     ("upload_clip_norm=0",): "upload_clip_norm=0: must be greater than 0",
@@ -276,11 +278,11 @@ def test_one_clear_error_before_torch_is_imported(tmp_path, root):
         ),
         (
             ("secure=masks", "algorithm=fedfomo"),
-            "of each client, and gets nothing but sums",
+            "of each client, but secure needs a server that uses only the sum",
         ),
         (
             ("secure=masks", "algorithm=fedas"),
-            "secure.max_weight=null with algorithm=fedas",
+            "algorithm=fedas with secure=masks: its weights are not numbers of examples, but",
         ),
         (
             (
@@ -297,8 +299,8 @@ def test_one_clear_error_before_torch_is_imported(tmp_path, root):
         ),
         (
             ("algorithm=feddf",),
-            "split.server_examples=0 with algorithm=feddf, which trains on examples of the "
-            "server; allowed: >= 1",
+            "split.server_examples=0 with algorithm=feddf: there are none, but algorithm "
+            "needs examples of the server; allowed: split.server_examples=1 or more",
         ),
         (
             ("split.server_examples=99999",),

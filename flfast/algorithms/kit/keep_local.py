@@ -10,7 +10,7 @@ from functools import partial
 
 from flfast.algorithms.contract.algorithm import Algorithm, Round
 from flfast.algorithms.contract.client import Context, Finished
-from flfast.algorithms.kit.wrapping import check_one_call, inner_context, viewed
+from flfast.algorithms.kit.wrapping import inner_context, viewed
 from flfast.state.tree import Tree, merge, part_of, without
 from flfast.state.weights import model_weights
 
@@ -29,12 +29,13 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
         ValueError: if a round has several calls, and the algorithm has states of clients. Or if
             the server trains, which it can do with a whole model only.
     """
-    if algorithm.server_calls:
+    several = algorithm.round and algorithm.stateful
+    if algorithm.server_calls or several:
+        does = "calls clients several times" if several else "trains the whole model on the server"
         raise ValueError(
             f"a part of the model on the clients (bn=local) with algorithm={algorithm.name}, "
-            f"which trains the whole model on the server; use bn=aggregate, or another algorithm"
+            f"which {does}; use bn=aggregate, or another algorithm"
         )
-    check_one_call(algorithm, "a part of the model on the clients", unless=not algorithm.stateful)
 
     def shared(tree: Tree) -> Tree:
         return without(tree, initial)

@@ -12,7 +12,7 @@ from typing import Literal
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Context, Finished
 from flfast.algorithms.contract.uploads import Part, Uploads
-from flfast.algorithms.kit.wrapping import check_one_call, inner_context, viewed
+from flfast.algorithms.kit.wrapping import inner_context, viewed
 from flfast.state.tree import Tree, merge
 
 LocalOptimizerState = Literal["reset", "keep", "average"]
@@ -47,7 +47,6 @@ def average_optimizer(algorithm: Algorithm) -> Algorithm:
     algorithm is stateless, they start fresh every round. Scalars of a state, such as Adam's
     `step`, are uploaded as counts.
     """
-    check_one_call(algorithm, "local_optimizer_state=average")
     keeping = keep_optimizer(algorithm) if algorithm.stateful else algorithm
 
     def optimizer(broadcast: Tree, client: Tree) -> Tree:

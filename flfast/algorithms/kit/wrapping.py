@@ -72,21 +72,3 @@ def _same(value: Any) -> Any:
 def inner_context(context: Context) -> Context:
     """The context for an algorithm whose client state is `inner` in that of its wrapper."""
     return context._replace(client=context.client["inner"])
-
-
-def check_one_call(algorithm: Algorithm, option: str, *, unless: bool = False) -> None:
-    """Refuse an option that changes the one call of a round, where a round has several.
-
-    Args:
-        algorithm: any.
-        option: for the message.
-        unless: whether the option can do with several calls.
-
-    Raises:
-        ValueError: naming algorithm and option.
-    """
-    if algorithm.round is not None and not unless:
-        raise ValueError(
-            f"{option} with algorithm={algorithm.name}, whose rounds are more than one call of "
-            f"the clients; use another algorithm"
-        )

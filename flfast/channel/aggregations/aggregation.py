@@ -2,12 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
+from flfast.state.capabilities import NEUTRAL, Capabilities, breaking, needing
 from flfast.state.tree import Tree
+
+BY_ROW = needing("messages", "several uploads") | breaking("it reads single uploads", "sums")
+"""Of all rules but the mean."""
+BY_TRUST = BY_ROW | needing("server examples", "one broadcast")
+"""Of rules that compare uploads with the server's own."""
 
 
 class Combined(NamedTuple):
@@ -91,6 +97,16 @@ class Aggregation:
         """Whether `combine` gets `Known`."""
         return self.memory is not None or self.trusted
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it needs and breaks."""
+        if self.combine is None:
+            return NEUTRAL
+        return BY_TRUST if self.trusted else BY_ROW
+
+
+Robust = Annotated[Aggregation, BY_ROW]
+Trusting = Annotated[Aggregation, BY_TRUST]
 
 MEAN = Aggregation("mean")
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.channel.aggregations.aggregation import Aggregation, Combined
+from flfast.channel.aggregations.aggregation import Aggregation, Combined, Robust
 from flfast.channel.aggregations.multi_krum import krum_scores
 from flfast.state.near_ties import first_lowest
 from flfast.state.options import NonNegativeInt
@@ -28,7 +28,7 @@ from flfast.state.row_statistics import column_blocks, squared_distances
 log = logging.getLogger(__name__)
 
 
-def bulyan(*, num_byzantine: NonNegativeInt | None) -> Aggregation:
+def bulyan(*, num_byzantine: NonNegativeInt | None) -> Robust:
     """The mean around the median of uploads that Krum selects one after another.
 
     Args:

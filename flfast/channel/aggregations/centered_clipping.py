@@ -14,13 +14,13 @@ weigh the same.
 import torch
 from torch import Tensor
 
-from flfast.channel.aggregations.aggregation import Aggregation, Combined, Known, Layout
+from flfast.channel.aggregations.aggregation import Aggregation, Combined, Known, Layout, Robust
 from flfast.state.options import Count, Positive
 from flfast.state.row_statistics import distances, weighted_sum
 from flfast.state.tree import Tree
 
 
-def centered_clipping(*, radius: Positive, iterations: Count) -> Aggregation:
+def centered_clipping(*, radius: Positive, iterations: Count) -> Robust:
     """The mean of changes, none of which moves it farther than radius / K per iteration.
 
     Args:

@@ -12,11 +12,11 @@ server's own examples (`split.server_examples`). All uploads weigh the same othe
 
 from torch import Tensor
 
-from flfast.channel.aggregations.aggregation import Aggregation, Combined, Known
+from flfast.channel.aggregations.aggregation import Aggregation, Combined, Known, Trusting
 from flfast.state.row_statistics import distances, row_products, weighted_sum
 
 
-def fltrust() -> Aggregation:
+def fltrust() -> Trusting:
     """The mean of changes, scaled to the server's and weighted by their cosine with it."""
 
     def combine(rows: Tensor, weights: Tensor, known: Known) -> Combined:

@@ -19,13 +19,13 @@ Clients with the same data look like one attacker's: the rule is for non-IID cli
 import torch
 from torch import Tensor
 
-from flfast.channel.aggregations.aggregation import Aggregation, Combined, Known, Layout
+from flfast.channel.aggregations.aggregation import Aggregation, Combined, Known, Layout, Robust
 from flfast.state.options import Positive
 from flfast.state.row_statistics import weighted_sum
 from flfast.state.tree import Tree
 
 
-def foolsgold(*, confidence: Positive) -> Aggregation:
+def foolsgold(*, confidence: Positive) -> Robust:
     """The mean of changes, weighted by how much each client's history differs from all others.
 
     Args:

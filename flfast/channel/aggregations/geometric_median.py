@@ -14,12 +14,12 @@ the algorithm's weights, as in the paper.
 import torch
 from torch import Tensor
 
-from flfast.channel.aggregations.aggregation import Aggregation, Combined
+from flfast.channel.aggregations.aggregation import Aggregation, Combined, Robust
 from flfast.state.options import Count, Positive
 from flfast.state.row_statistics import distances, trimmed_mean_of_rows, weighted_sum
 
 
-def geometric_median(*, iterations: Count, eps: Positive) -> Aggregation:
+def geometric_median(*, iterations: Count, eps: Positive) -> Robust:
     """The point with the smallest weighted sum of distances from the uploads.
 
     Args:

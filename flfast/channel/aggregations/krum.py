@@ -6,12 +6,12 @@ Gradient Descent. NeurIPS 2017, section 3. https://arxiv.org/abs/1703.02757
 
 from dataclasses import replace
 
-from flfast.channel.aggregations.aggregation import Aggregation
+from flfast.channel.aggregations.aggregation import Robust
 from flfast.channel.aggregations.multi_krum import multi_krum
 from flfast.state.options import NonNegativeInt
 
 
-def krum(*, num_byzantine: NonNegativeInt) -> Aggregation:
+def krum(*, num_byzantine: NonNegativeInt) -> Robust:
     """Multi-Krum that selects one upload.
 
     Args:

@@ -9,11 +9,11 @@ All uploads weigh the same, so a client cannot gain influence by inflating its e
 import torch
 from torch import Tensor
 
-from flfast.channel.aggregations.aggregation import Aggregation, Combined
+from flfast.channel.aggregations.aggregation import Aggregation, Combined, Robust
 from flfast.state.row_statistics import trimmed_mean_of_rows
 
 
-def median() -> Aggregation:
+def median() -> Robust:
     """The median of each coordinate; with an even number, the mean of the middle two."""
 
     def combine(rows: Tensor, weights: Tensor) -> Combined:

@@ -16,7 +16,7 @@ import logging
 import torch
 from torch import Tensor
 
-from flfast.channel.aggregations.aggregation import Aggregation, Combined
+from flfast.channel.aggregations.aggregation import Aggregation, Combined, Robust
 from flfast.state.near_ties import largest
 from flfast.state.options import Count, NonNegativeInt
 from flfast.state.row_statistics import squared_distances, weighted_sum
@@ -24,7 +24,7 @@ from flfast.state.row_statistics import squared_distances, weighted_sum
 log = logging.getLogger(__name__)
 
 
-def multi_krum(*, num_byzantine: NonNegativeInt, num_selected: Count | None) -> Aggregation:
+def multi_krum(*, num_byzantine: NonNegativeInt, num_selected: Count | None) -> Robust:
     """The mean of the uploads with the lowest scores.
 
     Args:

@@ -14,13 +14,13 @@ client's change or less (`state/near_ties.py`). All clients have one vote. Whole
 import torch
 from torch import Tensor
 
-from flfast.channel.aggregations.aggregation import Aggregation, Combined
+from flfast.channel.aggregations.aggregation import Aggregation, Combined, Robust
 from flfast.state.near_ties import signs
 from flfast.state.options import Positive
 from flfast.state.row_statistics import column_blocks
 
 
-def sign_majority(*, step: Positive) -> Aggregation:
+def sign_majority(*, step: Positive) -> Robust:
     """Steps of one size, in the direction that most clients want.
 
     Args:

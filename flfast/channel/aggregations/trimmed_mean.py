@@ -12,14 +12,14 @@ import math
 import torch
 from torch import Tensor
 
-from flfast.channel.aggregations.aggregation import Aggregation, Combined
+from flfast.channel.aggregations.aggregation import Aggregation, Combined, Robust
 from flfast.state.options import BelowHalf
 from flfast.state.row_statistics import trimmed_mean_of_rows
 
 log = logging.getLogger(__name__)
 
 
-def trimmed_mean(*, trim: BelowHalf) -> Aggregation:
+def trimmed_mean(*, trim: BelowHalf) -> Robust:
     """The mean of each coordinate without its largest and smallest values.
 
     Args:

@@ -18,12 +18,12 @@ from statistics import NormalDist
 import numpy as np
 from torch import Tensor
 
-from flfast.channel.attacks.attack import Attack
+from flfast.channel.attacks.attack import Attack, Poison
 from flfast.state.options import Fraction, Positive
 from flfast.state.row_statistics import row_moments
 
 
-def alie(*, fraction: Fraction, z: Positive | None) -> Attack:
+def alie(*, fraction: Fraction, z: Positive | None) -> Poison:
     """All attackers of a cohort upload the same slightly shifted mean.
 
     An attacker who is alone in a cohort knows no spread, and uploads what it learned.

@@ -2,12 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from torch import Tensor
 
 from flfast.datamodules.backdoor import Backdoor
+from flfast.state.capabilities import NEUTRAL, Capabilities, breaking, needing
 from flfast.state.randomness import generator
+
+ATTACKS = needing("messages")
+FLIPS = ATTACKS | breaking("it changes classes", "language", "regression", "multilabel")
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,17 @@ class Attack:
     collude: Callable[[Tensor, int, np.random.Generator], Tensor] | None = None
     labels: Callable[[Tensor, int], Tensor] | None = None
     backdoor: Backdoor | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it needs and breaks."""
+        if self.labels or self.backdoor:
+            return FLIPS
+        return ATTACKS if self.upload or self.collude else NEUTRAL
+
+
+Poison = Annotated[Attack, ATTACKS]
+ClassPoison = Annotated[Attack, FLIPS]
 
 
 NO_ATTACK = Attack()

@@ -12,7 +12,7 @@ have some.
 
 from torch import Tensor
 
-from flfast.channel.attacks.attack import Attack, boosted
+from flfast.channel.attacks.attack import Attack, ClassPoison, boosted
 from flfast.datamodules.backdoor import Backdoor
 from flfast.state.options import Fraction, NonNegativeInt, Positive, Share
 
@@ -24,7 +24,7 @@ def edge_case(
     target: NonNegativeInt,
     share: Share,
     scale: Positive,
-) -> Attack:
+) -> ClassPoison:
     """Images of the source class that are upside down shall be put into the target class.
 
     Args:

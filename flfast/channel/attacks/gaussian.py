@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.channel.attacks.attack import Attack
+from flfast.channel.attacks.attack import Attack, Poison
 from flfast.state.options import Fraction, Positive
 
 
-def gaussian(*, fraction: Fraction, std: Positive) -> Attack:
+def gaussian(*, fraction: Fraction, std: Positive) -> Poison:
     """Upload `broadcast + std * noise`, with new noise for every attacker and round.
 
     Args:

@@ -13,12 +13,12 @@ that of the attackers' own honest changes, which is the weaker threat.
 import numpy as np
 from torch import Tensor
 
-from flfast.channel.attacks.attack import Attack
+from flfast.channel.attacks.attack import Attack, Poison
 from flfast.state.options import Fraction, Positive
 from flfast.state.row_statistics import row_moments
 
 
-def ipm(*, fraction: Fraction, epsilon: Positive) -> Attack:
+def ipm(*, fraction: Fraction, epsilon: Positive) -> Poison:
     """All attackers of a cohort upload the negative mean of what they learned.
 
     Args:

@@ -4,11 +4,11 @@ Tolpegin, Truex, Gursoy, Liu: Data Poisoning Attacks Against Federated Learning 
 2020, section 3. https://arxiv.org/abs/2007.08432
 """
 
-from flfast.channel.attacks.attack import Attack
+from flfast.channel.attacks.attack import Attack, ClassPoison
 from flfast.state.options import Fraction
 
 
-def label_flip(*, fraction: Fraction) -> Attack:
+def label_flip(*, fraction: Fraction) -> ClassPoison:
     """Train on label C - 1 - y instead of y; validation and test labels stay as they are.
 
     Args:

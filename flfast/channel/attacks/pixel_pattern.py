@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from flfast.channel.attacks.attack import Attack, boosted
+from flfast.channel.attacks.attack import Attack, ClassPoison, boosted
 from flfast.datamodules.backdoor import Backdoor
 from flfast.datamodules.examples import Examples
 from flfast.state.options import Count, Fraction, NonNegativeInt, Positive, Share
@@ -28,7 +28,7 @@ def pixel_pattern(
     size: Count,
     value: float,
     scale: Positive,
-) -> Attack:
+) -> ClassPoison:
     """Images with a square in the lower right corner shall be put into the target class.
 
     Args:

@@ -4,11 +4,11 @@ Bagdasaryan, Veit, Hua, Estrin, Shmatikov: How To Backdoor Federated Learning. A
 equation 3. https://arxiv.org/abs/1807.00459
 """
 
-from flfast.channel.attacks.attack import Attack
+from flfast.channel.attacks.attack import Attack, Poison
 from flfast.state.options import Fraction, Positive
 
 
-def scaled(*, fraction: Fraction, scale: Positive) -> Attack:
+def scaled(*, fraction: Fraction, scale: Positive) -> Poison:
     """Upload `broadcast + scale * (upload - broadcast)`.
 
     Args:

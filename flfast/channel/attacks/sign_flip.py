@@ -5,11 +5,11 @@ Distributed Learning from Heterogeneous Datasets. AAAI 2019, section "Experiment
 https://arxiv.org/abs/1811.03761
 """
 
-from flfast.channel.attacks.attack import Attack
+from flfast.channel.attacks.attack import Attack, Poison
 from flfast.state.options import Fraction, Positive
 
 
-def sign_flip(*, fraction: Fraction, scale: Positive) -> Attack:
+def sign_flip(*, fraction: Fraction, scale: Positive) -> Poison:
     """Upload `broadcast - scale * (upload - broadcast)`.
 
     Args:

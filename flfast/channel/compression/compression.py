@@ -5,10 +5,17 @@ A change is what local training changed: upload minus origin, floating-point lea
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from flfast.state.capabilities import NEUTRAL, Capabilities, breaking, needing
 from flfast.state.tree import Tree
+
+CODED = needing("messages") | breaking("the server decodes single uploads", "hidden uploads")
+DOWNLOADED = needing("rounds")
+
+Downloads = Annotated[bool, DOWNLOADED]
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,15 @@ class Compression:
     decode: Callable[[bytes, Tree, np.random.Generator], Tree] | None = None
     feedback: bool = False
     downloads: bool = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it needs and breaks."""
+        coded = NEUTRAL if self.encode is None else CODED
+        return coded | DOWNLOADED if self.downloads else coded
+
+
+Encoding = Annotated[Compression, CODED]
 
 
 NO_COMPRESSION = Compression("none")

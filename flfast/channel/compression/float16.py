@@ -8,14 +8,14 @@ ones are sent as 65504. Leaves that have 16 bits already are sent as they are.
 import numpy as np
 import torch
 
-from flfast.channel.compression.compression import Compression
+from flfast.channel.compression.compression import Compression, Downloads, Encoding
 from flfast.channel.compression.flat import flatten, from_bytes, layout_of, to_bytes, unflatten
 from flfast.state.tree import Tree
 
 _LARGEST = torch.finfo(torch.float16).max
 
 
-def float16(*, downloads: bool) -> Compression:
+def float16(*, downloads: Downloads) -> Encoding:
     """Half of float32's bytes, for almost no loss.
 
     Args:

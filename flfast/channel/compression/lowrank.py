@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.channel.compression.compression import Compression
+from flfast.channel.compression.compression import Compression, Encoding
 from flfast.channel.compression.factors import decode_factors, encode_factors, scaled_to_one
 from flfast.state.options import Count
 from flfast.state.tree import Tree
 
 
-def lowrank(*, rank: Count, feedback: bool) -> Compression:
+def lowrank(*, rank: Count, feedback: bool) -> Encoding:
     """The best factors of rank `rank` of every matrix; where nothing is saved, the change.
 
     Args:

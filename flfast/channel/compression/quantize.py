@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from flfast.channel.compression.bits import pack, packed_size, unpack
-from flfast.channel.compression.compression import Compression
+from flfast.channel.compression.compression import Compression, Downloads, Encoding
 from flfast.channel.compression.flat import flatten, from_bytes, layout_of, to_bytes, unflatten
 from flfast.channel.compression.rounding import (
     largest_magnitudes,
@@ -35,7 +35,7 @@ _SMALLEST = 1e-35
 _BELOW_ONE = 1 - 2.0**-22
 
 
-def quantize(*, bits: Bits, bucket: Count | None, downloads: bool) -> Compression:
+def quantize(*, bits: Bits, bucket: Count | None, downloads: Downloads) -> Encoding:
     """Levels of `bits` bits each, and a scale per bucket.
 
     Args:

@@ -13,14 +13,14 @@ sent as they are: scaled ones would make the kept error grow.
 import numpy as np
 import torch
 
-from flfast.channel.compression.compression import Compression
+from flfast.channel.compression.compression import Compression, Encoding
 from flfast.channel.compression.flat import flatten, from_bytes, layout_of, to_bytes, unflatten
 from flfast.channel.compression.sparse import num_sent, random_indices
 from flfast.state.options import Share
 from flfast.state.tree import Tree
 
 
-def randk(*, share: Share, feedback: bool) -> Compression:
+def randk(*, share: Share, feedback: bool) -> Encoding:
     """Random elements; share = 1 is the change itself.
 
     Args:

@@ -15,13 +15,13 @@ the paper's experiments have one per layer, as here.
 import numpy as np
 import torch
 
-from flfast.channel.compression.compression import Compression
+from flfast.channel.compression.compression import Compression, Encoding
 from flfast.channel.compression.flat import flatten, from_bytes, layout_of, to_bytes, unflatten
 from flfast.state.near_ties import EQUAL
 from flfast.state.tree import Tree
 
 
-def sign(*, feedback: bool) -> Compression:
+def sign(*, feedback: bool) -> Encoding:
     """Signs and the mean magnitude of each leaf.
 
     Args:

@@ -13,7 +13,7 @@ equal, and the first of them are sent (`state/near_ties.py`).
 import numpy as np
 import torch
 
-from flfast.channel.compression.compression import Compression
+from flfast.channel.compression.compression import Compression, Encoding
 from flfast.channel.compression.flat import flatten, from_bytes, layout_of, to_bytes, unflatten
 from flfast.channel.compression.index_sets import decode_indices, encode_indices
 from flfast.channel.compression.sparse import num_sent
@@ -22,7 +22,7 @@ from flfast.state.options import Share
 from flfast.state.tree import Tree
 
 
-def topk(*, share: Share, feedback: bool) -> Compression:
+def topk(*, share: Share, feedback: bool) -> Encoding:
     """The elements of largest magnitude; share = 1 is the change itself.
 
     Args:

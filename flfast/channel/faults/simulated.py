@@ -7,12 +7,12 @@ Clients that never respond are `sampler.dropout`; slow and failing devices are `
 """
 
 import logging
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from flfast.channel.faults.corruption import Corruption, corrupted
-from flfast.channel.faults.fault import Faults, Scaled
+from flfast.channel.faults.fault import CORRUPTING, Faults, Faulty, Scaled
 from flfast.state.options import Fraction
 from flfast.state.tree import Tree
 
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 def simulated(
     *,
     lost: Fraction,
-    broken: Fraction,
+    broken: Annotated[Fraction, CORRUPTING],
     corruption: Corruption | Literal["any"],
-) -> Faults:
+) -> Faulty:
     """Independent faults of clients and rounds, drawn from the seed.
 
     Args:
@@ -41,4 +41,4 @@ def simulated(
             return None
         return corrupted(upload, scaled, corruption, rng) if is_broken else upload
 
-    return Faults(transit if lost or broken else None)
+    return Faults(transit if lost or broken else None, corrupts=broken > 0)

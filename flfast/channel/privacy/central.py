@@ -24,7 +24,7 @@ from flfast.channel.privacy.adaptive_clipping import AdaptiveClipping, sum_multi
 from flfast.channel.privacy.budget import check_accounted, spending
 from flfast.channel.privacy.noise_sources import independent_noise
 from flfast.channel.privacy.participation import Participation
-from flfast.channel.privacy.privacy import Adjacency, Privacy
+from flfast.channel.privacy.privacy import Adjacency, Privacy, SumNoise
 from flfast.state.options import Count, Delta, Fraction, NonNegative, Positive
 
 
@@ -44,7 +44,7 @@ def central(  # noqa: PLR0913 - one parameter an option
     secure: bool,
     participation: Participation,
     rounds: int,
-) -> Privacy:
+) -> SumNoise:
     """Clients' changes are clipped, and their sum is noised.
 
     Args:

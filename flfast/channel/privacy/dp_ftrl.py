@@ -14,7 +14,7 @@ from functools import partial
 from flfast.channel.privacy.accountants import Epsilon, composed_gaussian
 from flfast.channel.privacy.budget import spending
 from flfast.channel.privacy.participation import Participation
-from flfast.channel.privacy.privacy import Privacy
+from flfast.channel.privacy.privacy import Privacy, SumNoise
 from flfast.channel.privacy.tree_noise import tree_depth, tree_noise
 from flfast.state.options import Delta, NonNegative, Positive
 
@@ -29,7 +29,7 @@ def dp_ftrl(  # noqa: PLR0913 - one parameter an option
     secure: bool,
     participation: Participation,
     rounds: int,
-) -> Privacy:
+) -> SumNoise:
     """Clients' changes are clipped, and the sum over rounds is noised by tree aggregation.
 
     Args:

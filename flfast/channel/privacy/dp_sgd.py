@@ -15,7 +15,7 @@ Neighbouring data sets differ in one example whose gradient is zero: an example 
 batches.
 
 A partial last batch is divided by the same batch size. With less, its noise would be larger.
-`config/channel_rules.py` refuses what would break these assumptions, such as `last_batch=pad`.
+What would break these assumptions, such as `last_batch=pad`, is refused (`OF_STEPS`).
 """
 
 from dataclasses import replace
@@ -33,7 +33,7 @@ from flfast.channel.privacy.accountants import Epsilon, composed_gaussian
 from flfast.channel.privacy.budget import spending
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.per_example import clipped_sum
-from flfast.channel.privacy.privacy import Privacy
+from flfast.channel.privacy.privacy import Privacy, StepNoise
 from flfast.channel.privacy.traced_noise import traced_normal
 from flfast.datamodules.batches import Batch
 from flfast.state.options import BatchSize, Count, Delta, NonNegative, Positive
@@ -56,7 +56,7 @@ def dp_sgd(  # noqa: PLR0913 - one parameter an option
     batch_size: BatchSize,
     local_epochs: int | None,
     local_steps: int | None,
-) -> Privacy:
+) -> StepNoise:
     """Local training with clipped gradients of single examples, and noise in every step.
 
     Args:
@@ -131,14 +131,7 @@ def check_independent(model: nn.Module) -> None:
 
 
 def _with_gradient(algorithm: Algorithm, *, gradient: Any) -> Algorithm:
-    """The algorithm with noisy gradients in local training."""
-    reason = _unprotected(algorithm)
-    if reason is not None:
-        raise ValueError(
-            f"privacy=dp_sgd with algorithm={algorithm.name}, which {reason}; allowed: an "
-            f"algorithm that trains in one stage by an objective that is a mean over examples, "
-            f"such as fedavg, fedprox, scaffold or ditto; or privacy=local, privacy=central"
-        )
+    """The algorithm, of one objective, with noisy gradients in local training."""
     views = {"context": lambda ctx: ctx._replace(start=_without_noise(ctx.start))}
     algorithm = viewed(algorithm, views)
     (stage,) = algorithm.training_stages
@@ -157,23 +150,6 @@ def _with_gradient(algorithm: Algorithm, *, gradient: Any) -> Algorithm:
         return algorithm.finish(done._replace(weights=_without_noise(done.weights)), ctx)
 
     return replace(algorithm, start=start, stages=(noisy,), finish=finish)
-
-
-def _unprotected(algorithm: Algorithm) -> str | None:
-    """Why an algorithm cannot be protected; None if it can."""
-    stages = algorithm.training_stages
-    reasons = {
-        "calls clients for more than local training": algorithm.calls or algorithm.server_calls,
-        "measures clients' examples beside training": len(stages) < len(algorithm.stages),
-        "uses how many examples of each class a client has": "labels" in algorithm.facts,
-        f"trains in {len(stages)} stages, not in one": len(stages) != 1,
-        "sets its own number of local epochs": any(s.epochs is not None for s in stages),
-        "has local steps that are no gradient of an objective": any(
-            algorithm.objective(stage)[1] is not None for stage in stages
-        ),
-        "has an objective that compares the examples of a batch": not algorithm.separable,
-    }
-    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def _begin(stage: LocalStage, weights: Tree, ctx: Context) -> Tree:

@@ -19,7 +19,7 @@ from functools import partial
 from flfast.channel.privacy.accountants import Epsilon, composed_gaussian
 from flfast.channel.privacy.budget import spending
 from flfast.channel.privacy.participation import Participation
-from flfast.channel.privacy.privacy import Privacy
+from flfast.channel.privacy.privacy import Privacy, UploadNoise
 from flfast.state.options import Delta, NonNegative, Positive
 
 
@@ -33,7 +33,7 @@ def local(  # noqa: PLR0913 - one parameter an option
     secure: bool,
     participation: Participation,
     rounds: int,
-) -> Privacy:
+) -> UploadNoise:
     """Clients clip and noise their own changes.
 
     Args:

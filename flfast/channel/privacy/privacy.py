@@ -2,18 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 from torch import nn
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.channel.privacy.adaptive_clipping import AdaptiveClipping
+from flfast.state.capabilities import NEUTRAL, Capabilities, needing
 from flfast.state.tree import Tree
 
 Unit = Literal["client", "example"]
-Need = Literal["sums", "equal steps", "one bound"]
-"""What a promise rests on: the server gets no more of a whole cohort than the weighted sum of its
-changes; all local steps have one size, and no example twice; nothing else clips."""
+
+PROTECTED = needing("messages", "statistics")
+OF_STEPS = PROTECTED | needing("equal steps", "one objective")
+"""Of noise in local steps, which protects single examples."""
+OF_UPLOADS = PROTECTED | needing("one call", "protected parts")
+BOUNDED = needing("one bound")
+OF_SUMS = BOUNDED | needing("sums", "whole cohorts", "equal clients", "one broadcast")
+"""Beside `OF_UPLOADS`, of noise that the server adds to the sum of a cohort's changes."""
 
 Adjacency = Literal["add or remove", "replace", "zero out"]
 """How two neighbouring data sets differ: one unit more or less; another unit in its place; or its
@@ -93,14 +99,20 @@ class Privacy:
     warning: str = ""
 
     @property
-    def needs(self) -> frozenset[Need]:
-        """What the rest of the run must keep to, whatever the option's name is."""
-        found: dict[Need, bool] = {
-            "sums": self.central_noise is not None,
-            "equal steps": self.wrap is not None,
-            "one bound": self.clip_norm is not None and self.wrap is None,
-        }
-        return frozenset(need for need, is_needed in found.items() if is_needed)
+    def capabilities(self) -> Capabilities:
+        """What it needs and breaks."""
+        if self.unit is None:
+            return NEUTRAL
+        if self.wrap is not None:
+            return OF_STEPS
+        bounded = NEUTRAL if self.clip_norm is None else BOUNDED
+        summed = self.central_noise is not None or self.expected_clients is not None
+        return OF_UPLOADS | bounded | (OF_SUMS if summed else NEUTRAL)
+
+
+StepNoise = Annotated[Privacy, OF_STEPS]
+UploadNoise = Annotated[Privacy, OF_UPLOADS | BOUNDED]
+SumNoise = Annotated[Privacy, OF_UPLOADS | OF_SUMS]
 
 
 NO_PRIVACY = Privacy("none")

@@ -17,7 +17,7 @@ from functools import partial
 
 from flfast.channel.secure.fixed_point import fixed_point
 from flfast.channel.secure.masked_round import MaskedRound
-from flfast.channel.secure.secure import Secure
+from flfast.channel.secure.secure import Hiding, Secure
 from flfast.state.options import ModulusBits, Positive, Several, Share
 
 
@@ -29,7 +29,7 @@ def masks(
     max_weight: Positive | None,
     threshold: Share,
     neighbors: Several | None,
-) -> Secure:
+) -> Hiding:
     """Secure aggregation of fixed-point integers modulo 2^bits.
 
     Args:

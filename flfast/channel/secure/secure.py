@@ -2,10 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
+
+from flfast.state.capabilities import NEUTRAL, Capabilities, breaking, needing
+
+HIDING = needing("messages", "sums", "hidden uploads", "rounds") | breaking(
+    "the server gets no upload of one client", "single uploads"
+)
 
 
 class ShortageError(ValueError):
@@ -128,6 +134,16 @@ class Secure:
     make_round: Callable[[Sequence[int], int, tuple[int, ...]], SecureRound] | None = None
     check: Callable[[int], None] | None = None
     max_weight: float | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it needs and breaks."""
+        if self.make_round is None:
+            return NEUTRAL
+        return HIDING if self.max_weight is not None else HIDING | needing("known weights")
+
+
+Hiding = Annotated[Secure, HIDING]
 
 
 NO_SECURE = Secure("none")

@@ -9,7 +9,9 @@ t_k is the staleness of client k's upload, s a discount. The paper's clients tra
 term, which is `algorithm=fedprox`.
 """
 
-from flfast.federation.paces.buffered import Buffered
+from typing import Annotated
+
+from flfast.federation.paces.buffered import ONE_BY_ONE, Buffered
 from flfast.federation.paces.discounts import DiscountName, discount_of
 from flfast.federation.paces.pace import Setting
 from flfast.state.options import NonNegative, Share
@@ -22,7 +24,7 @@ def asynchronous(
     strength: NonNegative | None,
     patience: NonNegative | None,
     setting: Setting,
-) -> Buffered:
+) -> Annotated[Buffered, ONE_BY_ONE]:
     """FedAsync.
 
     Args:

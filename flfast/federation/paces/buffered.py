@@ -15,21 +15,30 @@ that neither works nor has an upload in the buffer. The paper's clients count eq
 import heapq
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.downloads import Order, Version
 from flfast.federation.paces.discounts import Discount, DiscountName, discount_of
 from flfast.federation.paces.pace import Event, Setting, Turn
 from flfast.federation.paces.pool import Pool
 from flfast.federation.samplers.cohort import Cohort
+from flfast.state.capabilities import Capabilities, breaking, needing
 from flfast.state.options import Count, NonNegative
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)
+
+UNROUNDED = needing("messages", "changes", "single clients") | breaking(
+    "the server does not wait for all clients", "rounds", "whole cohorts"
+)
+"""Of a pace without rounds."""
+ONE_BY_ONE = (
+    UNROUNDED | needing("changes that mix") | breaking("a step has one upload", "several uploads")
+)
+"""Of a step for every upload."""
 
 
 class Flight(NamedTuple):
@@ -78,22 +87,13 @@ class Buffered:
         """See `Pace`."""
         return ("pace.buffer" if not self._mixes else "pace", self._buffer)
 
-    def check(self, algorithm: Algorithm, broadcast: Tree) -> None:
-        """Refuse what needs rounds; see `Pace`."""
-        reason = _why_rounds(algorithm, broadcast)
-        if (
-            reason is None
-            and self._mixes
-            and algorithm.undiscounted & algorithm.origin(broadcast).keys()
-        ):
-            reason = "the server keeps the sum of what clients keep, and cannot mix models"
-        if reason is not None:
-            raise ValueError(f"algorithm={algorithm.name}: {reason}; allowed: pace=sync")
-        if not self._sampling.draws_any_number or self._sampling.depends_on_round:
-            raise ValueError(
-                "sampler: it draws whole cohorts, and clients are replaced one by one; allowed: "
-                "sampler=uniform or sampler=by_size, or pace=sync"
-            )
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Pace`."""
+        return ONE_BY_ONE if self._mixes else UNROUNDED
+
+    def check(self) -> None:
+        """Refuse a buffer that is never full; see `Pace`."""
         first = self._sampling.cohort(1)
         self._concurrency = len(first.clients) + len(first.dropped)
         if self._buffer > self._concurrency:
@@ -205,20 +205,6 @@ class Buffered:
         }
 
 
-def _why_rounds(algorithm: Algorithm, broadcast: Tree) -> str | None:
-    """Why an algorithm needs rounds; None if it does not."""
-    if algorithm.round is not None:
-        return "it calls its clients several times in a round"
-    if algorithm.send is not None or algorithm.record is not None:
-        return "the server sends each client something else, in rounds"
-    origin = algorithm.origin(broadcast)
-    for name, part in algorithm.parts.items():
-        changes = name in origin or part.rule == "mean"
-        if part.learned and (part.over is not None or not changes):
-            return f"uploads have a part, {name}, that is no change of what was downloaded"
-    return None
-
-
 def buffered(
     *,
     buffer: Count,
@@ -226,7 +212,7 @@ def buffered(
     strength: NonNegative | None,
     patience: NonNegative | None,
     setting: Setting,
-) -> Buffered:
+) -> Annotated[Buffered, UNROUNDED]:
     """FedBuff.
 
     Args:

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.downloads import Order
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.sampling import Sampling
 from flfast.federation.timing import Timing
+from flfast.state.capabilities import Capabilities
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 
@@ -59,8 +59,12 @@ class Pace(Protocol):
     def most_uploads(self) -> tuple[str, int] | None:
         """(key, number): most uploads of a step, and the option that says so; None: all."""
 
-    def check(self, algorithm: Algorithm, broadcast: Tree) -> None:
-        """Refuse an algorithm that cannot run at this pace; it gets the broadcast of round 1.
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it needs and breaks."""
+
+    def check(self) -> None:
+        """Refuse numbers and devices that do not fit to the sampler.
 
         Raises:
             ValueError: with the reason.

@@ -7,19 +7,23 @@ https://arxiv.org/abs/1902.01046
 
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.downloads import Order
 from flfast.federation.paces.pace import Event, Setting, Turn
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.sampling import NOBODY
 from flfast.federation.timing import Trips
+from flfast.state.capabilities import NEUTRAL, Capabilities, breaking
 from flfast.state.options import Count, Positive
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
+
+FASTEST = breaking("a client in time puts another one out", "whole cohorts")
+"""Of rounds that do not wait for all."""
+KeepFirst = Annotated[Count | None, FASTEST]
 
 
 class Sync:
@@ -37,8 +41,13 @@ class Sync:
         """See `Pace`."""
         return None if self._keep_first is None else ("pace.keep_first", self._keep_first)
 
-    def check(self, algorithm: Algorithm, broadcast: Tree) -> None:
-        """Every algorithm can run in rounds, but not every sampler with part of the clients.
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Pace`."""
+        return NEUTRAL if self._keep_first is None else FASTEST
+
+    def check(self) -> None:
+        """Not every sampler can draw from a part of the clients.
 
         Raises:
             ValueError: if cohorts are smaller than `keep_first`, or are fixed by the round while
@@ -158,7 +167,7 @@ def _events(
     yield Event(end, "step", -1, round_idx)
 
 
-def sync(*, deadline: Positive | None, keep_first: Count | None, setting: Setting) -> Sync:
+def sync(*, deadline: Positive | None, keep_first: KeepFirst, setting: Setting) -> Sync:
     """Synchronous rounds.
 
     Args:

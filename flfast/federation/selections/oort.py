@@ -31,6 +31,7 @@ from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.federation.selections.reported_utility import select_by_utility
+from flfast.federation.selections.selected import Selecting
 from flfast.state.near_ties import EQUAL
 from flfast.state.options import Count, Fraction, Seed, Share
 from flfast.state.randomness import generator
@@ -47,7 +48,7 @@ def oort(  # noqa: PLR0913 - one parameter an option
     min_exploration: Fraction,
     cutoff: Fraction,
     clip: Share,
-) -> Algorithm:
+) -> Selecting:
     """Train clients of the cohort with large statistical utility, and some that never trained.
 
     Args:

@@ -23,13 +23,13 @@ from flfast.algorithms.contract.algorithm import Algorithm, Round
 from flfast.algorithms.contract.client import Context, Finished
 from flfast.algorithms.contract.uploads import Part
 from flfast.algorithms.kit.measures import LOSS, mean_loss
-from flfast.federation.selections.selected import SelectedRound
+from flfast.federation.selections.selected import SelectedRound, Selecting
 from flfast.state.near_ties import largest
 from flfast.state.options import Count
 from flfast.state.tree import Tree
 
 
-def power_of_choice(algorithm: Algorithm, *, count: Count) -> Algorithm:
+def power_of_choice(algorithm: Algorithm, *, count: Count) -> Selecting:
     """Train the clients of the cohort on whose examples the server's model has the largest loss.
 
     Args:

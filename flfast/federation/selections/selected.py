@@ -1,10 +1,20 @@
 """A round in which only the selected clients take part."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from flfast.algorithms.contract.algorithm import Algorithm, Round
 from flfast.algorithms.contract.uploads import Uploads
+from flfast.state.capabilities import breaking, needing
 from flfast.state.tree import Tree
+
+Selecting = Annotated[
+    Algorithm,
+    needing("messages", "rounds")
+    | breaking("it reads reports of single clients", "sums", "protected parts")
+    | breaking("it measures clients before they train", "one call", "one objective"),
+]
+"""An algorithm whose rounds choose clients by what they report."""
 
 
 class SelectedRound:

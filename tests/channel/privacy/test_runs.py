@@ -55,7 +55,7 @@ def test_single_examples(flfast_run):
         (("privacy=central", "devices=lognormal"), "privacy=central with devices=lognormal"),
         (("privacy=dp_ftrl",), "privacy=dp_ftrl with fixed sampling of clients"),
         (("privacy=central", "sampler=by_size"), "privacy=central with sampler=by_size"),
-        (("privacy=dp_sgd", "algorithm=fedsam"), "privacy=dp_sgd with algorithm=fedsam"),
+        (("privacy=dp_sgd", "algorithm=fedsam"), "algorithm=fedsam with privacy=dp_sgd"),
     ],
 )
 def test_refused_before_training(flfast_run, capfd, overrides, message):

@@ -1,0 +1,82 @@
+"""What an algorithm needs of a run and what it breaks, read from its fields."""
+
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.downloads import first_downloads
+from flfast.state.capabilities import Capabilities
+from flfast.state.tree import Tree, leaves
+from flfast.tasks.names import METRICS
+
+
+def capabilities_of(algorithm: Algorithm, initial: Tree) -> Capabilities:
+    """The capabilities of an algorithm, wrapped or not.
+
+    Args:
+        algorithm: any.
+        initial: weights of the model before round 1.
+    """
+    origin = algorithm.origin(first_downloads(algorithm, initial)(0))
+    breaks: dict[str, str | None] = {
+        **_of_parts(algorithm, origin),
+        "equal clients": "clients count something of their own" if algorithm.weight else None,
+        "one broadcast": "every client gets something else" if algorithm.send else None,
+        "one call": "its rounds are more than one call of the clients"
+        if algorithm.round
+        else None,
+        "server model": None if algorithm.evaluate_server else "the server's model is incomplete",
+        "one objective": _why_not_one_objective(algorithm),
+    }
+    tasks = [task for task in METRICS if algorithm.works_for(task)]
+    breaks |= dict.fromkeys(METRICS.keys() - tasks, f"it is for {', '.join(tasks)}")
+    if any(local.weight is not None for local in (algorithm, *algorithm.calls)):
+        breaks["known weights"] = "its weights are not numbers of examples"
+    needs: dict[str, object] = {
+        "rounds": algorithm.round or algorithm.send or algorithm.record,
+        "server examples": algorithm.server_calls,
+    }
+    return Capabilities(
+        frozenset(name for name, is_needed in needs.items() if is_needed),
+        {name: why for name, why in breaks.items() if why},
+    )
+
+
+def _of_parts(algorithm: Algorithm, origin: Tree) -> dict[str, str | None]:
+    """What the parts of uploads break.
+
+    Args:
+        algorithm: whose `parts` they are.
+        origin: upload of a client that learned nothing.
+    """
+    parts = [pair for local in (algorithm, *algorithm.calls) for pair in local.parts.items()]
+    rows = [name for name, part in parts if part.rule == "rows"]
+    bare = [name for name, part in parts if not part.learned or part.over is not None]
+    if not bare and any(not leaf.is_floating_point() for leaf in leaves(origin)):
+        bare = ["counts of BatchNorm (model.norm=group and bn=local have none)"]
+    others = [
+        name
+        for name, part in algorithm.parts.items()
+        if part.learned and (part.over or not (name in origin or part.rule == "mean"))
+    ]
+    summed = sorted(algorithm.undiscounted & origin.keys())
+    return {
+        "sums": f"the server needs {rows[0]} of each client" if rows else None,
+        "protected parts": f"its uploads have {bare[0]}" if bare else None,
+        "changes": f"its uploads have {others[0]}, which is no change" if others else None,
+        "changes that mix": f"it keeps the sum of {summed[0]} of clients" if summed else None,
+    }
+
+
+def _why_not_one_objective(algorithm: Algorithm) -> str | None:
+    """Why clients do more than one training stage of a plain objective; None if they do not."""
+    stages = algorithm.training_stages
+    reasons = {
+        "it calls clients for more than local training": algorithm.calls or algorithm.server_calls,
+        "it measures clients' examples beside training": len(stages) < len(algorithm.stages),
+        "it uses how many examples of each class a client has": "labels" in algorithm.facts,
+        f"it trains in {len(stages)} stages": len(stages) != 1,
+        "it sets its own number of local epochs": any(s.epochs is not None for s in stages),
+        "its local steps are no gradient of an objective": any(
+            algorithm.objective(stage)[1] is not None for stage in stages
+        ),
+        "its objective compares the examples of a batch": not algorithm.separable,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
