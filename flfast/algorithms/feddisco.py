@@ -20,7 +20,7 @@ from flfast.algorithms.contract.client import Context, Finished
 from flfast.algorithms.contract.uploads import Part
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.state.options import NonNegative
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, add
 from flfast.state.weights import model_weights
 
 FLOOR = 1e-9
@@ -47,7 +47,7 @@ def feddisco(*, a: NonNegative, b: NonNegative) -> Algorithm:
         discrepancy = kl_from_uniform(ctx.facts["labels"]).cpu()
         examples = torch.tensor(done.num_examples, dtype=torch.float64)
         sums = {"examples": examples, "discrepancy": discrepancy}
-        return {**done.weights, "sums": sums}, ctx.client
+        return {**ctx.change(done.weights), "sums": sums}, ctx.client
 
     def server_state(weights: Tree) -> Tree:
         zero = torch.zeros((), dtype=torch.float64)
@@ -62,6 +62,7 @@ def feddisco(*, a: NonNegative, b: NonNegative) -> Algorithm:
         facts=("labels",),
         finish=finish,
         parts={"sums": Part("sum", learned=False)},
+        server_step=lambda s, up: {**add(s, model_weights(up.mean)), "sums": up.mean["sums"]},
     )
 
 

@@ -70,9 +70,10 @@ def fedfomo(
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         found = gains(ctx)[1:]
         both = {"gains": torch.stack([found, -found]).clamp(0, MOST), "peers": ctx.server["peers"]}
-        return {**done.weights, **both}, {"before": mixed(ctx), "own": done.weights}
+        upload, state = private.finish(done, ctx)
+        return {**upload, **both}, {**state, "before": mixed(ctx)}
 
-    private = private_models("fedfomo", initial)
+    private = private_models("fedfomo", initial, known=mean_of_others)
     return replace(
         private,
         server_state=server_state,
@@ -82,7 +83,6 @@ def fedfomo(
         stages=(Measure(LOSSES, losses), LocalStage(begin=begin_mixed)),
         finish=finish,
         parts={**private.parts, "gains": COUNTS, "peers": COUNTS},
-        origin=lambda sent: {"params": tree_map(lambda m: m.mean(0), sent["models"]["params"])},
         server_step=with_gains,
     )
 
@@ -122,6 +122,11 @@ def losses(task: Task, weights: Tree, batch: Batch, ctx: Context) -> Tree:
     points += [one_of(models, j) for j in range(len(next(leaves(models))))]
     means = [task({**weights, **by_name(point)}, batch) for point in points]
     return {"sums": torch.stack(means) * len(batch.targets)}
+
+
+def mean_of_others(sent: Tree) -> Tree:
+    """The mean of the models that a client received; their parameters only."""
+    return {"params": tree_map(lambda model: model.mean(0), sent["models"]["params"])}
 
 
 def moves(ctx: Context) -> Tree:

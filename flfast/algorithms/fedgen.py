@@ -28,7 +28,7 @@ from flfast.datamodules.batches import Batch
 from flfast.state.optimizer_state import load_optimizer_state, state_tensors
 from flfast.state.options import Count, NonNegative, Positive, Share
 from flfast.state.randomness import torch_generator
-from flfast.state.tree import Tree, merge, without
+from flfast.state.tree import Tree, add, merge, without
 from flfast.state.weights import model_weights
 
 BANK = "generated/features"
@@ -72,12 +72,13 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         return weighted_mean(rows, weights).to(torch.promote_types(rows.dtype, torch.float32))
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
-        heads, labels = uploads.rows["heads"], uploads.rows["labels"]
+        changes, labels = uploads.rows["heads"], uploads.rows["labels"]
+        heads = {name: server["params"][name] + rows for name, rows in changes.items()}
         made, adam = generator.trained(server, heads, labels, uploads.round)
         shares = (labels.sum(0) / labels.sum().clamp(min=1)).to(strengths)
         new = {"generator": made, "adam": adam, "strengths": alpha * decay**uploads.round * shares}
-        head = {"params": {name: mean(rows, uploads.weights) for name, rows in heads.items()}}
-        return {**server, **merge(uploads.mean, head), **new}
+        head = {"params": {name: mean(rows, uploads.weights) for name, rows in changes.items()}}
+        return {**add(server, merge(uploads.mean, head)), **new}
 
     return Algorithm(
         name="fedgen",
@@ -87,9 +88,11 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         broadcast=lambda server: {**model_weights(server), **{n: server[n] for n in start}},
         start=lambda broadcast, client: merge(model_weights(broadcast), bank),
         stages=(LocalStage(loss=loss, begin=begin),),
-        finish=lambda done, ctx: ({**split(done.weights), "labels": ctx.facts["labels"]}, {}),
+        finish=lambda done, ctx: (
+            {**split(ctx.change(done.weights)), "labels": ctx.facts["labels"]},
+            {},
+        ),
         parts={"heads": Part("rows"), "labels": Part("rows", learned=False)},
-        origin=lambda broadcast: split(model_weights(broadcast)),
         server_step=server_step,
     )
 

@@ -80,8 +80,7 @@ def _check(federation: Federation, *, client: int, num_images: int, labels: Labe
             f"[channels, height, width] of classes; allowed: audit=membership or none"
         )
     check_one_call(algorithm, option)
-    origin = algorithm.origin(first_downloads(algorithm, federation.initial)(0))
-    uploaded = origin.get("params", {})
+    uploaded = first_downloads(algorithm, federation.initial)(0)["params"]
     missing = [name for name in federation.initial["params"] if name not in uploaded]
     if missing:
         raise ValueError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -26,7 +25,6 @@ from flfast.engines.local_training import LocalResult
 from flfast.state.plan import Batching
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
-from flfast.state.vector import change_of
 
 if TYPE_CHECKING:
     from flfast.datamodules.federated import FederatedDataModule
@@ -39,7 +37,7 @@ class Intercepted(NamedTuple):
 
     Attributes:
         start: weights that the client received, `{"params": ..., "buffers": ...}`.
-        change: of the parameters, by name: upload minus origin, on the CPU.
+        change: of the parameters, by name, on the CPU.
     """
 
     start: Tree
@@ -87,13 +85,11 @@ def intercept(
     EagerTraining(site).train([client_id], downloads, plan, results.append)
     context = results[0].context
     upload, _ = algorithm.finish(results[0].done, context)
-    origin = partial(algorithm.origin, context.server)
-    sender = Sender(client_id, plan.round_idx, origin, algorithm.counted)
+    sender = Sender(client_id, plan.round_idx, algorithm.counted)
     arrival = channel.deliver(upload, sender, kept=site.residual(client_id))
     if arrival.upload is None:
         return arrival.reason
-    change = change_of(arrival.upload, sender.origin, algorithm.counted)
-    return Intercepted(context.start, change["params"])
+    return Intercepted(context.start, arrival.upload["params"])
 
 
 def _site(site: Site, client_id: int, examples: np.ndarray) -> Site:

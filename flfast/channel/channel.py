@@ -3,12 +3,11 @@
     upload -> clip and noise of privacy -> attack -> compression -> faults -> checks and clip
 
 `engines/delivery.py` sends each upload through it before it adds the upload to the reduction.
-Every step acts on the change of the learned parts: the upload minus its origin.
+An upload is a change. Every step acts on its learned parts.
 """
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 from flfast.channel.aggregations.aggregation import MEAN, Aggregation
@@ -21,14 +20,12 @@ from flfast.channel.privacy.privacy import NO_PRIVACY, NoiseSource, Privacy
 from flfast.channel.secure.secure import NO_SECURE, Secure
 from flfast.state.randomness import generator
 from flfast.state.stack import structure
-from flfast.state.tree import Tree, all_finite, num_bytes, tree_map, zeros
+from flfast.state.tree import Tree, all_finite, merge, num_bytes, tree_map, zeros
 from flfast.state.vector import (
-    change_norm,
-    change_of,
     counts_in_range,
-    with_change,
-    with_learned,
-    with_scaled_change,
+    learned,
+    learned_norm,
+    map_learned,
 )
 
 Status = Literal["trained", "lost", "rejected"]
@@ -52,19 +49,12 @@ class Sender:
     Attributes:
         client_id: in [0, num_clients).
         round_idx: from 1.
-        make_origin: gives the upload of a client whose training changed nothing.
         counted: names of the parts that are not learned: neither clipped, attacked nor encoded.
     """
 
     client_id: int
     round_idx: int
-    make_origin: Callable[[], Tree]
     counted: Collection[str] = ()
-
-    @cached_property
-    def origin(self) -> Tree:
-        """The upload of a client whose training changed nothing."""
-        return self.make_origin()
 
     @property
     def path(self) -> tuple[int, int]:
@@ -97,8 +87,8 @@ class Channel:
     Attributes:
         seed: of the run.
         aggregation: combines uploads.
-        clip_norm: largest Euclidean norm of an upload's change; larger changes are scaled down
-            to it. None is no bound.
+        clip_norm: largest Euclidean norm of an upload's learned parts; larger ones are scaled
+            down to it. None is no bound.
         attack: replaces the uploads of attackers.
         attackers: ids of the clients that attack.
         faults: loses or damages uploads.
@@ -140,11 +130,11 @@ class Channel:
             return None
 
         def encode(broadcast: Tree) -> tuple[Tree, int]:
-            weights = change_of(broadcast, {}, ())
+            weights = learned(broadcast, ())
             rng = generator(self.seed, "compression", round_idx)
             message, sent = transmit(self.compression, weights, rng)
             plain = num_bytes(broadcast) - num_bytes(weights)
-            return with_learned(broadcast, {}, sent), len(message) + plain
+            return merge(broadcast, sent), len(message) + plain
 
         return encode
 
@@ -196,18 +186,16 @@ class Channel:
             if self.attack.upload is None:
                 return upload, False
             attack, rng = self.attack.upload, generator(self.seed, "attack", *sender.path)
-            origin = sender.origin
-            return with_change(upload, origin, sender.counted, lambda x: attack(x, rng)), False
+            return map_learned(lambda x: attack(x, rng), upload, sender.counted), False
         limit = self.clip_limit
         if limit is None:
             return upload, False
         sent, is_clipped = _clipped(upload, sender, limit)
         if self.privacy.local_multiplier:
             std = self.privacy.local_multiplier * limit
-            change = change_of(sent, sender.origin, sender.counted)
+            change = learned(sent, sender.counted)
             noise = self.noise("local noise")(change, *sender.path)
-            noisy = tree_map(lambda x, z: x + std * z, change, noise)
-            sent = with_learned(sent, sender.origin, noisy)
+            sent = merge(sent, tree_map(lambda x, z: (x + std * z).to(x.dtype), change, noise))
         return sent, is_clipped
 
     def _attacks(self, client_id: int) -> bool:
@@ -248,7 +236,7 @@ class Channel:
             return sent
 
         def scaled(factor: float) -> Tree:
-            return with_change(sent, sender.origin, sender.counted, lambda x: factor * x)
+            return map_learned(lambda x: factor * x, sent, sender.counted)
 
         return self.faults.transit(sent, scaled, generator(self.seed, "transit", *sender.path))
 
@@ -265,14 +253,14 @@ class Channel:
     def _encoded(self, upload: Tree, sender: Sender, kept: Tree) -> tuple[Tree, Tree, int]:
         """The upload as the server decodes it, what the client keeps, and the size, bytes."""
         rng = generator(self.seed, "compression", *sender.path)
-        change = change_of(upload, sender.origin, sender.counted)
+        change = learned(upload, sender.counted)
         if self.compression.feedback:
             kept = kept or zeros(change)
             message, sent, kept = with_feedback(self.compression, change, kept, rng)
         else:
             message, sent = transmit(self.compression, change, rng)
         plain = num_bytes(upload) - num_bytes(change)
-        return with_learned(upload, sender.origin, sent), kept, len(message) + plain
+        return merge(upload, sent), kept, len(message) + plain
 
 
 DIRECT = Channel()
@@ -280,11 +268,11 @@ DIRECT = Channel()
 
 
 def _clipped(upload: Tree, sender: Sender, limit: float) -> tuple[Tree, bool]:
-    """The upload with its change scaled down to a norm, and whether it was longer."""
-    norm = change_norm(upload, sender.origin, sender.counted)
+    """The upload scaled down to a norm, and whether it was longer."""
+    norm = learned_norm(upload, sender.counted)
     if norm <= limit:
         return upload, False
-    return with_scaled_change(upload, sender.origin, sender.counted, limit / norm), True
+    return map_learned(lambda x: limit / norm * x, upload, sender.counted), True
 
 
 def _defect(upload: Tree, expected: Tree, counted: Collection[str]) -> str:

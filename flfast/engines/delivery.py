@@ -7,7 +7,6 @@ the upload and the new client state, `channel/channel.py` transmits the upload, 
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -21,8 +20,9 @@ from flfast.engines.reports import ClientReport
 from flfast.engines.site import Site
 from flfast.state.plan import RoundPlan
 from flfast.state.randomness import generator
-from flfast.state.tree import Tree, all_finite, num_bytes
-from flfast.state.vector import change_of, from_vectors, moved, to_vectors, with_learned
+from flfast.state.tree import Tree, add, all_finite, merge, num_bytes, part_of, sub, tree_map
+from flfast.state.vector import from_vectors, learned, map_learned, to_vectors
+from flfast.state.weights import WEIGHTS
 
 
 class _Finished(NamedTuple):
@@ -80,7 +80,6 @@ class Delivery:
         sender = Sender(
             result.client_id,
             self._downloads.plan(result.client_id, self._plan).round_idx,
-            partial(algorithm.origin, context.server),
             algorithm.counted,
         )
         finished = _Finished(result, upload, state, sender)
@@ -94,7 +93,8 @@ class Delivery:
         collude = self._channel.attack.collude
         if collude is None:
             return
-        own = {one.sender.client_id: _change(one) for one in self._colluding}
+        counted = self._site.algorithm.counted
+        own = {one.sender.client_id: learned(one.upload, counted) for one in self._colluding}
         changes = {client_id: to_vectors(change, ())[0] for client_id, change in own.items()}
         everybody = {k: vector for part in gather(world, changes) for k, vector in part.items()}
         if not everybody:
@@ -107,9 +107,10 @@ class Delivery:
         )
         for one in self._colluding:
             vector = poisoned[one.sender.client_id]
-            change = from_vectors(vector, vector[:0], own[one.sender.client_id], ())
-            sent = with_learned(one.upload, one.sender.origin, change)
-            self._deliver(one, agreed=sent)
+            honest = own[one.sender.client_id]
+            change = from_vectors(vector, vector[:0], honest, ())
+            change = tree_map(lambda x, like: x.to(like.dtype), change, honest)
+            self._deliver(one, agreed=merge(one.upload, change))
 
     def _deliver(self, finished: _Finished, agreed: Tree | None = None) -> None:
         """Transmit an upload, store the client's state, and aggregate what arrived."""
@@ -147,22 +148,16 @@ class Delivery:
         self._on_client(report)
 
     def _up_to_date(self, result: LocalResult, upload: Tree) -> Tree:
-        """The upload as if it had been trained from the server's current model."""
+        """The upload as a change of the server's current model, discounted if it is stale."""
         order = self._downloads.orders.get(result.client_id, Order())
-        version_round = order.version.plan.round_idx if order.version else self._plan.round_idx
-        is_current = order.scale == 1 and version_round == self._plan.round_idx
-        if is_current and self._downloads.exact is self._downloads.broadcast:
+        if order.mixes:
+            # The client's model minus the current one, instead of the one that it downloaded.
+            models = {name: part for name, part in upload.items() if name in WEIGHTS}
+            received, now = result.context.server, self._downloads.exact
+            upload = add(upload, sub(part_of(received, models), part_of(now, models)))
+        if order.scale == 1:
             return upload
         algorithm = self._site.algorithm
-        now = algorithm.origin(self._downloads.exact)
-        start = now if order.mixes else algorithm.origin(result.context.server)
-        scales = {
-            name: 1.0 if name in algorithm.undiscounted else order.scale
-            for name in upload.keys() - algorithm.counted
-        }
-        return moved(upload, start, now, scales)
-
-
-def _change(finished: _Finished) -> Tree:
-    sender = finished.sender
-    return change_of(finished.upload, sender.origin, sender.counted)
+        return map_learned(
+            lambda leaf: order.scale * leaf, upload, algorithm.counted | algorithm.undiscounted
+        )

@@ -54,6 +54,7 @@ class Trained(NamedTuple):
         clients: ids of the rows, int64 [K].
         weights: of the rows, float64 [K].
         down_bytes: that each client downloaded.
+        sent: what the algorithm sent the clients of the rows, each leaf [K, ...].
     """
 
     mean: Tree | None
@@ -64,3 +65,4 @@ class Trained(NamedTuple):
     clients: Tensor
     weights: Tensor
     down_bytes: int
+    sent: Tree

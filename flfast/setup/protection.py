@@ -26,6 +26,7 @@ from flfast.federation.samplers.cohort import cohort_size
 from flfast.state.injection import call_with
 from flfast.state.tree import Tree, leaves
 from flfast.state.vector import vector_sizes
+from flfast.state.weights import model_weights
 
 log = logging.getLogger(__name__)
 
@@ -126,9 +127,11 @@ def protect(privacy: Privacy, algorithm: Algorithm, initial: Tree, *, rounds: in
         )
     if privacy.wrap is not None:
         return privacy.wrap(algorithm)
-    origin = algorithm.origin(first_downloads(algorithm, initial)(0))
-    _check_uploads(privacy, algorithm, origin)
-    _log_noise(privacy, vector_sizes(origin, ()).learned)
+    shared = model_weights(first_downloads(algorithm, initial)(0))
+    if not shared["params"]:  # the server may know clients' own models instead
+        shared = algorithm.first_record(algorithm.server_state(initial))
+    _check_uploads(privacy, algorithm, shared)
+    _log_noise(privacy, vector_sizes(shared, ()).learned)
     if privacy.expected_clients is not None and algorithm.weighting == "samples":
         log.info("privacy=%s: all clients weigh the same", privacy.name)
     return algorithm
@@ -148,7 +151,7 @@ def _log_noise(privacy: Privacy, num_elements: int) -> None:
     )
 
 
-def _check_uploads(privacy: Privacy, algorithm: Algorithm, origin: Tree) -> None:
+def _check_uploads(privacy: Privacy, algorithm: Algorithm, shared: Tree) -> None:
     """Refuse uploads with anything that is neither clipped nor hidden by noise."""
     where = f"privacy={privacy.name} with algorithm={algorithm.name}"
     check_one_call(algorithm, f"privacy={privacy.name}")
@@ -164,7 +167,7 @@ def _check_uploads(privacy: Privacy, algorithm: Algorithm, origin: Tree) -> None
                 f"{where}: its uploads have {name}, which noise would not protect; use another "
                 f"algorithm"
             )
-    if any(not leaf.is_floating_point() for leaf in leaves(origin)):
+    if any(not leaf.is_floating_point() for leaf in leaves(shared)):
         raise ConfigError(
             f"{where}: its uploads have counts of BatchNorm, which noise would not protect; "
             f"use model.norm=group, bn=local or a model without BatchNorm"

@@ -5,6 +5,8 @@ from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
+from torch import Tensor
+
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.records import Records
 from flfast.state.plan import RoundPlan
@@ -106,6 +108,11 @@ class Downloads:
         if not self._rows:
             return broadcast
         return merge(broadcast, tree_map(itemgetter(self._places[client_id]), self._rows))
+
+    def sent_to(self, clients: Tensor) -> Tree:
+        """What the server sent to some clients [K] beside the broadcast, each leaf [K, ...]."""
+        places = [self._places[client_id] for client_id in clients.tolist()]
+        return tree_map(lambda leaf: leaf[places], self._rows) if places else {}
 
     def plan(self, client_id: int, plan: RoundPlan) -> RoundPlan:
         """See `Download`."""

@@ -28,6 +28,7 @@ from flfast.federation.samplers.cohort import Cohort
 from flfast.state.options import Count, NonNegative
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
+from flfast.state.weights import WEIGHTS
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +81,9 @@ class Buffered:
 
     def check(self, algorithm: Algorithm, broadcast: Tree) -> None:
         """Refuse what needs rounds; see `Pace`."""
-        reason = _why_rounds(algorithm, broadcast)
-        if (
-            reason is None
-            and self._mixes
-            and algorithm.undiscounted & algorithm.origin(broadcast).keys()
-        ):
-            reason = "the server keeps the sum of what clients keep, and cannot mix models"
+        reason = _why_rounds(algorithm)
+        if reason is None and self._mixes and algorithm.parts.keys() & {*WEIGHTS}:
+            reason = "its uploads are no plain changes of a model, and cannot be mixed with one"
         if reason is not None:
             raise ValueError(f"algorithm={algorithm.name}: {reason}; allowed: pace=sync")
         if not self._sampling.draws_any_number or self._sampling.depends_on_round:
@@ -205,16 +202,15 @@ class Buffered:
         }
 
 
-def _why_rounds(algorithm: Algorithm, broadcast: Tree) -> str | None:
+def _why_rounds(algorithm: Algorithm) -> str | None:
     """Why an algorithm needs rounds; None if it does not."""
     if algorithm.round is not None:
         return "it calls its clients several times in a round"
     if algorithm.send is not None or algorithm.record is not None:
         return "the server sends each client something else, in rounds"
-    origin = algorithm.origin(broadcast)
     for name, part in algorithm.parts.items():
-        changes = name in origin or part.rule == "mean"
-        if part.learned and (part.over is not None or not changes):
+        is_change = part.over is None and part.rule != "sum" and part.stale != "refuse"
+        if part.learned and not is_change:
             return f"uploads have a part, {name}, that is no change of what was downloaded"
     return None
 
