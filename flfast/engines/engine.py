@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.downloads import Downloads, Order
 from flfast.channel.aggregations.aggregation import Aggregation
-from flfast.channel.channel import CLIPPED, DIRECT, NOT_SELECTED, Channel
+from flfast.channel.channel import DIRECT, Channel
 from flfast.channel.reduction import Reduced, Reduction, reduction_for
 from flfast.channel.release import Aggregated, released, with_next_norm
 from flfast.channel.row_reduction import Basis
 from flfast.channel.secure_reduction import secure_reduction
+from flfast.channel.server_side import CLIPPED, NOT_SELECTED
 from flfast.datamodules.evaluation_sets import EvaluationDataModule
 from flfast.distributed.assignment import (
     Assignment,

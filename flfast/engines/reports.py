@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from flfast.channel.channel import NOT_SELECTED, Status
+from flfast.channel.server_side import NOT_SELECTED, Status
 from flfast.state.tree import Tree
 
 

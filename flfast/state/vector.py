@@ -113,3 +113,11 @@ def learned_norm(upload: Tree, counted: Collection[str]) -> float:
     # One pass that sums in double; squares of a copy in double take fifteen times as long.
     found = leaves(learned(upload, counted))
     return math.hypot(*(float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in found))
+
+
+def clipped(upload: Tree, counted: Collection[str], limit: float) -> tuple[Tree, bool]:
+    """The upload with its learned leaves scaled down to a norm, and whether it was longer."""
+    norm = learned_norm(upload, counted)
+    if norm <= limit:
+        return upload, False
+    return map_learned(lambda leaf: limit / norm * leaf, upload, counted), True

@@ -11,6 +11,7 @@ from flfast.channel.aggregations.median import median
 from flfast.channel.channel import Channel
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
+from flfast.state.tree import tree_map
 
 ENGINES = [EagerTraining, FusedTraining]
 FEDAVG = fedavg(weighting="samples")
@@ -45,11 +46,7 @@ def test_other_leaves_than_the_first_upload_has_are_an_error(
         upload = {**done.weights, "buffers": {"calls": torch.zeros(())}}
         return upload if done.num_examples == 4 else change(upload)
 
-    algorithm = replace(
-        FEDAVG,
-        finish=lambda done, ctx: (uploaded(done), {}),
-        origin=lambda server: {"params": server["params"]},
-    )
+    algorithm = replace(FEDAVG, finish=lambda done, ctx: (uploaded(done), {}))
     federation = make_federation(make_data([4, 6]), algorithm=algorithm)
     if aggregation is not None:
         federation.engine.channel = Channel(aggregation=aggregation)
@@ -69,8 +66,8 @@ def test_what_a_context_offers_is_the_same_on_every_engine(make_data, make_feder
         def noisy(leaf):
             return leaf + ctx.lr * torch.randn(leaf.shape, generator=ctx.generator("noise"))
 
-        params = {name: noisy(leaf) for name, leaf in done.weights["params"].items()}
-        return {**done.weights, "params": params}, {}
+        change = ctx.change(done.weights)
+        return {**change, "params": tree_map(noisy, change["params"])}, {}
 
     algorithm = replace(
         FEDAVG,
