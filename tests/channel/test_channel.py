@@ -157,7 +157,7 @@ def test_an_overflowing_attack_is_rejected_too():
 @pytest.mark.parametrize("name", ["none", "topk"])
 def test_the_two_sides_make_what_the_simulator_makes_without_attackers_and_faults(name):
     """All that the server knows is in `Sent`; a deployment has the sides on two machines."""
-    codec = {"none": NO_COMPRESSION, "topk": topk(ratio=0.4, feedback=True)}[name]
+    codec = {"none": NO_COMPRESSION, "topk": topk(share=0.4, feedback=True)}[name]
     privacy = Privacy("test", clip_norm=2.0, local_multiplier=0.1)
     channel = Channel(privacy=privacy, compression=codec, clip_norm=1.5)
     upload = {**UPLOAD, "counts": torch.tensor(7)}
@@ -176,7 +176,7 @@ def test_the_two_sides_make_what_the_simulator_makes_without_attackers_and_fault
 
 def test_a_client_that_diverged_sends_no_message_and_keeps_its_state_and_residual():
     upload, residual = {"params": {"w": torch.tensor([torch.nan])}}, {"params": torch.ones(1)}
-    channel, sender = Channel(compression=topk(ratio=0.4, feedback=True)), Sender(3, 1)
+    channel, sender = Channel(compression=topk(share=0.4, feedback=True)), Sender(3, 1)
     answer = ClientSide(algorithm_of(upload), channel)(result_of(3), sender, residual)
     assert answer.residual is residual
     arrival = ServerSide(algorithm_of(upload), channel)(sender, answer.sent)

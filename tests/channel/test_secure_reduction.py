@@ -106,7 +106,7 @@ def test_what_cannot_be_added_is_an_error_or_a_warning(caplog):
 
 def test_the_reduction_holds_masked_numbers_only():
     """What the server adds up says nothing of two uploads, before the masks are removed."""
-    secure = secured(range(4), {})
+    secure = secured(range(4))
     for k in (0, 1):
         secure.add(k, upload(k), weight=10.0)
     plain = sum(0.01 * upload(k)["params"]["w"] for k in (0, 1)).flatten()
