@@ -48,7 +48,6 @@ def fedfomo(
 
     A download is random with probability `epsilon` in round 1, `decay` less in every later round.
     """
-    num = min(num_models, num_clients - 1)
 
     def server_state(weights: Tree) -> Tree:
         affinity = torch.zeros(num_clients, num_clients, dtype=torch.float64)
@@ -60,7 +59,7 @@ def fedfomo(
 
         def choose(k: int) -> list[int]:
             rng, row = torch_generator(seed, "peers", done, k), server["affinity"][k]
-            return epsilon_greedy(row, k, known, num=num, epsilon=explore, rng=rng)
+            return epsilon_greedy(row, k, known, num=num_models, epsilon=explore, rng=rng)
 
         peers = torch.tensor([choose(k) for k in clients], dtype=torch.int64)
         rows = records[peers.flatten().tolist()]
@@ -72,6 +71,9 @@ def fedfomo(
         both = {"gains": torch.stack([found, -found]).clamp(0, MOST), "peers": ctx.server["peers"]}
         upload, state = private.finish(done, ctx)
         return {**upload, **both}, {**state, "before": mixed(ctx)}
+
+    def mean_of_others(sent: Tree) -> Tree:
+        return {"params": tree_map(lambda model: model.mean(0), sent["models"]["params"])}
 
     private = private_models("fedfomo", initial, known=mean_of_others)
     return replace(
@@ -107,11 +109,9 @@ def epsilon_greedy(
     best = sorted(others, key=lambda j: (j in known, values[j], ties[j]))
     drawn = sorted(others, key=lambda j: (j in known, draws[j]))
     chosen: list[int] = []
-    for explores in (torch.rand(num, generator=rng) < epsilon).tolist():
+    for explores in (torch.rand(min(num, len(others)), generator=rng) < epsilon).tolist():
         source = drawn if explores else best
-        while source[-1] in chosen:
-            source.pop()
-        chosen.append(source.pop())
+        chosen.append(next(j for j in reversed(source) if j not in chosen))
     return chosen
 
 
@@ -122,11 +122,6 @@ def losses(task: Task, weights: Tree, batch: Batch, ctx: Context) -> Tree:
     points += [one_of(models, j) for j in range(len(next(leaves(models))))]
     means = [task({**weights, **by_name(point)}, batch) for point in points]
     return {"sums": torch.stack(means) * len(batch.targets)}
-
-
-def mean_of_others(sent: Tree) -> Tree:
-    """The mean of the models that a client received; their parameters only."""
-    return {"params": tree_map(lambda model: model.mean(0), sent["models"]["params"])}
 
 
 def moves(ctx: Context) -> Tree:
