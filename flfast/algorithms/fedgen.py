@@ -88,8 +88,8 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         broadcast=lambda server: {**model_weights(server), **{n: server[n] for n in start}},
         start=lambda broadcast, client: merge(model_weights(broadcast), bank),
         stages=(LocalStage(loss=loss, begin=begin),),
-        finish=lambda done, ctx: (
-            {**split(ctx.change(done.weights)), "labels": ctx.facts["labels"]},
+        finish=lambda d, ctx: (
+            {**split(ctx.change(d.weights)), "labels": ctx.facts["labels"]},
             {},
         ),
         parts={"heads": Part("rows"), "labels": Part("rows", learned=False)},
