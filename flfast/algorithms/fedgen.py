@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, LocalStage, Task
+from flfast.algorithms.contract.client import Context, Finished, LocalStage, Task
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import LinearHead, linear_head
@@ -68,8 +68,8 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         heads = {name: weights["params"][name] for name in top.names}
         return {**without(weights, merge(top.initial, bank)), "heads": heads}
 
-    def mean(rows: Tensor, weights: Tensor) -> Tensor:
-        return weighted_mean(rows, weights).to(torch.promote_types(rows.dtype, torch.float32))
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        return {**split(ctx.change(done.weights)), "labels": ctx.facts["labels"]}, {}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         changes, labels = uploads.rows["heads"], uploads.rows["labels"]
@@ -77,8 +77,9 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         made, adam = generator.trained(server, heads, labels, uploads.round)
         shares = (labels.sum(0) / labels.sum().clamp(min=1)).to(strengths)
         new = {"generator": made, "adam": adam, "strengths": alpha * decay**uploads.round * shares}
-        head = {"params": {name: mean(rows, uploads.weights) for name, rows in changes.items()}}
-        return {**add(server, merge(uploads.mean, head)), **new}
+        head = {name: weighted_mean(rows, uploads.weights) for name, rows in changes.items()}
+        head = {name: mean.to(heads[name].dtype) for name, mean in head.items()}
+        return {**add(server, merge(uploads.mean, {"params": head})), **new}
 
     return Algorithm(
         name="fedgen",
@@ -88,10 +89,7 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         broadcast=lambda server: {**model_weights(server), **{n: server[n] for n in start}},
         start=lambda broadcast, client: merge(model_weights(broadcast), bank),
         stages=(LocalStage(loss=loss, begin=begin),),
-        finish=lambda d, ctx: (
-            {**split(ctx.change(d.weights)), "labels": ctx.facts["labels"]},
-            {},
-        ),
+        finish=finish,
         parts={"heads": Part("rows"), "labels": Part("rows", learned=False)},
         server_step=server_step,
     )
