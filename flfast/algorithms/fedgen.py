@@ -53,6 +53,7 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
     top = linear_head(initial, None)
     generator = FeatureGenerator(top, num_virtual, hidden_dim, server_steps, server_lr, seed)
     bank, strengths = {"buffers": {BANK: generator.zeros()}}, generator.zeros()[:, 0, 0]
+    wide = torch.promote_types(strengths.dtype, torch.float32)
     start = {"generator": generator.initial(), "strengths": strengths}
     degenerate(alpha == 0, "algorithm.alpha=0 turns FedGen into FedAvg")
 
@@ -77,8 +78,7 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         made, adam = generator.trained(server, heads, labels, uploads.round)
         shares = (labels.sum(0) / labels.sum().clamp(min=1)).to(strengths)
         new = {"generator": made, "adam": adam, "strengths": alpha * decay**uploads.round * shares}
-        head = {name: weighted_mean(rows, uploads.weights) for name, rows in changes.items()}
-        head = {name: mean.to(heads[name].dtype) for name, mean in head.items()}
+        head = {n: weighted_mean(rows, uploads.weights).to(wide) for n, rows in changes.items()}
         return {**add(server, merge(uploads.mean, {"params": head})), **new}
 
     return Algorithm(
