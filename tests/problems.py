@@ -24,7 +24,7 @@ from flfast.datamodules.transforms import BatchTransform
 from flfast.lit.batchnorm import batchnorm_weights
 from flfast.models.adapters.lora import lora
 from flfast.state.plan import Batching
-from flfast.state.tree import Tree, sub, tree_map
+from flfast.state.tree import Tree, scaled
 from flfast.state.weights import read_weights
 from flfast.tasks.task_type import IGNORED
 
@@ -242,11 +242,10 @@ def _averaged_steps(weighting: str) -> Algorithm:
         return {name: grads[name] + ctx.lr * drift[name] + ctx.client["last"] for name in grads}
 
     def finish(done, ctx):
-        start = ctx.start["params"]
-        moved = sub(done.weights["params"], start)
-        params = tree_map(lambda s, m: s + m / done.num_steps, start, moved)
+        change = ctx.change(done.weights)
+        params = scaled(change["params"], 1 / done.num_steps)
         last = ctx.client["last"] / 2 + done.num_examples / 1000
-        return {**done.weights, "params": params}, {"last": last}
+        return {**change, "params": params}, {"last": last}
 
     return Algorithm(
         name="averaged steps",

@@ -22,7 +22,7 @@ from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.measures import LOSS, mean_loss
 from flfast.state.options import NonNegative
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, add
 
 EPS = 1e-10
 
@@ -44,7 +44,7 @@ def afl(*, lambda_lr: NonNegative, num_clients: int) -> Algorithm:
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         steps = lambda_lr * uploads.rows["loss"]
         moved = server["lambda"].index_add(0, uploads.clients, steps)
-        return {**server, **uploads.mean, "lambda": project(moved)}
+        return {**add(server, uploads.mean), "lambda": project(moved)}
 
     equal = torch.full((num_clients,), 1 / num_clients, dtype=torch.float64)
     return Algorithm(
@@ -54,7 +54,10 @@ def afl(*, lambda_lr: NonNegative, num_clients: int) -> Algorithm:
         send=send,
         facts=("examples",),
         stages=(LOSS, LocalStage()),
-        finish=lambda done, ctx: ({**done.weights, "loss": mean_loss(ctx)}, ctx.client),
+        finish=lambda done, ctx: (
+            {**ctx.change(done.weights), "loss": mean_loss(ctx)},
+            ctx.client,
+        ),
         parts={"loss": Part("rows", learned=False)},
         server_step=server_step,
     )

@@ -55,7 +55,7 @@ def apfl(*, alpha: Fraction, adaptive: bool, weighting: Weighting) -> Algorithm:
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         upload, v = split_personal(done.weights)
         alpha_k = upload["params"].pop(ALPHA, ctx.client["alpha"])
-        return upload, {**v, "alpha": alpha_k.clamp(0, 1)}
+        return ctx.change(upload), {**v, "alpha": alpha_k.clamp(0, 1)}
 
     def personal(broadcast: Tree, client: Tree) -> Tree:
         mixed = mixture(client["alpha"], client["params"], broadcast["params"])

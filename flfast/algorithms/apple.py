@@ -63,10 +63,12 @@ def apple(
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         core = without(done.weights, {"params": {RELATIONS: ...}})
-        return core, {"own": core, "p": done.weights["params"][RELATIONS]}
+        upload, state = private.finish(done._replace(weights=core), ctx)
+        return upload, {**state, "p": done.weights["params"][RELATIONS]}
 
+    private = private_models("apple", initial, known=own_core)
     return replace(
-        private_models("apple", initial),
+        private,
         client_state=lambda broadcast: {"own": initial, "p": equal},
         send=lambda server, records, clients: core_models(records, clients, num_clients),
         start=lambda broadcast, client: merge(client["own"], {"params": {RELATIONS: client["p"]}}),
@@ -74,7 +76,6 @@ def apple(
         loss=loss,
         correct=lambda grads, params, ctx: {**grads, RELATIONS: p_lr * grads[RELATIONS]},
         finish=finish,
-        origin=own_core,
         personal=combination,
     )
 

@@ -26,7 +26,7 @@ from flfast.algorithms.kit.last_layer import LinearHead, linear_head
 from flfast.datamodules.batches import Batch
 from flfast.state.options import Count, NonNegativeInt, Positive
 from flfast.state.randomness import torch_generator
-from flfast.state.tree import Tree, merge, tree_map
+from flfast.state.tree import Tree, add, merge, tree_map
 
 RULES = {"counts": Part("sum", learned=False), "sums": Part("sum"), "products": Part("sum")}
 RANK = 1e-6
@@ -62,11 +62,10 @@ def ccvr(  # noqa: PLR0913 - one parameter an option
         stages=(Measure("moments", moments),),
         finish=finish,
         parts=RULES,
-        origin=lambda broadcast: {},
     )
 
     def run(server: Tree, rnd: Round) -> Tree:
-        trained = rnd.call(server).mean
+        trained = add(server["trained"], rnd.call(server).mean)
         stepped = {**trained, "trained": trained}
         if epochs == 0 or rnd.number < first_round:
             return stepped

@@ -26,7 +26,7 @@ from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.model_groups import equal_models, group_means, weighted_mean
 from flfast.algorithms.kit.several_models import one_of, only_models
 from flfast.state.options import Count, NonNegative, NonNegativeInt
-from flfast.state.tree import Tree, leaves, sub
+from flfast.state.tree import Tree, leaves
 from flfast.state.weights import model_weights
 
 SMALLEST = 3
@@ -92,12 +92,12 @@ def clustered(limit: int, num_clients: int) -> Algorithm:
 def split_and_average(server: Tree, uploads: Uploads, *, limit: int, eps: list[float]) -> Tree:
     """The server state after a round, see `split_clusters`; `limit` is the most clusters."""
     models, before = server["models"], server["clusters"][uploads.clients]
-    moves = sub(uploads.rows["params"], one_of(models, before)["params"])
-    changes = torch.cat([leaf.flatten(1).double() for leaf in leaves(moves)], dim=1)
+    moves = leaves(uploads.rows["params"])
+    changes = torch.cat([leaf.flatten(1).double() for leaf in moves], dim=1)
     num = int(server["num"])
     after, num = split_clusters(before, changes, uploads.weights, num=num, limit=limit, eps=eps)
     clusters = server["clusters"].index_copy(0, uploads.clients, after)
-    means = group_means(models, after, uploads)
+    means = group_means(models, before, after, uploads)
     return {**only_models(means), "clusters": clusters, "num": torch.tensor(num)}
 
 

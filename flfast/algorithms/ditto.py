@@ -14,12 +14,12 @@ same (`uniform`). Clipping by norm takes the norm over both gradients.
 from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.contract.client import Context, Task
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.second_model import (
     personal_part,
     shared_part,
-    split_personal,
+    upload_shared,
     with_personal,
 )
 from flfast.datamodules.batches import Batch
@@ -44,15 +44,12 @@ def ditto(*, lam: NonNegative, weighting: Weighting) -> Algorithm:
         proximal = lam / 2 * squared_norm(sub(trained, anchor))
         return task(params, batch) + task(personal, batch) + proximal
 
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return split_personal(done.weights)
-
     return Algorithm(
         name="ditto",
         weighting=weighting,
         client_state=model_weights,
         start=with_personal,
         loss=loss,
-        finish=finish,
+        finish=upload_shared,
         personal=lambda broadcast, client: client,
     )

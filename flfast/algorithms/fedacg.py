@@ -22,7 +22,7 @@ from flfast.algorithms.contract.uploads import Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative, Portion
-from flfast.state.tree import Tree, squared_norm, sub, tree_map, zeros
+from flfast.state.tree import Tree, add, scaled, squared_norm, sub, tree_map, zeros
 
 
 def fedacg(*, lam: Portion, beta: NonNegative, weighting: Weighting) -> Algorithm:
@@ -45,8 +45,9 @@ def fedacg(*, lam: Portion, beta: NonNegative, weighting: Weighting) -> Algorith
         return task(params, batch) + beta / 2 * distance
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
-        momentum = sub(uploads.mean["params"], server["params"])
-        return {**server, **uploads.mean, "momentum": momentum}
+        # Clients' changes are those of the lookahead.
+        momentum = add(scaled(server["momentum"], lam), uploads.mean["params"])
+        return {**add(server, {**uploads.mean, "params": momentum}), "momentum": momentum}
 
     return Algorithm(
         name="fedacg",

@@ -68,7 +68,7 @@ def fedala(
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         upload, mix = split_personal(done.weights)
-        return upload, {"own": {name: upload["params"][name] for name in names}, **mix}
+        return ctx.change(upload), {"own": {name: upload["params"][name] for name in names}, **mix}
 
     learn = LocalStage([*prefixed(dict.fromkeys(names))], mix_epochs, share, mixing, lr=mix_lr)
     return Algorithm(

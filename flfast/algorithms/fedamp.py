@@ -50,8 +50,7 @@ def fedamp(*, lam: NonNegative, alpha: Positive, sigma: Positive, initial: Tree)
         return task(params, batch) + lam / (2 * alpha) * far
 
     return replace(
-        private_models("fedamp", initial),
+        private_models("fedamp", initial, known=lambda sent: {"params": sent["u"]}),
         send=send,
         loss=loss,
-        origin=lambda broadcast: {"params": broadcast["u"]},
     )

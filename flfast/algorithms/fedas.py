@@ -61,7 +61,7 @@ def fedas(
         return task.mean(way.square().mean(1) * ctx.client["present"][batch.targets])
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return done.weights, known(done.weights, *class_means(ctx, none.dtype))
+        return ctx.change(done.weights), known(done.weights, *class_means(ctx, none.dtype))
 
     def weight(done: Finished, ctx: Context) -> float:
         return EPS + float(ctx.measured[FISHER]["trace"] / ctx.facts["examples"])

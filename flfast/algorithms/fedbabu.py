@@ -32,7 +32,7 @@ def fedbabu(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> A
         return merge(part_of(broadcast, body), fixed_head)
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return part_of(done.weights, body), ctx.client
+        return ctx.change(part_of(done.weights, body)), ctx.client
 
     return Algorithm(
         name="fedbabu",
@@ -41,5 +41,4 @@ def fedbabu(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> A
         broadcast=broadcast,
         start=start,
         finish=finish,
-        server_step=lambda server, uploads: merge(server, uploads.mean),
     )

@@ -26,7 +26,7 @@ from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.model_groups import equal_models, mean_of
 from flfast.state.near_ties import EQUAL
 from flfast.state.options import Fraction, Positive
-from flfast.state.tree import Tree, leaves, tree_map
+from flfast.state.tree import Tree, add, leaves, tree_map
 from flfast.state.weights import model_weights
 
 ROWS = Part("rows")
@@ -57,10 +57,13 @@ def fedcac(*, tau: Fraction, beta: Positive, weighting: Weighting) -> Algorithm:
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         masks = critical_masks(ctx.server["params"], done.weights["params"], tau)
-        return {**done.weights, "mask": masks}, ctx.client
+        return {**ctx.change(done.weights), "mask": masks}, ctx.client
+
+    def models(server: Tree, uploads: Uploads) -> Tree:
+        return {**uploads.rows, **add(uploads.sent, model_weights(uploads.rows))}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
-        mean = mean_of(model_weights(uploads.rows), uploads.weights)
+        mean = mean_of(model_weights(models(server, uploads)), uploads.weights)
         return {**server, **mean, "rounds": server["rounds"] + 1}
 
     return Algorithm(
@@ -69,7 +72,7 @@ def fedcac(*, tau: Fraction, beta: Positive, weighting: Weighting) -> Algorithm:
         server_state=lambda weights: {**weights, "rounds": torch.tensor(0)},
         broadcast=lambda server: {"params": {}, "buffers": {}},
         send=send,
-        record=lambda server, uploads: uploads.rows,
+        record=models,
         first_record=lambda server: {**model_weights(server), "mask": no_masks(server["params"])},
         finish=finish,
         parts={"params": ROWS, "buffers": ROWS, "mask": Part("rows", learned=False)},

@@ -22,7 +22,7 @@ from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.state.options import Portion, Positive, Share
-from flfast.state.tree import Tree, move, tree_map, zeros
+from flfast.state.tree import Tree, add, scaled, zeros
 from flfast.state.weights import model_weights
 
 
@@ -58,14 +58,15 @@ def fedcm(
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         length = ctx.lr.cpu() * gradient_weight(done.num_steps)  # float64
-        return {**done.weights, "length": length}, ctx.client
+        return {**ctx.change(done.weights), "length": length}, ctx.client
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
-        old, mean, length = server["params"], uploads.mean, float(uploads.mean["length"])
-        stepped = {**server, "buffers": mean["buffers"]}
+        mean, length = uploads.mean, float(uploads.mean["length"])
+        step = {"params": scaled(mean["params"], server_lr), "buffers": mean["buffers"]}
+        stepped = add(server, step)
         if length:  # steps of length zero give no estimate of the gradient
-            stepped["delta"] = tree_map(lambda x, y: (x - y) / length, old, mean["params"])
-        return {**stepped, "params": move(old, mean["params"], server_lr)}
+            stepped["delta"] = scaled(mean["params"], -1 / length)
+        return stepped
 
     return Algorithm(
         name="fedcm",

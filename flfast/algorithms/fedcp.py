@@ -58,7 +58,7 @@ def fedcp(
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         upload, own = split_personal(done.weights)
-        return merge(upload, move(part_of(upload, own), own, 0.5)), own
+        return ctx.change(merge(upload, move(part_of(upload, own), own, 0.5))), own
 
     def predict(task: Task, w: Tree, batch: Batch) -> Tensor:
         return logits(w, top.fixed_features(task, w, batch), w, personal_part(w))

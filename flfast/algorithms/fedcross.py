@@ -68,7 +68,8 @@ def fedcross(
         return {**one_of(server["models"], places), "place": places}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
-        models = group_means(server["models"], uploads.rows["place"], uploads)
+        places = uploads.rows["place"]
+        models = group_means(server["models"], places, places, uploads)
         models = cross_aggregated(models, alpha, selection, int(server["rounds"]))
         return {**mean_of(models), "models": models, "rounds": server["rounds"] + 1}
 
@@ -78,7 +79,10 @@ def fedcross(
         server_state=server_state,
         broadcast=lambda server: {"params": {}, "buffers": {}},
         send=send,
-        finish=lambda done, ctx: ({**done.weights, "place": ctx.server["place"]}, ctx.client),
+        finish=lambda done, ctx: (
+            {**ctx.change(done.weights), "place": ctx.server["place"]},
+            ctx.client,
+        ),
         parts={"params": ROWS, "buffers": ROWS, "place": Part("rows", learned=False)},
         server_step=server_step,
     )

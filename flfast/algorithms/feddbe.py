@@ -22,7 +22,7 @@ from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative, Share
-from flfast.state.tree import Tree, merge, part_of, without
+from flfast.state.tree import Tree, add, merge, part_of, without
 from flfast.state.weights import model_weights
 
 
@@ -53,12 +53,12 @@ def feddbe(
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         m_k = (1 - ctx.server["known"]) * done.weights["buffers"][".mean"]
-        upload = {**without(done.weights, {**bias, **mean}), "consensus": m_k}
+        upload = {**ctx.change(without(done.weights, {**bias, **mean})), "consensus": m_k}
         return upload, part_of(done.weights, bias)
 
     def step(server: Tree, uploads: Uploads) -> Tree:
-        found = server["consensus"] + (1 - server["known"]) * uploads.mean["consensus"]
-        return {**server, **uploads.mean, "consensus": found, "known": zero.new_ones(())}
+        found = (1 - server["known"]) * uploads.mean["consensus"]
+        return {**add(server, {**uploads.mean, "consensus": found}), "known": zero.new_ones(())}
 
     return Algorithm(
         name="feddbe",

@@ -26,7 +26,7 @@ from flfast.algorithms.kit.model_groups import weighted_mean
 from flfast.algorithms.kit.several_models import one_of
 from flfast.datamodules.batches import Batch
 from flfast.state.options import Count, NonNegativeInt, Positive
-from flfast.state.tree import Tree, leaves, tree_map
+from flfast.state.tree import Tree, add, leaves, tree_map
 from flfast.state.weights import by_name, model_weights
 
 
@@ -50,7 +50,7 @@ def feddf(
 
     def run(server: Tree, rnd: Round) -> Tree:
         uploads = rnd.call(server)
-        models, weights = model_weights(uploads.rows), uploads.weights
+        models, weights = add(model_weights(server), uploads.rows), uploads.weights
         mean = tree_map(
             lambda rows, like: weighted_mean(rows, weights).to(like.dtype),
             *(models, model_weights(server)),
@@ -64,7 +64,7 @@ def feddf(
             lr=server_lr,
             batch_size=server_batch_size,
         )
-        return {**server, **student}
+        return {**server, **add(mean, student)}
 
     return Algorithm(
         name="feddf",

@@ -7,20 +7,19 @@ ICML 2023, section 4. https://arxiv.org/abs/2305.19229
     n_k = training examples of client k,   d_k = KL(its label distribution, uniform distribution)
 
 N and D are sums over the cohort; the authors' code has D for KL, too. A client does not know the
-others, so here N and D are those of the previous round: clients upload n_k and d_k, and the server
-broadcasts the sums. If all clients take part in every round, only round 1 differs: it is FedAvg. A
-weight is at least 1e-9 * n_k / N, because all weights of a cohort could be zero.
+others, so a call before training adds up n_k and d_k, and the server broadcasts the sums. A weight
+is at least 1e-9 * n_k / N, because all weights of a cohort could be zero.
 """
 
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.algorithm import Algorithm, Round
 from flfast.algorithms.contract.client import Context, Finished
 from flfast.algorithms.contract.uploads import Part
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.state.options import NonNegative
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, add
 from flfast.state.weights import model_weights
 
 FLOOR = 1e-9
@@ -35,23 +34,31 @@ def feddisco(*, a: NonNegative, b: NonNegative) -> Algorithm:
     """
     degenerate(a == 0 and b == 0, "algorithm.a=0 with algorithm.b=0 turns FedDisco into FedAvg")
 
-    def weight(done: Finished, ctx: Context) -> float:
-        examples, discrepancy = (float(ctx.server["sums"][n]) for n in ("examples", "discrepancy"))
-        share = done.num_examples / (examples or 1.0)
-        if not examples:  # round 1
-            return share
-        distance = float(kl_from_uniform(ctx.facts["labels"])) / (discrepancy or 1.0)
-        return max(share - a * distance + b, FLOOR * share)
+    def own(ctx: Context) -> Tree:
+        labels = ctx.facts["labels"].cpu()
+        return {"examples": labels.sum(), "discrepancy": kl_from_uniform(labels)}
 
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        discrepancy = kl_from_uniform(ctx.facts["labels"]).cpu()
-        examples = torch.tensor(done.num_examples, dtype=torch.float64)
-        sums = {"examples": examples, "discrepancy": discrepancy}
-        return {**done.weights, "sums": sums}, ctx.client
+    def weight(done: Finished, ctx: Context) -> float:
+        part = {name: float(leaf / ctx.server["sums"][name]) for name, leaf in own(ctx).items()}
+        distance = part["discrepancy"] if ctx.server["sums"]["discrepancy"] else 0.0
+        return max(part["examples"] - a * distance + b, FLOOR * part["examples"])
+
+    summing = Algorithm(
+        name="feddisco's sums",
+        broadcast=lambda server: {"params": {}, "buffers": {}},
+        stages=(),
+        facts=("labels",),
+        finish=lambda done, ctx: ({"sums": own(ctx)}, {}),
+        parts={"sums": Part("sum", learned=False)},
+    )
+
+    def run(server: Tree, rnd: Round) -> Tree:
+        server = {**server, **rnd.call(server, summing).mean}
+        return add(server, rnd.call(server).mean)
 
     def server_state(weights: Tree) -> Tree:
-        zero = torch.zeros((), dtype=torch.float64)
-        return {**weights, "sums": {"examples": zero, "discrepancy": zero}}
+        one = torch.ones((), dtype=torch.float64)
+        return {**weights, "sums": {"examples": one, "discrepancy": one}}
 
     return Algorithm(
         name="feddisco",
@@ -60,8 +67,8 @@ def feddisco(*, a: NonNegative, b: NonNegative) -> Algorithm:
         server_state=server_state,
         broadcast=lambda server: {**model_weights(server), "sums": server["sums"]},
         facts=("labels",),
-        finish=finish,
-        parts={"sums": Part("sum", learned=False)},
+        round=run,
+        calls=(summing,),
     )
 
 

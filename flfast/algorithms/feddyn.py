@@ -19,7 +19,7 @@ from flfast.algorithms.contract.client import Context, Finished, Task
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.datamodules.batches import Batch
 from flfast.state.options import Positive
-from flfast.state.tree import Tree, dot, squared_norm, sub, tree_map, zeros
+from flfast.state.tree import Tree, add, dot, squared_norm, sub, tree_map, zeros
 
 
 def feddyn(*, alpha: Positive) -> Algorithm:
@@ -39,14 +39,14 @@ def feddyn(*, alpha: Positive) -> Algorithm:
         start, end = ctx.server["params"], done.weights["params"]
         # Over shared parameters; wrappers may keep others local.
         g = tree_map(lambda w_t, w, g: g - alpha * (w - w_t), start, end, ctx.client["gradient"])
-        return done.weights, {"gradient": g}
+        return ctx.change(done.weights), {"gradient": g}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
-        old, mean = server["params"], uploads.mean["params"]
+        mean = uploads.mean["params"]
         share = uploads.num_clients / uploads.population
-        h = tree_map(lambda h, new, old: h - alpha * share * (new - old), server["h"], mean, old)
-        params = tree_map(lambda new, h: new - h / alpha, mean, h)
-        return {**server, **uploads.mean, "params": params, "h": h}
+        h = tree_map(lambda h, d: h - alpha * share * d, server["h"], mean)
+        step = tree_map(lambda d, h: d - h / alpha, mean, h)
+        return {**add(server, {**uploads.mean, "params": step}), "h": h}
 
     return Algorithm(
         name="feddyn",
@@ -55,6 +55,6 @@ def feddyn(*, alpha: Positive) -> Algorithm:
         client_state=lambda broadcast: {"gradient": zeros(broadcast["params"])},
         loss=loss,
         finish=finish,
-        parts={"params": Part(discounted=False)},
+        parts={"params": Part(stale="keep")},
         server_step=server_step,
     )

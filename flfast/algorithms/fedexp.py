@@ -18,7 +18,7 @@ from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.client import Context, Finished
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.state.options import Positive
-from flfast.state.tree import Tree, move, squared_norm, sub
+from flfast.state.tree import Tree, add, scaled, squared_norm, sub
 
 
 def fedexp(*, epsilon: Positive, weighting: Weighting, clip_norm: Positive | None) -> Algorithm:
@@ -39,14 +39,17 @@ def fedexp(*, epsilon: Positive, weighting: Weighting, clip_norm: Positive | Non
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         length = float(squared_norm(sub(ctx.server["params"], done.weights["params"])))
         # A count: distances of aggregation rules must not include it, and a median is robust.
-        return {**done.weights, "length": torch.tensor(length, dtype=torch.float64)}, ctx.client
+        return {
+            **ctx.change(done.weights),
+            "length": torch.tensor(length, dtype=torch.float64),
+        }, ctx.client
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
-        old, mean = server["params"], uploads.mean
-        mean_update = float(squared_norm(sub(mean["params"], old)))
+        mean = uploads.mean
+        mean_update = float(squared_norm(mean["params"]))
         server_lr = float(mean["length"]) / (2 * (mean_update + epsilon))
-        params = move(old, mean["params"], max(1.0, server_lr))
-        return {**server, "params": params, "buffers": mean["buffers"]}
+        step = scaled(mean["params"], max(1.0, server_lr))
+        return add(server, {"params": step, "buffers": mean["buffers"]})
 
     return Algorithm(
         name="fedexp",

@@ -48,7 +48,6 @@ def fedfomo(
 
     A download is random with probability `epsilon` in round 1, `decay` less in every later round.
     """
-    num = min(num_models, num_clients - 1)
 
     def server_state(weights: Tree) -> Tree:
         affinity = torch.zeros(num_clients, num_clients, dtype=torch.float64)
@@ -60,7 +59,7 @@ def fedfomo(
 
         def choose(k: int) -> list[int]:
             rng, row = torch_generator(seed, "peers", done, k), server["affinity"][k]
-            return epsilon_greedy(row, k, known, num=num, epsilon=explore, rng=rng)
+            return epsilon_greedy(row, k, known, num=num_models, epsilon=explore, rng=rng)
 
         peers = torch.tensor([choose(k) for k in clients], dtype=torch.int64)
         rows = records[peers.flatten().tolist()]
@@ -70,9 +69,13 @@ def fedfomo(
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         found = gains(ctx)[1:]
         both = {"gains": torch.stack([found, -found]).clamp(0, MOST), "peers": ctx.server["peers"]}
-        return {**done.weights, **both}, {"before": mixed(ctx), "own": done.weights}
+        upload, state = private.finish(done, ctx)
+        return {**upload, **both}, {**state, "before": mixed(ctx)}
 
-    private = private_models("fedfomo", initial)
+    def mean_of_others(sent: Tree) -> Tree:
+        return {"params": tree_map(lambda model: model.mean(0), sent["models"]["params"])}
+
+    private = private_models("fedfomo", initial, known=mean_of_others)
     return replace(
         private,
         server_state=server_state,
@@ -82,7 +85,6 @@ def fedfomo(
         stages=(Measure(LOSSES, losses), LocalStage(begin=begin_mixed)),
         finish=finish,
         parts={**private.parts, "gains": COUNTS, "peers": COUNTS},
-        origin=lambda sent: {"params": tree_map(lambda m: m.mean(0), sent["models"]["params"])},
         server_step=with_gains,
     )
 
@@ -107,11 +109,9 @@ def epsilon_greedy(
     best = sorted(others, key=lambda j: (j in known, values[j], ties[j]))
     drawn = sorted(others, key=lambda j: (j in known, draws[j]))
     chosen: list[int] = []
-    for explores in (torch.rand(num, generator=rng) < epsilon).tolist():
+    for explores in (torch.rand(min(num, len(others)), generator=rng) < epsilon).tolist():
         source = drawn if explores else best
-        while source[-1] in chosen:
-            source.pop()
-        chosen.append(source.pop())
+        chosen.append(next(j for j in reversed(source) if j not in chosen))
     return chosen
 
 

@@ -31,7 +31,7 @@ from flfast.algorithms.kit.prototypes import EXCLUDED
 from flfast.algorithms.kit.split import split
 from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative
-from flfast.state.tree import Tree, merge, part_of, without
+from flfast.state.tree import Tree, add, merge, part_of, without
 from flfast.state.weights import model_weights
 
 CLASSES = "classes"
@@ -60,7 +60,10 @@ def fedgc(
         return {**without(model_weights(weights), kept), "head": part_of(weights, kept)}
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return {**apart(done.weights), CLASSES: (ctx.facts["labels"] > 0).to(like)}, ctx.client
+        return {
+            **apart(ctx.change(done.weights)),
+            CLASSES: (ctx.facts["labels"] > 0).to(like),
+        }, ctx.client
 
     return Algorithm(
         name="fedgc",
@@ -71,15 +74,13 @@ def fedgc(
         broadcast=lambda server: without(server, kept),
         send=lambda server, records, clients: corrected(records, clients, name, server_lr),
         record=lambda server, uploads: {
-            **uploads.rows["head"],
+            **add(uploads.sent, uploads.rows["head"]),
             CLASSES: uploads.rows[CLASSES],
         },
         first_record=lambda server: {**part_of(server, kept), CLASSES: torch.ones_like(like)},
         loss=loss,
         finish=finish,
         parts={"head": Part("rows"), CLASSES: Part("rows", learned=False)},
-        origin=apart,
-        server_step=lambda server, uploads: merge(server, model_weights(uploads.mean)),
         personal=personal,
         predict=predict,
     )

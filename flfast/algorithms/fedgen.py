@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, LocalStage, Task
+from flfast.algorithms.contract.client import Context, Finished, LocalStage, Task
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import LinearHead, linear_head
@@ -28,7 +28,7 @@ from flfast.datamodules.batches import Batch
 from flfast.state.optimizer_state import load_optimizer_state, state_tensors
 from flfast.state.options import Count, NonNegative, Positive, Share
 from flfast.state.randomness import torch_generator
-from flfast.state.tree import Tree, merge, without
+from flfast.state.tree import Tree, add, merge, without
 from flfast.state.weights import model_weights
 
 BANK = "generated/features"
@@ -53,6 +53,7 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
     top = linear_head(initial, None)
     generator = FeatureGenerator(top, num_virtual, hidden_dim, server_steps, server_lr, seed)
     bank, strengths = {"buffers": {BANK: generator.zeros()}}, generator.zeros()[:, 0, 0]
+    wide = torch.promote_types(strengths.dtype, torch.float32)
     start = {"generator": generator.initial(), "strengths": strengths}
     degenerate(alpha == 0, "algorithm.alpha=0 turns FedGen into FedAvg")
 
@@ -68,16 +69,17 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         heads = {name: weights["params"][name] for name in top.names}
         return {**without(weights, merge(top.initial, bank)), "heads": heads}
 
-    def mean(rows: Tensor, weights: Tensor) -> Tensor:
-        return weighted_mean(rows, weights).to(torch.promote_types(rows.dtype, torch.float32))
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        return {**split(ctx.change(done.weights)), "labels": ctx.facts["labels"]}, {}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
-        heads, labels = uploads.rows["heads"], uploads.rows["labels"]
+        changes, labels = uploads.rows["heads"], uploads.rows["labels"]
+        heads = {name: server["params"][name] + rows for name, rows in changes.items()}
         made, adam = generator.trained(server, heads, labels, uploads.round)
         shares = (labels.sum(0) / labels.sum().clamp(min=1)).to(strengths)
         new = {"generator": made, "adam": adam, "strengths": alpha * decay**uploads.round * shares}
-        head = {"params": {name: mean(rows, uploads.weights) for name, rows in heads.items()}}
-        return {**server, **merge(uploads.mean, head), **new}
+        head = {n: weighted_mean(rows, uploads.weights).to(wide) for n, rows in changes.items()}
+        return {**add(server, merge(uploads.mean, {"params": head})), **new}
 
     return Algorithm(
         name="fedgen",
@@ -87,9 +89,8 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         broadcast=lambda server: {**model_weights(server), **{n: server[n] for n in start}},
         start=lambda broadcast, client: merge(model_weights(broadcast), bank),
         stages=(LocalStage(loss=loss, begin=begin),),
-        finish=lambda done, ctx: ({**split(done.weights), "labels": ctx.facts["labels"]}, {}),
+        finish=finish,
         parts={"heads": Part("rows"), "labels": Part("rows", learned=False)},
-        origin=lambda broadcast: split(model_weights(broadcast)),
         server_step=server_step,
     )
 

@@ -53,7 +53,7 @@ def fedgh(*, server_lr: NonNegative, head: list[str] | None, initial: Tree) -> A
         tasks=("classification",),
         stages=(LocalStage(), class_sums(len(like), top.fixed_features)),
         finish=finish,
-        parts={"means": Part("rows"), "classes": Part("rows", learned=False)},
+        parts={"means": Part("rows", stale="refuse"), "classes": Part("rows", learned=False)},
         server_step=server_step,
     )
     return keep_local(federated, body)

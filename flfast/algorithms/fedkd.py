@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.contract.client import Context, Task
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import linear_head
-from flfast.algorithms.kit.second_model import personal_part, split_personal, with_personal
+from flfast.algorithms.kit.second_model import personal_part, upload_shared, with_personal
 from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, merge, without
@@ -62,9 +62,6 @@ def fedkd(
             total = total + lam * taught / (errors[i] + errors[j].detach() + EPS)
         return total
 
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return split_personal(done.weights)
-
     return Algorithm(
         name="fedkd",
         tasks=("classification",),
@@ -73,6 +70,6 @@ def fedkd(
         start=with_personal,
         loss=loss,
         separable=False,
-        finish=finish,
+        finish=upload_shared,
         personal=lambda broadcast, client: without(client, projection),
     )

@@ -21,7 +21,7 @@ from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.min_norm import min_norm_weights
 from flfast.state.options import Fraction, Positive
-from flfast.state.tree import Tree, leaves, tree_map
+from flfast.state.tree import Tree, add, leaves, tree_map
 
 
 def fedmgda(*, epsilon: Fraction, server_lr: Positive, weighting: Weighting) -> Algorithm:
@@ -35,8 +35,8 @@ def fedmgda(*, epsilon: Fraction, server_lr: Positive, weighting: Weighting) -> 
     degenerate(epsilon == 0, "algorithm.epsilon=0 turns FedMGDA+ into FedAvg of unit updates")
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
-        old, rows = server["params"], uploads.rows["params"]
-        changes = tree_map(lambda x, w: (w - x).double().reshape(len(x), -1), rows, old)
+        rows = uploads.rows["params"]
+        changes = tree_map(lambda x: x.double().reshape(len(x), -1), rows)
         products = torch.stack([change @ change.T for change in leaves(changes)]).sum(0)
         lengths = products.diagonal().sqrt()
         inverse = torch.where(lengths > 0, 1 / lengths, 0)
@@ -44,12 +44,11 @@ def fedmgda(*, epsilon: Fraction, server_lr: Positive, weighting: Weighting) -> 
         weights = min_norm_weights(cosines, uploads.weights / uploads.weights.sum(), epsilon)
         factors = server_lr * weights * inverse
 
-        def step(change: Tensor, old: Tensor, rows: Tensor) -> Tensor:
-            moved = old - (factors @ change).view_as(old)
+        def step(change: Tensor, rows: Tensor) -> Tensor:
+            moved = (factors @ change).view_as(rows[0])
             return moved.to(torch.promote_types(rows.dtype, torch.float32))
 
-        params = tree_map(step, changes, old, rows)
-        return {**server, **uploads.mean, "params": params}
+        return add(server, {**uploads.mean, "params": tree_map(step, changes, rows)})
 
     return Algorithm(
         name="fedmgda",

@@ -50,8 +50,7 @@ def fedmtl(*, lam: NonNegative, initial: Tree) -> Algorithm:
         return task(params, batch) + ctx.server["strength"].to(far) * far
 
     return replace(
-        private_models("fedmtl", initial),
+        private_models("fedmtl", initial, known=lambda sent: {"params": sent["u"]}),
         send=send,
         loss=loss,
-        origin=lambda broadcast: {"params": broadcast["u"]},
     )

@@ -20,7 +20,7 @@ from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.state.options import Count, Portion
-from flfast.state.tree import Tree, tree_map
+from flfast.state.tree import Tree, add, scaled, tree_map
 
 
 def fednova(
@@ -46,22 +46,18 @@ def fednova(
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         norm = coefficient_sum(done.num_steps)
-        direction = tree_map(
-            lambda start, end: (start - end) / norm, ctx.start["params"], done.weights["params"]
-        )
-        steps = torch.tensor(norm, dtype=torch.float64)
-        return {**done.weights, "params": direction, "steps": steps}, ctx.client
+        change, steps = ctx.change(done.weights), torch.tensor(norm, dtype=torch.float64)
+        return {**change, "params": scaled(change["params"], 1 / norm), "steps": steps}, ctx.client
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         mean, tau = uploads.mean, uploads.mean["steps"]
-        params = tree_map(lambda w, d: w - tau * d, server["params"], mean["params"])
-        return {**server, "params": params, "buffers": mean["buffers"]}
+        step = tree_map(lambda d: tau * d, mean["params"])
+        return add(server, {"params": step, "buffers": mean["buffers"]})
 
     return Algorithm(
         name="fednova",
         weighting=weighting,
         finish=finish,
-        parts={"steps": Part(learned=False)},
-        origin=lambda broadcast: {"buffers": broadcast["buffers"]},  # a direction is zero
+        parts={"params": Part(), "steps": Part(learned=False)},  # a direction is no change
         server_step=server_step,
     )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, LocalStage, Measure, Task
+from flfast.algorithms.contract.client import Context, Finished, LocalStage, Measure, Task
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.class_means import NAME, class_sums
 from flfast.algorithms.kit.last_layer import LinearHead, linear_head
@@ -25,7 +25,7 @@ from flfast.algorithms.kit.min_norm import min_norm_weights
 from flfast.algorithms.kit.split import split
 from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative, Positive
-from flfast.state.tree import Tree, merge, part_of, tree_map, without
+from flfast.state.tree import Tree, add, merge, part_of, tree_map, without
 from flfast.state.weights import model_weights
 
 STATISTICS = "head statistics"
@@ -55,10 +55,17 @@ def fedpac(
     def apart(weights: Tree) -> Tree:
         return {**without(model_weights(weights), kept), "own": {"head": part_of(weights, kept)}}
 
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        return merge(apart(ctx.change(done.weights)), statistics(ctx, like.dtype)), {}
+
+    def record(server: Tree, uploads: Uploads) -> Tree:
+        own = uploads.rows["own"]
+        return combined(**{**own, "head": add(uploads.sent, own["head"])})
+
     def server_step(server: Tree, up: Uploads) -> Tree:
         n = up.mean["counts"]
         c = up.mean["sums"].where(n.unsqueeze(1) > 0, server["c"])
-        return merge(server, {**model_weights(up.mean), "c": c, "counts": n + server["counts"]})
+        return {**add(server, {**model_weights(up.mean), "counts": n}), "c": c}
 
     fit = LocalStage(kept["params"].keys(), epochs=1, lr=head_lr)
     align = LocalStage(body["params"].keys(), loss=aligned)
@@ -70,12 +77,11 @@ def fedpac(
         server_state=lambda weights: {**weights, **first},
         broadcast=lambda server: without(server, kept),
         send=lambda server, records, clients: records[clients],
-        record=lambda server, uploads: combined(**uploads.rows["own"]),
+        record=record,
         first_record=lambda server: part_of(server, kept),
         stages=(statistics_sums(top), fit, align, class_sums(len(like), top.fixed_features)),
-        finish=lambda done, ctx: (merge(apart(done.weights), statistics(ctx, like.dtype)), {}),
+        finish=finish,
         parts={"own": Part("rows"), "sums": Part("sum", over="counts"), "counts": counts},
-        origin=apart,
         server_step=server_step,
         personal=lambda download, client: model_weights(download),
     )

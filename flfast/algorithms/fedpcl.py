@@ -65,7 +65,7 @@ def fedpcl(*, tau: Positive, num_sets: Count, head: list[str] | None, initial: T
         broadcast=lambda server: {**model_weights(server), **complete(server["local"])},
         stages=(LocalStage(body["params"].keys(), loss=loss), class_sums(len(like), features)),
         finish=finish,
-        parts={"prototypes": Part("rows"), "known": Part("rows", learned=False)},
+        parts={"prototypes": Part("rows", stale="refuse"), "known": Part("rows", learned=False)},
         server_step=lambda server, up: {**server, "local": latest(server["local"], up)},
         personal=lambda shared, client: merge(model_weights(shared), {"buffers": client}),
         predict=lambda task, w, b: nearest(features(task, w, b), w["prototypes"], w["known"]),

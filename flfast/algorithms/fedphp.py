@@ -59,7 +59,7 @@ def fedphp(
         z_k, p_k = ctx.client["rounds"], model_weights(ctx.client)
         mu_k = mu * min(float(z_k) / expected, 1.0)
         average = tree_map(lambda p, w: (w + mu_k * (p - w)).to(w.dtype), p_k, done.weights)
-        return done.weights, {**average, "rounds": z_k + 1}
+        return ctx.change(done.weights), {**average, "rounds": z_k + 1}
 
     return Algorithm(
         name="fedphp",

@@ -45,7 +45,7 @@ def fedproto(*, lam: NonNegative, head: list[str] | None, initial: Tree) -> Algo
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         sums, counts = (leaf.to(like.dtype) for leaf in summed(ctx))
-        return {**done.weights, "prototypes": sums, "counts": counts}, ctx.client
+        return {"params": {}, "buffers": {}, "prototypes": sums, "counts": counts}, ctx.client
 
     def personal(broadcast: Tree, client: Tree) -> Tree:
         return merge(model_weights(broadcast), {"buffers": {n: broadcast[n] for n in shared}})
@@ -64,6 +64,7 @@ def fedproto(*, lam: NonNegative, head: list[str] | None, initial: Tree) -> Algo
         stages=(LocalStage(loss=loss), class_sums(len(like), top.fixed_features)),
         finish=finish,
         parts={"prototypes": Part("sum", over="counts"), "counts": Part("sum", learned=False)},
+        server_step=lambda server, uploads: {**server, **uploads.mean},
         personal=personal,
         predict=predict,
     )

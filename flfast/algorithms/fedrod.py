@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.contract.client import Context, Task
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import linear_head
-from flfast.algorithms.kit.second_model import personal_part, split_personal, with_personal
+from flfast.algorithms.kit.second_model import personal_part, upload_shared, with_personal
 from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, merge, part_of, tree_map
@@ -55,9 +55,6 @@ def fedrod(
         errors = [F.cross_entropy(x, batch.targets, reduction="none") for x in logits]
         return task.mean(errors[0] + errors[1])
 
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return split_personal(done.weights)
-
     def personal(broadcast: Tree, client: Tree) -> Tree:
         weights = model_weights(broadcast)
         return merge(weights, tree_map(torch.add, part_of(weights, client), client))
@@ -70,6 +67,6 @@ def fedrod(
         start=with_personal,
         facts=("labels",),
         loss=loss,
-        finish=finish,
+        finish=upload_shared,
         personal=personal,
     )

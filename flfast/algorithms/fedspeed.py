@@ -53,7 +53,7 @@ def fedspeed(*, lam: Positive, rho: NonNegative, alpha: Fraction) -> Algorithm:
         start, old, end = ctx.server["params"], ctx.client["correction"], done.weights["params"]
         c = tree_map(lambda w_t, c, w: c - (w - w_t) / lam, start, old, end)
         sent = {**end, **tree_map(lambda c, w: w - lam * c, c, end)}
-        return {**done.weights, "params": sent}, {"correction": c}
+        return ctx.change({**done.weights, "params": sent}), {"correction": c}
 
     return Algorithm(
         name="fedspeed",

@@ -20,7 +20,7 @@ from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.client import Context, Task
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.divergence import divergence
-from flfast.algorithms.kit.second_model import personal_part, split_personal, with_personal
+from flfast.algorithms.kit.second_model import personal_part, upload_shared, with_personal
 from flfast.datamodules.batches import Batch
 from flfast.state.options import Fraction
 from flfast.state.tree import Tree
@@ -54,6 +54,6 @@ def fml(*, alpha: Fraction, beta: Fraction, weighting: Weighting) -> Algorithm:
         client_state=model_weights,
         start=with_personal,
         loss=loss,
-        finish=lambda done, ctx: split_personal(done.weights),
+        finish=upload_shared,
         personal=lambda broadcast, client: client,
     )

@@ -72,7 +72,10 @@ def gpfl(
         client_state=lambda broadcast: {"buffers": {COUNTS: torch.ones(num).double()}},
         facts=("labels",),
         loss=loss,
-        finish=lambda done, ctx: (done.weights, {"buffers": {COUNTS: ctx.facts["labels"]}}),
+        finish=lambda done, ctx: (
+            ctx.change(done.weights),
+            {"buffers": {COUNTS: ctx.facts["labels"]}},
+        ),
         personal=lambda broadcast, client: merge(model_weights(broadcast), client),
         predict=predict,
     )

@@ -71,7 +71,6 @@ def ifca(*, num_clusters: Count, spread: Fraction, weighting: Weighting, seed: i
         stages=(LOSSES, LocalStage(begin=begin)),
         finish=finish,
         parts={"params": MEMBERS, "buffers": MEMBERS, "members": Part(learned=False)},
-        origin=lambda broadcast: {},
         server_step=lambda server, uploads: only_models(changed(server["models"], uploads.mean)),
         personal=lambda broadcast, client: with_one(broadcast, client["cluster"]),
     )

@@ -19,7 +19,7 @@ from flfast.algorithms.kit.gradient import gradient
 from flfast.algorithms.kit.measures import GRADIENT, mean_gradient
 from flfast.datamodules.batches import Batch
 from flfast.state.options import Portion
-from flfast.state.tree import Tree, move, zeros
+from flfast.state.tree import Tree, add, move, zeros
 
 
 def mime(*, beta: Portion, weighting: Weighting) -> Algorithm:
@@ -39,7 +39,6 @@ def mime(*, beta: Portion, weighting: Weighting) -> Algorithm:
         facts=("examples",),
         stages=(GRADIENT,),
         finish=measured,
-        origin=lambda broadcast: {},  # a gradient is zero
     )
 
     def reduced(task: Task, params: Tree, batch: Batch, ctx: Context) -> tuple[Tensor, Tree]:
@@ -56,7 +55,7 @@ def mime(*, beta: Portion, weighting: Weighting) -> Algorithm:
         server = {**server, "gradient": {**server["gradient"], **found}}
         uploads = rnd.call(server)
         momentum = move(server["gradient"], server["momentum"], beta)
-        return {**server, **uploads.mean, "momentum": momentum}
+        return {**add(server, uploads.mean), "momentum": momentum}
 
     def server_state(weights: Tree) -> Tree:
         nothing = zeros(weights["params"])

@@ -17,7 +17,7 @@ from flfast.algorithms.contract.uploads import Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.measures import GRADIENT, mean_gradient
 from flfast.state.options import Portion
-from flfast.state.tree import Tree, move, zeros
+from flfast.state.tree import Tree, add, move, zeros
 
 
 def mimelite(*, beta: Portion, weighting: Weighting) -> Algorithm:
@@ -34,13 +34,13 @@ def mimelite(*, beta: Portion, weighting: Weighting) -> Algorithm:
         return {n: (1 - beta) * grads[n] + beta * momentum[n] for n in grads if n in momentum}
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return {**done.weights, "gradient": mean_gradient(ctx)}, ctx.client
+        return {**ctx.change(done.weights), "gradient": mean_gradient(ctx)}, ctx.client
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         mean = dict(uploads.mean)
         momentum = server["momentum"]
         momentum = {**momentum, **move(mean.pop("gradient"), momentum, beta)}
-        return {**server, **mean, "momentum": momentum}
+        return {**add(server, mean), "momentum": momentum}
 
     return Algorithm(
         name="mimelite",

@@ -47,7 +47,7 @@ def moon(
         return loss + mu * task.mean(F.softplus(to_previous - to_global))
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return done.weights, done.weights
+        return ctx.change(done.weights), done.weights
 
     return Algorithm(
         name="moon",

@@ -21,7 +21,7 @@ from flfast.algorithms.kit.gradient import gradient
 from flfast.algorithms.kit.second_model import personal_part, prefixed, split_personal
 from flfast.datamodules.batches import Batch
 from flfast.state.options import Count, Positive
-from flfast.state.tree import Tree, move, tree_map
+from flfast.state.tree import Tree, add, scaled, tree_map
 from flfast.state.weights import model_weights
 
 
@@ -61,11 +61,10 @@ def pfedme(
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         upload, personal = split_personal(done.weights)
-        return upload, {"params": personal["buffers"], "buffers": upload["buffers"]}
+        return ctx.change(upload), {"params": personal["buffers"], "buffers": upload["buffers"]}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
-        params = move(server["params"], uploads.mean["params"], beta)
-        return {**server, **uploads.mean, "params": params}
+        return add(server, {**uploads.mean, "params": scaled(uploads.mean["params"], beta)})
 
     return Algorithm(
         name="pfedme",

@@ -21,7 +21,7 @@ from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.client import Context, Task
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import linear_head
-from flfast.algorithms.kit.second_model import personal_part, split_personal, with_personal
+from flfast.algorithms.kit.second_model import personal_part, upload_shared, with_personal
 from flfast.algorithms.kit.split import split
 from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative
@@ -57,7 +57,7 @@ def pfl_da(
         client_state=lambda broadcast: part_of(broadcast, kept),
         start=with_personal,
         loss=loss,
-        finish=lambda done, ctx: split_personal(done.weights),
+        finish=upload_shared,
         personal=lambda broadcast, client: merge(model_weights(broadcast), client),
     )
     return keep_local(federated, body)

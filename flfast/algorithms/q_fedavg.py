@@ -23,7 +23,7 @@ from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.measures import LOSS, mean_loss
 from flfast.state.options import NonNegative
-from flfast.state.tree import Tree, move, squared_norm, sub
+from flfast.state.tree import Tree, add, scaled, squared_norm, sub
 
 
 def q_fedavg(*, q: NonNegative) -> Algorithm:
@@ -41,12 +41,14 @@ def q_fedavg(*, q: NonNegative) -> Algorithm:
         length = float(squared_norm(sub(ctx.server["params"], done.weights["params"])))
         lr = float(ctx.lr)
         scale = 1 + q * length / (lr * loss_before(ctx)) if lr else 1.0
-        return {**done.weights, "scale": torch.tensor(scale, dtype=torch.float64)}, ctx.client
+        return {
+            **ctx.change(done.weights),
+            "scale": torch.tensor(scale, dtype=torch.float64),
+        }, ctx.client
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         mean, step = uploads.mean, 1 / float(uploads.mean["scale"])
-        params = move(server["params"], mean["params"], step)
-        return {**server, "params": params, "buffers": mean["buffers"]}
+        return add(server, {"params": scaled(mean["params"], step), "buffers": mean["buffers"]})
 
     return Algorithm(
         name="q_fedavg",

@@ -22,7 +22,7 @@ from flfast.algorithms.contract.client import Context, Finished
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.state.options import Portion, Positive
-from flfast.state.tree import Tree, move, tree_map, zeros
+from flfast.state.tree import Tree, add, scaled, tree_map, zeros
 from flfast.state.weights import model_weights
 
 
@@ -49,21 +49,20 @@ def scaffold(
         return {name: grads[name] + (c[name] - c_k[name]) for name in grads if name in c}
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        c_k, c = ctx.client["control"], ctx.server["control"]
+        c_k, c, change = ctx.client["control"], ctx.server["control"], ctx.change(done.weights)
         if not ctx.lr:  # steps of length zero give no estimate of the gradient
-            return {**done.weights, "control": zeros(c)}, ctx.client
+            return {**change, "control": zeros(c)}, ctx.client
         scale = 1 / (gradient_weight(done.num_steps) * float(ctx.lr))
         # c_k - c_k+ = c - (x - y) / (K * lr) is common to upload and state, and computed once.
-        models = ctx.server["params"], done.weights["params"]
-        decrease = tree_map(lambda c, x, y: torch.add(c, y - x, alpha=scale), c, *models)
+        moved = change["params"]
+        decrease = tree_map(lambda c, d: torch.add(c, d, alpha=scale), c, moved)
         control = tree_map(lambda d, c: c - d, decrease, c_k)  # over shared parameters
-        return {**done.weights, "control": decrease}, {"control": control}
+        return {**change, "control": decrease}, {"control": control}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         mean, share = uploads.mean, uploads.num_clients / uploads.population
-        params = move(server["params"], mean["params"], server_lr)
-        control = tree_map(lambda c, d: c - share * d, server["control"], mean["control"])
-        return {**server, **mean, "params": params, "control": control}
+        params, control = scaled(mean["params"], server_lr), scaled(mean["control"], -share)
+        return add(server, {**mean, "params": params, "control": control})
 
     return Algorithm(
         name="scaffold",
@@ -73,6 +72,6 @@ def scaffold(
         broadcast=lambda server: {**model_weights(server), "control": server["control"]},
         correct=correct,
         finish=finish,
-        parts={"control": Part(discounted=False)},
+        parts={"control": Part(stale="keep")},
         server_step=server_step,
     )

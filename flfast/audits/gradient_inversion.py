@@ -75,8 +75,7 @@ class _Inversion(NamedTuple):
                 f"{option} with inputs of shape {list(shape)} and task={task}: it reconstructs "
                 f"images [channels, height, width] of classes; allowed: audit=membership or none"
             )
-        origin = algorithm.origin(first_downloads(algorithm, federation.initial)(0))
-        uploaded = origin.get("params", {})
+        uploaded = first_downloads(algorithm, federation.initial)(0)["params"]
         missing = [name for name in federation.initial["params"] if name not in uploaded]
         if missing:
             raise ValueError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,17 +15,17 @@ from torch import Tensor
 
 from flfast.algorithms.contract.downloads import Downloads
 from flfast.channel.attacks.attack import NO_ATTACK
-from flfast.channel.channel import Sender
+from flfast.channel.client_side import ClientSide
 from flfast.channel.faults.fault import NO_FAULTS
+from flfast.channel.sent import LocalResult, Sender
+from flfast.channel.server_side import ServerSide
 from flfast.datamodules.splits import ClientIndices
 from flfast.distributed.client_state_placement import fetch_states, owner
 from flfast.distributed.world import ALONE
 from flfast.engines.eager import EagerTraining
-from flfast.engines.local_training import LocalResult
 from flfast.state.plan import Batching
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
-from flfast.state.vector import change_of
 
 if TYPE_CHECKING:
     from flfast.datamodules.federated import FederatedDataModule
@@ -39,7 +38,7 @@ class Intercepted(NamedTuple):
 
     Attributes:
         start: weights that the client received, `{"params": ..., "buffers": ...}`.
-        change: change of the parameters by name: upload minus origin, on the CPU.
+        change: uploaded change of the parameters by name, on the CPU.
     """
 
     start: Tree
@@ -85,15 +84,12 @@ def intercept(
     )
     results: list[LocalResult] = []
     EagerTraining(site).train([client_id], downloads, plan, results.append)
-    context = results[0].context
-    upload, _ = algorithm.finish(results[0].done, context)
-    origin = partial(algorithm.origin, context.server)
-    sender = Sender(client_id, plan.round_idx, origin, algorithm.counted)
-    arrival = channel.deliver(upload, sender, kept=site.residual(client_id))
+    sender = Sender(client_id, plan.round_idx)
+    answer = ClientSide(algorithm, channel)(results[0], sender, site.residual(client_id))
+    arrival = ServerSide(algorithm, channel)(sender, answer.sent)
     if arrival.upload is None:
         return arrival.reason
-    change = change_of(arrival.upload, sender.origin, algorithm.counted)
-    return Intercepted(context.start, change["params"])
+    return Intercepted(results[0].context.start, arrival.upload["params"])
 
 
 def _site(site: Site, client_id: int, examples: np.ndarray) -> Site:

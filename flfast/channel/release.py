@@ -9,8 +9,8 @@ from torch import Tensor
 
 from flfast.algorithms.contract.uploads import Part
 from flfast.channel.channel import CLIP_NORM, Channel
-from flfast.state.tree import Tree, tree_map
-from flfast.state.vector import change_of, with_learned
+from flfast.state.tree import Tree, merge, tree_map
+from flfast.state.vector import learned
 
 
 class Aggregated(NamedTuple):
@@ -27,24 +27,21 @@ class Aggregated(NamedTuple):
     num_within: int
 
 
-def released(
-    channel: Channel, mean: Tree, origin: Tree, parts: Mapping[str, Part], uploads: Aggregated
-) -> Tree:
-    """The mean with noise: `origin + (sum of changes + noise) / expected clients`.
+def released(channel: Channel, mean: Tree, parts: Mapping[str, Part], uploads: Aggregated) -> Tree:
+    """The mean with noise: `(sum of changes + noise) / expected clients`.
 
     Parts with the rule `sum` are the sum of changes and noise.
 
     Args:
         channel: with central noise.
         mean: of the uploads, which all weigh the same; sums for such parts.
-        origin: upload of a client whose training changed nothing.
         parts: of uploads, by name.
         uploads: of the call.
     """
     privacy, limit = channel.privacy, channel.clip_limit
     add_noise, expected = privacy.central_noise, privacy.expected_clients
     assert add_noise is not None and expected is not None and limit is not None
-    change = change_of(mean, origin, ())
+    change = learned(mean, ())
     std = privacy.central_multiplier * limit
     noise = add_noise(change, std, uploads.round_idx, channel.noise("central noise"))
     noisy: Tree = {}
@@ -52,7 +49,7 @@ def released(
         is_sum = name in parts and parts[name].rule == "sum"
         factors = (1.0, 1.0) if is_sum else (uploads.num_uploads / expected, 1 / expected)
         noisy |= _combined({name: change[name]}, {name: noise[name]}, *factors)
-    return with_learned(mean, origin, noisy)
+    return merge(mean, noisy)
 
 
 def with_next_norm(channel: Channel, uploads: Aggregated) -> Channel:

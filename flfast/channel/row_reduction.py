@@ -20,20 +20,18 @@ class Basis(NamedTuple):
     """What a rule may compare uploads with.
 
     Attributes:
-        origin: upload of a client whose training changed nothing.
         num_clients: N, of the population.
         memory: of the rule after the last round; empty before the first.
         trusted: upload of training on the server's own examples; empty if the rule does not ask
             for it.
     """
 
-    origin: Tree
     num_clients: int
     memory: Tree = {}  # noqa: RUF012 - never changed
     trusted: Tree = {}  # noqa: RUF012 - never changed
 
 
-NO_BASIS = Basis({}, 0)
+NO_BASIS = Basis(0)
 
 
 class RowReduction:
@@ -119,10 +117,6 @@ class RowReduction:
         rule, basis = self._rule, self._basis
         assert rule.combine is not None
         args: list[Tensor | Known] = [rows, self._weights[present]]
-        origin = torch.zeros(())
-        if rule.on_changes:
-            origin = to_vectors(filled(like, basis.origin), self._is_counted)[0]
-            args[0] = rows - origin
         if rule.asks:
             layout = Layout(
                 basis.num_clients, rows.shape[1], last_layer(like, self._is_counted), rows.dtype
@@ -133,29 +127,10 @@ class RowReduction:
             trusted = torch.zeros(0, dtype=rows.dtype)
             if rule.trusted:
                 own = {name: basis.trusted[name] for name in like}
-                trusted = to_vectors(own, self._is_counted)[0] - origin
+                trusted = to_vectors(own, self._is_counted)[0]
             args.append(Known(layout, self._cohort[present], memory, trusted))
         found: Combined = rule.combine(*args)
-        return found._replace(vector=origin + found.vector) if rule.on_changes else found
-
-
-def filled(like: Tree, origin: Tree) -> Tree:
-    """The leaves of the origin in the structure of an upload; zeros where it lacks them.
-
-    Args:
-        like: gives shapes and dtypes; may consist of meta tensors.
-        origin: upload of a client whose training changed nothing.
-    """
-    result: Tree = {}
-    for name, leaf in like.items():
-        start = origin.get(name)
-        if isinstance(leaf, dict):
-            result[name] = filled(leaf, start if isinstance(start, dict) else {})
-        elif isinstance(start, Tensor) and start.shape == leaf.shape:
-            result[name] = start.to(leaf.dtype)
-        else:
-            result[name] = torch.zeros(leaf.shape, dtype=leaf.dtype)
-    return result
+        return found
 
 
 def last_layer(upload: Tree, counted: Collection[str]) -> slice:

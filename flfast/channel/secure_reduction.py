@@ -21,7 +21,7 @@ from flfast.distributed.world import World, common_spec, gather
 from flfast.state.near_ties import nearest_whole
 from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree, leaves
-from flfast.state.vector import change_of, from_vectors, to_vectors, vector_sizes, with_learned
+from flfast.state.vector import from_vectors, to_vectors, vector_sizes
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,6 @@ class SecureReduction:
 
     Args:
         secure: the round of the protocol.
-        origin: upload of a client whose training changed nothing; the same for all.
         parts: of uploads, by name; other parts are means.
         max_weight: largest weight of a client.
         log_costs: whether to log what the protocol has cost.
@@ -43,13 +42,12 @@ class SecureReduction:
     def __init__(
         self,
         secure: SecureRound,
-        origin: Tree,
         parts: Mapping[str, Part],
         max_weight: float,
         *,
         log_costs: bool,
     ) -> None:
-        self._secure, self._origin, self._parts = secure, origin, parts
+        self._secure, self._parts = secure, parts
         self._max_weight, self._log_costs = max_weight, log_costs
         self._is_wide = {name for name, part in parts.items() if not _is_learned_mean(part)}
         self._total: Tensor | None = None
@@ -72,8 +70,7 @@ class SecureReduction:
                 f"allowed: secure.max_weight >= {weight:g}"
             )
         self._like, share = upload, weight / self._max_weight
-        change, _ = to_vectors(change_of(upload, self._origin, self._is_wide), ())
-        _, wide = to_vectors(upload, self._is_wide)
+        change, wide = to_vectors(upload, self._is_wide)
         factors = torch.where(self._is_sum(upload), 1.0, share)
         counts = torch.cat([torch.tensor([weight], dtype=torch.float64), factors * wide])
         masked, num_clamped = self._secure.mask(
@@ -118,8 +115,7 @@ class SecureReduction:
         share = weight / self._max_weight
         means = torch.where(self._is_sum(like), wide, wide / share)
         means = torch.where(_is_whole(like, self._is_wide), nearest_whole(means), means)
-        tree = from_vectors(torch.from_numpy(sums.values) / share, means, like, self._is_wide)
-        mean = with_learned(tree, self._origin, change_of(tree, {}, self._is_wide))
+        mean = from_vectors(torch.from_numpy(sums.values) / share, means, like, self._is_wide)
         traffic = self._secure.traffic(sizes.learned, num_wide)
         return Reduced(divided(mean, self._parts), traffic=traffic)
 
@@ -135,7 +131,6 @@ class SecureReduction:
 def secure_reduction(
     channel: Channel,
     algorithm: Algorithm,
-    origin: Tree,
     cohort: Sequence[int],
     path: tuple[int, int],
 ) -> SecureReduction:
@@ -144,7 +139,6 @@ def secure_reduction(
     Args:
         channel: with secure aggregation.
         algorithm: whose uploads it is.
-        origin: upload of a client whose training changed nothing.
         cohort: K clients.
         path: the round, and the number of the call in the round.
     """
@@ -155,7 +149,7 @@ def secure_reduction(
     max_weight = 1.0 if equal or secure.max_weight is None else secure.max_weight
     secure_round = secure.make_round(cohort, channel.seed, path)
     log_costs = path == (1, 0)  # later rounds cost about the same
-    return SecureReduction(secure_round, origin, algorithm.parts, max_weight, log_costs=log_costs)
+    return SecureReduction(secure_round, algorithm.parts, max_weight, log_costs=log_costs)
 
 
 def _is_learned_mean(part: Part) -> bool:

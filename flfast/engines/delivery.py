@@ -1,28 +1,28 @@
-"""Delivers a client's result to the server: finish, channel, reduction, report.
+"""Simulates the way of uploads: a client's side, attackers and faults, the server's side.
 
-Every engine calls a `Delivery` after each client's local training. The algorithm's `finish` makes
-the upload and the new client state, `channel/channel.py` transmits the upload, and
-`channel/reduction.py` adds it to the aggregate. Attackers who collude wait for each other.
+Every engine calls a `Delivery` after each client's local training. A deployment has `ClientSide`
+and `ServerSide` on different machines, and neither of what is between them here. Attackers who
+collude wait for each other.
 """
 
-import math
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from flfast.algorithms.contract.downloads import Downloads, Order
-from flfast.channel.channel import DIVERGED, Arrival, Channel, Sender
+from flfast.channel.channel import Channel
+from flfast.channel.client_side import ClientSide
 from flfast.channel.reduction import Reduction
+from flfast.channel.sent import LocalResult, Sender, Sent
+from flfast.channel.server_side import LOST, Arrival, ServerSide
 from flfast.distributed.world import World, gather
-from flfast.engines.local_training import LocalResult
 from flfast.engines.reports import ClientReport
 from flfast.engines.site import Site
 from flfast.state.plan import RoundPlan
 from flfast.state.randomness import generator
-from flfast.state.tree import Tree, all_finite, num_bytes
-from flfast.state.vector import change_of, from_vectors, moved, to_vectors, with_learned
+from flfast.state.tree import Tree, all_finite, merge, num_bytes, tree_map
+from flfast.state.vector import from_vectors, learned, to_vectors
 
 
 class _Finished(NamedTuple):
@@ -59,6 +59,9 @@ class Delivery:
         on_client: Callable[[ClientReport], None],
     ) -> None:
         self._site, self._channel = site, channel
+        self._client = ClientSide(site.algorithm, channel)
+        self._server = ServerSide(site.algorithm, channel)
+        self._counted = site.algorithm.counted
         self._reduction, self._downloads = reduction, downloads
         self._plan, self._on_client = plan, on_client
         self._colluding: list[_Finished] = []
@@ -66,35 +69,27 @@ class Delivery:
 
     def __call__(self, result: LocalResult) -> None:
         """Keep the client's new state, add its upload to the reduction, and report."""
-        algorithm, context = self._site.algorithm, result.context
-        upload, state = algorithm.finish(result.done, context)
-        if state and not algorithm.stateful:
-            raise ValueError(
-                f"algorithm={algorithm.name}: finish returns a client state, which would be lost; "
-                f"define client_state, which gives a client's state before its first round"
-            )
-        finite = math.isfinite(result.loss_sum) and all_finite(upload) and all_finite(state)
-        if not finite:  # it keeps its old state
-            self._report(result, Arrival("rejected", DIVERGED, num_bytes(upload), None))
+        upload, state = self._client.finish(result)
+        client_id = result.client_id
+        sender = Sender(client_id, self._downloads.plan(client_id, self._plan).round_idx)
+        if not self._client.is_finite(result, upload, state):  # it keeps its old state
+            sent = self._client.diverged(result, upload)
+            self._report(client_id, sent, self._server(sender, sent))
             return
-        sender = Sender(
-            result.client_id,
-            self._downloads.plan(result.client_id, self._plan).round_idx,
-            partial(algorithm.origin, context.server),
-            algorithm.counted,
-        )
         finished = _Finished(result, upload, state, sender)
-        if self._channel.colludes(result.client_id):
+        if self._channel.colludes(client_id):
             self._colluding.append(finished)
+        elif self._channel.attacks(client_id):
+            self._attack(finished, self._channel.attacked(upload, sender, self._counted))
         else:
-            self._deliver(finished)
+            self._send(finished, self._client.protect(result, upload, sender))
 
     def close(self, world: World) -> None:
         """Deliver the uploads of attackers who collude, after all others; collective."""
         collude = self._channel.attack.collude
         if collude is None:
             return
-        own = {one.sender.client_id: _change(one) for one in self._colluding}
+        own = {one.sender.client_id: learned(one.upload, self._counted) for one in self._colluding}
         changes = {client_id: to_vectors(change, ())[0] for client_id, change in own.items()}
         everybody = {k: vector for part in gather(world, changes) for k, vector in part.items()}
         if not everybody:
@@ -106,63 +101,55 @@ class Delivery:
             zip(attackers, collude(rows, self._downloads.num_clients, rng), strict=True)
         )
         for one in self._colluding:
-            vector = poisoned[one.sender.client_id]
-            change = from_vectors(vector, vector[:0], own[one.sender.client_id], ())
-            sent = with_learned(one.upload, one.sender.origin, change)
-            self._deliver(one, agreed=sent)
+            vector, honest = poisoned[one.sender.client_id], own[one.sender.client_id]
+            change = from_vectors(vector, vector[:0], honest, ())
+            change = tree_map(lambda x, like: x.to(like.dtype), change, honest)
+            self._attack(one, merge(one.upload, change))
 
-    def _deliver(self, finished: _Finished, agreed: Tree | None = None) -> None:
-        """Transmit an upload, store the client's state, and aggregate what arrived."""
-        result, upload, state, sender = finished
-        arrival = self._channel.deliver(
-            upload,
-            sender,
-            kept=self._site.residual(sender.client_id),
-            agreed=agreed,
-        )
-        self._site.keep_state(sender.client_id, state, arrival.kept)
+    def _attack(self, finished: _Finished, upload: Tree) -> None:
+        """Send an attacker's upload, which skips the clip and the noise of privacy."""
+        sent = self._client.plain(finished.result, upload)
+        # An attack may have overflowed: what is not finite is rejected on arrival.
+        self._send(finished, sent, encodes=all_finite(upload), is_suspect=True)
+
+    def _send(
+        self, finished: _Finished, sent: Sent, *, encodes: bool = True, is_suspect: bool = False
+    ) -> None:
+        """Send an upload, store the client's state, and aggregate what arrives."""
+        result, _, state, sender = finished
+        residual = self._site.residual(sender.client_id)
+        if encodes:
+            sent, residual = self._client.encode(sent, sender, residual)
+        self._site.keep_state(sender.client_id, state, residual)
+        decoded = self._server.decode(sender, sent)
+        arrived = self._channel.in_transit(decoded, sender, self._counted)
+        if arrived is None:
+            self._report(sender.client_id, sent, LOST)
+            return
+        size = sent.num_bytes
+        if arrived is not decoded:
+            size += num_bytes(arrived) - num_bytes(decoded)
+        # Clips, noise and encodings of honest clients keep leaves, and numbers finite.
+        is_suspect = is_suspect or arrived is not decoded
+        expected = sent.upload if is_suspect else None
+        arrival = self._server.accept(arrived, sent, size, expected=expected)
         if arrival.upload is not None:
-            up_to_date = self._up_to_date(result, arrival.upload)
-            self._reduction.add(sender.client_id, up_to_date, self._weight(result))
-        self._report(result, arrival)
+            order = self._downloads.orders.get(sender.client_id, Order())
+            received, now = result.context.server, self._downloads.exact
+            upload = self._server.up_to_date(arrival.upload, order, received, now)
+            self._reduction.add(sender.client_id, upload, sent.weight)
+        self._report(sender.client_id, sent, arrival)
 
-    def _weight(self, result: LocalResult) -> float:
-        if self._channel.privacy.central_noise is not None:
-            return 1.0  # no client may count more than the noise hides
-        return self._site.algorithm.weight_of(result.done, result.context)
-
-    def _report(self, result: LocalResult, arrival: Arrival) -> None:
-        done = result.done
+    def _report(self, client_id: int, sent: Sent, arrival: Arrival) -> None:
         report = ClientReport(
-            client_id=result.client_id,
-            num_examples=done.num_examples,
-            num_seen=result.num_seen,
-            num_steps=done.num_steps,
-            loss=result.loss_sum / max(result.num_seen, 1),
+            client_id=client_id,
+            num_examples=sent.num_examples,
+            num_seen=sent.num_seen,
+            num_steps=sent.num_steps,
+            loss=sent.loss_sum / max(sent.num_seen, 1),
             up_bytes=arrival.num_bytes,
             status=arrival.status,
             reason=arrival.reason,
         )
         self.reports.append(report)
         self._on_client(report)
-
-    def _up_to_date(self, result: LocalResult, upload: Tree) -> Tree:
-        """The upload as if it had been trained from the server's current model."""
-        order = self._downloads.orders.get(result.client_id, Order())
-        version_round = order.version.plan.round_idx if order.version else self._plan.round_idx
-        is_current = order.scale == 1 and version_round == self._plan.round_idx
-        if is_current and self._downloads.exact is self._downloads.broadcast:
-            return upload
-        algorithm = self._site.algorithm
-        now = algorithm.origin(self._downloads.exact)
-        start = now if order.mixes else algorithm.origin(result.context.server)
-        scales = {
-            name: 1.0 if name in algorithm.undiscounted else order.scale
-            for name in upload.keys() - algorithm.counted
-        }
-        return moved(upload, start, now, scales)
-
-
-def _change(finished: _Finished) -> Tree:
-    sender = finished.sender
-    return change_of(finished.upload, sender.origin, sender.counted)

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.downloads import Downloads, Order
 from flfast.channel.aggregations.aggregation import Aggregation
-from flfast.channel.channel import CLIPPED, DIRECT, NOT_SELECTED, Channel
+from flfast.channel.channel import DIRECT, Channel
 from flfast.channel.reduction import Reduced, Reduction, reduction_for
 from flfast.channel.release import Aggregated, released, with_next_norm
-from flfast.channel.row_reduction import NO_BASIS, Basis
+from flfast.channel.row_reduction import Basis
 from flfast.channel.secure_reduction import secure_reduction
+from flfast.channel.server_side import CLIPPED, NOT_SELECTED
 from flfast.datamodules.evaluation_sets import EvaluationDataModule
 from flfast.distributed.assignment import (
     Assignment,
@@ -146,7 +147,7 @@ class Engine:
             orders,
             encode=channel.encode_broadcast(plan.round_idx),
         )
-        reduction = self._reduction(call, downloads, cohort, plan.round_idx)
+        reduction = self._reduction(call, cohort, plan.round_idx)
         delivery = Delivery(site, channel, reduction, downloads, plan, on_client)
         training.train(assignment.here, downloads, plan, delivery)
         divided = site.divides_batches(plan)
@@ -161,8 +162,7 @@ class Engine:
         if channel.privacy.central_noise is not None and mean is not None:
             within = sum(report.accepted and report.reason != CLIPPED for report in reports)
             uploads = Aggregated(plan.round_idx, round(num_clients), within)
-            origin, parts = site.algorithm.origin(downloads.exact), site.algorithm.parts
-            mean = released(channel, mean, origin, parts, uploads)
+            mean = released(channel, mean, site.algorithm.parts, uploads)
             self.channel = with_next_norm(self.channel, uploads)
             num_clients = channel.privacy.expected_clients or num_clients
         if site.keeps_states:
@@ -176,11 +176,10 @@ class Engine:
             reduced.clients,
             reduced.weights,
             downloads.num_bytes + (reduced.traffic.down if reduced.traffic else 0),
+            downloads.sent_to(reduced.clients),
         )
 
-    def _reduction(
-        self, call: "_Call", downloads: Downloads, cohort: Sequence[int], round_idx: int
-    ) -> Reduction:
+    def _reduction(self, call: "_Call", cohort: Sequence[int], round_idx: int) -> Reduction:
         """What collects the uploads of a call."""
         site, channel = call.site, call.channel
         algorithm, rule = site.algorithm, channel.aggregation
@@ -188,12 +187,9 @@ class Engine:
             last_round, number = self._last_call
             # Two calls of a round must not have the same masks.
             self._last_call = round_idx, number + 1 if round_idx == last_round else 0
-            origin = algorithm.origin(downloads.exact)
-            return secure_reduction(channel, algorithm, origin, cohort, self._last_call)
-        basis = NO_BASIS
-        if rule.on_changes or rule.asks:
-            origin, memory = algorithm.origin(downloads.exact), channel.remembered(algorithm.name)
-            basis = Basis(origin, site.data.num_clients, memory, call.own)
+            return secure_reduction(channel, algorithm, cohort, self._last_call)
+        memory = channel.remembered(algorithm.name)
+        basis = Basis(site.data.num_clients, memory, call.own)
         return reduction_for(rule, cohort, algorithm.parts, basis)
 
     def _reference(

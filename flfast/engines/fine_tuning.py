@@ -4,7 +4,8 @@
 """
 
 from flfast.algorithms.contract.downloads import OwnDownloads
-from flfast.engines.local_training import LocalResult, LocalTraining
+from flfast.channel.sent import LocalResult
+from flfast.engines.local_training import LocalTraining
 from flfast.engines.site import Site
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree

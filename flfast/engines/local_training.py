@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from flfast.algorithms.contract.client import Context, Finished, LocalStage
+from flfast.algorithms.contract.client import Context, LocalStage
 from flfast.algorithms.contract.downloads import Download
+from flfast.channel.sent import LocalResult
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
@@ -28,24 +29,6 @@ class ClientStart(NamedTuple):
     def stage_plan(self, stage: LocalStage) -> RoundPlan:
         """The plan of a stage: with the stage's epochs, and the client's share of all steps."""
         return self.plan.for_stage(stage.epochs).with_share(self.data.epoch.num_steps)
-
-
-class LocalResult(NamedTuple):
-    """The result of a client's local training.
-
-    Attributes:
-        client_id: in [0, num_clients).
-        context: that it trained with.
-        done: weights, counts and optimizer state.
-        num_seen: training examples processed, or tokens of `language`; once per epoch.
-        loss_sum: sum of the local objective over the examples seen.
-    """
-
-    client_id: int
-    context: Context
-    done: Finished
-    num_seen: int
-    loss_sum: float
 
 
 Deliver = Callable[[LocalResult], None]

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from flfast.channel.channel import NOT_SELECTED, Status
+from flfast.channel.server_side import NOT_SELECTED, Status
 from flfast.state.tree import Tree
 
 
@@ -54,6 +54,7 @@ class Trained(NamedTuple):
         clients: ids of the rows, int64 [K].
         weights: of the rows, float64 [K].
         down_bytes: that each client downloaded.
+        sent: what the algorithm sent the clients of the rows, each leaf [K, ...].
     """
 
     mean: Tree | None
@@ -64,3 +65,4 @@ class Trained(NamedTuple):
     clients: Tensor
     weights: Tensor
     down_bytes: int
+    sent: Tree

@@ -91,6 +91,7 @@ class Calls:
             trained.clients,
             trained.weights,
             self.number,
+            trained.sent,
         )
         if local is None:
             self.uploads = uploads

@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.channel.channel import DIVERGED, NOT_SELECTED
+from flfast.channel.server_side import DIVERGED, NOT_SELECTED
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.client_state_placement import owner
 from flfast.engines.engine import Engine

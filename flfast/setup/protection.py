@@ -9,7 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.downloads import first_downloads
+from flfast.algorithms.contract.downloads import shared_weights
 from flfast.channel.privacy.noise_sources import draw_secure_seed, secure_noise, seeded_noise
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.privacy import NoiseSource, Privacy
@@ -80,8 +80,7 @@ def protect(privacy: Privacy, algorithm: Algorithm, initial: Tree, *, rounds: in
         )
     if privacy.wrap is not None:
         return privacy.wrap(algorithm)
-    origin = algorithm.origin(first_downloads(algorithm, initial)(0))
-    _log_noise(privacy, vector_sizes(origin, ()).learned)
+    _log_noise(privacy, vector_sizes(shared_weights(algorithm, initial), ()).learned)
     if privacy.expected_clients is not None and algorithm.weighting == "samples":
         log.info("privacy=%s: all clients weigh the same", privacy.name)
     return algorithm

@@ -67,6 +67,26 @@ def sub(left: Tree, right: Tree) -> Tree:
     return tree_map(torch.sub, left, right)
 
 
+def add(tree: Tree, change: Tree) -> Tree:
+    """The tree with a change added at the positions of the change; it is zero before.
+
+    >>> add({"a": {"x": 1, "y": 2}, "b": 3}, {"a": {"y": 10}, "c": 5})
+    {'a': {'x': 1, 'y': 12}, 'b': 3, 'c': 5}
+    """
+
+    def added(name: str, leaf: Any) -> Any:
+        if name not in tree:
+            return leaf
+        return add(tree[name], leaf) if isinstance(leaf, dict) else tree[name] + leaf
+
+    return {**tree, **{name: added(name, leaf) for name, leaf in change.items()}}
+
+
+def scaled(tree: Tree, factor: float) -> Tree:
+    """`factor * tree`, leaf by leaf."""
+    return tree_map(lambda leaf: factor * leaf, tree)
+
+
 def move(start: Tree, end: Tree, share: float) -> Tree:
     """`start + share * (end - start)`, leaf by leaf."""
     return tree_map(lambda a, b: a + share * (b - a), start, end)

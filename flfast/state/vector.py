@@ -1,17 +1,16 @@
-"""Uploads as vectors and as changes. Learned leaves and counts are kept apart.
+"""Uploads as vectors. Learned leaves and counts are kept apart.
 
 Counts are leaves of integers, and the parts of an upload that `counted` names.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from flfast.state.tree import Tree, leaves, tree_map
+from flfast.state.tree import Tree, leaves, merge, tree_map
 
 _MAX_COUNT = 2.0**31
 
@@ -87,117 +86,38 @@ def counts_in_range(upload: Tree, counted: Collection[str]) -> bool:
     return bool(((numbers >= 0) & (numbers < _MAX_COUNT)).all())
 
 
-def with_change(
-    upload: Tree,
-    origin: Tree,
-    counted: Collection[str],
-    change: Callable[[Tensor], Tensor],
-) -> Tree:
-    """`origin + change(upload - origin)` for learned leaves; the others stay.
+def learned(upload: Tree, counted: Collection[str]) -> Tree:
+    """The learned leaves of an upload."""
 
-    Args:
-        upload: any tree.
-        origin: upload of a client that learned nothing. It is zero for leaves that it lacks or
-            has in another shape.
-        counted: names of the parts that are counts.
-        change: function of a leaf's difference from the origin.
-    """
-    learned = {name: leaf for name, leaf in upload.items() if name not in counted}
+    def of(tree: Tree) -> Tree:
+        result: Tree = {}
+        for name, leaf in tree.items():
+            if isinstance(leaf, dict):
+                part = of(leaf)
+                result |= {name: part} if part else {}
+            elif leaf.is_floating_point():
+                result[name] = leaf
+        return result
 
-    def changed(leaf: Tensor, start: Tensor | None) -> Tensor:
-        return change(leaf) if start is None else start + change(leaf - start)
-
-    return {**upload, **_map_learned(changed, learned, origin)}
+    return of({name: part for name, part in upload.items() if name not in counted})
 
 
-def with_scaled_change(upload: Tree, origin: Tree, counted: Collection[str], share: float) -> Tree:
-    """`origin + share * (upload - origin)` for learned leaves, in one pass; see `with_change`."""
-    learned = {name: leaf for name, leaf in upload.items() if name not in counted}
-
-    def scaled(leaf: Tensor, start: Tensor | None) -> Tensor:
-        if start is None:
-            return share * leaf
-        return torch.lerp(start.to(leaf.dtype), leaf, share)
-
-    return {**upload, **_map_learned(scaled, learned, origin)}
+def map_learned(fn: Callable[[Tensor], Tensor], upload: Tree, counted: Collection[str]) -> Tree:
+    """The upload with `fn` applied to its learned leaves, whose data types stay."""
+    changed = tree_map(lambda leaf: fn(leaf).to(leaf.dtype), learned(upload, counted))
+    return merge(upload, changed)
 
 
-def change_of(upload: Tree, origin: Tree, counted: Collection[str]) -> Tree:
-    """`upload - origin`, learned leaves only; see `with_change`."""
-    return _differences({k: part for k, part in upload.items() if k not in counted}, origin)
-
-
-def _differences(tree: Tree, origin: Tree) -> Tree:
-    result: Tree = {}
-    for name, leaf in tree.items():
-        start = origin.get(name)
-        if isinstance(leaf, dict):
-            part = _differences(leaf, start if isinstance(start, dict) else {})
-            result |= {name: part} if part else {}
-        elif leaf.is_floating_point():
-            fits = isinstance(start, Tensor) and start.shape == leaf.shape
-            result[name] = leaf - start if fits else leaf
-    return result
-
-
-def with_learned(upload: Tree, origin: Tree, change: Tree) -> Tree:
-    """`origin + change` for the leaves of a change; the upload's other leaves stay."""
-    result = dict(upload)
-    for name, leaf in change.items():
-        start = origin.get(name)
-        if isinstance(leaf, dict):
-            part = start if isinstance(start, dict) else {}
-            result[name] = with_learned(upload[name], part, leaf)
-        else:
-            fits = isinstance(start, Tensor) and start.shape == leaf.shape
-            result[name] = (start + leaf if fits else leaf).to(upload[name].dtype)
-    return result
-
-
-def moved(upload: Tree, origin: Tree, target: Tree, scales: Mapping[str, float]) -> Tree:
-    """`target + scale (upload - origin)` for learned leaves of the parts with a scale.
-
-    Args:
-        upload: any tree.
-        origin: base of the upload's change; see `with_change`.
-        target: new base of the change.
-        scales: factor of the change by name of the part; other parts stay.
-    """
-    result = dict(upload)
-    for name, scale in scales.items():
-        if name in upload:
-            add = partial(_added, scale=scale)
-            parts = ({name: tree[name]} if name in tree else {} for tree in (origin, target))
-            result |= _map_learned(add, {name: upload[name]}, *parts)
-    return result
-
-
-def _added(leaf: Tensor, start: Tensor | None, end: Tensor | None, *, scale: float) -> Tensor:
-    if start is None or end is None:
-        return scale * leaf
-    return torch.add(end, leaf - start, alpha=scale)
-
-
-def _map_learned(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
-    """`fn(leaf, *others)` for learned leaves; None where others lack it or its shape."""
-    result: Tree = {}
-    for name, leaf in tree.items():
-        found = [other.get(name) for other in others]
-        if isinstance(leaf, dict):
-            parts = (part if isinstance(part, dict) else {} for part in found)
-            result[name] = _map_learned(fn, leaf, *parts)
-        elif leaf.is_floating_point():
-            same = (isinstance(x, Tensor) and x.shape == leaf.shape for x in found)
-            values = [x if fits else None for x, fits in zip(found, same, strict=True)]
-            result[name] = fn(leaf, *values).to(leaf.dtype)
-        else:
-            result[name] = leaf
-    return result
-
-
-def change_norm(upload: Tree, origin: Tree, counted: Collection[str]) -> float:
-    """Euclidean norm of `upload - origin` over the learned leaves; see `with_change`."""
+def learned_norm(upload: Tree, counted: Collection[str]) -> float:
+    """Euclidean norm over the learned leaves."""
     # One pass that sums in double; squares of a copy in double take fifteen times as long.
-    changes = leaves(change_of(upload, origin, counted))
-    norms = [torch.linalg.vector_norm(change, dtype=torch.float64) for change in changes]
-    return math.hypot(*map(float, norms))
+    found = leaves(learned(upload, counted))
+    return math.hypot(*(float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in found))
+
+
+def clipped(upload: Tree, counted: Collection[str], limit: float) -> tuple[Tree, bool]:
+    """The upload with its learned leaves scaled down to a norm, and whether it was longer."""
+    norm = learned_norm(upload, counted)
+    if norm <= limit:
+        return upload, False
+    return map_learned(lambda leaf: limit / norm * leaf, upload, counted), True

@@ -9,8 +9,22 @@ from algorithms_by_name import assert_rounds_follow, server_vector
 from engine_runs import ran
 from references import Reference, initial, vector
 
+from flfast.channel.server_side import ServerSide
 from flfast.engines.fused.training import FusedTraining
 from flfast.state.plan import Batching
+
+
+@pytest.fixture
+def sent_uploads(monkeypatch):
+    """The uploads that the server decodes, in the order of arrival."""
+    found, decode = [], ServerSide.decode
+
+    def recorded(server, sender, sent):
+        found.append(decode(server, sender, sent))
+        return found[-1]
+
+    monkeypatch.setattr(ServerSide, "decode", recorded)
+    return found
 
 
 @pytest.fixture

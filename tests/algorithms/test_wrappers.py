@@ -237,7 +237,7 @@ def test_a_wrapped_algorithm_reads_its_own_state_in_loss_and_correction(run, wra
         client_state=lambda broadcast: {"rounds": torch.zeros(())},
         loss=loss,
         correct=correct,
-        finish=lambda done, ctx: (done.weights, {"rounds": ctx.client["rounds"] + 1}),
+        finish=lambda done, ctx: (ctx.change(done.weights), {"rounds": ctx.client["rounds"] + 1}),
     )
     weights = run(wrapper(plain), lr=0.01).weights()
     torch.testing.assert_close(weights, run(plain, lr=0.01).weights())

@@ -14,7 +14,6 @@ from flfast.channel.aggregations.centered_clipping import centered_clipping
 from flfast.channel.aggregations.fltrust import fltrust
 from flfast.channel.aggregations.krum import krum
 from flfast.channel.aggregations.median import median
-from flfast.channel.aggregations.sign_majority import sign_majority
 from flfast.channel.reduction import reduction_for
 from flfast.channel.row_reduction import Basis, RowReduction, last_layer
 from flfast.distributed.world import ALONE
@@ -116,9 +115,6 @@ def test_too_few_uploads_are_no_mean_and_say_so():
     assert uploads.combine(ALONE)[:3] == (None, frozenset(), shortage)
 
 
-ORIGIN = {"params": {"w": torch.tensor([1.0, -1.0])}, "buffers": {"num": torch.tensor(7)}}
-
-
 def reduced(aggregation, values, basis, clients=(7, 3, 9)):
     uploads = reduction_for(aggregation, clients, PARTS, basis)
     for client_id, value in zip(clients, values, strict=True):
@@ -126,40 +122,30 @@ def reduced(aggregation, values, basis, clients=(7, 3, 9)):
     return uploads.combine(ALONE)
 
 
-def test_a_rule_on_changes_is_added_to_the_origin():
-    found = reduced(sign_majority(step=0.5), [2.0, 3.0, -4.0], Basis(ORIGIN, 10))
-    assert found.mean["params"]["w"].tolist() == [1.5, -0.5]
-    found = reduced(sign_majority(step=0.5), [2.0, 3.0, -4.0], Basis({}, 10))
-    assert found.mean["params"]["w"].tolist() == [0.5, 0.5]
-    assert found.memory == {}
-
-
 def test_memory_goes_from_round_to_round_and_stays_if_too_few_uploads_arrive():
-    rule = centered_clipping(radius=1.0, iterations=1)
-    first = reduced(rule, [1.0, 1.0, 1.0], Basis(ORIGIN, 10))
-    # Changes are [0, 2], clipped to [0, 1].
-    assert first.mean["params"]["w"].tolist() == [1, 0]
-    second = reduced(rule, [1.0, 1.0, 1.0], Basis(ORIGIN, 10, first.memory))
-    assert second.mean["params"]["w"].tolist() == [1, 1]
-    lost = reduction_for(rule, [1], PARTS, Basis(ORIGIN, 10, first.memory)).combine(ALONE)
+    rule = centered_clipping(radius=5.0, iterations=1)
+    first = reduced(rule, [6.0, 6.0, 6.0], Basis(10))
+    # Uploads are [6, 6], of length 8.5.
+    expected = torch.full((2,), 5 / 2**0.5)
+    torch.testing.assert_close(first.mean["params"]["w"], expected)
+    second = reduced(rule, [6.0, 6.0, 6.0], Basis(10, first.memory))
+    assert second.mean["params"]["w"].tolist() == [6, 6]
+    lost = reduction_for(rule, [1], PARTS, Basis(10, first.memory)).combine(ALONE)
     assert lost.mean is None
     assert lost.memory is first.memory
 
 
-def test_a_trusted_change_is_measured_from_the_same_origin():
+def test_a_trusted_upload_scales_those_that_agree_with_it():
     own = {"params": {"w": torch.tensor([1.0, 1.0])}, "buffers": {"num": torch.tensor(3)}}
-    found = reduced(fltrust(), [1.0, 3.0, -2.0], Basis(ORIGIN, 10, trusted=own))
-    # Changes [0, 2], [2, 4], [-3, -1] and the server's [0, 2]: cosines 1, 0.894 and below 0.
-    cosine = 4 / 20**0.5
-    expected = [cosine * 2 * 2 / 20**0.5, 2 + cosine * 2 * 4 / 20**0.5]
-    total = torch.tensor(expected) / (1 + cosine)
-    torch.testing.assert_close(found.mean["params"]["w"], torch.tensor([1.0, -1.0]) + total)
+    found = reduced(fltrust(), [1.0, 3.0, -2.0], Basis(10, trusted=own))
+    # All uploads have the length of the server's own; the third one points the other way.
+    torch.testing.assert_close(found.mean["params"]["w"], torch.ones(2))
     assert found.left_out == {9}
 
 
 def test_a_rule_that_uses_no_upload_leaves_the_model_as_it_is():
     own = {"params": {"w": torch.tensor([1.0, 1.0])}, "buffers": {"num": torch.tensor(3)}}
-    found = reduced(fltrust(), [-2.0, -3.0, -4.0], Basis(ORIGIN, 10, trusted=own))
+    found = reduced(fltrust(), [-2.0, -3.0, -4.0], Basis(10, trusted=own))
     assert found.mean is None
     assert found.shortage == "fltrust uses none of 3 uploads"
     assert found.left_out == {7, 3, 9}

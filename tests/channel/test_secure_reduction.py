@@ -49,20 +49,15 @@ def upload(seed):
     }
 
 
-def secured(cohort, origin, *, path=(1, 0), channel=None):
+def secured(cohort, *, path=(1, 0), channel=None):
     channel = channel or Channel(secure=SECURE)
     algorithm = replace(fedavg(weighting="samples"), parts=PARTS)
-    return secure_reduction(channel, algorithm, origin, cohort, path)
-
-
-def origin():
-    """Near the uploads, as a broadcast is; other parts have none."""
-    return {name: part for name, part in upload(99).items() if name in {"params", "buffers"}}
+    return secure_reduction(channel, algorithm, cohort, path)
 
 
 @pytest.mark.parametrize("arrived", [(0, 1, 2, 3, 4), (4, 1, 3)])
 def test_every_kind_of_part_is_reduced_as_without_masks(arrived):
-    plain, secure = reduction_for(MEAN, range(5), PARTS), secured(range(5), origin())
+    plain, secure = reduction_for(MEAN, range(5), PARTS), secured(range(5))
     for k in arrived:
         for reduction in (plain, secure):
             reduction.add(k, upload(k), weight=float(37 * k + 5))
@@ -87,7 +82,7 @@ def test_the_calls_of_a_round_have_masks_of_their_own(make_data, make_federation
 
 
 def test_too_few_uploads_are_no_mean_and_say_so():
-    secure = secured(range(5), origin())
+    secure = secured(range(5))
     assert secure.combine(ALONE)[:3] == (None, frozenset(), "")
     secure.add(2, upload(2), weight=1.0)
     shortage = "1 of 5 uploads arrived; 2 are needed to remove the masks"
@@ -95,7 +90,7 @@ def test_too_few_uploads_are_no_mean_and_say_so():
 
 
 def test_what_cannot_be_added_is_an_error_or_a_warning(caplog):
-    secure = secured(range(2), origin())
+    secure = secured(range(2))
     with pytest.raises(ValueError, match=r"=1000: client 0 weighs 1001; allowed: secure"):
         secure.add(0, upload(0), weight=1001.0)
     secure.add(0, upload(0), weight=1000.0)
@@ -111,7 +106,7 @@ def test_what_cannot_be_added_is_an_error_or_a_warning(caplog):
 
 def test_the_reduction_holds_masked_numbers_only():
     """What the server adds up says nothing of two uploads, before the masks are removed."""
-    secure = secured(range(4), {})
+    secure = secured(range(4))
     for k in (0, 1):
         secure.add(k, upload(k), weight=10.0)
     plain = sum(0.01 * upload(k)["params"]["w"] for k in (0, 1)).flatten()

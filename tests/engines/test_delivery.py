@@ -11,6 +11,7 @@ from flfast.channel.aggregations.median import median
 from flfast.channel.channel import Channel
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
+from flfast.state.tree import tree_map
 
 ENGINES = [EagerTraining, FusedTraining]
 FEDAVG = fedavg(weighting="samples")
@@ -19,7 +20,7 @@ FEDAVG = fedavg(weighting="samples")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_state_that_no_client_begins_with_is_an_error(make_data, make_federation, engine):
     algorithm = replace(
-        FEDAVG, finish=lambda done, ctx: (done.weights, {"rounds": torch.ones(())})
+        FEDAVG, finish=lambda done, ctx: (ctx.change(done.weights), {"rounds": torch.ones(())})
     )
     federation = make_federation(make_data([4, 6]), algorithm=algorithm)
     with pytest.raises(ValueError, match="algorithm=fedavg: finish returns a client state"):
@@ -41,15 +42,11 @@ def test_a_state_that_no_client_begins_with_is_an_error(make_data, make_federati
 def test_other_leaves_than_the_first_upload_has_are_an_error(
     make_data, make_federation, aggregation, change, said
 ):
-    def uploaded(done):
-        upload = {**done.weights, "buffers": {"calls": torch.zeros(())}}
+    def uploaded(done, ctx):
+        upload = {**ctx.change(done.weights), "buffers": {"calls": torch.zeros(())}}
         return upload if done.num_examples == 4 else change(upload)
 
-    algorithm = replace(
-        FEDAVG,
-        finish=lambda done, ctx: (uploaded(done), {}),
-        origin=lambda server: {"params": server["params"]},
-    )
+    algorithm = replace(FEDAVG, finish=lambda done, ctx: (uploaded(done, ctx), {}))
     federation = make_federation(make_data([4, 6]), algorithm=algorithm)
     if aggregation is not None:
         federation.engine.channel = Channel(aggregation=aggregation)
@@ -69,8 +66,8 @@ def test_what_a_context_offers_is_the_same_on_every_engine(make_data, make_feder
         def noisy(leaf):
             return leaf + ctx.lr * torch.randn(leaf.shape, generator=ctx.generator("noise"))
 
-        params = {name: noisy(leaf) for name, leaf in done.weights["params"].items()}
-        return {**done.weights, "params": params}, {}
+        change = ctx.change(done.weights)
+        return {**change, "params": tree_map(noisy, change["params"])}, {}
 
     algorithm = replace(
         FEDAVG,
@@ -86,3 +83,10 @@ def test_what_a_context_offers_is_the_same_on_every_engine(make_data, make_feder
     assert set(rates) == {(True, torch.float64, torch.Size([]))}
     plain = ran(make_federation(make_data([4, 6]), rounds=2), EagerTraining).weights()
     assert not torch.allclose(plain["weight"], eager["weight"], atol=1e-3), "no noise was drawn"
+
+
+def test_a_finish_that_returns_the_weights_is_an_error(make_data, make_federation):
+    algorithm = replace(FEDAVG, finish=lambda done, ctx: ({**done.weights}, ctx.client))
+    federation = make_federation(make_data([4, 6]), algorithm=algorithm)
+    with pytest.raises(ValueError, match=r"finish returns the weights, .* context.change"):
+        federation.run()

@@ -15,6 +15,8 @@ from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.state.plan import Batching
+from flfast.state.tree import add
+from flfast.state.weights import model_weights
 
 LR, ROUNDS, SIZES = 0.1, 2, (9, 4, 6)
 DOUBLE = {"precision": "64-true"}
@@ -55,7 +57,7 @@ def pulled(task, params, batch, ctx):
 
 
 def finish(done, ctx):
-    return {**done.weights, "classes": ctx.measured["classes"]}, ctx.client
+    return {**ctx.change(done.weights), "classes": ctx.measured["classes"]}, ctx.client
 
 
 STAGED = Algorithm(
@@ -68,6 +70,10 @@ STAGED = Algorithm(
         LocalStage(gradient=pulled, trains={"weight"}),
     ),
     finish=finish,
+    server_step=lambda server, uploads: {
+        **add(server, model_weights(uploads.mean)),
+        "classes": uploads.mean["classes"],
+    },
 )
 
 
@@ -183,8 +189,9 @@ def test_a_stage_with_a_share_sees_the_same_part_on_every_engine(make, stages):
 
 def grown(server, uploads):
     """Another row of what is broadcast, every round."""
-    row = uploads.mean["params"]["bias"].unsqueeze(0)
-    return {**server, **uploads.mean, "past": torch.cat([server["past"], row])}
+    stepped = add(server, uploads.mean)
+    row = stepped["params"]["bias"].unsqueeze(0)
+    return {**stepped, "past": torch.cat([server["past"], row])}
 
 
 def near_the_past(task, params, batch, ctx):

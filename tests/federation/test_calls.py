@@ -22,6 +22,7 @@ from flfast.federation.loop import DivergedError
 from flfast.federation.selections.oort import oort
 from flfast.federation.selections.power_of_choice import power_of_choice
 from flfast.state.plan import Batching
+from flfast.state.tree import add
 
 SIZES, NUM_SERVER = (7, 3, 5), 9
 PLAIN = Algorithm(name="training on the server")
@@ -32,7 +33,8 @@ def first_the_clients(local=PLAIN, **options):
     """FedAvg whose model is trained further on the server."""
 
     def run(server, rnd):
-        return {**server, **rnd.on_server({**server, **rnd.call(server).mean}, local, **options)}
+        server = add(server, rnd.call(server).mean)
+        return add(server, rnd.on_server(server, local, **options))
 
     return Algorithm(name="further", round=run, server_calls=(local,))
 
@@ -80,17 +82,15 @@ def test_an_optimizer_of_its_own_and_a_measure(make):
         stages=(GRADIENT,),
         finish=lambda done, ctx: ({"gradient": mean_gradient(ctx)}, {}),
         parts={"gradient": Part("rows")},
-        origin=lambda broadcast: {},
     )
 
     def run(server, rnd):
         first = rnd.on_server(server, gradient)["gradient"]
         after = rnd.on_server(server, descend, steps=1, lr=0.01, batch_size=-1)
         # The first step of Adam is its rate in the direction of the sign.
-        for name, start in server["params"].items():
-            expected = start - 0.01 * first[name].sign()
-            torch.testing.assert_close(after["params"][name], expected, rtol=0, atol=1e-5)
-        return {**server, **rnd.call(server).mean}
+        for name, change in after["params"].items():
+            torch.testing.assert_close(change, -0.01 * first[name].sign(), rtol=0, atol=1e-5)
+        return add(server, rnd.call(server).mean)
 
     ran(make(Algorithm(name="two", round=run, server_calls=(descend, gradient))), FusedTraining)
 
@@ -141,7 +141,7 @@ def test_nothing_happens_to_its_upload(make):
 
     def run(server, rnd):
         found.append(rnd.on_server(server, PLAIN))
-        return {**server, **rnd.call(server).mean}
+        return add(server, rnd.call(server).mean)
 
     algorithm = Algorithm(name="both", round=run, server_calls=(PLAIN,))
     for own in (Channel(), channel):

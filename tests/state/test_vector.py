@@ -2,13 +2,14 @@ import pytest
 import torch
 
 from flfast.state.vector import (
-    change_norm,
+    clipped,
     counts_in_range,
     from_vectors,
+    learned,
+    learned_norm,
+    map_learned,
     to_vectors,
     vector_sizes,
-    with_change,
-    with_scaled_change,
 )
 
 COUNTS = "counts"
@@ -40,28 +41,33 @@ def test_vectors_have_the_dtype_of_the_largest_leaf():
     assert to_vectors({"params": {}}, ())[0].shape == (0,)
 
 
-def test_a_change_is_relative_to_the_origin_or_to_zero_where_it_has_no_such_leaf():
-    origin = {"params": {"w": torch.ones(2), "other": torch.ones(3)}}
-    upload = {
-        "params": {
-            "w": torch.tensor([2.0, 0.0]),
-            "other": torch.full((2,), 2.0),
-            COUNTS: torch.tensor(2.0),  # a model may have a parameter of this name
-        },
-        "control": {"w": torch.full((2,), 3.0)},
-        "num": torch.tensor(4),
-        COUNTS: {"steps": torch.tensor(9.0)},
-    }
-    found = with_change(upload, origin, [COUNTS], lambda change: -2 * change)
-    assert found["params"]["w"].tolist() == [-1, 3]
-    assert found["params"]["other"].tolist() == [-4, -4]  # the origin has another shape
+UPLOAD = {
+    "params": {
+        "w": torch.tensor([2.0, 0.0]),
+        COUNTS: torch.tensor(2.0),  # a model may have a parameter of this name
+        "half": torch.tensor([1.0]).bfloat16(),
+    },
+    "buffers": {"num": torch.tensor(4)},
+    COUNTS: {"steps": torch.tensor(9.0)},
+}
+
+
+def test_learned_leaves_are_those_of_floats_that_are_no_counts():
+    found = map_learned(lambda leaf: -2.0 * leaf.double(), UPLOAD, [COUNTS])
+    assert found["params"]["w"].tolist() == [-4, 0]
     assert found["params"][COUNTS] == -4
-    assert found["control"]["w"].tolist() == [-6, -6]
-    assert found["num"] == 4
-    assert found[COUNTS]["steps"] == 9
-    assert change_norm(upload, origin, [COUNTS]) == pytest.approx(
-        (1 + 1 + 4 + 4 + 4 + 9 + 9) ** 0.5
-    )
+    assert found["params"]["half"].dtype == torch.bfloat16
+    assert (found["buffers"]["num"], found[COUNTS]["steps"]) == (4, 9)
+    assert list(found) == list(UPLOAD)
+    assert learned(UPLOAD, [COUNTS]) == {"params": UPLOAD["params"]}
+    assert learned_norm(UPLOAD, [COUNTS]) == pytest.approx(3)
+
+
+def test_a_long_upload_is_scaled_down_to_the_norm():
+    found, is_clipped = clipped(UPLOAD, [COUNTS], 1.5)
+    assert is_clipped
+    assert found["params"]["w"].tolist() == [1, 0]
+    assert clipped(UPLOAD, [COUNTS], 3.5) == (UPLOAD, False)
 
 
 @pytest.mark.parametrize("value", [-1.0, 2.0**31, torch.nan, torch.inf])
@@ -72,14 +78,3 @@ def test_counts_must_be_finite_and_in_range(value):
     assert not fits({COUNTS: {"optimizer": {"w": {"step": torch.tensor(value)}}}})
     assert fits({COUNTS: {"steps": torch.tensor(2.0**30)}, "w": torch.tensor(value)})
     assert fits({"w": torch.tensor(value)})
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 1.0])
-def test_a_change_is_scaled_as_by_a_function_of_it(share):
-    rng = torch.Generator().manual_seed(0)
-    upload = {"w": torch.randn(5, generator=rng), "new": torch.randn(2, generator=rng)}
-    upload |= {"num": torch.tensor(3), COUNTS: {"steps": torch.tensor(9.0)}}
-    origin = {"w": torch.randn(5, generator=rng)}
-    expected = with_change(upload, origin, [COUNTS], lambda change: share * change)
-    found = with_scaled_change(upload, origin, [COUNTS], share)
-    torch.testing.assert_close(found, expected)

@@ -24,7 +24,7 @@ from flfast.algorithms.contract.client import (
 from flfast.algorithms.contract.records import Records
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.datamodules.batches import Batch
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, add
 from flfast.state.weights import model_weights
 from flfast.tasks.names import TaskName
 
@@ -95,12 +95,12 @@ def _task_loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
     return task(params, batch)
 
 
-def _upload_weights(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-    return done.weights, ctx.client
+def _upload_change(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+    return ctx.change(done.weights), ctx.client
 
 
-def _take_mean(server: Tree, uploads: Uploads) -> Tree:
-    return {**server, **uploads.mean}
+def _add_mean(server: Tree, uploads: Uploads) -> Tree:
+    return add(server, uploads.mean)
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,15 @@ class Algorithm:
             local step be padded, accumulated, or be split into micro-batches or over devices,
             whose gradients are summed.
         correct: (gradients, params, context) -> gradients for the optimizer; None is the identity.
-        finish: (`Finished`, context) -> (upload, new client state).
-        parts: of the upload, by top-level key; others are learned and averaged.
-        origin: broadcast -> upload of a client that learned nothing; missing leaves are zero.
-            Attacks and `upload_clip_norm` act on the difference from it.
-        server_step: (server state, `Uploads`) -> new server state.
+        finish: (`Finished`, context) -> (upload, new client state). An upload is a change, so a
+            client that learned nothing uploads zeros; None of the channel's steps knows what it
+            is added to. By default it is `Context.change` of the final weights.
+        parts: of the upload, by top-level key. Others are learned and averaged; `params` and
+            `buffers` among them are changes of what was broadcast under the same name.
+        server_step: (server state, `Uploads`) -> new server state; by default the state plus the
+            mean of the uploads.
         round: (server state, `Round`) -> new server state; None is one call and `server_step`.
-        calls: what else `round` calls the cohort for. Only the fields up to `origin` count, except
+        calls: what else `round` calls the cohort for. Only the fields up to `parts` count, except
             `record`. One with a `client_state` reads and writes the algorithm's client states.
         server_calls: what `round` does on the server's own examples; the run must have some. As
             `calls`, without a `client_state`.
@@ -176,10 +178,9 @@ class Algorithm:
     gradient: Gradient | None = None
     separable: bool = True
     correct: Callable[[Tree, Tree, Context], Tree] | None = None
-    finish: Callable[[Finished, Context], tuple[Tree, Tree]] = _upload_weights
+    finish: Callable[[Finished, Context], tuple[Tree, Tree]] = _upload_change
     parts: Mapping[str, Part] = field(default_factory=dict)
-    origin: Callable[[Tree], Tree] = model_weights
-    server_step: Callable[[Tree, Uploads], Tree] = _take_mean
+    server_step: Callable[[Tree, Uploads], Tree] = _add_mean
     round: Callable[[Tree, Round], Tree] | None = None
     calls: tuple["Algorithm", ...] = ()
     server_calls: tuple["Algorithm", ...] = ()
@@ -240,7 +241,7 @@ class Algorithm:
     @property
     def undiscounted(self) -> frozenset[str]:
         """Names of the parts that staleness does not discount."""
-        return frozenset(name for name, part in self.parts.items() if not part.discounted)
+        return frozenset(name for name, part in self.parts.items() if part.stale == "keep")
 
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
@@ -257,7 +258,6 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "gradient": ("context",),
     "correct": ("context",),
     "finish": ("done", "context"),
-    "origin": ("broadcast",),
     "server_step": ("server", "uploads"),
     "round": ("server", "round"),
     "personal": ("broadcast", "client"),

@@ -1,9 +1,10 @@
 """What an algorithm needs of a run and what it breaks, read from its fields."""
 
 from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.downloads import first_downloads
+from flfast.algorithms.contract.downloads import shared_weights
 from flfast.state.capabilities import Capabilities
 from flfast.state.tree import Tree, leaves
+from flfast.state.weights import WEIGHTS
 from flfast.tasks.names import METRICS
 
 
@@ -14,9 +15,8 @@ def capabilities_of(algorithm: Algorithm, initial: Tree) -> Capabilities:
         algorithm: any.
         initial: weights of the model before round 1.
     """
-    origin = algorithm.origin(first_downloads(algorithm, initial)(0))
     breaks: dict[str, str | None] = {
-        **_of_parts(algorithm, origin),
+        **_of_parts(algorithm, shared_weights(algorithm, initial)),
         "equal clients": "clients count something of their own" if algorithm.weight else None,
         "one broadcast": "every client gets something else" if algorithm.send else None,
         "one call": "its rounds are more than one call of the clients"
@@ -39,29 +39,31 @@ def capabilities_of(algorithm: Algorithm, initial: Tree) -> Capabilities:
     )
 
 
-def _of_parts(algorithm: Algorithm, origin: Tree) -> dict[str, str | None]:
+def _of_parts(algorithm: Algorithm, shared: Tree) -> dict[str, str | None]:
     """What the parts of uploads break.
 
     Args:
         algorithm: whose `parts` they are.
-        origin: upload of a client that learned nothing.
+        shared: weights whose changes clients upload.
     """
     parts = [pair for local in (algorithm, *algorithm.calls) for pair in local.parts.items()]
     rows = [name for name, part in parts if part.rule == "rows"]
     bare = [name for name, part in parts if not part.learned or part.over is not None]
-    if not bare and any(not leaf.is_floating_point() for leaf in leaves(origin)):
+    if not bare and any(not leaf.is_floating_point() for leaf in leaves(shared)):
         bare = ["counts of BatchNorm (model.norm=group and bn=local have none)"]
     others = [
         name
         for name, part in algorithm.parts.items()
-        if part.learned and (part.over or not (name in origin or part.rule == "mean"))
+        if part.learned and (part.over or part.rule == "sum" or part.stale == "refuse")
     ]
-    summed = sorted(algorithm.undiscounted & origin.keys())
+    combined = sorted(algorithm.parts.keys() & {*WEIGHTS})
     return {
         "sums": f"the server needs {rows[0]} of each client" if rows else None,
         "protected parts": f"its uploads have {bare[0]}" if bare else None,
         "changes": f"its uploads have {others[0]}, which is no change" if others else None,
-        "changes that mix": f"it keeps the sum of {summed[0]} of clients" if summed else None,
+        "changes that mix": f"it combines changes of {combined[0]} in its own way"
+        if combined
+        else None,
     }
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flfast.datamodules.batches import Batch
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, tree_map
 
 Fact = Literal["examples", "labels", "round"]
 
@@ -63,6 +63,10 @@ class Context(NamedTuple):
     generator: Callable[[str], torch.Generator]
     facts: Tree = {}  # noqa: RUF012 - never changed
     measured: Tree = {}  # noqa: RUF012 - never changed
+
+    def change(self, weights: Tree) -> Tree:
+        """`weights - start` in the data types of the weights, which may be a part of all."""
+        return tree_map(lambda end, start: (end - start).to(end.dtype), weights, self.start)
 
 
 class Finished(NamedTuple):

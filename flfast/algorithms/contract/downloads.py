@@ -5,6 +5,8 @@ from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
+from torch import Tensor
+
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.records import Records
 from flfast.state.plan import RoundPlan
@@ -107,6 +109,11 @@ class Downloads:
             return broadcast
         return merge(broadcast, tree_map(itemgetter(self._places[client_id]), self._rows))
 
+    def sent_to(self, clients: Tensor) -> Tree:
+        """What the server sent to some clients [K] beside the broadcast, each leaf [K, ...]."""
+        places = [self._places[client_id] for client_id in clients.tolist()]
+        return tree_map(lambda leaf: leaf[places], self._rows) if places else {}
+
     def plan(self, client_id: int, plan: RoundPlan) -> RoundPlan:
         """See `Download`."""
         order = self.orders.get(client_id)
@@ -148,6 +155,20 @@ def first_downloads(algorithm: Algorithm, weights: Tree) -> Downloads:
         weights: initial weights of the model.
     """
     return Downloads(algorithm, algorithm.server_state(weights), ClientStates(), [0])
+
+
+def shared_weights(algorithm: Algorithm, initial: Tree) -> Tree:
+    """Weights whose changes clients upload, before round 1.
+
+    Args:
+        algorithm: defines what the server knows.
+        initial: initial weights of the model.
+    """
+    shared = model_weights(first_downloads(algorithm, initial)(0))
+    if shared["params"]:
+        return shared
+    # The server broadcasts nothing: it may know clients' own models instead.
+    return algorithm.first_record(algorithm.server_state(initial))
 
 
 def joint_leaves(algorithm: Algorithm, weights: Tree) -> Tree:

@@ -18,14 +18,16 @@ class Part(NamedTuple):
             on; 0 where that is 0. Class sums over class counts are class means.
         learned: whether attacks, clipping and robust rules act on it. Otherwise it is counts, in
             [0, 2^31), and robust rules take their median.
-        discounted: whether it counts less if it is stale. Not where the server keeps the sum of
-            what clients keep: both would no longer agree.
+        stale: what happens to it if it is stale: `discount` lets it count less. `keep` does not,
+            where the server keeps the sum of what clients keep: both would no longer agree.
+            `refuse`: it is no change of anything, so asynchronous training is an error. So it is
+            for sums and quotients.
     """
 
     rule: Literal["mean", "sum", "rows"] = "mean"
     over: str | None = None
     learned: bool = True
-    discounted: bool = True
+    stale: Literal["discount", "keep", "refuse"] = "discount"
 
 
 class Uploads(NamedTuple):
@@ -37,6 +39,7 @@ class Uploads(NamedTuple):
             are excluded. With noise of the server, it is the mean over rounds, >= 0.
         population: clients in the federation.
         rows: parts with the rule `rows`, each leaf [K, ...].
+        sent: what `Algorithm.send` gave the clients of the rows, each leaf [K, ...].
         clients: ids of the rows, int64 [K].
         weights: of the rows in means, float64 [K].
         round: number of the round, from 1.
@@ -49,3 +52,4 @@ class Uploads(NamedTuple):
     clients: Tensor = torch.zeros(0, dtype=torch.int64)
     weights: Tensor = torch.zeros(0, dtype=torch.float64)
     round: int = 0
+    sent: Tree = {}  # noqa: RUF012 - never changed

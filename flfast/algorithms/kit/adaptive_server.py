@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.uploads import Uploads
-from flfast.state.tree import Tree, move, sub, tree_map, zeros
+from flfast.state.tree import Tree, add, move, tree_map, zeros
 
 SecondMoment = Callable[[Tensor, Tensor], Tensor]
 """(v[t-1], Delta[t]^2) -> v[t]."""
@@ -46,11 +46,11 @@ def adaptive_server(
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         old, moments = server["params"], server["moments"]
-        delta = sub(uploads.mean["params"], old)
+        delta = uploads.mean["params"]
         m = move(moments["m"], delta, 1 - beta1)
         v = tree_map(lambda v, d: second_moment(v, d.square()), moments["v"], delta)
         params = tree_map(lambda w, m, v: w + server_lr * m / (v.sqrt() + tau), old, m, v)
-        return {**server, **uploads.mean, "params": params, "moments": {"m": m, "v": v}}
+        return {**add(server, uploads.mean), "params": params, "moments": {"m": m, "v": v}}
 
     return Algorithm(
         name=name, weighting=weighting, server_state=server_state, server_step=server_step

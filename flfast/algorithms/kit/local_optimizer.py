@@ -13,7 +13,7 @@ from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Context, Finished
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.wrapping import inner_context, viewed
-from flfast.state.tree import Tree, merge
+from flfast.state.tree import Tree, add, merge
 
 LocalOptimizerState = Literal["reset", "keep", "average"]
 
@@ -57,11 +57,15 @@ def average_optimizer(algorithm: Algorithm) -> Algorithm:
         kept = {n: state for n, state in done.optimizer.items() if n not in shared}
         upload, client = keeping.finish(done._replace(optimizer=kept), ctx)
         learned, counted = _split_counts(shared, done.weights["params"])
+        learned = {
+            n: _minus(state, ctx.server["optimizer"].get(n, {})) for n, state in learned.items()
+        }
         return {**upload, "optimizer": learned, "optimizer_counts": counted}, client
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         mean = dict(uploads.mean)
-        optimizer = merge(mean.pop("optimizer"), mean.pop("optimizer_counts"))
+        optimizer = add(server["optimizer"], mean.pop("optimizer"))
+        optimizer = merge(optimizer, mean.pop("optimizer_counts"))
         stepped = algorithm.server_step(server, uploads._replace(mean=mean))
         return {**stepped, "optimizer": optimizer}
 
@@ -69,12 +73,16 @@ def average_optimizer(algorithm: Algorithm) -> Algorithm:
         keeping,
         server_state=lambda weights: {**algorithm.server_state(weights), "optimizer": {}},
         broadcast=lambda server: {**algorithm.broadcast(server), "optimizer": server["optimizer"]},
-        origin=lambda server: {**algorithm.origin(server), "optimizer": server["optimizer"]},
         optimizer=optimizer,
         finish=finish,
         parts={**algorithm.parts, "optimizer_counts": Part(learned=False)},
         server_step=server_step,
     )
+
+
+def _minus(state: Tree, known: Tree) -> Tree:
+    """The change of a parameter's state, from zero where the server knows none."""
+    return {key: leaf - known[key] if key in known else leaf for key, leaf in state.items()}
 
 
 def _split_counts(optimizer: Tree, params: Tree) -> tuple[Tree, Tree]:

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract.uploads import Uploads
+from flfast.algorithms.kit.several_models import one_of
 from flfast.state.near_ties import nearest_whole
-from flfast.state.tree import Tree, leaves, tree_map
+from flfast.state.tree import Tree, add, leaves, tree_map
 from flfast.state.weights import model_weights
 
 
@@ -14,15 +15,16 @@ def equal_models(weights: Tree, num: int) -> Tree:
     return tree_map(lambda leaf: leaf.expand(num, *leaf.shape).clone(), model_weights(weights))
 
 
-def group_means(models: Tree, groups: Tensor, uploads: Uploads) -> Tree:
+def group_means(models: Tree, before: Tensor, groups: Tensor, uploads: Uploads) -> Tree:
     """The models, each the mean of its group's uploads unless the group is empty.
 
     Args:
         models: before.
+        before: places [K] of the models that the clients changed, in [0, C).
         groups: of the K clients that uploaded [K], in [0, C).
         uploads: with `params` and `buffers` as rows.
     """
-    rows = model_weights(uploads.rows)
+    rows = add(one_of(models, before), model_weights(uploads.rows))
     means = tree_map(
         lambda m, r: m.to(torch.promote_types(m.dtype, r.dtype), copy=True), models, rows
     )

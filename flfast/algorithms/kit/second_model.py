@@ -5,6 +5,7 @@ Its leaves have a prefix with a slash, which no module name can contain.
 
 from typing import Any
 
+from flfast.algorithms.contract.client import Context, Finished
 from flfast.state.tree import Tree, merge
 from flfast.state.weights import map_weights, model_weights
 
@@ -43,6 +44,12 @@ def shared_part(leaves: dict[str, Any]) -> dict[str, Any]:
     {'fc.weight': 0}
     """
     return {name: leaf for name, leaf in leaves.items() if not name.startswith(PREFIX)}
+
+
+def upload_shared(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+    """An algorithm's `finish`: uploads the federated model's change, keeps the personal model."""
+    shared, personal = split_personal(done.weights)
+    return ctx.change(shared), personal
 
 
 def split_personal(weights: Tree) -> tuple[Tree, Tree]:

@@ -14,16 +14,16 @@ from torch.optim import Optimizer
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.uploads import Uploads
 from flfast.state.optimizer_state import load_optimizer_state, state_tensors
-from flfast.state.tree import Tree, sub
+from flfast.state.tree import Tree, add, scaled
 
 
 def server_optimized(algorithm: Algorithm, make_optimizer: Callable[..., Optimizer]) -> Algorithm:
     """Add an optimizer to the server; its state is part of the server state.
 
-    Its gradient is the server's parameters minus the mean of the uploads. Buffers are averaged.
+    Its gradient is minus the mean of the uploads. Buffers are averaged.
 
     Args:
-        algorithm: must upload weights.
+        algorithm: must upload changes of weights.
         make_optimizer: parameters -> any torch optimizer that needs no closure.
 
     Raises:
@@ -42,11 +42,11 @@ def server_optimized(algorithm: Algorithm, make_optimizer: Callable[..., Optimiz
         return {**algorithm.server_state(weights), "server_optimizer": {}}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
-        gradient = sub(server["params"], uploads.mean["params"])
+        gradient = scaled(uploads.mean["params"], -1)
         params, state = _step(
             make_optimizer, server["params"], gradient, server["server_optimizer"]
         )
-        return {**server, **uploads.mean, "params": params, "server_optimizer": state}
+        return {**add(server, uploads.mean), "params": params, "server_optimizer": state}
 
     return replace(algorithm, server_state=server_state, server_step=server_step)
 

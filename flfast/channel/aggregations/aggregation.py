@@ -71,13 +71,13 @@ class Aggregation:
 
     Attributes:
         name: for messages.
-        combine: (rows [K, D], weights float64 [K]) -> `Combined`. Rows are uploads. All values
+        combine: (rows [K, D], weights float64 [K]) -> `Combined`. Rows are uploads, which are
+            changes. All values
             are finite, K is at least `min_uploads`, and rows are in the order of the cohort. With
             `memory` or `trusted`, it gets a third argument, `Known`. None is the weighted mean,
             which needs a running sum only.
         min_uploads: fewest uploads that it can combine, >= 1.
         reason: which options require them, for messages.
-        on_changes: rows are changes, uploads minus their origin, and so is the vector.
         memory: layout -> memory before round 1. It must be small beside the rows, is the same on
             every rank, and is part of checkpoints. None: the rule remembers nothing.
         trusted: whether it compares uploads with a change of the server's own, which needs
@@ -88,7 +88,6 @@ class Aggregation:
     combine: Callable[..., Combined] | None = None
     min_uploads: int = 1
     reason: str = ""
-    on_changes: bool = False
     memory: Callable[[Layout], Tree] | None = None
     trusted: bool = False
 

@@ -39,4 +39,4 @@ def centered_clipping(*, radius: Positive, iterations: Count) -> Robust:
     def first(layout: Layout) -> Tree:
         return {"center": torch.zeros(layout.num_values, dtype=layout.dtype)}
 
-    return Aggregation("centered_clipping", combine, on_changes=True, memory=first)
+    return Aggregation("centered_clipping", combine, memory=first)

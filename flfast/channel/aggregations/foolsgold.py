@@ -47,7 +47,7 @@ def foolsgold(*, confidence: Positive) -> Robust:
         width = len(range(layout.num_values)[layout.last_layer])
         return {"history": torch.zeros(layout.num_clients, width, dtype=layout.dtype)}
 
-    return Aggregation("foolsgold", combine, on_changes=True, memory=first)
+    return Aggregation("foolsgold", combine, memory=first)
 
 
 def _dissimilarity(history: Tensor, confidence: float) -> Tensor:

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract.downloads import Download, first_downloads
+from flfast.channel.sent import LocalResult
 from flfast.engines.eager import EagerTraining
-from flfast.engines.local_training import LocalResult, LocalTraining
+from flfast.engines.local_training import LocalTraining
 from flfast.engines.site import Site
 from flfast.state.messages import first_line
 from flfast.state.plan import RoundPlan

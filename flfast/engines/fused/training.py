@@ -20,6 +20,7 @@ import torch
 
 from flfast.algorithms.contract.client import Context, Measure
 from flfast.algorithms.contract.downloads import Download, first_downloads
+from flfast.channel.sent import LocalResult
 from flfast.datamodules.batches import local_epoch
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.agreement import disagreement
@@ -34,7 +35,7 @@ from flfast.engines.fused.run.one_client import ClientProgram
 from flfast.engines.fused.run.stack_schedule import group_clients, local_steps, with_equal_leaves
 from flfast.engines.fused.run.stack_width import not_stackable
 from flfast.engines.fused.run.training_state import LocalOutcome
-from flfast.engines.local_training import ClientStart, Deliver, LocalResult
+from flfast.engines.local_training import ClientStart, Deliver
 from flfast.engines.restrictions import check_allowed
 from flfast.engines.site import Site
 from flfast.lit.cohort_module import CohortDataModule, CohortModule

@@ -56,7 +56,6 @@ def power_of_choice(algorithm: Algorithm, *, count: Count) -> Selecting:
         stages=(LOSS,),
         finish=reported,
         parts={"loss": Part("rows", learned=False)},
-        origin=lambda broadcast: {},
     )
 
     def run(server: Tree, rnd: Round) -> Tree:

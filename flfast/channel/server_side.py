@@ -1,0 +1,117 @@
+"""The server's side of an upload: decode, check, clip, add to the reduction."""
+
+from typing import Literal, NamedTuple
+
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.downloads import Order
+from flfast.channel.channel import Channel
+from flfast.channel.sent import Sender, Sent
+from flfast.state.randomness import generator
+from flfast.state.stack import structure
+from flfast.state.tree import Tree, add, all_finite, leaves, merge, part_of, sub
+from flfast.state.vector import clipped, counts_in_range, learned, map_learned
+from flfast.state.weights import WEIGHTS
+
+Status = Literal["trained", "lost", "rejected"]
+DIVERGED = "NaN or infinity"
+NOT_FINITE = "NaN or infinity on arrival"
+MISFIT = "leaves of other names or shapes"
+MISCOUNTED = "counts out of range"
+CLIPPED = "clipped"
+NOT_SELECTED = "not selected"
+
+
+class Arrival(NamedTuple):
+    """A client's upload as the server receives it.
+
+    Attributes:
+        status: `trained`, `lost` on the way, or `rejected` on arrival.
+        reason: of a rejection, or `clipped`; otherwise empty.
+        num_bytes: size on arrival.
+        upload: to aggregate; None if lost or rejected.
+    """
+
+    status: Status
+    reason: str
+    num_bytes: int
+    upload: Tree | None
+
+
+LOST = Arrival("lost", "", 0, None)
+
+
+class ServerSide(NamedTuple):
+    """What the server does with what a client sent.
+
+    Attributes:
+        algorithm: of the call.
+        channel: of the run; the server reads its compression, clip and privacy.
+    """
+
+    algorithm: Algorithm
+    channel: Channel
+
+    def __call__(self, sender: Sender, sent: Sent) -> Arrival:
+        """The arrival of what a client sent over a network without faults."""
+        if not sent.is_finite:
+            return Arrival("rejected", DIVERGED, sent.num_bytes, None)
+        upload = self.decode(sender, sent)
+        return self.accept(upload, sent, sent.num_bytes, expected=sent.upload)
+
+    def decode(self, sender: Sender, sent: Sent) -> Tree:
+        """The upload."""
+        decode = self.channel.compression.decode
+        if decode is None or not any(leaf.is_meta for leaf in leaves(sent.upload)):
+            return sent.upload
+        rng = generator(self.channel.seed, "compression", *sender.path)
+        like = learned(sent.upload, self.algorithm.counted)
+        return merge(sent.upload, decode(sent.message, like, rng))
+
+    def accept(self, upload: Tree, sent: Sent, size: int, *, expected: Tree | None) -> Arrival:
+        """Check and clip an upload.
+
+        Args:
+            upload: decoded.
+            sent: with it.
+            size: on arrival, bytes.
+            expected: gives names, shapes and dtypes of its leaves, may have meta tensors. None:
+                the upload is known to be whole.
+        """
+        counted = self.algorithm.counted
+        defect = "" if expected is None else _defect(upload, expected, counted)
+        if defect:
+            return Arrival("rejected", defect, size, None)
+        reason, limit = CLIPPED if sent.is_clipped else "", self.channel.server_limit
+        if limit is not None:
+            upload, is_clipped = clipped(upload, counted, limit)
+            # Adaptive clipping counts whose change was too long before it was encoded.
+            if is_clipped and self.channel.clip_norm is not None:
+                reason = CLIPPED
+        return Arrival("trained", reason, size, upload)
+
+    def up_to_date(self, upload: Tree, order: Order, received: Tree, now: Tree) -> Tree:
+        """An upload as a change of the server's current model, discounted if it is stale.
+
+        Args:
+            upload: that arrived.
+            order: of the client.
+            received: the broadcast that it trained from.
+            now: the broadcast of the current model.
+        """
+        if order.mixes:
+            # The client's model minus the current one, instead of the one that it downloaded.
+            models = {name: part for name, part in upload.items() if name in WEIGHTS}
+            upload = add(upload, sub(part_of(received, models), part_of(now, models)))
+        if order.scale == 1:
+            return upload
+        fixed = self.algorithm.counted | self.algorithm.undiscounted
+        return map_learned(lambda leaf: order.scale * leaf, upload, fixed)
+
+
+def _defect(upload: Tree, expected: Tree, counted: frozenset[str]) -> str:
+    """Why an upload is malformed; empty if it is not."""
+    if structure(upload) != structure(expected):
+        return MISFIT
+    if not all_finite(upload):
+        return NOT_FINITE
+    return "" if counts_in_range(upload, counted) else MISCOUNTED
