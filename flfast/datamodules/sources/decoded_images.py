@@ -17,7 +17,6 @@ from flfast.datamodules.sources.image_files import (
     ImageFiles,
     check_one_size,
     decode_all,
-    decode_each,
 )
 
 
@@ -68,8 +67,8 @@ def _cached(files: ImageFiles, folder: Path) -> Tensor:
         # Not through a mapping: a disk that is full would end the process without a message.
         with _writing(folder, path) as unfinished, unfinished.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, header)
-            for image in decode_each(files):
-                file.write(image.numpy().tobytes())
+            for index in range(len(files)):
+                file.write(files[index].numpy().tobytes())
     return shared_tensor(map_array(path))
 
 

@@ -81,14 +81,10 @@ def _read(path: Path) -> tuple[list[int], list[str]]:
                 if len(row) < 2 or not row[0].strip().isdecimal() or int(row[0]) < 1:
                     raise ValueError(f"row {number} is {str(row)[:60]}; expected {_FORM}")
                 labels.append(int(row[0]))
-                texts.append(_unescaped(" ".join(row[1:])))
+                # The files write a line break as \n, and AG News as a single backslash.
+                texts.append(" ".join(row[1:]).replace("\\n", " ").replace("\\", " "))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     if not labels:
         raise ValueError(f"{path} has no rows; expected {_FORM}")
     return labels, texts
-
-
-def _unescaped(text: str) -> str:
-    # The published files write a line break as \n, and AG News as a single backslash.
-    return text.replace("\\n", " ").replace("\\", " ")
