@@ -30,9 +30,9 @@ def load_images(
 ) -> Tensor | ImageFiles:
     """uint8 images [N, channels, H, W], or a `Dataset` that decodes on access.
 
-    For the arguments see `image_folder`. Images in a cache are memory-mapped. It must not be among
-    the folders of the classes. Other files, sizes, dates, channels or image sizes are another file
-    in the folder.
+    `conf/data/image_folder.yaml` explains the arguments. Images in a cache are memory-mapped. It
+    must not be among the folders of the classes. Other files, sizes, dates, channels or image
+    sizes are another file in the folder.
 
     Raises:
         ValueError: if a file is not an image, sizes differ, or the cache cannot be written.

@@ -36,22 +36,9 @@ def leaf(  # noqa: PLR0913 - one parameter an option
 ) -> Examples:
     """Images of LEAF's users, who are the natural clients in the order of their names.
 
-    FEMNIST has grey images [N, 1, 28, 28] of 62 digits and letters, CelebA faces
-    [N, 3, image_size, image_size] that smile (1) or do not.
-
-    Args:
-        dataset: `femnist` or `celeba`.
-        root: folder with `train/*.json` and `test/*.json`. If some users are only in `test/`, as
-            after LEAF's `-t user`, all of `test/` is the central test set.
-        images: folder of CelebA's images; None is `raw/img_align_celeba/` below `root`.
-        image_size: CelebA's height = width in pixels: faces are scaled and cropped to it. None
-            keeps their size.
-        in_memory: decode all of CelebA's images at once; otherwise each on access.
-        cache: folder in which CelebA's decoded images are kept for later runs; None for no cache.
-        mean: channel means of pixels scaled to [0, 1].
-        std: channel standard deviations, same scale, > 0.
-        random_crop: pixels of padding before a random crop in training; 0 is off.
-        random_flip: mirror half of the training images.
+    FEMNIST has grey images [N, 1, 28, 28] of 62 digits and letters, CelebA faces [N, 3,
+    image_size, image_size] that smile (1) or do not. If some users are only in `test/`, as after
+    LEAF's `-t user`, all of `test/` is the central test set.
 
     Raises:
         ValueError: if files are missing, broken, or of another dataset.

@@ -33,9 +33,6 @@ def leaf_shakespeare(*, root: str) -> Examples:
 
     Targets int64 [N, 80] are ignored, except at the last position.
 
-    Args:
-        root: folder with `train/*.json` and optionally `test/*.json`.
-
     Raises:
         ValueError: if files are missing, have another form, or have other characters.
     """
@@ -64,13 +61,6 @@ def leaf_sent140(
 ) -> Examples:
     """Words of tweets int64 [N, max_tokens], classified as negative (0) or positive (1).
 
-    Args:
-        root: folder with `train/*.json` and optionally `test/*.json`.
-        vocabulary: file with the words, such as LEAF's `embs.json`; None takes the most frequent
-            words of the training texts.
-        vocabulary_size: most tokens then, with 0 for padding and 1 for unknown words.
-        max_tokens: words of one example; longer tweets are cut.
-
     Raises:
         ValueError: if files are missing or have another form.
     """
@@ -95,11 +85,6 @@ def leaf_reddit(*, root: str, vocabulary: str | None, vocabulary_size: Vocabular
     """Words of comments in the windows of the files, and the next word of each position.
 
     Padding is no target. Windows without a target are left out.
-
-    Args:
-        root: folder with `train/*.json` and optionally `test/*.json`.
-        vocabulary: file with the words; None takes the most frequent words of the training texts.
-        vocabulary_size: most tokens then, with 0 for padding and 1 for unknown words.
 
     Raises:
         ValueError: if files are missing or have another form.

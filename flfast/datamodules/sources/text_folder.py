@@ -29,16 +29,7 @@ def text_folder(
     """Tokens int64 [N, max_tokens] of `root/train.csv`, then of `root/test.csv`.
 
     A row is a class, counted from 1, and one or more columns of text, which are joined with a
-    space. There may be a header. Token 0 is padding.
-
-    Args:
-        root: folder with `train.csv` and optionally `test.csv`.
-        tokenizer: `words` or `bpe`, trained on the training texts, or a path of a
-            `tokenizer.json`.
-        vocabulary_size: most tokens of `words` and `bpe`.
-        max_tokens: tokens of one example; longer texts are cut.
-        test_fraction: share of every class held out if there is no `test.csv`; 0 for none.
-        seed: the run's seed, which determines a held-out test set.
+    space. There may be a header. Token 0 is padding. The seed determines a held-out test set.
 
     Raises:
         ValueError: if a file is missing or has another form, or the tokenizer cannot be read.
