@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
 import torch
@@ -75,22 +75,17 @@ def poisoned(
     own_split = group_by_client(np.concatenate(chosen), np.concatenate(owner), num_clients)
     if not len(own_split.indices):
         return examples
-    change = _Poison(backdoor.trigger, backdoor.target)
-    shift = Shift("poisoned", at="train", inputs=change.inputs, targets=change.targets)
+    shift = Shift(
+        "poisoned",
+        at="train",
+        inputs=partial(_with_trigger, backdoor.trigger),
+        targets=lambda labels, _: torch.full_like(labels, backdoor.target),
+    )
     return shift_examples(examples, shift, {"train": own_split}, seed=seed)[0]
 
 
-class _Poison(NamedTuple):
-    """The changes of a shift; see `Shift`."""
-
-    trigger: Callable[[Tensor], Tensor]
-    target: int
-
-    def inputs(self, inputs: Tensor, _: Affected) -> Tensor:
-        return self.trigger(inputs)
-
-    def targets(self, labels: Tensor, _: Affected) -> Tensor:
-        return torch.full_like(labels, self.target)
+def _with_trigger(trigger: Callable[[Tensor], Tensor], inputs: Tensor, _: Affected) -> Tensor:
+    return trigger(inputs)
 
 
 def _check(examples: Examples, backdoor: Backdoor) -> None:

@@ -113,7 +113,10 @@ class EvaluationDataModule(EvaluationPart):
         if self.personal:
             order, own = _personal_order(owner, num, WHOLE if shard_batches else rank_share)
         else:
-            order, own = _shared_order(len(indices), num, data.seed), rank_share.slice(num)
+            # Shuffled before the limit, so that a limited pass is a fair sample; sorted after it,
+            # since neighbours in memory are read three times as fast.
+            shuffled = generator(data.seed, "evaluation").permutation(len(indices))
+            order, own = np.sort(shuffled[:num]), rank_share.slice(num)
         if shard_batches:
             own = slice(0, num)
         super().__init__(
@@ -143,14 +146,6 @@ class EvaluationDataModule(EvaluationPart):
         parts = [part for share in shares for b in bounds if (part := share.batch_part(b))[2]]
         joined = np.concatenate([np.arange(start, stop) for start, stop, _ in parts])
         return np.argsort(joined)
-
-
-def _shared_order(num_examples: int, num: int, seed: int) -> np.ndarray:
-    """Order of `num` of the examples in a pass of the server's model, int64 [num]."""
-    # Shuffled before the limit, so that a limited pass is a fair sample; sorted after it, since
-    # neighbours in memory are read three times as fast.
-    order = generator(seed, "evaluation").permutation(num_examples)[:num]
-    return np.sort(order)
 
 
 def _personal_order(

@@ -105,12 +105,8 @@ class Examples:
         """Targets that count of some examples, int64 [M]."""
         if self.counts is not None:
             return int(self.counts[indices].sum())
-        return len(indices) * self._of_each
-
-    @cached_property
-    def _of_each(self) -> int:
         count = self.task_type.counts
-        return 1 if count is None else int(count(self.targets[:1]))
+        return len(indices) * (1 if count is None else int(count(self.targets[:1])))
 
 
 def warn_of_equal_targets(examples: Examples) -> None:

@@ -159,7 +159,12 @@ def split_examples(
     server = draw_for_server(given, split.server_examples, generator(seed, "server"))
     pool = np.setdiff1d(given, server, assume_unique=True)
     if examples.owner is not None and asks_for(partition, "owner"):
-        _check_nobody_lost_all(examples.owner[given], examples.owner[pool], len(server))
+        lost = np.setdiff1d(examples.owner[given], examples.owner[pool])
+        if len(lost):
+            raise ValueError(
+                f"split.server_examples={len(server)} leaves no training example to client "
+                f"{lost[0]}; allowed: fewer, or another partition"
+            )
     rng = generator(seed, "partition")
     digest = digest_of_targets(examples, pool)
     offers = offers_to(partition, examples, pool)
@@ -216,15 +221,6 @@ def draw_for_server(pool: np.ndarray, num: int, rng: np.random.Generator) -> np.
             f"clients; allowed: 0 to {len(pool) - 1}"
         )
     return np.sort(rng.choice(pool, num, replace=False))
-
-
-def _check_nobody_lost_all(before: np.ndarray, after: np.ndarray, num_server: int) -> None:
-    """Refuse to leave a client of the dataset without examples."""
-    if len(lost := np.setdiff1d(before, after)):
-        raise ValueError(
-            f"split.server_examples={num_server} leaves no training example to client {lost[0]}; "
-            f"allowed: fewer, or another partition"
-        )
 
 
 def hold_out(

@@ -1,1 +1,4 @@
-"""Model builders and adapters. A builder gets the input shape and the number of classes."""
+"""Model builders and adapters; `conf/model` explains their settings.
+
+A builder gets the shape of one input and the number of classes C.
+"""

@@ -21,15 +21,7 @@ def cnn(
     hidden: Count,
     padding: NonNegativeInt,
 ) -> nn.Module:
-    """Convolutional network from images [B, channels, H, W] to logits [B, C].
-
-    Args:
-        input_shape: (channels, H, W).
-        num_classes: C.
-        channels: output channels of the two convolutions.
-        hidden: units of the hidden layer.
-        padding: zero padding of each convolution, in pixels; 2 keeps H and W.
-    """
+    """Convolutional network from images [B, channels, H, W] to logits [B, C]."""
     if len(channels) != 2:
         raise ValueError(f"model.channels={[*channels]} must have 2 values, one per convolution")
     in_channels, height, width = check_image(

@@ -20,15 +20,7 @@ def cnn1d(
     kernel_size: Count,
     hidden: list[Count],
 ) -> nn.Module:
-    """Convolutional network from series [B, channels, T] to logits [B, C].
-
-    Args:
-        input_shape: (channels, T).
-        num_classes: C.
-        channels: output channels of each convolution.
-        kernel_size: samples that each convolution reads; there is no padding.
-        hidden: units of each hidden layer.
-    """
+    """Convolutional network from series [B, channels, T] to logits [B, C]."""
     if len(input_shape) != 2:
         raise ValueError(
             f"model=cnn1d needs series [channels, T], the data have shape {list(input_shape)}; "

@@ -22,11 +22,7 @@ def digits_cnn(
 ) -> nn.Module:
     """Convolutional network from images [B, channels, H, W] to logits [B, C].
 
-    Args:
-        input_shape: (channels, H, W).
-        num_classes: C.
-        channels: output channels of the three 5x5 convolutions; the first two are pooled.
-        hidden: units of each hidden layer.
+    The first two of three 5x5 convolutions are pooled.
     """
     if len(channels) != 3:
         raise ValueError(f"model.channels={[*channels]} must have 3 values, one per convolution")

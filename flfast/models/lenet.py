@@ -13,12 +13,7 @@ from flfast.models.images import check_image
 
 
 def lenet(*, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Convolutional network from images [B, channels, H, W] to logits [B, C].
-
-    Args:
-        input_shape: (channels, H, W), at least 12x12.
-        num_classes: C.
-    """
+    """Convolutional network from images [B, channels, H, W], at least 12x12, to logits [B, C]."""
     channels, height, width = check_image(input_shape, model="model=lenet", smallest=12)
     # The paper centres its 28x28 digits in 32x32 images; smaller images get the same margin.
     padding = 2 if min(height, width) < 32 else 0

@@ -6,10 +6,5 @@ from flfast.models.mlp import mlp
 
 
 def logistic(*, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Linear model from flattened inputs [B, ...] to logits [B, C].
-
-    Args:
-        input_shape: shape of one input.
-        num_classes: C.
-    """
+    """Linear model from flattened inputs [B, ...] to logits [B, C]."""
     return mlp(input_shape=input_shape, num_classes=num_classes, hidden=[], dropout=0)

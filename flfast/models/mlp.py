@@ -16,14 +16,7 @@ from flfast.state.options import Count, Portion
 def mlp(
     *, input_shape: tuple[int, ...], num_classes: int, hidden: list[Count], dropout: Portion
 ) -> nn.Module:
-    """ReLU network from flattened inputs [B, ...] to logits [B, C].
-
-    Args:
-        input_shape: shape of one input.
-        num_classes: C.
-        hidden: units of each hidden layer; an empty list is logistic regression.
-        dropout: probability of dropping a hidden unit in training.
-    """
+    """ReLU network from flattened inputs [B, ...] to logits [B, C]; without `hidden` linear."""
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     layers["flatten"] = nn.Flatten()
     width = math.prod(input_shape)

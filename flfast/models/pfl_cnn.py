@@ -13,12 +13,7 @@ from flfast.models.images import check_image
 
 
 def pfl_cnn(*, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Convolutional network from images [B, channels, H, W] to logits [B, C].
-
-    Args:
-        input_shape: (channels, H, W), at least 6x6.
-        num_classes: C.
-    """
+    """Convolutional network from images [B, channels, H, W], at least 6x6, to logits [B, C]."""
     channels, height, width = check_image(input_shape, model="model=pfl_cnn", smallest=6)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     layers["conv1"] = nn.Conv2d(channels, 32, kernel_size=3)

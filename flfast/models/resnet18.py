@@ -22,15 +22,7 @@ def resnet18(
     groups: Count,
     small_images: bool,
 ) -> nn.Module:
-    """Residual network from images [B, channels, H, W] to logits [B, C].
-
-    Args:
-        input_shape: (channels, H, W).
-        num_classes: C.
-        norm: normalisation after each convolution.
-        groups: channel groups of GroupNorm, a divisor of 64; for norm=group only.
-        small_images: 3x3 stem of stride 1 without pooling, for images such as CIFAR's.
-    """
+    """Residual network from images [B, channels, H, W] to logits [B, C]."""
     # This import takes seconds, which runs of other models should not pay for.
     from torchvision.models import resnet18 as torchvision_resnet18
 

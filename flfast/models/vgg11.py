@@ -27,16 +27,7 @@ def vgg11(
     groups: Count,
     dropout: Portion,
 ) -> nn.Module:
-    """Convolutional network from images [B, channels, H, W] to logits [B, C].
-
-    Args:
-        input_shape: (channels, H, W), at least 32x32.
-        num_classes: C.
-        hidden: units of each hidden layer.
-        norm: normalisation after each convolution; the paper has none.
-        groups: channel groups of GroupNorm, a divisor of 64; for norm=group only.
-        dropout: probability of dropping a hidden unit in training; the paper has 0.5.
-    """
+    """Convolutional network from images [B, channels, H, W], at least 32x32, to logits [B, C]."""
     width, rows, columns = check_image(input_shape, model="model=vgg11", smallest=32)
     make_norm = norm_layer(norm, groups)
     layers: OrderedDict[str, nn.Module] = OrderedDict()

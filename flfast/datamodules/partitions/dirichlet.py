@@ -37,15 +37,9 @@ def dirichlet(
 ) -> np.ndarray:
     """Owner of every example, int64 [N]; the smaller alpha, the stronger the label skew.
 
-    Args:
-        labels: class of each example, int64 [N].
-        num_clients: size of the population.
-        alpha: concentration. Towards 0, a client has one class if balanced, and a class belongs
-            to one client if not.
-        min_samples: least examples of a client.
-        balanced: draw the class shares of each client; client sizes differ by at most 1.
-            Otherwise draw the client shares of each class; client sizes follow.
-        rng: the only source of randomness.
+    Balanced draws the class shares of each client, and towards alpha 0 a client has one class.
+    Otherwise the client shares of each class are drawn, client sizes follow, and towards alpha 0 a
+    class belongs to one client.
     """
     check_enough(len(labels), num_clients=num_clients, min_samples=min_samples)
     classes = class_ids(labels)

@@ -30,11 +30,7 @@ def distribution(
 ) -> np.ndarray:
     """Owner of every example, int64 [N]; each class is divided in the ratios of its column.
 
-    Args:
-        labels: class of each example, int64 [N].
-        path: CSV file: a header with labels, and numbers >= 0 with a row for each client.
-        min_samples: least examples of a client. The largest clients give to those with fewer.
-        rng: the only source of randomness.
+    The largest clients give to those with fewer than `min_samples`.
 
     Raises:
         ValueError: with file, line and what is allowed, if the file cannot be read; if it lacks a

@@ -16,11 +16,6 @@ from flfast.datamodules.bounds import MemoryBoundError, check_archive
 def from_file(num_examples: int, *, path: str, digest: str) -> np.ndarray:
     """Owner of every example, int64 [N].
 
-    Args:
-        num_examples: N.
-        path: NPZ file with an array `owner`, integers [N], and perhaps a text `digest`.
-        digest: hash of the targets of the N examples, which identifies the data.
-
     Raises:
         ValueError: if the file cannot be read, or is of other data.
     """

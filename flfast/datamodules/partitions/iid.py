@@ -9,14 +9,7 @@ from flfast.state.options import Count
 def iid(
     num_examples: int, *, num_clients: Count, min_samples: Count, rng: np.random.Generator
 ) -> np.ndarray:
-    """Owner of every example, int64 [N]; client sizes differ by at most 1.
-
-    Args:
-        num_examples: N.
-        num_clients: size of the population.
-        min_samples: least examples of a client.
-        rng: the only source of randomness.
-    """
+    """Owner of every example, int64 [N]; client sizes differ by at most 1."""
     check_enough(num_examples, num_clients=num_clients, min_samples=min_samples)
     owner = np.repeat(np.arange(num_clients), even_counts(num_examples, num_clients))
     return rng.permutation(owner)

@@ -29,17 +29,9 @@ def inner_dirichlet(  # noqa: PLR0913 - one parameter an option
 ) -> np.ndarray:
     """Owner of every example, int64 [N]; the smaller alpha, the stronger the label skew.
 
-    Args:
-        labels: class of each example, int64 [N].
-        num_clients: K, size of the population; within owners, of each owner's part of it.
-        alpha: concentration. Towards 0, a client has one class.
-        sizes: law, or a number for each client; only their ratios count.
-        sigma: standard deviation of the logarithm of sizes around that; 0 for exact sizes.
-        min_samples: least examples of a client. The largest clients give to those with fewer.
-        within_owners: divide the examples of each client that the data name among `num_clients`
-            clients; those of the first one are clients 0 to K - 1.
-        owner: the data's own client of each example, int64 [N]; None if the data have no clients.
-        rng: the only source of randomness.
+    Towards alpha 0, a client has one class. The largest clients give to those with fewer than
+    `min_samples`. Within owners, each owner's examples are divided among `num_clients` clients;
+    those of the first one are clients 0 to K - 1.
 
     Raises:
         ValueError: if there are too few examples, numbers for other than K clients, or no owners.

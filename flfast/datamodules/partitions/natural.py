@@ -17,12 +17,8 @@ def natural(
 ) -> np.ndarray:
     """Owner of every example according to the dataset, int64 [N].
 
-    Args:
-        num_examples: N.
-        owner: the dataset's client of each example, int [N]; None if it has no clients.
-        group_size: clients of the dataset that make one client: the first ones are client 0.
-        rest: where groups do not come out even: `smaller` makes the last group smaller, `larger`
-            makes the first groups larger, by one each if there are enough of them.
+    The first `group_size` clients of the dataset are client 0. Where groups do not come out even,
+    `rest=larger` makes the first groups larger, by one each if there are enough of them.
 
     Raises:
         ValueError: if the dataset has no clients, or they are not numbered 0, 1, ...

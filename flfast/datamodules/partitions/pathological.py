@@ -20,13 +20,6 @@ def pathological(
 ) -> np.ndarray:
     """Owner of every example, int64 [N]; a class is split evenly among its holders.
 
-    Args:
-        labels: class of each example, int64 [N].
-        num_clients: size of the population.
-        classes_per_client: most classes of a client, between C / num_clients and C.
-        min_samples: least examples of a client.
-        rng: the only source of randomness.
-
     Raises:
         ValueError: if classes would be lost, or a client would have too few examples.
     """

@@ -27,13 +27,8 @@ def quantity(
 ) -> np.ndarray:
     """Owner of every example, int64 [N]; client sizes are N * Dir(alpha), labels IID.
 
-    Args:
-        num_examples: N.
-        num_clients: size of the population.
-        alpha: concentration. Towards 0, one client has nearly all examples; towards infinity,
-            clients have equal sizes.
-        min_samples: least examples of a client.
-        rng: the only source of randomness.
+    Towards alpha 0, one client has nearly all examples; towards infinity, clients have equal
+    sizes.
     """
     check_enough(num_examples, num_clients=num_clients, min_samples=min_samples)
     shares = softmax(dirichlet_logits(np.full((1, num_clients), alpha), rng))

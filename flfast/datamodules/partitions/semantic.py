@@ -43,15 +43,8 @@ def semantic(
 ) -> np.ndarray:
     """Owner of every example, int64 [N]; each client has one group of similar examples.
 
-    A class with fewer examples than clients has one group per example.
-
-    Args:
-        labels: class of each example, int64 [N].
-        num_clients: K, size of the population.
-        components: principal components to compare inputs by; at most as many as there are.
-        min_samples: least examples of a client. The largest clients give to those with fewer.
-        inputs: flattened, float32 [N, D].
-        rng: the only source of randomness.
+    A class with fewer examples than clients has one group per example. The largest clients give to
+    those with fewer than `min_samples`.
     """
     check_enough(len(labels), num_clients=num_clients, min_samples=min_samples)
     classes = class_ids(labels)

@@ -20,13 +20,6 @@ def shards(
 ) -> np.ndarray:
     """Owner of every example, int64 [N]; shard sizes differ by at most 1.
 
-    Args:
-        labels: class of each example, int64 [N].
-        num_clients: size of the population.
-        shards_per_client: shards of each client; the fewer, the stronger the skew.
-        min_samples: least examples of a client.
-        rng: the only source of randomness.
-
     Raises:
         ValueError: if a client with the smallest shards would have too few examples.
     """

@@ -33,13 +33,7 @@ def sizes(
 ) -> np.ndarray:
     """Owner of every example, int64 [N]; client 0 is the smallest if a law makes sizes grow.
 
-    Args:
-        num_examples: N.
-        num_clients: K, size of the population.
-        sizes: law, or a number for each client; only their ratios count.
-        sigma: standard deviation of the logarithm of sizes around that; 0 for exact sizes.
-        min_samples: least examples of a client. The largest clients give to those with fewer.
-        rng: the only source of randomness.
+    The largest clients give to those with fewer than `min_samples`.
 
     Raises:
         ValueError: if there are too few examples, or numbers for other than K clients.
@@ -66,7 +60,8 @@ def client_sizes(
 ) -> np.ndarray:
     """Examples of each client, int64 [K], at least `min_samples`; they sum to `num_examples`.
 
-    For the arguments see `sizes`. Each size is multiplied by a log-normal draw.
+    Only the ratios of sizes count. Each is multiplied by a log-normal draw, whose logarithm has
+    the standard deviation `sigma`.
 
     Raises:
         ValueError: if there are too few examples, or numbers for other than K clients.

@@ -22,13 +22,7 @@ _LEAST = 0.01
 
 
 def blur(*, sigma: NonNegative, levels: Levels, at: When) -> Shift:
-    """Images under a Gaussian filter.
-
-    Args:
-        sigma: largest standard deviation of the filter, pixels; below 0.01 nothing changes.
-        levels: how sigma differs between clients.
-        at: `always` or `test`.
-    """
+    """Images under a Gaussian filter; standard deviations below 0.01 pixels change nothing."""
     draw = partial(_draw, sigma=sigma, levels=levels)
     check = partial(need_images, "blur")
     return Shift("blur", at=at, draw=draw, inputs=_blur, check=check)

@@ -23,11 +23,7 @@ from flfast.state.randomness import uniforms
 def label_noise(*, rate: Fraction, kind: Literal["symmetric", "pair"], levels: Levels) -> Shift:
     """A fraction of the training labels is wrong; validation and test labels stay right.
 
-    Args:
-        rate: largest probability that a label is wrong, in [0, 1].
-        kind: a wrong label is any other class, each as likely (`symmetric`), or the next class,
-            and class 0 after the last one (`pair`).
-        levels: how the rate differs between clients.
+    With `kind=pair`, the class after the last one is class 0.
     """
     return Shift(
         "label_noise",

@@ -24,11 +24,6 @@ def missing_modality(*, probability: Fraction, modalities: _Modalities | None, a
     """Inputs [M, columns, ...] with zeros in the columns that the client does not have.
 
     A client always has one modality at least: that which it would lose last.
-
-    Args:
-        probability: probability that a client does not have a modality, in [0, 1].
-        modalities: lists of columns that are missing together; None: every column is one.
-        at: `always` or `test`.
     """
     groups = None if modalities is None else [[*columns] for columns in modalities]
     return Shift(

@@ -22,14 +22,7 @@ from flfast.state.randomness import generator
 
 
 def noise(*, sigma: NonNegative, levels: Levels, at: When) -> Shift:
-    """Inputs with Gaussian noise, drawn once for each example.
-
-    Args:
-        sigma: largest standard deviation; of pixels scaled to [0, 1] if inputs are bytes, which
-            stay in their range, else in the unit of the inputs.
-        levels: how sigma differs between clients.
-        at: `always` or `test`.
-    """
+    """Inputs with Gaussian noise, drawn once for each example; bytes stay in their range."""
     draw = partial(_draw, sigma=sigma, levels=levels)
     check = partial(need_numbers, "noise")
     return Shift("noise", at=at, draw=draw, inputs=_add, check=check)

@@ -22,15 +22,7 @@ from flfast.state.randomness import generator
 def permuted_labels(
     *, groups: Count, classes: Several | None, assignment: Assignment, at: When
 ) -> Shift:
-    """Labels after a permutation of the cluster's own; the first cluster keeps them.
-
-    Args:
-        groups: clusters of clients; 1 changes nothing.
-        classes: how many a permutation moves, drawn for each cluster; 2 swaps two of them; None
-            is all.
-        assignment: how clients are assigned to clusters, `cyclic` or `random`.
-        at: `always` or `test`.
-    """
+    """Labels after a permutation of the cluster's own; the first cluster keeps them."""
     return Shift(
         "permuted_labels",
         at=at,

@@ -20,13 +20,6 @@ def rotation(*, angles: Numbers, max_degrees: HalfTurn, assignment: Assignment, 
     """Images turned counter-clockwise; pixels from outside of the image are black (0).
 
     Right angles of square images move pixels, all others interpolate linearly between them.
-
-    Args:
-        angles: angle of each cluster in degrees; one angle makes one cluster.
-        max_degrees: a client's angle differs from its cluster's by up to so much, uniformly, in
-            [0, 180].
-        assignment: how clients are assigned to clusters, `cyclic` or `random`.
-        at: `always` or `test`.
     """
     return Shift(
         "rotation",

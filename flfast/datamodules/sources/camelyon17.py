@@ -34,17 +34,8 @@ def camelyon17(  # noqa: PLR0913 - one parameter an option
 ) -> Examples:
     """455,954 colour images [N, 3, 96, 96]; 1 is a tumour. Hospitals are the natural clients.
 
-    Args:
-        root: folder with `metadata.csv` and `patches/`.
-        test_centers: hospitals whose images are the central test set, and that are no clients.
-            If empty, images with `split` 1 are test examples of their own hospital.
-        image_size: height = width in pixels to scale to; None keeps 96.
-        in_memory: decode all images at once, into 12.6 GB; otherwise each on access.
-        cache: folder in which decoded images are kept for later runs; None for no cache.
-        mean: channel means of pixels scaled to [0, 1].
-        std: channel standard deviations, same scale, > 0.
-        random_crop: pixels of padding before a random crop in training; 0 is off.
-        random_flip: mirror half of the training images.
+    Images of test centres are the central test set. Without any, images with `split` 1 are test
+    examples of their own hospital. Decoded images take 12.6 GB.
 
     Raises:
         ValueError: if files are missing or broken, or there is no such hospital.

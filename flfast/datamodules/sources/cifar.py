@@ -28,16 +28,7 @@ def cifar(  # noqa: PLR0913 - one parameter an option
     random_crop: NonNegativeInt,
     random_flip: bool,
 ) -> Examples:
-    """60,000 colour images [N, 3, 32, 32], the last 10,000 for testing.
-
-    Args:
-        name: torchvision's name of the dataset: 10 classes, or the 100 fine ones.
-        root: folder with `cifar-10-batches-py/` or `cifar-100-python/`.
-        download: download missing files.
-        mean: channel means of pixels scaled to [0, 1].
-        std: channel standard deviations, same scale, > 0.
-        random_crop: pixels of padding before a random crop in training; 0 is off.
-        random_flip: mirror half of the training images.
+    """60,000 colour images [N, 3, 32, 32], the last 10,000 for testing; CIFAR100 has fine classes.
 
     Raises:
         ValueError: if the files cannot be read.
@@ -67,15 +58,6 @@ def cifar100(  # noqa: PLR0913 - one parameter an option
     random_flip: bool,
 ) -> Examples:
     """CIFAR-100 as `cifar`, with its 100 fine classes or their 20 superclasses.
-
-    Args:
-        root: folder with `cifar-100-python/`.
-        labels: "fine" for 100 classes, "coarse" for 20.
-        download: download missing files.
-        mean: channel means of pixels scaled to [0, 1].
-        std: channel standard deviations, same scale, > 0.
-        random_crop: pixels of padding before a random crop in training; 0 is off.
-        random_flip: mirror half of the training images.
 
     Raises:
         ValueError: if the files cannot be read.

@@ -30,12 +30,6 @@ def copies(
     that `shift.assignment=cyclic` puts them into one cluster. So is its test set: these are
     the clients' own test sets, and there is no central one.
 
-    Args:
-        source: returns the examples of the dataset.
-        num_copies: number of copies.
-        num_clients: number of clients over all copies, at least `num_copies`.
-        seed: the run's seed, on which the division depends.
-
     Raises:
         ValueError: if the dataset cannot be read, or a client would have no training example.
     """

@@ -17,7 +17,6 @@ from flfast.datamodules.sources.image_files import (
     ImageFiles,
     check_one_size,
     decode_all,
-    decode_each,
 )
 
 
@@ -31,9 +30,9 @@ def load_images(
 ) -> Tensor | ImageFiles:
     """uint8 images [N, channels, H, W], or a `Dataset` that decodes on access.
 
-    For the arguments see `image_folder`. Images in a cache are memory-mapped. It must not be among
-    the folders of the classes. Other files, sizes, dates, channels or image sizes are another file
-    in the folder.
+    `conf/data/image_folder.yaml` explains the arguments. Images in a cache are memory-mapped. It
+    must not be among the folders of the classes. Other files, sizes, dates, channels or image
+    sizes are another file in the folder.
 
     Raises:
         ValueError: if a file is not an image, sizes differ, or the cache cannot be written.
@@ -68,8 +67,8 @@ def _cached(files: ImageFiles, folder: Path) -> Tensor:
         # Not through a mapping: a disk that is full would end the process without a message.
         with _writing(folder, path) as unfinished, unfinished.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, header)
-            for image in decode_each(files):
-                file.write(image.numpy().tobytes())
+            for index in range(len(files)):
+                file.write(files[index].numpy().tobytes())
     return shared_tensor(map_array(path))
 
 

@@ -17,11 +17,7 @@ def digits(
 ) -> Examples:
     """1,797 grey images [N, 1, 8, 8] of 10 classes, values 0 to 240 in steps of 15.
 
-    Args:
-        test_fraction: share of every class held out for testing; 0 for no test set.
-        mean: channel means of pixels scaled to [0, 1].
-        std: channel standard deviations, same scale, > 0.
-        seed: the run's seed, which determines the test set.
+    The seed determines the test set.
     """
     from sklearn.datasets import load_digits
 

@@ -37,24 +37,8 @@ def domains(  # noqa: PLR0913 - one parameter an option
 ) -> Examples:
     """Images below `root/DOMAIN/CLASS/`. A client is a domain, or a random part of one.
 
-    Domains and classes are numbered in the order of their names. Client k has examples of domain
-    k // clients_per_domain.
-
-    Args:
-        root: folder of the domains.
-        clients_per_domain: equal parts into which each domain is divided at random.
-        test_domain: name of the domain that is the central test set and no client; None takes
-            `test_fraction` of all domains.
-        test_fraction: share of every class of every domain that is held out for testing.
-        image_size: H = W in pixels to scale and crop to; None requires images of equal sizes.
-        in_memory: decode all images at once; otherwise each on access.
-        cache: folder in which decoded images are kept for later runs; None for no cache.
-        channels: 1 for greyscale, 3 for RGB.
-        mean: channel means of pixels scaled to [0, 1].
-        std: channel standard deviations, same scale, > 0.
-        random_crop: pixels of padding before a random crop in training; 0 is off.
-        random_flip: mirror half of the training images.
-        seed: the run's seed, which determines the test set and the parts.
+    Domains and classes are numbered in the order of their names. Client k has examples of domain k
+    // clients_per_domain. The seed determines the test set and the parts.
 
     Raises:
         ValueError: if there are no domains with classes, a file is not an image, sizes differ, or

@@ -34,13 +34,6 @@ def emnist(
 ) -> Examples:
     """Upright grey images [N, 1, 28, 28] with labels from 0, training then test set.
 
-    Args:
-        split: EMNIST's split, with 62, 47, 47, 26, 10 or 10 classes.
-        root: folder with `EMNIST/raw/`.
-        download: download missing files.
-        mean: channel means of pixels scaled to [0, 1].
-        std: channel standard deviations, same scale, > 0.
-
     Raises:
         ValueError: if the files cannot be read.
     """

@@ -24,10 +24,7 @@ _NUM_CLASSES = 6
 def har(*, root: str, test_subjects: Literal["published", "none"]) -> Examples:
     """10,299 windows float32 [N, 9, 128] of 2.56 s at 50 Hz; subjects are the natural clients.
 
-    Args:
-        root: folder with `UCI HAR Dataset/`.
-        test_subjects: "published" makes the 9 subjects of `test/` the central test set, which
-            leaves 21 clients; with "none", all 30 subjects are clients.
+    The published test subjects are 9, which leaves 21 clients; without any, all 30 are clients.
 
     Raises:
         ValueError: if files are missing or broken, or do not fit together.

@@ -1,6 +1,6 @@
 """Image files, decoded all at once into a tensor or each on access."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -109,14 +109,9 @@ def decode_all(files: ImageFiles) -> Tensor:
     """
     require_memory(len(files) * files.num_bytes(), f"data.in_memory=true: {files.about()}")
     inputs = torch.empty((len(files), *files[0].shape), dtype=torch.uint8)
-    for index, image in enumerate(decode_each(files)):
-        inputs[index] = image
+    for index in range(len(files)):
+        inputs[index] = files[index]
     return inputs
-
-
-def decode_each(files: ImageFiles) -> Iterator[Tensor]:
-    """Decode one image after the other, each uint8 [channels, H, W]."""
-    return (files[index] for index in range(len(files)))
 
 
 def check_one_size(paths: Sequence[str]) -> None:

@@ -30,18 +30,7 @@ def image_folder(  # noqa: PLR0913 - one parameter an option
 ) -> Examples:
     """Images below `root/train/CLASS/` and `root/test/CLASS/`, or below `root/CLASS/`.
 
-    Args:
-        root: folder of the images.
-        image_size: H = W in pixels to scale and crop to; None requires images of equal sizes.
-        in_memory: decode all images at once; otherwise each on access.
-        cache: folder in which decoded images are kept for later runs; None for no cache.
-        channels: 1 for greyscale, 3 for RGB.
-        test_fraction: share of every class held out if there is no folder `test/`; 0 for none.
-        mean: channel means of pixels scaled to [0, 1].
-        std: channel standard deviations, same scale, > 0.
-        random_crop: pixels of padding before a random crop in training; 0 is off.
-        random_flip: mirror half of the training images.
-        seed: the run's seed, which determines a held-out test set.
+    The seed determines a held-out test set.
 
     Raises:
         ValueError: if there are no class folders, a file is not an image, sizes differ, or the

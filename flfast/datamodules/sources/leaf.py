@@ -5,7 +5,7 @@ Caldas et al., LEAF: A Benchmark for Federated Settings, 2018 (arXiv:1812.01097)
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,8 +14,7 @@ from torch.utils.data import Dataset
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.decoded_images import load_images
-from flfast.datamodules.sources.leaf_files import LeafUser, leaf_users
-from flfast.datamodules.sources.natural_clients import number_clients
+from flfast.datamodules.sources.leaf_files import LeafTable, LeafUser, read_users
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import Count, NonNegativeInt, Positive
 
@@ -37,22 +36,9 @@ def leaf(  # noqa: PLR0913 - one parameter an option
 ) -> Examples:
     """Images of LEAF's users, who are the natural clients in the order of their names.
 
-    FEMNIST has grey images [N, 1, 28, 28] of 62 digits and letters, CelebA faces
-    [N, 3, image_size, image_size] that smile (1) or do not.
-
-    Args:
-        dataset: `femnist` or `celeba`.
-        root: folder with `train/*.json` and `test/*.json`. If some users are only in `test/`, as
-            after LEAF's `-t user`, all of `test/` is the central test set.
-        images: folder of CelebA's images; None is `raw/img_align_celeba/` below `root`.
-        image_size: CelebA's height = width in pixels: faces are scaled and cropped to it. None
-            keeps their size.
-        in_memory: decode all of CelebA's images at once; otherwise each on access.
-        cache: folder in which CelebA's decoded images are kept for later runs; None for no cache.
-        mean: channel means of pixels scaled to [0, 1].
-        std: channel standard deviations, same scale, > 0.
-        random_crop: pixels of padding before a random crop in training; 0 is off.
-        random_flip: mirror half of the training images.
+    FEMNIST has grey images [N, 1, 28, 28] of 62 digits and letters, CelebA faces [N, 3,
+    image_size, image_size] that smile (1) or do not. If some users are only in `test/`, as after
+    LEAF's `-t user`, all of `test/` is the central test set.
 
     Raises:
         ValueError: if files are missing, broken, or of another dataset.
@@ -83,7 +69,7 @@ def leaf(  # noqa: PLR0913 - one parameter an option
             num_classes=_NUM_CLASSES[dataset],
             input_shape=tuple(inputs[0].shape),
             transform=transform,
-            is_test=table.is_test if table.is_test.any() else None,
+            is_test=table.is_test,
             owner=table.owner,
             client_names=table.client_names,
         )
@@ -91,48 +77,17 @@ def leaf(  # noqa: PLR0913 - one parameter an option
         raise ValueError(f"data.root={root} data.dataset={dataset}: {error}") from None
 
 
-class _Table(NamedTuple):
-    """Examples of all users. N of them.
-
-    Attributes:
-        inputs: N inputs in the form that the dataset's `convert` returns.
-        targets: int64 [N].
-        is_test: bool [N].
-        owner: int64 [N]; -1 for test examples of no client.
-        client_names: name of each client.
-    """
-
-    inputs: list[Any]
-    targets: np.ndarray
-    is_test: np.ndarray
-    owner: np.ndarray
-    client_names: tuple[str, ...]
-
-
-def _read(root: str, dataset: str, convert: Callable[[list[Any]], Any]) -> _Table:
-    inputs, targets, names, tests = [], [], [], []
-    for user in leaf_users(root):
+def _read(root: str, dataset: str, convert: Callable[[list[Any]], Any]) -> LeafTable:
+    def read(user: LeafUser) -> tuple[Any, np.ndarray]:
         try:
-            inputs.append(convert(user.x))
-            targets.append(_labels(user))
+            return convert(user.x), _labels(user)
         except (ValueError, TypeError) as error:
             raise ValueError(
                 f"{user.path}: user {user.name!r} has no examples of data.dataset={dataset}: "
                 f"{error}"
             ) from None
-        names.append(user.name)
-        tests.append(user.is_test)
-    if not inputs:
-        raise ValueError(f"data.root={root}: no user has an example")
-    counts = [len(part) for part in targets]
-    clients = number_clients(names, np.array(tests), where=f"data.root={root}: users")
-    return _Table(
-        inputs,
-        np.concatenate(targets),
-        np.repeat(tests, counts),
-        np.repeat(clients.owner, counts),
-        clients.names,
-    )
+
+    return read_users(root, read, lack=": no user has an example")
 
 
 def _labels(user: LeafUser) -> np.ndarray:

@@ -4,10 +4,13 @@ Caldas et al., LEAF: A Benchmark for Federated Settings, 2018 (arXiv:1812.01097)
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.state.regular_file import read_text
 
 
@@ -67,3 +70,47 @@ def _users_of(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
             raise ValueError(f"{path}: user {name!r} lacks lists x and y of equal length")
         if x:
             yield name, x, y
+
+
+class LeafTable(NamedTuple):
+    """Examples of all users. N of them.
+
+    Attributes:
+        inputs: those of each user, as the dataset reads them; together N.
+        targets: int64 [N, ...].
+        is_test: bool [N]; None without test examples.
+        owner: int64 [N]; -1 for test examples of no client.
+        client_names: name of each client.
+    """
+
+    inputs: list[Any]
+    targets: np.ndarray
+    is_test: np.ndarray | None
+    owner: np.ndarray
+    client_names: tuple[str, ...]
+
+
+def read_users(
+    root: str, read: Callable[[LeafUser], tuple[Any, np.ndarray]], *, lack: str
+) -> LeafTable:
+    """Inputs and targets that `read` returns of each user; users without any are left out.
+
+    Raises:
+        ValueError: if nobody has examples, which `lack` says; or as `leaf_users`.
+    """
+    inputs, targets, names, tests = [], [], [], []
+    for user in leaf_users(root):
+        x, y = read(user)
+        if len(y):
+            inputs.append(x)
+            targets.append(y)
+            names.append(user.name)
+            tests.append(user.is_test)
+    if not inputs:
+        raise ValueError(f"data.root={root}{lack}")
+    counts = [len(part) for part in targets]
+    clients = number_clients(names, np.array(tests), where=f"data.root={root}: users")
+    is_test = np.repeat(np.array(tests), counts)
+    owner = np.repeat(clients.owner, counts)
+    joined = np.concatenate(targets)
+    return LeafTable(inputs, joined, is_test if is_test.any() else None, owner, clients.names)

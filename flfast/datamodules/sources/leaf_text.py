@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.sources.leaf_files import LeafUser, leaf_users
-from flfast.datamodules.sources.natural_clients import number_clients
+from flfast.datamodules.sources.leaf_files import LeafUser, leaf_users, read_users
 from flfast.datamodules.sources.word_vocabulary import PADDING, make_vocabulary, words_of
 from flfast.state.options import Count, VocabularySize
 from flfast.tasks.task_type import IGNORED, TaskName
@@ -33,9 +32,6 @@ def leaf_shakespeare(*, root: str) -> Examples:
     """Windows of 80 characters; only the character behind each window is predicted.
 
     Targets int64 [N, 80] are ignored, except at the last position.
-
-    Args:
-        root: folder with `train/*.json` and optionally `test/*.json`.
 
     Raises:
         ValueError: if files are missing, have another form, or have other characters.
@@ -65,13 +61,6 @@ def leaf_sent140(
 ) -> Examples:
     """Words of tweets int64 [N, max_tokens], classified as negative (0) or positive (1).
 
-    Args:
-        root: folder with `train/*.json` and optionally `test/*.json`.
-        vocabulary: file with the words, such as LEAF's `embs.json`; None takes the most frequent
-            words of the training texts.
-        vocabulary_size: most tokens then, with 0 for padding and 1 for unknown words.
-        max_tokens: words of one example; longer tweets are cut.
-
     Raises:
         ValueError: if files are missing or have another form.
     """
@@ -96,11 +85,6 @@ def leaf_reddit(*, root: str, vocabulary: str | None, vocabulary_size: Vocabular
     """Words of comments in the windows of the files, and the next word of each position.
 
     Padding is no target. Windows without a target are left out.
-
-    Args:
-        root: folder with `train/*.json` and optionally `test/*.json`.
-        vocabulary: file with the words; None takes the most frequent words of the training texts.
-        vocabulary_size: most tokens then, with 0 for padding and 1 for unknown words.
 
     Raises:
         ValueError: if files are missing or have another form.
@@ -173,32 +157,24 @@ def _examples(
     vocabulary: tuple[str, ...],
     num_classes: int | None = None,
 ) -> Examples:
-    names: list[str] = []
-    tests: list[bool] = []
-    inputs: list[np.ndarray] = []
-    targets: list[np.ndarray] = []
-    for user in leaf_users(root):
+    width: set[int] = set()
+
+    def read(user: LeafUser) -> tuple[np.ndarray, np.ndarray]:
         x, y = encode(user)
-        if len(x) and inputs and x.shape[1:] != inputs[0].shape[1:]:
-            raise _other_form(user, f"windows of {inputs[0].shape[1]} tokens, as before")
-        if len(x):
-            names.append(user.name)
-            tests.append(user.is_test)
-            inputs.append(x)
-            targets.append(y)
-    if not inputs:
-        raise ValueError(f"data.root={root} has no example with something to predict")
-    counts = [len(x) for x in inputs]
-    is_test = np.repeat(np.array(tests, dtype=bool), counts)
-    clients = number_clients(names, np.array(tests), where=f"data.root={root}: users")
+        if len(x) and width and x.shape[1] not in width:
+            raise _other_form(user, f"windows of {min(width)} tokens, as before")
+        width.update(x.shape[1:])
+        return x, y
+
+    table = read_users(root, read, lack=" has no example with something to predict")
     return Examples(
-        inputs=torch.from_numpy(np.concatenate(inputs)),
-        targets=torch.from_numpy(np.concatenate(targets)),
+        inputs=torch.from_numpy(np.concatenate(table.inputs)),
+        targets=torch.from_numpy(table.targets),
         num_classes=num_classes or len(vocabulary),
-        input_shape=inputs[0].shape[1:],
-        is_test=is_test if is_test.any() else None,
-        owner=np.repeat(clients.owner, counts),
-        client_names=clients.names,
+        input_shape=table.inputs[0].shape[1:],
+        is_test=table.is_test,
+        owner=table.owner,
+        client_names=table.client_names,
         task=task,
         vocabulary=vocabulary,
     )

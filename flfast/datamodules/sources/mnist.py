@@ -27,12 +27,7 @@ def mnist(
 ) -> Examples:
     """70,000 grey images [N, 1, 28, 28] of 10 classes, the last 10,000 for testing.
 
-    Args:
-        name: torchvision's name of the dataset.
-        root: folder with `NAME/raw/`, whose files may have the ending `.gz`.
-        download: download missing files.
-        mean: channel means of pixels scaled to [0, 1].
-        std: channel standard deviations, same scale, > 0.
+    Files may have the ending `.gz`.
 
     Raises:
         ValueError: if the files cannot be read.

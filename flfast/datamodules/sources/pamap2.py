@@ -39,16 +39,8 @@ def pamap2(
     """Windows float32 [N, 27, window] of 100 Hz; subjects are the natural clients.
 
     Channels are acceleration, angular velocity and magnetic field of each unit. A window has one
-    activity. Missing values are interpolated linearly in time.
-
-    Args:
-        root: folder with `Protocol/subject101.dat` and so on.
-        window: rows of an example.
-        stride: rows between the starts of two windows.
-        scale: divisors of acceleration (m/s²), angular velocity (rad/s) and magnetic field (μT).
-        test_subjects: numbers of the subjects that are the central test set and no clients.
-        test_fraction: without test subjects, the last part of each period of an activity that is
-            held out for testing. No window has rows of both parts.
+    activity. Missing values are interpolated linearly in time. No window has rows of both the
+    training and the test part of a period.
 
     Raises:
         ValueError: if files are missing or broken, or no window fits.

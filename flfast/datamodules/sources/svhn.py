@@ -23,14 +23,6 @@ def svhn(
 ) -> Examples:
     """99,289 colour images [N, 3, 32, 32] of 10 digits, the last 26,032 for testing.
 
-    Args:
-        root: folder with `train_32x32.mat` and `test_32x32.mat`.
-        download: download missing files.
-        mean: channel means of pixels scaled to [0, 1].
-        std: channel standard deviations, same scale, > 0.
-        random_crop: pixels of padding before a random crop in training; 0 is off.
-        random_flip: mirror half of the training images; mirrored digits are no longer digits.
-
     Raises:
         ValueError: if the files cannot be read.
     """

@@ -11,6 +11,8 @@ from flfast.state.options import Count, NonNegative, NonNegativeInt
 from flfast.state.randomness import generator
 from flfast.tasks.task_type import TaskName
 
+_Arrays = tuple[np.ndarray, np.ndarray]
+
 
 def synthetic(  # noqa: PLR0913 - one parameter an option
     *,
@@ -59,7 +61,7 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
             "tokens of a text, such as [32]"
         )
     num, size = num_examples + num_test, math.prod(shape)
-    inputs, targets = _DRAW[kind](num, num_classes, size, noise=noise, seed=seed)
+    inputs, targets = _DRAW[kind](num, num_classes, size, noise, seed)
     position = np.concatenate([np.arange(num_examples), np.arange(num_test)])
     return Examples(
         inputs=torch.from_numpy(inputs).view(num, *shape),
@@ -90,9 +92,7 @@ def _check_options(
     )
 
 
-def _clusters(
-    num: int, num_classes: int, size: int, *, noise: float, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _clusters(num: int, num_classes: int, size: int, noise: float, seed: int) -> _Arrays:
     """Inputs float32 [num, size] and labels int64 [num]."""
     rng = generator(seed, "synthetic data")
     means = rng.standard_normal((num_classes, size), dtype=np.float32)
@@ -103,9 +103,7 @@ def _clusters(
     return inputs, labels
 
 
-def _linear(
-    num: int, num_classes: int, size: int, *, noise: float, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _linear(num: int, num_classes: int, size: int, noise: float, seed: int) -> _Arrays:
     """Inputs float32 [num, size] and targets float32 [num, num_classes]."""
     rng = generator(seed, "synthetic numbers")
     weights = rng.standard_normal((size, num_classes), dtype=np.float32)
@@ -115,17 +113,13 @@ def _linear(
     return inputs, inputs @ weights + np.float32(noise) * errors
 
 
-def _labels(
-    num: int, num_classes: int, size: int, *, noise: float, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _labels(num: int, num_classes: int, size: int, noise: float, seed: int) -> _Arrays:
     """Inputs float32 [num, size] and labels uint8 [num, num_classes]."""
-    inputs, targets = _linear(num, num_classes, size, noise=noise, seed=seed)
+    inputs, targets = _linear(num, num_classes, size, noise, seed)
     return inputs, (targets > 0).astype(np.uint8)
 
 
-def _chains(
-    num: int, num_classes: int, size: int, *, noise: float, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _chains(num: int, num_classes: int, size: int, noise: float, seed: int) -> _Arrays:
     """Tokens and those behind them, int64 [num, size] each."""
     rng = generator(seed, "synthetic texts")
     usual = rng.permutation(num_classes)  # the token that usually follows each

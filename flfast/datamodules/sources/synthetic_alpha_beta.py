@@ -40,16 +40,6 @@ def synthetic_alpha_beta(  # noqa: PLR0913 - one parameter an option
     u_k adds the same number to the outputs of all classes, so alpha has no effect on the classes,
     in the authors' code as here. Clients differ by their own draws of W_k, b_k and v_k.
 
-    Args:
-        alpha: spread of u_k, the mean of a client's weights.
-        beta: spread of B_k, the mean of a client's inputs.
-        iid: whether all clients share one W and b from N(0, 1), and v = 0; the others are unused.
-        num_clients: K.
-        num_features: numbers of an input.
-        num_classes: C.
-        test_fraction: share of each client's examples for testing, rounded; 0 for no test set.
-        seed: the run's seed.
-
     Raises:
         ValueError: if the data do not fit into memory.
     """

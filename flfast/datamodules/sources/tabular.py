@@ -4,7 +4,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import complete_rows
@@ -104,11 +103,10 @@ def table(  # noqa: PLR0913 - one parameter an option
         if not standardise_targets:
             names = [f"data.targets={name}" for name in named]
             refuse_outliers(values, names=names, rows=np.arange(len(values)))
+    numbers = _as_float32(numbers, "numeric", numeric)
+    rows = np.column_stack([numbers, *(codes for codes, _ in coded)]).astype(np.float32)
     return Examples(
-        inputs=_inputs(
-            _as_float32(numbers, "numeric", numeric),
-            _stack([codes for codes, _ in coded], len(is_training)),
-        ),
+        inputs=torch.from_numpy(rows),
         targets=torch.from_numpy(values),
         num_classes=found.num_outputs,
         input_shape=(len(numeric) + len(categorical),),
@@ -215,7 +213,3 @@ def _as_float32(values: np.ndarray, option: str, names: list[str]) -> np.ndarray
     columns = zip(names, values.T, strict=True)
     found = [as_float32(f"data.{option}={name}", own) for name, own in columns]
     return _stack(found, len(values))
-
-
-def _inputs(numbers: np.ndarray, codes: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.concatenate([numbers, codes], axis=1).astype(np.float32))

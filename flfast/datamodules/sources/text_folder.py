@@ -29,16 +29,7 @@ def text_folder(
     """Tokens int64 [N, max_tokens] of `root/train.csv`, then of `root/test.csv`.
 
     A row is a class, counted from 1, and one or more columns of text, which are joined with a
-    space. There may be a header. Token 0 is padding.
-
-    Args:
-        root: folder with `train.csv` and optionally `test.csv`.
-        tokenizer: `words` or `bpe`, trained on the training texts, or a path of a
-            `tokenizer.json`.
-        vocabulary_size: most tokens of `words` and `bpe`.
-        max_tokens: tokens of one example; longer texts are cut.
-        test_fraction: share of every class held out if there is no `test.csv`; 0 for none.
-        seed: the run's seed, which determines a held-out test set.
+    space. There may be a header. Token 0 is padding. The seed determines a held-out test set.
 
     Raises:
         ValueError: if a file is missing or has another form, or the tokenizer cannot be read.
@@ -81,14 +72,10 @@ def _read(path: Path) -> tuple[list[int], list[str]]:
                 if len(row) < 2 or not row[0].strip().isdecimal() or int(row[0]) < 1:
                     raise ValueError(f"row {number} is {str(row)[:60]}; expected {_FORM}")
                 labels.append(int(row[0]))
-                texts.append(_unescaped(" ".join(row[1:])))
+                # The files write a line break as \n, and AG News as a single backslash.
+                texts.append(" ".join(row[1:]).replace("\\n", " ").replace("\\", " "))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     if not labels:
         raise ValueError(f"{path} has no rows; expected {_FORM}")
     return labels, texts
-
-
-def _unescaped(text: str) -> str:
-    # The published files write a line break as \n, and AG News as a single backslash.
-    return text.replace("\\n", " ").replace("\\", " ")

@@ -29,17 +29,7 @@ def tiny_imagenet(  # noqa: PLR0913 - one parameter an option
     """100,000 colour images for training, and the 10,000 of `val/` for testing.
 
     Classes are numbered in the order of their WordNet ids. The images of `test/` have no labels
-    and are not read.
-
-    Args:
-        root: folder with `tiny-imagenet-200/`.
-        image_size: height = width in pixels to scale to; None keeps 64.
-        in_memory: decode all images at once, into 1.4 GB; otherwise each on access.
-        cache: folder in which decoded images are kept for later runs; None for no cache.
-        mean: channel means of pixels scaled to [0, 1].
-        std: channel standard deviations, same scale, > 0.
-        random_crop: pixels of padding before a random crop in training; 0 is off.
-        random_flip: mirror half of the training images.
+    and are not read. Decoded images take 1.4 GB.
 
     Raises:
         ValueError: if files are missing or broken.

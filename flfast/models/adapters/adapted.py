@@ -18,10 +18,6 @@ FILE = "adapter_model.safetensors"
 """Name of an adapter's file in peft's format."""
 
 
-def _unchanged(name: str) -> str:
-    return name
-
-
 @dataclass(frozen=True, eq=False)
 class Adapted:
     """A model with an adapter in place.
@@ -40,7 +36,7 @@ class Adapted:
     base: FrozenBase
     whole: Mapping[str, torch.dtype]
     merge: Callable[[nn.Module], None] = lambda model: None
-    saved_name: Callable[[str], str] = _unchanged
+    saved_name: Callable[[str], str] = lambda name: name
     fixed: tuple[str, ...] = ()
     settings: dict[str, Any] | None = None
 
@@ -49,7 +45,7 @@ class Adapted:
         model = self.base.copy_of_model()
         write_weights(model, weights)
         self.merge(model)
-        found = _tensors(model)
+        found = dict([*model.named_parameters(), *model.named_buffers()])
         return {name: found[name].detach().cpu().to(dtype) for name, dtype in self.whole.items()}
 
     def to_file(self, weights: Tree) -> dict[str, Tensor]:
@@ -86,10 +82,6 @@ def linear_layers(model: nn.Module) -> Iterator[str]:
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and not isinstance(module, inside):
             yield name
-
-
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def none(model: nn.Module) -> None:
