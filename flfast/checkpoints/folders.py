@@ -12,7 +12,9 @@ of them are on the disk.
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
 
 from flfast.state.moved import renamed
 from flfast.state.regular_file import read_file
@@ -85,16 +87,34 @@ def expired_folders(run_dir: Path, *, keep_last: int, best: int | None) -> list[
     return [path for path in checkpoint_folders(run_dir)[keep_last:] if _round_of(path) != best]
 
 
-_REQUIRED_TYPES = {
-    "round": int,
-    "tables": dict,
-    "world_size": int,
-    "config": dict,
-    "sizes": dict,
-    "data": str,
-    "loggers": dict,
-    "files": dict,
-}
+class _File(BaseModel, strict=True):
+    bytes: int
+    digest: str
+
+
+class _Call(BaseModel, strict=True, extra="forbid"):
+    engines: dict[str, str | None] = {}
+    widths: dict[str, dict[str, PositiveInt]] = {}
+
+
+class _Decided(_Call, extra="allow"):
+    """`Engine.decided` of a rank; fine-tuning and further calls have their own."""
+
+    __pydantic_extra__: dict[str, _Call]
+
+
+class _About(BaseModel, strict=True):
+    """Contents of `about.json`, as far as they are read."""
+
+    round: NonNegativeInt
+    tables: dict[str, int]
+    world_size: NonNegativeInt
+    config: dict[str, Any]
+    sizes: dict[Literal["batch_size", "micro_batch"], PositiveInt]
+    data: str
+    loggers: dict[str, Any]
+    files: dict[str, _File]
+    decided: list[_Decided] = []
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -124,63 +144,30 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _check_about(path: Path, about: dict[str, Any]) -> None:
-    missing = [name for name in _REQUIRED_TYPES if name not in about]
+    fields = _About.model_fields.items()
+    missing = [name for name, field in fields if field.is_required() and name not in about]
     if missing:
         raise BrokenCheckpointError(f"{path}: {ABOUT} lacks {', '.join(missing)}")
-    wrong = [name for name, kind in _REQUIRED_TYPES.items() if type(about[name]) is not kind]
-    wrong += [name for name in ("round", "world_size") if name not in wrong and about[name] < 0]
-    if not wrong and not all(
-        name in {"batch_size", "micro_batch"} and type(size) is int and size > 0
-        for name, size in about["sizes"].items()
-    ):
-        wrong = ["sizes"]
-    if not wrong and not all(type(size) is int for size in about["tables"].values()):
-        wrong = ["tables"]
-    if not wrong and not _valid_decisions(about.get("decided", [])):
-        wrong = ["decided"]
-    if not wrong and not _valid_files(about["files"], about["world_size"]):
+    wrong: list[str] = []
+    try:
+        _About.model_validate(about)
+    except ValidationError as error:
+        wrong += dict.fromkeys(str(problem["loc"][0]) for problem in error.errors())
+    if not wrong and not _are_complete(about["files"], about["world_size"]):
         wrong = ["world_size", "files"]
     if wrong:
         values = ", ".join(f"{name}={about[name]!r}" for name in wrong)
         raise BrokenCheckpointError(f"{path}: {ABOUT} has invalid values: {values}")
 
 
-def _valid_files(files: dict[str, Any], size: int) -> bool:
+def _are_complete(files: dict[str, Any], size: int) -> bool:
     """Whether these are the files of a checkpoint of `size` ranks."""
     found = files.keys() - {RECORDS}
-    if len(found) != size + 1:  # before a list of their names, which may be huge
-        return False
-    if found != {SERVER, *(clients_file(rank, size) for rank in range(size))}:
-        return False
-    return all(
-        isinstance(facts, dict)
-        and type(facts.get("bytes")) is int
-        and isinstance(facts.get("digest"), str)
-        for facts in files.values()
-    )
-
-
-def _valid_decisions(ranks: Any) -> bool:
-    """Whether this is a list of valid `Engine.decided`, one per rank."""
-    return isinstance(ranks, list) and all(map(_valid_decision, ranks))
-
-
-def _valid_decision(decided: Any, *, nested: bool = False) -> bool:
-    """Whether this has valid names and values; fine-tuning and further calls have their own."""
-    if not isinstance(decided, dict):
-        return False
-    others = [part for name, part in decided.items() if name not in {"engines", "widths"}]
-    if nested and others:
-        return False
-    engines, widths = decided.get("engines", {}), decided.get("widths", {})
-    return (
-        isinstance(engines, dict)
-        and all(reason is None or isinstance(reason, str) for reason in engines.values())
-        and isinstance(widths, dict)
-        and all(isinstance(sizes, dict) for sizes in widths.values())
-        and all(type(n) is int and n > 0 for sizes in widths.values() for n in sizes.values())
-        and all(_valid_decision(part, nested=True) for part in others)
-    )
+    # Their number comes first: a list of their names may be huge.
+    return len(found) == size + 1 and found == {
+        SERVER,
+        *(clients_file(rank, size) for rank in range(size)),
+    }
 
 
 def find_checkpoints(resume: str, run_dir: Path) -> list[Checkpoint]:
