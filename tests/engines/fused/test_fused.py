@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from engine_runs import assert_engines_agree, engine_of, mlp, ran, with_batchnorm
+from fast_sample import others_slow
 from models_by_name import IMAGE, NAMES, SHAPES, TOKENS, make_inputs, make_model
 from torch import nn
 
@@ -23,9 +24,7 @@ from flfast.state.plan import Batching
 from flfast.state.tree import leaves
 
 LARGE = ("resnet18", "timm", "vgg11")
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in LARGE]
-PATHS = [name for name in NAMES if name not in {*TOKENS, *LARGE}] + SLOW
-
+PATHS = [name for name in NAMES if name not in TOKENS]
 
 DOUBLE = {"precision": "64-true"}
 
@@ -179,7 +178,7 @@ def test_dropout_is_reproducible(make_data, make_federation):
     torch.testing.assert_close(final(), final(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize("name", others_slow(PATHS, [n for n in PATHS if n not in LARGE]))
 def test_every_model_trains_as_eagerly(make_data, make_federation, name):
     large = name in LARGE
     shape = (3, 8, 8) if name == "resnet18" else SHAPES.get(name, IMAGE)
