@@ -298,7 +298,7 @@ def flfast_run(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def ran_once(tmp_path_factory):
-    """Run the command once in this process: forked ones need not import and trace again.
+    """Folder of a run in this process: forked ones need not import and trace again.
 
     It takes 2 s of CPU time, and saves each forked process 1 s.
     """
@@ -307,6 +307,7 @@ def ran_once(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setattr(sys, "argv", ["flfast", *words, f"hydra.run.dir={folder}"])
         train.main()
+    return folder
 
 
 @pytest.fixture
