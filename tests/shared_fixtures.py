@@ -89,7 +89,7 @@ if yaml.__with_libyaml__:
 
     omegaconf.get_yaml_loader = lambda: _Loader
 
-settings.register_profile("flfast", deadline=None, derandomize=True)
+settings.register_profile("flfast", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("flfast")
 
 

@@ -244,7 +244,7 @@ def test_held_tensors_that_are_no_weights_are_part_of_the_program(make_data, mak
     assert_engines_agree(lambda: make_federation(make_data([6, 9]), mlp(Encoded)), tol=1e-6)
 
 
-@pytest.mark.parametrize("engine", [FusedTraining, AutoTraining])
+@pytest.mark.parametrize("engine", others_slow([FusedTraining, AutoTraining], [AutoTraining]))
 def test_examples_that_see_each_other_are_never_padded(make_data, make_federation, engine):
     def make():
         batching = Batching(16)
