@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from fast_sample import others_slow
 
 from flfast.federation.paces.pace import Event, Turn
 from flfast.federation.samplers.cohort import Cohort
@@ -164,9 +165,10 @@ PACES = {
     "buffered": ("pace.buffer=2",),
     "async": ("devices.hazard=0.01",),
 }
+RANKS = [("sync", 2), ("buffered", 3), ("async", 2)]
 
 
-@pytest.mark.parametrize(("pace", "size"), [("sync", 2), ("buffered", 3), ("async", 2)])
+@pytest.mark.parametrize(("pace", "size"), others_slow(RANKS, RANKS[:2]))
 def test_any_number_of_ranks_writes_the_same_events(flfast_run, pace, size):
     words = ("experiment=quick", "model=logistic", "callbacks=none", "rounds=6", "eval_every=6")
     words = (*words, "engine=eager", "batch_size=-1")
