@@ -176,7 +176,7 @@ class NaNExamples:
             data.examples.inputs[data.train_clients.indices_of(k)] = torch.nan
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::2]))
 def test_diverged_clients_are_rejected_counted_and_named_and_keep_their_states(
     federation_of, name, caplog
 ):
@@ -294,7 +294,7 @@ def movements(federation):
     ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::2]))
 def test_precision_is_kept_everywhere_and_only_rounds(federation_of, name, monkeypatch):
     """A run in double precision has no leaf in single precision, and one in single agrees.
 
@@ -324,7 +324,7 @@ SPLITS = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[1::2]))
 def test_a_local_step_in_several_batches_is_that_of_one_or_is_refused(federation_of, name):
     def federation(batching):
         return federation_of(name, smallest(name), batching=batching, rounds=2)

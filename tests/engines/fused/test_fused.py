@@ -24,6 +24,7 @@ from flfast.state.plan import Batching
 from flfast.state.tree import leaves
 
 LARGE = ("resnet18", "timm", "vgg11")
+LIKE_CNN = ("digits_cnn", "lenet")
 PATHS = [name for name in NAMES if name not in TOKENS]
 
 DOUBLE = {"precision": "64-true"}
@@ -178,7 +179,9 @@ def test_dropout_is_reproducible(make_data, make_federation):
     torch.testing.assert_close(final(), final(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", others_slow(PATHS, [n for n in PATHS if n not in LARGE]))
+@pytest.mark.parametrize(
+    "name", others_slow(PATHS, [n for n in PATHS if n not in LARGE + LIKE_CNN])
+)
 def test_every_model_trains_as_eagerly(make_data, make_federation, name):
     large = name in LARGE
     shape = (3, 8, 8) if name == "resnet18" else SHAPES.get(name, IMAGE)

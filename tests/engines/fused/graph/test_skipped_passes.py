@@ -41,7 +41,7 @@ def test_another_name_is_refused(given, monkeypatch):
         skipped()
 
 
-@pytest.mark.parametrize("name", others_slow([*PASSES, "all"], ["kernels", "padding", "all"]))
+@pytest.mark.parametrize("name", others_slow([*PASSES, "all"], ["kernels", "all"]))
 def test_rounds_are_those_of_the_eager_engine_without_it(
     name, make_data, make_federation, monkeypatch
 ):
