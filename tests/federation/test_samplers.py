@@ -418,7 +418,7 @@ def test_the_table_of_another_run_is_replayed_exactly(flfast_run):
         *("faults=simulated", "faults.lost=0.2", "faults.broken=0.1"),
         *("devices=lognormal", "devices.speed=1000", "devices.fixed=0", "devices.hazard=0"),
         *("devices.down_mbit=null", "devices.up_mbit=null", "pace.deadline=0.12"),
-        *("seed=1", "callbacks=none", TABLE),
+        *("seed=1", "callbacks=none", TABLE, "engine=eager", "batch_size=-1"),
     )
     drawing = ("sampler=poisson", "sampler.fraction=0.4", "sampler.dropout=0.3")
     first = flfast_run(*words, *drawing, run_dir="first")
