@@ -10,12 +10,12 @@ def others_slow(cases: Sequence[Any], fast: Sequence[Any]) -> list[Any]:
     """The cases of a parametrisation; all that are not in `fast` are marked slow.
 
     Args:
-        cases: arguments of a test, a tuple each if there are several.
+        cases: arguments of a test; a tuple has one value for each argument.
         fast: those that show the property; they should use every value of an argument.
     """
 
-    def slow(case: Any) -> Any:
+    def case_of(case: Any) -> Any:
         values = case if isinstance(case, tuple) else (case,)
-        return pytest.param(*values, marks=pytest.mark.slow)
+        return pytest.param(*values, marks=() if case in fast else pytest.mark.slow)
 
-    return [case if case in fast else slow(case) for case in cases]
+    return [case_of(case) for case in cases]
