@@ -136,7 +136,7 @@ def test_a_torn_last_line_is_left_out(timed):
     assert list(iterate_rows(path)) == rows
 
 
-@pytest.mark.parametrize("most", [0, 1, 5, 40])
+@pytest.mark.parametrize("most", [0, 40])
 def test_any_staleness_and_any_number_of_bars_can_be_drawn(tmp_path, most):
     bars = [
         Bar(k, float(r), r + 0.5, ("arrival", "failure", "late")[k % 3], r % (most + 1))
