@@ -62,7 +62,7 @@ registry.entry_points = cache(registry.entry_points)
 # only to name its events in a log. That takes longer than everything else about a world's start.
 dynamic_rendezvous.get_method_name = lambda depth=2: "unnamed"
 
-settings.register_profile("flfast", deadline=None, derandomize=True)
+settings.register_profile("flfast", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("flfast")
 
 
@@ -271,7 +271,7 @@ def flfast_run(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def ran_once(tmp_path_factory):
-    """Run the command once in this process: forked ones need not import and trace again.
+    """Folder of a run in this process: forked ones need not import and trace again.
 
     It takes 2 s of CPU time, and saves each forked process 1 s.
     """
@@ -280,6 +280,7 @@ def ran_once(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setattr(sys, "argv", ["flfast", *words, f"hydra.run.dir={folder}"])
         train.main()
+    return folder
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """Federations of softmax regression in double precision, and the same in NumPy."""
 
+from collections import defaultdict
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,27 @@ from references import Reference, initial, vector
 from flfast.channel.server_side import ServerSide
 from flfast.engines.fused.training import FusedTraining
 from flfast.state.plan import Batching
+
+FOLDER = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items):
+    """Mark as slow where the fused engine follows a paper, if the eager one does so, too.
+
+    `test_contract.py` compares the engines.
+    """
+    followed = defaultdict(list)
+    for item in items:
+        if item.path.parent == FOLDER and "_follow_the_" in item.name and has_engine(item):
+            followed[item.path, item.originalname].append(item)
+    for cases in followed.values():
+        fused = [item for item in cases if item.callspec.params["engine"] is FusedTraining]
+        for item in fused if len(fused) < len(cases) else fused[1:]:
+            item.add_marker("slow")
+
+
+def has_engine(item):
+    return hasattr(item, "callspec") and "engine" in item.callspec.params
 
 
 @pytest.fixture

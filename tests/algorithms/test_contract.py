@@ -1,4 +1,4 @@
-"""Properties of every algorithm in conf/algorithm, with its default options."""
+"""Properties of every algorithm in conf/algorithm, with its options' defaults but for `SHORT`."""
 
 from collections import OrderedDict
 from functools import cache
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from engine_runs import engine_of, ran
+from fast_sample import others_slow
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import nn
@@ -65,6 +66,14 @@ STACKED = {"ditto", "scaffold"}
 CHOSEN = {}
 
 
+# Fewer steps on the server: with the defaults they would take most of the time.
+SHORT = {
+    "ccvr": {"num_virtual": 100},
+    "feddf": {"server_steps": 10},
+    "fedgen": {"server_steps": 10},
+}
+
+
 def smallest(name):
     return "mlp" if name in SPLIT else "linear"
 
@@ -82,7 +91,8 @@ def plain_config():
 def config_of(name, bn):
     """The config that Hydra composes for `algorithm=NAME`; the YAMLs have no defaults list."""
     config = plain_config().copy()
-    config.algorithm, config.bn = OmegaConf.load(CONF / "algorithm" / f"{name}.yaml"), bn
+    algorithm = OmegaConf.load(CONF / "algorithm" / f"{name}.yaml")
+    config.algorithm, config.bn = OmegaConf.merge(algorithm, SHORT.get(name, {})), bn
     return config
 
 
@@ -150,7 +160,10 @@ def assert_can_be_resumed(federation):
     check_states(records, record, candidates=range(5))
 
 
-@pytest.mark.parametrize(("name", "problem"), PROBLEMS)
+# The fast tests solve one problem for every algorithm: the smallest, or that with BatchNorm.
+@pytest.mark.parametrize(
+    ("name", "problem"), others_slow(PROBLEMS, PROBLEMS[::4] + PROBLEMS[3::4])
+)
 def test_engines_agree_and_numbers_stay_finite(federation_of, name, problem):
     stack = "auto" if problem == "linear" else 1  # tracing stacks takes three times as long
     federation = ran(federation_of(name, problem), EagerTraining)
@@ -173,7 +186,7 @@ class NaNExamples:
             data.examples.inputs[data.train_clients.indices_of(k)] = torch.nan
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::2]))
 def test_diverged_clients_are_rejected_counted_and_named_and_keep_their_states(
     federation_of, name, caplog
 ):
@@ -262,22 +275,6 @@ class SinglePrecision:
             self.look(**{name: kept[name].get(k)})
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_run_in_double_precision_has_no_leaf_in_single_precision(
-    federation_of, name, monkeypatch
-):
-    single = SinglePrecision()
-    federation = federation_of(name, sampling={}, rounds=3, callbacks=[single])
-    for owner, method, looked in (
-        (ServerSide, "decode", single.decoded),
-        (EagerTraining, "_train_client", single.trained),
-    ):
-        monkeypatch.setattr(owner, method, looked(getattr(owner, method)))
-    ran(federation, EagerTraining)
-    assert not single.found
-    assert len({row["comm/down_bytes"] for row in federation.history[1:]}) == 1
-
-
 def movements(federation):
     """How far each model has moved from the initial weights, as one vector each."""
     algorithm, initial = federation.algorithm, federation.initial["params"]
@@ -292,48 +289,63 @@ def movements(federation):
     ]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_single_precision_is_that_of_double_up_to_rounding(federation_of, name):
-    """The model is smooth: at a kink of ReLU, rounding decides between two gradients."""
-    single, double = (
-        movements(ran(federation_of(name, "mlp", precision, rounds=2), EagerTraining))
-        for precision in ("32-true", "64-true")
-    )
-    assert double
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::2]))
+def test_precision_is_kept_everywhere_and_only_rounds(federation_of, name, monkeypatch):
+    """A run in double precision has no leaf in single precision, and one in single agrees.
+
+    The model is smooth: at a kink of ReLU, rounding decides between two gradients.
+    """
+    options = {"sampling": {}, "rounds": 2}
+    found = movements(ran(federation_of(name, "mlp", "32-true", **options), EagerTraining))
+    single = SinglePrecision()
+    federation = federation_of(name, "mlp", callbacks=[single], **options)
+    for owner, method, looked in (
+        (ServerSide, "decode", single.decoded),
+        (EagerTraining, "_train_client", single.trained),
+    ):
+        monkeypatch.setattr(owner, method, looked(getattr(owner, method)))
+    expected = movements(ran(federation, EagerTraining))
+    assert not single.found
+    assert len({row["comm/down_bytes"] for row in federation.history[1:]}) == 1
+    assert expected
     tol = 1e-4 if name in ADAM else 1e-5
-    for found, expected in zip(single, double, strict=True):
-        assert (found - expected).norm() <= tol * expected.norm()
+    for left, right in zip(found, expected, strict=True):
+        assert (left - right).norm() <= tol * right.norm()
 
 
-SPLITS = {
-    "accumulate": (Batching(2, accumulate=3), "trainer.accumulate_grad_batches=3 cuts"),
-    "micro-batches": (Batching(6, micro_batch=2), "micro_batch=2 cuts"),
-}
+SPLITS = [
+    (Batching(2, accumulate=3), "trainer.accumulate_grad_batches=3 cuts"),
+    (Batching(6, micro_batch=2), "micro_batch=2 cuts"),
+]
 
 
-@pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("name", NAMES)
-def test_a_local_step_in_several_batches_is_that_of_one_or_is_refused(federation_of, name, split):
-    batching, message = SPLITS[split]
-    cut = federation_of(name, smallest(name), batching=batching, rounds=2)
-    everybody = (cut.algorithm, *cut.algorithm.calls, *cut.algorithm.server_calls)
-    if not all(algorithm.splits_batches for algorithm in everybody):
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[1::2]))
+def test_a_local_step_in_several_batches_is_that_of_one_or_is_refused(federation_of, name):
+    def federation(batching):
+        return federation_of(name, smallest(name), batching=batching, rounds=2)
+
+    whole = federation(Batching(6))
+    everybody = (whole.algorithm, *whole.algorithm.calls, *whole.algorithm.server_calls)
+    splits = all(algorithm.splits_batches for algorithm in everybody)
+    expected = outcome(ran(whole, EagerTraining)) if splits else None
+    for batching, message in SPLITS:
+        cut = federation(batching)
+        if splits:
+            assert_close(outcome(ran(cut, EagerTraining)), expected, tol=1e-9)
+            continue
         for training in (EagerTraining, FusedTraining, AutoTraining):
             with pytest.raises(ValueError, match=f"needs whole batches, which .*{message}"):
                 engine_of(cut, training).choose(cut.plans(1, []))
-        return
-    whole = ran(federation_of(name, smallest(name), batching=Batching(6), rounds=2), EagerTraining)
-    assert_close(outcome(ran(cut, EagerTraining)), outcome(whole), tol=1e-9)
 
 
-@pytest.mark.slow
-def test_two_ranks_give_the_numbers_of_one(federation_of, in_world):
+@pytest.mark.parametrize("names", others_slow([NAMES[::5], NAMES], [NAMES[::5]]), ids=len)
+def test_two_ranks_give_the_numbers_of_one(federation_of, in_world, names):
     def finals(**options):
         return {
             name: ran(
                 federation_of(name, smallest(name), rounds=2, **options), EagerTraining
             ).server
-            for name in NAMES
+            for name in names
         }
 
     expected = finals()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from algorithms_by_name import assert_rounds_follow, federation_of, server_of
 from engine_runs import assert_engines_agree, engine_of, mlp
+from fast_sample import others_slow
 from mlp_reference import Data, features, grad, mean, plus
 
 from flfast.algorithms.feddecorr import mean_squared_correlation
@@ -73,7 +74,7 @@ def test_trajectories_follow_the_paper(federation, beta):
     assert max(abs(expected[-1][n] - leaf).max() for n, leaf in plain[-1].items()) > 1e-3
 
 
-@pytest.mark.parametrize("stack", [1, "auto"])
+@pytest.mark.parametrize("stack", others_slow([1, "auto"], [1]))
 def test_engines_agree_on_batches_of_unequal_sizes(federation, stack):
     """A padded batch would have other correlations."""
     assert_engines_agree(lambda: federation("feddecorr", beta=6.0), stack=stack)

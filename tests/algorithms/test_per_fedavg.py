@@ -4,6 +4,7 @@ import pytest
 import torch
 from algorithms_by_name import algorithm_of, federation_of
 from engine_runs import assert_engines_agree, engine_of, mlp, net, with_batchnorm
+from fast_sample import others_slow
 from torch import nn
 
 from flfast.algorithms.kit.gradient import hessian_product, shifted
@@ -106,10 +107,10 @@ def test_the_hessian_product_is_that_of_the_whole_hessian():
         assert not found[name].requires_grad
 
 
-@pytest.mark.parametrize(
-    ("gradients", "model", "stack"),
-    [("hessian_free", mlp, 3), ("exact", mlp, 3), ("exact", with_batchnorm, 1)],
-)
+RUNS = [("hessian_free", mlp, 3), ("exact", with_batchnorm, 1), ("exact", mlp, 3)]
+
+
+@pytest.mark.parametrize(("gradients", "model", "stack"), others_slow(RUNS, RUNS[:2]))
 def test_engines_agree_on_stacks_and_exact_gradients(
     gradients, model, stack, make_data, make_federation
 ):

@@ -3,6 +3,7 @@
 import pytest
 from algorithms_by_name import assert_leaves_close, federation_of, run
 from engine_runs import mlp
+from fast_sample import others_slow
 from torch import nn
 
 from flfast.engines.eager import EagerTraining
@@ -49,7 +50,10 @@ def assert_engines_agree(name, make_model, make_data, make_federation, *, sizes,
             assert row.get(column) == pytest.approx(expected.get(column), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["apfl", "fedbn", "fedntd", "fedphp", "fml", "moon"])
+NAMES = ["apfl", "moon", "fedbn", "fedntd", "fedphp", "fml"]
+
+
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[:2]))
 def test_engines_agree_on_statistics_of_two_models(name, make_data, make_federation):
     """APFL and FML train the second model, FedBN keeps BatchNorm local, others only read it."""
 

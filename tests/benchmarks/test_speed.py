@@ -69,6 +69,7 @@ def test_what_cannot_run_is_said_at_once(speed, options, said):
     assert said in found
 
 
+@pytest.mark.slow
 def test_a_failing_contender_ends_the_call_with_what_it_said(speed, tmp_path):
     options = ("--quick", "--workloads", "W2", "--contenders", "eager", "--output", str(tmp_path))
     code, said = speed(*options, "--overrides", "roundz=1")

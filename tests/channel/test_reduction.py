@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from adversaries import ADVERSARIES
+from fast_sample import others_slow
 from problems import problem_of
 from solving import BATCH, CLIENTS, PLAIN, SINGLE, Way, assert_same, solve
 
@@ -24,6 +25,7 @@ WAYS = {
     "median": Way("eager", 2, (BATCH,)),
     "trimmed_mean": Way("stacked"),
 }
+CASES = [*enumerate(ADVERSARIES)]
 ALGORITHMS = ("averaged_steps", "keep_local", "fedavg")
 
 
@@ -61,8 +63,7 @@ def with_adversary(name, number):
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "name"), list(enumerate(ADVERSARIES)))
+@pytest.mark.parametrize(("number", "name"), others_slow(CASES, CASES[1::4]))
 def test_threats_and_defences_do_not_depend_on_engine_and_world(number, name, solve_in):
     problem = with_adversary(name, number)
     expected = solve(problem, PLAIN)

@@ -7,6 +7,7 @@ import lzma
 import os
 import struct
 import zipfile
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -146,6 +147,9 @@ def _zipped(content):
     return stream.getvalue()
 
 
+packed = cache(lambda pack: pack(bytes(SIZE)))
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "folder/a.jsonl", "folder/a.jsonl.packed"])
 @pytest.mark.parametrize(
     ("pack", "message"),
@@ -162,7 +166,7 @@ def test_a_bomb_is_refused_before_the_library_unpacks_it(
     monkeypatch.setattr(bounds._Bounded, "readinto", None)
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(pack(bytes(SIZE)))
+    path.write_bytes(packed(pack))
     with pytest.raises(ValueError, match=message):
         load_hf(path.parent if "/" in name else path)
     assert not (tmp_path / "cache").exists()

@@ -42,7 +42,6 @@ def with_little_shared_memory():
             sys.stdout.write(f"{error}\n")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts a small /dev/shm")
 def test_full_shared_memory_is_named_as_what_it_is(start):
     run = start(with_little_shared_memory)

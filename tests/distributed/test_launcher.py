@@ -17,10 +17,7 @@ import torch
 from flfast.distributed.launcher import RankDiedError, can_fork, on_ranks
 from flfast.distributed.world import enter
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ranks are never forked"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ranks are never forked")
 
 
 def threads_of(pid):

@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 import torch
 from adversaries import COMPRESSIONS
+from fast_sample import others_slow
 from problems import problem_of
 from solving import CLIENTS, PLAIN, SINGLE, Way, assert_same, solve
 from tied import rounded_otherwise
 
 from flfast.state.tree import tree_map
 
-CASES = {
-    ("scaffold", "quantize"): Way("fused"),
-    ("scaffold", "topk"): Way("fused", 2, (CLIENTS, SINGLE)),
-    ("ditto", "sign"): Way("fused", 2, (CLIENTS, SINGLE)),
-    ("ditto", "topk"): Way("eager", 2, (CLIENTS,)),
-}
+CASES = [
+    (("scaffold", "quantize"), Way("fused")),
+    (("scaffold", "topk"), Way("fused", 2, (CLIENTS, SINGLE))),
+    (("ditto", "sign"), Way("fused", 2, (CLIENTS, SINGLE))),
+    (("ditto", "topk"), Way("eager", 2, (CLIENTS,))),
+]
 
 
 def compressed(algorithm, compression):
@@ -49,8 +50,7 @@ def compressed(algorithm, compression):
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("case", "way"), CASES.items(), ids=str)
+@pytest.mark.parametrize(("case", "way"), others_slow(CASES, CASES[::2]), ids=str)
 def test_messages_do_not_depend_on_engine_and_ranks(case, way, solve_in):
     problem = compressed(*case)
     expected = solve(problem, PLAIN)
@@ -78,7 +78,6 @@ def rounds_otherwise(compression):
     return replace(compression, encode=encode)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", [("ditto", "topk"), ("ditto", "sign"), ("scaffold", "quantize")])
 def test_rounding_does_not_choose_what_is_sent(case, monkeypatch):
     problem = replace(compressed(*case), seed=0)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from engine_runs import flat, ran
+from fast_sample import others_slow
 from torch import nn
 from torch.nn import functional as F
 
@@ -150,6 +151,9 @@ def test_wrappers_keep_stages_and_measures(make, wrap):
         torch.testing.assert_close(wrapped.weights(), plain.weights())
 
 
+SHARES = [((1.0, 0.3),), ((0.5,),), ((0.5, 1.0),)]
+
+
 def test_batches_of_own_gradients_are_never_split(make):
     federation = make(batching=Batching(4, micro_batch=2))
     with pytest.raises(ValueError, match="algorithm=staged needs whole batches"):
@@ -165,7 +169,7 @@ def test_every_engine_agrees_with_small_batches(make):
         torch.testing.assert_close(flat(run.server), flat(runs[0].server), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("stages", [(0.5,), (0.5, 1.0), (1.0, 0.3)])
+@pytest.mark.parametrize("stages", others_slow(SHARES, SHARES[:1]))
 def test_a_stage_with_a_share_sees_the_same_part_on_every_engine(make, stages):
     algorithm = Algorithm(name="parts", stages=tuple(LocalStage(share=share) for share in stages))
 
@@ -198,7 +202,7 @@ def near_the_past(task, params, batch, ctx):
     return task(params, batch) + (params["bias"] - ctx.server["past"]).square().sum()
 
 
-@pytest.mark.parametrize("stack", [1, 3])
+@pytest.mark.parametrize("stack", others_slow([1, 3], [1]))
 def test_a_broadcast_may_grow_from_round_to_round(make, stack):
     algorithm = Algorithm(
         name="growing",

@@ -170,7 +170,6 @@ def test_a_selection_hands_it_on(make, select):
     assert federation.algorithm.server_calls == (PLAIN,)
 
 
-@pytest.mark.slow
 def test_every_rank_gets_what_one_rank_would(make, in_world):
     shards = ("clients", "batch")
 

@@ -5,8 +5,10 @@ import shutil
 import signal
 import sys
 import time
+from itertools import product
 
 import pytest
+from fast_sample import others_slow
 
 from flfast import train
 from flfast.checkpoints.folders import checkpoint_folders
@@ -23,7 +25,10 @@ def on_a_small_disk():
     train.main()
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+LOSSES = [*product(("deleted", "moved", "replaced"), (1, 2))]
+
+
+@pytest.mark.parametrize("ranks", others_slow([1, 2], [2]))
 def test_a_model_that_cannot_be_written_is_named_and_all_else_is_there(start, ranks):
     """The figures have more than 30 kB, too; the tables have less."""
     words = (*SMALL, "rounds=2", "callbacks=files", f"trainer.devices={ranks}")
@@ -42,9 +47,8 @@ def test_a_model_that_cannot_be_written_is_named_and_all_else_is_there(start, ra
     assert not checkpoint_folders(folder)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("loss", ["deleted", "moved", "replaced"])
-def test_a_run_without_its_folder_stops(start, ranks, loss):
+@pytest.mark.parametrize(("loss", "ranks"), others_slow(LOSSES, [LOSSES[1], LOSSES[2], LOSSES[4]]))
+def test_a_run_without_its_folder_stops(start, loss, ranks):
     run = start(train.main, *LONG, f"trainer.devices={ranks}", "hydra.run.dir=run")
     folder = run.folder / "run"
     end = time.monotonic() + 60

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fast_sample import others_slow
 from models_by_name import NAMES, NUM_TOKENS, REQUIRED, SHAPES, TOKENS, make_inputs
 from models_by_name import make_model as make
 from torch import nn
@@ -15,6 +16,7 @@ from flfast.tasks.classification import CLASSIFICATION
 
 LARGER = {"cnn1d": (9, 128), "timm": (3, 40, 20), "vgg11": (3, 64, 32)}
 IMAGES = [name for name in NAMES if name not in SHAPES]
+SMALL = [name for name in NAMES if name not in {"resnet18", "timm", "vgg11"}]
 HEADS = [name for name in NAMES if name not in REQUIRED]  # theirs have names of their own
 per_model = pytest.mark.parametrize("name", NAMES)
 
@@ -81,7 +83,7 @@ def test_initial_weights_are_a_function_of_the_seed(name):
     assert not all(map(torch.equal, same, other))
 
 
-@per_model
+@pytest.mark.parametrize("name", others_slow(NAMES, SMALL))
 def test_a_step_can_be_traced(name):
     model, inputs = make(name), make_inputs(name, 2)
 

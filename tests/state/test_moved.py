@@ -50,6 +50,7 @@ def test_targets_are_renamed_wherever_they_stand():
     }
 
 
+@pytest.mark.slow
 def test_a_program_imports_the_moved_module_itself_and_is_told_once():
     program = (
         "import flfast.algorithms.algorithm as old, flfast.algorithms.contract.algorithm as new\n"

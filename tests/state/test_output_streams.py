@@ -108,39 +108,35 @@ def test_a_slow_reader_of_a_pipe_that_does_not_block_is_waited_for(monkeypatch):
     assert int(reader.communicate()[0]) == size
 
 
-@pytest.fixture(scope="module")
-def piped(tmp_path_factory):
-    """A run whose reader ends after the first line: its folder."""
-    folder = tmp_path_factory.mktemp("piped")
+@pytest.mark.slow
+def test_a_run_on_two_ranks_writes_its_files_though_its_reader_ends_after_a_line(tmp_path):
     words = "experiment=quick rounds=2 'model.hidden=[8]' hydra.run.dir=run trainer.devices=2"
     line = f"{sys.executable} -m flfast.train {words} | head -n 1; echo ${{PIPESTATUS[@]}}"
     ended = subprocess.run(
-        ["bash", "-c", line], cwd=folder, capture_output=True, text=True, check=True
+        ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert ended.stdout.splitlines()[-1] == "0 0", ended.stderr
     assert "Error" not in ended.stderr
-    return folder / "run"
+    assert_complete(tmp_path / "run", rounds=2)
 
 
-@pytest.mark.slow
-def test_a_run_writes_its_files_though_nobody_reads_what_it_prints(piped):
-    files = {path.name for path in piped.iterdir()}
+def assert_complete(run, *, rounds):
+    files = {path.name for path in run.iterdir()}
     assert files >= {"model.pt", "metrics.csv", "curves.png", "clients.csv", "report.html"}
-    assert (piped / "metrics.csv").read_text().count("\n") == 4
+    assert (run / "metrics.csv").read_text().count("\n") == rounds + 2
 
 
 @needs_full
-@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["pipe", "full"], indirect=True)
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_goes_on_without_a_screen(
-    monkeypatch, capfd, tmp_path, piped, broken, command
+    monkeypatch, capfd, tmp_path, ran_once, broken, command
 ):
     """The self-check has one result here, since it takes a minute otherwise."""
     check = examination.Check("a check", lambda: (True, "fine"))
     monkeypatch.setattr(examination, "checks", lambda folder, command: [check])
     main, words = COMMANDS[command]
-    words = [word.format(run=piped, own=tmp_path / "own") for word in words]
+    words = [word.format(run=ran_once, own=tmp_path / "own") for word in words]
     monkeypatch.setattr(sys, "argv", [command, *words])
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", broken)
@@ -151,3 +147,5 @@ def test_every_command_goes_on_without_a_screen(
     assert not code
     said = capfd.readouterr().err
     assert ("stdout: No space left on device" in said) == (broken.name == "/dev/full")
+    if command == "train":
+        assert_complete(tmp_path / "own", rounds=1)

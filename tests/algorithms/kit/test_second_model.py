@@ -1,6 +1,7 @@
 """Joint leaves and stages: with every wrapper and strategy, and where they are refused."""
 
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from algorithms_by_name import (
     server_of,
 )
 from engine_runs import engine_of, mlp, with_batchnorm
+from fast_sample import others_slow
 from torch import nn
 
 from flfast.algorithms.kit.keep_local import keep_local
@@ -29,8 +31,11 @@ from flfast.state.weights import read_weights
 momentum = partial(torch.optim.SGD, momentum=0.9)
 
 
-@pytest.mark.parametrize("name", ["ditto", "fedrep"])
-@pytest.mark.parametrize("shard", ["clients", "batch"])
+SHARDS = [*product(("ditto", "fedrep"), ("clients", "batch"))]
+WRAPPED = [*product(("ditto", "fedrep"), (keep_optimizer, average_optimizer))]
+
+
+@pytest.mark.parametrize(("name", "shard"), others_slow(SHARDS, SHARDS[::3]))
 def test_two_ranks_give_the_numbers_of_one(name, shard, make_data, make_federation, in_world):
     def trained(**options):
         federation = federation_of(
@@ -68,8 +73,7 @@ def test_dp_trains_both_models(make_data, make_federation):
     assert_leaves_close(personal_of(two, 0), personal_of(one, 0), tol=1e-9)
 
 
-@pytest.mark.parametrize("wrapper", [keep_optimizer, average_optimizer])
-@pytest.mark.parametrize("name", ["ditto", "fedrep"])
+@pytest.mark.parametrize(("name", "wrapper"), others_slow(WRAPPED, WRAPPED[1:3]))
 def test_optimizer_states_cover_every_leaf_and_stage(name, wrapper, make_data, make_federation):
     def trained(engine):
         federation = federation_of(

@@ -1,9 +1,11 @@
 """Privacy in whole runs, through the command."""
 
 import pytest
+from fast_sample import others_slow
 from tables import assert_same_numbers, rows, timeless
 
 SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[8]", "rounds=2")
+CASES = [("scaffold", "fused"), ("ditto", "eager")]
 EXACT = ("privacy.clip_norm=null", "privacy.noise_multiplier=0", "privacy.epsilon=null")
 
 
@@ -17,8 +19,7 @@ def test_without_noise_and_bound_the_run_is_the_same_to_the_last_bit(flfast_run)
         assert found == [{k: v for k, v in row.items() if k in found[0]} for row in expected]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "engine"), [("scaffold", "fused"), ("ditto", "eager")])
+@pytest.mark.parametrize(("algorithm", "engine"), others_slow(CASES, CASES[1:]))
 def test_central_noise_is_the_same_in_every_way_to_run(flfast_run, algorithm, engine):
     """One process, with the fused engine or the eager one; and two ranks with the eager one."""
     settings = (*SMALL, f"algorithm={algorithm}", "privacy=central", "privacy.accountant=rdp")

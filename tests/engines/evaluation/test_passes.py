@@ -1,12 +1,14 @@
 """Evaluation of personal, fine-tuned and held-out models: against plain torch, in any world."""
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from algorithms_by_name import algorithm_of
 from engine_runs import engine_of, mlp, with_batchnorm
+from fast_sample import others_slow
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -88,7 +90,7 @@ def test_fine_tuned_models_equal_those_of_plain_torch(make, kind, algorithm):
     )
 
 
-@pytest.mark.parametrize("kind", [EagerTraining, AutoTraining])
+@pytest.mark.parametrize("kind", others_slow([EagerTraining, AutoTraining], [EagerTraining]))
 def test_held_out_clients_never_train_and_appear_only_in_their_own_sets(make, kind):
     federation = make(kind, algorithm=alone)
     seen = []
@@ -117,7 +119,7 @@ class Seen:
         self.rows.append(clients)
 
 
-@pytest.mark.parametrize("algorithm", [None, alone])
+@pytest.mark.parametrize("algorithm", others_slow([None, alone], [alone]))
 def test_fine_tuning_changes_nothing_else(make, algorithm):
     plain, tuned = (make(FusedTraining, algorithm=algorithm, epochs=n) for n in (0, 3))
     for federation in (plain, tuned):
@@ -141,24 +143,27 @@ def test_splitting_a_pass_into_parts_changes_nothing(make, monkeypatch):
     assert repr(whole) == repr(parts)
 
 
-def test_any_world_measures_the_same(make, in_world):
-    strategies = [("single", "clients"), ("ddp", "clients"), ("ddp", "batch"), ("fsdp", "clients")]
+PLACES = [("single", "clients"), ("ddp", "clients"), ("ddp", "batch"), ("fsdp", "clients")]
+WORLDS = [*product((None, alone), PLACES)]
+SAMPLE = WORLDS[1:3] + WORLDS[5::2]
 
+
+@pytest.mark.parametrize("ways", others_slow([SAMPLE, WORLDS], [SAMPLE]), ids=len)
+def test_any_world_measures_the_same(make, in_world, ways):
     def measured(world=None):
         found = {}
-        for algorithm in (None, alone):
-            for strategy, shard in strategies if world else strategies[:1]:
-                options = {"world": world} if world else {}
-                federation = make(
-                    algorithm=algorithm, strategy=strategy, shard=shard, rounds=1, **options
-                )
-                federation.run()
-                row = federation.history[-1]
-                found[algorithm is None, strategy, shard] = {
-                    name: value
-                    for name, value in row.items()
-                    if name.partition("/")[0] not in {"time", "plan", "train"}
-                }
+        for algorithm, (strategy, shard) in ways if world else product((None, alone), PLACES[:1]):
+            options = {"world": world} if world else {}
+            federation = make(
+                algorithm=algorithm, strategy=strategy, shard=shard, rounds=1, **options
+            )
+            federation.run()
+            row = federation.history[-1]
+            found[algorithm is None, strategy, shard] = {
+                name: value
+                for name, value in row.items()
+                if name.partition("/")[0] not in {"time", "plan", "train"}
+            }
         return found
 
     expected = measured()

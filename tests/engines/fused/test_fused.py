@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from engine_runs import assert_engines_agree, engine_of, mlp, ran, with_batchnorm
+from fast_sample import others_slow
 from models_by_name import IMAGE, NAMES, SHAPES, TOKENS, make_inputs, make_model
 from torch import nn
 
@@ -23,9 +24,8 @@ from flfast.state.plan import Batching
 from flfast.state.tree import leaves
 
 LARGE = ("resnet18", "timm", "vgg11")
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in LARGE]
-PATHS = [name for name in NAMES if name not in {*TOKENS, *LARGE}] + SLOW
-
+LIKE_CNN = ("digits_cnn", "lenet")
+PATHS = [name for name in NAMES if name not in TOKENS]
 
 DOUBLE = {"precision": "64-true"}
 
@@ -179,7 +179,9 @@ def test_dropout_is_reproducible(make_data, make_federation):
     torch.testing.assert_close(final(), final(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize(
+    "name", others_slow(PATHS, [n for n in PATHS if n not in LARGE + LIKE_CNN])
+)
 def test_every_model_trains_as_eagerly(make_data, make_federation, name):
     large = name in LARGE
     shape = (3, 8, 8) if name == "resnet18" else SHAPES.get(name, IMAGE)
@@ -245,7 +247,7 @@ def test_held_tensors_that_are_no_weights_are_part_of_the_program(make_data, mak
     assert_engines_agree(lambda: make_federation(make_data([6, 9]), mlp(Encoded)), tol=1e-6)
 
 
-@pytest.mark.parametrize("engine", [FusedTraining, AutoTraining])
+@pytest.mark.parametrize("engine", others_slow([FusedTraining, AutoTraining], [AutoTraining]))
 def test_examples_that_see_each_other_are_never_padded(make_data, make_federation, engine):
     def make():
         batching = Batching(16)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from engine_runs import assert_engines_agree, chosen, engine_of, ran
+from fast_sample import others_slow
 from models_by_name import NUM_TOKENS, SHAPES, make_inputs, make_model
 
 from flfast.datamodules.examples import Examples
@@ -88,7 +89,7 @@ def test_an_lstm_without_a_kernel_trains_eagerly_for_a_reason(make):
         )
 
 
-@pytest.mark.parametrize("name", ["transformer", "transformers"])
+@pytest.mark.parametrize("name", others_slow(["transformer", "transformers"], ["transformer"]))
 def test_a_transformer_trains_as_eagerly(make, name):
     assert_engines_agree(lambda: make(name))
 

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from engine_runs import assert_engines_agree, engine_of, mlp, net, with_batchnorm
+from fast_sample import others_slow
 from torch import nn
 
 from flfast.algorithms.contract.downloads import OwnDownloads
@@ -22,33 +23,46 @@ EPOCHS = {"local_epochs": 2}
 STEPS = {"local_epochs": None, "local_steps": 5}
 
 
+RAGGED = {
+    "sgd": (3, torch.optim.SGD, {"batching": Batching(4), **EPOCHS}, mlp),
+    "full-batch": (9, torch.optim.SGD, {"batching": Batching(-1), **EPOCHS}, mlp),
+    "adam": (
+        9,
+        torch.optim.Adam,
+        {"batching": Batching(4, last_batch="pad"), **STEPS},
+        with_batchnorm,
+    ),
+    "adamw": (
+        2,
+        partial(torch.optim.AdamW, weight_decay=0.1),
+        {"batching": Batching(-1), **STEPS},
+        mlp,
+    ),
+    "nesterov": (
+        9,
+        partial(torch.optim.SGD, momentum=0.9, nesterov=True, weight_decay=0.1),
+        {"batching": Batching(4, drop_single=True), **EPOCHS},
+        with_batchnorm,
+    ),
+}
+
+
+# All executors only in the slow tests: those of graphs compare them operator by operator.
+@pytest.mark.parametrize("name", RAGGED)
+def test_ragged_clients_in_stacks(make_data, make_federation, name):
+    assert_ragged_clients_agree(make_data, make_federation, name)
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("each_executor")
-@pytest.mark.parametrize(
-    ("stack", "optimizer", "options", "model"),
-    [
-        (3, torch.optim.SGD, {"batching": Batching(4), **EPOCHS}, mlp),
-        (9, torch.optim.SGD, {"batching": Batching(-1), **EPOCHS}, mlp),
-        (
-            9,
-            torch.optim.Adam,
-            {"batching": Batching(4, last_batch="pad"), **STEPS},
-            with_batchnorm,
-        ),
-        (
-            2,
-            partial(torch.optim.AdamW, weight_decay=0.1),
-            {"batching": Batching(-1), **STEPS},
-            mlp,
-        ),
-        (
-            9,
-            partial(torch.optim.SGD, momentum=0.9, nesterov=True, weight_decay=0.1),
-            {"batching": Batching(4, drop_single=True), **EPOCHS},
-            with_batchnorm,
-        ),
-    ],
-)
-def test_ragged_clients_in_stacks(make_data, make_federation, stack, optimizer, options, model):
+@pytest.mark.parametrize("name", RAGGED)
+def test_ragged_clients_in_stacks_with_each_executor(make_data, make_federation, name):
+    assert_ragged_clients_agree(make_data, make_federation, name)
+
+
+def assert_ragged_clients_agree(make_data, make_federation, name):
+    stack, optimizer, options, model = RAGGED[name]
+
     def make():
         return make_federation(
             make_data([9, 14, 3, 26, 7]),
@@ -61,7 +75,7 @@ def test_ragged_clients_in_stacks(make_data, make_federation, stack, optimizer, 
     assert_engines_agree(make, stack=stack)
 
 
-@pytest.mark.parametrize("fraction", [1.0, 0.6], ids=["all", "some for the first time"])
+@pytest.mark.parametrize("fraction", others_slow([1.0, 0.6], [0.6]))
 def test_stacked_clients_keep_their_own_states(make_data, make_federation, fraction):
     def make():
         return make_federation(
@@ -109,15 +123,15 @@ def test_stacked_clients_draw_masks_of_their_own(make_data, make_federation):
     assert len({tuple(row.tolist()) for row in moved}) > 16
 
 
-@pytest.mark.parametrize(
-    ("batching", "reason"),
-    [
-        (Batching(2, accumulate=3), "trainer.accumulate_grad_batches=3 cuts local steps"),
-        (Batching(4, micro_batch=2), "micro_batch=2 cuts local steps"),
-        (Batching(4), "the model cannot be stacked: "),
-    ],
-)
-@pytest.mark.parametrize("engine", [FusedTraining, AutoTraining])
+UNSTACKABLE = [
+    (Batching(2, accumulate=3), "trainer.accumulate_grad_batches=3 cuts local steps"),
+    (Batching(4, micro_batch=2), "micro_batch=2 cuts local steps"),
+    (Batching(4), "the model cannot be stacked: "),
+]
+REFUSALS = [(engine, *case) for engine in (FusedTraining, AutoTraining) for case in UNSTACKABLE]
+
+
+@pytest.mark.parametrize(("engine", "batching", "reason"), others_slow(REFUSALS, REFUSALS[:4]))
 def test_what_cannot_be_stacked_is_refused_where_a_number_is_given(
     make_data, make_federation, batching, reason, engine
 ):

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from fast_sample import others_slow
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 from tables import assert_same_numbers, rows
@@ -169,15 +170,15 @@ CASES = {
 }
 
 
-# Three ranks are slow on few cores, so only the cases that split and sum most have them.
-THREE = {"fedprox-accumulated", "clipped", "full-batch", "cnn-fedprox", "some-groups", "tied"}
+# The cases that split and sum most. Three ranks are slow on few cores, so only these have them.
+MOST = {"fedprox-accumulated", "clipped", "full-batch", "cnn-fedprox", "some-groups", "tied"}
+WORLDS = [(2, ("clipped", "cnn-fedprox", "tied")), (2, (*({*CASES} - MOST),)), (3, (*MOST,))]
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")
-@pytest.mark.parametrize("size", [2, 3])
-def test_a_sharded_model_gives_the_numbers_of_an_unsharded_one(in_world, outcome, size):
-    cases = {name: case for name, case in CASES.items() if (name in THREE) == (size == 3)}
+@pytest.mark.parametrize(("size", "names"), others_slow(WORLDS, WORLDS[:1]), ids=str)
+def test_a_sharded_model_gives_the_numbers_of_an_unsharded_one(in_world, outcome, size, names):
+    cases = {name: CASES[name] for name in names}
     results = in_world(
         size,
         lambda world: {
@@ -203,7 +204,6 @@ class RecordShards(Callback):
         }
 
 
-@pytest.mark.slow
 def test_parameters_gradients_and_optimizer_states_are_sharded(in_world, outcome):
     def parts(world):
         watch = RecordShards()
@@ -216,7 +216,6 @@ def test_parameters_gradients_and_optimizer_states_are_sharded(in_world, outcome
         assert second[name] == [len(whole) // 2] * 3
 
 
-@pytest.mark.slow
 def test_batchnorm_under_every_policy(in_world, outcome):
     """Frozen BatchNorm is exact. Otherwise ranks normalise parts, and average the statistics."""
     case = {"model": with_batchnorm, "batching": Batching(6), "sizes": (10, 20), **FSDP}
@@ -237,15 +236,13 @@ def test_batchnorm_under_every_policy(in_world, outcome):
     assert_equal(first[0], alone)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize("precision", others_slow(["bf16-mixed", "bf16-true"], ["bf16-true"]))
 def test_low_precision_applies_to_shards(in_world, outcome, precision):
     options = {"batching": Batching(4), "algorithm": FEDPROX, "trainer": {"precision": precision}}
     found = in_world(2, lambda world: outcome(**options, **FSDP, world=world))
     assert_equal(found[0], outcome(**options), tol=0.05)
 
 
-@pytest.mark.slow
 def test_groups_have_at_least_the_given_size(in_world):
     def groups(world):
         found = []
@@ -262,7 +259,6 @@ def test_groups_have_at_least_the_given_size(in_world):
     assert largest == [""]
 
 
-@pytest.mark.slow
 def test_writing_to_shards_and_reading_back_restores_weights(in_world):
     def trip(world):
         model = mlp()
@@ -281,7 +277,6 @@ class Scaled(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
 
-@pytest.mark.slow
 def test_unshardable_models_and_optimizers_are_refused_before_training(in_world):
     cases = ((mlp(), LBFGS), (mlp(), Adafactor), (Scaled(), SGD), (mlp(), Adam))
 
@@ -304,7 +299,6 @@ def test_unshardable_models_and_optimizers_are_refused_before_training(in_world)
     assert adam == ""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("call", [LocalTask.__call__, LocalTask.fixed_logits])
 def test_an_objective_that_calls_the_model_with_other_parameters_is_refused(
     in_world, outcome, call
@@ -339,7 +333,6 @@ def test_phases_may_switch_between_sharded_and_unsharded_models(flfast_run):
     assert_same_numbers(mixed, alone)
 
 
-@pytest.mark.slow
 def test_the_command_refuses_an_optimizer_that_cannot_be_sharded(flfast_run, capfd):
     lbfgs = ("optimizer=custom", "optimizer._target_=torch.optim.LBFGS")
     with pytest.raises(SystemExit):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from engine_runs import net, ran
+from fast_sample import others_slow
 from problems import problem_of
 from solving import BATCH, CLIENTS, PLAIN, Way, assert_same, solve
 from torch import nn
@@ -20,8 +21,8 @@ OPTIONS = {"rank": 1, "alpha": 2.0, "dropout": 0.0, "train_bias": False, "freeze
 WAYS = [
     Way("fused"),
     Way("stacked"),
-    pytest.param(Way("fused", 2, (CLIENTS,)), marks=pytest.mark.slow),
-    pytest.param(Way("eager", 2, (BATCH,)), marks=pytest.mark.slow),
+    Way("fused", 2, (CLIENTS,)),
+    Way("eager", 2, (BATCH,)),
 ]
 PROBLEM = replace(
     problem_of(0),
@@ -42,7 +43,7 @@ PROBLEM = replace(
 expected = []
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", others_slow(WAYS, WAYS[1::2]))
 def test_every_way_to_execute_a_run_with_an_adapter_gives_one_result(way, solve_in):
     if not expected:
         expected.append(solve(PROBLEM, PLAIN))

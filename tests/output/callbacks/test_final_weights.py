@@ -3,6 +3,7 @@
 import pytest
 import torch
 from algorithms_by_name import NAMES, federation_of
+from fast_sample import others_slow
 from torch import nn
 from torch.nn import functional as F
 
@@ -28,7 +29,7 @@ def loss(weights, data, client):
     return F.cross_entropy(logits, data.examples.targets[indices]).item()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::3]))
 def test_saved_models_are_those_that_were_measured(make_data, make_federation, name):
     options = {"sizes": (12, 9, 8), "split": (0.25, 0.25), "rounds": 2, "eval_every": 1}
     federation = federation_of(make_data, make_federation, name, model(), **options)
@@ -103,7 +104,7 @@ def test_every_rank_saves_the_models_of_its_clients(flfast_run):
 
 
 def test_a_sweep_says_which_models_its_results_are_of(flfast_run, capsys):
-    words = ("experiment=quick", "rounds=1", "callbacks=none")
+    words = ("experiment=quick", "rounds=1", "callbacks=none", "engine=eager", "batch_size=50")
     folder = flfast_run("-m", "algorithm=fedavg,ditto,local", *words, run_dir="sweep")
     table = read_rows(folder / "comparison.csv")
     columns = ["val/accuracy", "personal_val/accuracy", "personal_val/accuracy"]
@@ -115,6 +116,7 @@ def test_a_sweep_says_which_models_its_results_are_of(flfast_run, capsys):
     assert "optimized" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_no_rank_loses_the_models_of_another(flfast_run):
     """A finished run that begins its end again, on two ranks: nothing else is in step with it."""
     words = (

@@ -14,7 +14,7 @@ import pytest
 from flfast import train
 
 # Forked runs inherit that warnings are errors; those of other libraries are not ours.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 TINY = ("batch_size=100", "local_epochs=1", "trainer.devices=1", "engine=eager", "callbacks=quiet")
 RANKS = ("strategy=ddp", "trainer.devices=2")
 ROUNDS = [0, 1, 2, 3]
@@ -61,6 +61,7 @@ def records(path):
             parts = b""
 
 
+@pytest.mark.slow
 def test_wandb_offline(record):
     pytest.importorskip("wandb")
     folder = record("wandb", "logger.wandb.offline=true", *RANKS)
@@ -131,12 +132,14 @@ def tracked(uri):
     return [sorted(metric.step for metric in history) for history in histories]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("database")
 def test_mlflow_in_the_run_folder(record):
     folder = record("mlflow", *RANKS)
     assert tracked(f"sqlite:///{folder}/mlflow.db") == [ROUNDS]
 
 
+@pytest.mark.slow
 def test_mlflow_on_a_server(record, server):
     folder = record("mlflow", f"logger.mlflow.tracking_uri={server}")
     assert tracked(server) == [ROUNDS]

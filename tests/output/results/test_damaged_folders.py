@@ -7,6 +7,7 @@ import shutil
 import sys
 
 import pytest
+from fast_sample import others_slow
 from run_folders import accuracies, write_run
 
 import flfast
@@ -259,7 +260,10 @@ def concerns(name):
     return not name.startswith("rounds ")
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if "confusion" not in file])
+OF_JOBS = [file for file in FILES if "confusion" not in file]
+
+
+@pytest.mark.parametrize("file", others_slow(OF_JOBS, [".hydra/config.yaml", "metrics.csv"]))
 def test_a_sweep_reports_its_other_jobs_and_names_the_damaged_one(damaged, file, capsys, caplog):
     for own, name, damage in CASES:
         folder = damaged(file, damage) if own == file else None

@@ -24,7 +24,10 @@ from flfast.output.results.table import read_rows
 from flfast.output.watch.folder import read_progress
 from flfast.output.watch.view import view
 
-TINY = ("experiment=quick", "model.hidden=[8]", "callbacks=none", "rounds=2", "checkpoint.every=1")
+TINY = (
+    *("experiment=quick", "model.hidden=[8]", "callbacks=none", "rounds=2", "checkpoint.every=1"),
+    *("engine=eager", "batch_size=50"),
+)
 
 
 def test_a_stopped_job_does_not_count_anywhere(flfast_run, tmp_path, capsys):

@@ -11,6 +11,7 @@ def test_all_files_of_a_run_are_known(flfast_run):
         *("experiment=quick", "algorithm=ditto", "rounds=2", "model.hidden=[8]"),
         *("callbacks=files", "checkpoint.every=1", "client_states=disk", "devices=lognormal"),
         *("pace=buffered", "pace.buffer=2", "audit=membership", "trainer.profiler=simple"),
+        *("engine=eager", "batch_size=50"),
     )
     folder = flfast_run(*words)
     assert len(list(folder.iterdir())) > len(STAY) + 10

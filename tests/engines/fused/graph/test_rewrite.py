@@ -110,7 +110,7 @@ def program(operations):
     return step
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(operations)
 def test_a_traced_step_is_the_step(operations):
     state = {name: drawn(SQUARE, SQUARE, seed=i) for i, name in enumerate(("p", "q", "fixed"))}

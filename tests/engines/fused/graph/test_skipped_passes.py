@@ -3,6 +3,7 @@
 import pytest
 import torch
 from engine_runs import assert_engines_agree, mlp
+from fast_sample import others_slow
 
 from flfast.algorithms.fedprox import fedprox
 from flfast.engines.fused.graph.skipped_passes import PASSES, VARIABLE, skipped
@@ -40,7 +41,7 @@ def test_another_name_is_refused(given, monkeypatch):
         skipped()
 
 
-@pytest.mark.parametrize("name", [*PASSES, "all"])
+@pytest.mark.parametrize("name", others_slow([*PASSES, "all"], ["kernels", "all"]))
 def test_rounds_are_those_of_the_eager_engine_without_it(
     name, make_data, make_federation, monkeypatch
 ):
