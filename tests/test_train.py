@@ -119,8 +119,8 @@ TINY = ("engine=eager", "eval_examples=0.05", "partition.num_clients=4")
     [
         ("model=resnet18", "bn=local", "model.small_images=true", *TINY),
         ("model=resnet18", "bn=recalibrate", *TINY),
-        ("model=resnet18", "bn=frozen", *TINY),
-        ("model=resnet18", "model.norm=group", *TINY),
+        pytest.param(("model=resnet18", "bn=frozen", *TINY), marks=pytest.mark.slow),
+        pytest.param(("model=resnet18", "model.norm=group", *TINY), marks=pytest.mark.slow),
         ("local_optimizer_state=keep", "optimizer=adam"),
         ("local_optimizer_state=average", "optimizer.momentum=0.9"),
         ("batch_size=-1", "micro_batch=16"),

@@ -1,6 +1,7 @@
 """Phases: the same syntax as the command line, from a round on."""
 
 import pytest
+from sampling import rotating
 from tables import rows
 
 from flfast.config.command_line import implied
@@ -52,9 +53,10 @@ def test_a_run_changes_strategy_precision_and_batch_from_round_to_round(flfast_r
     ]
 
 
-@pytest.mark.parametrize(
-    "schedule", ["growing_batch", "warmup_then_large_batch", "precision_switch", "adaptive"]
-)
+SCHEDULES = ("growing_batch", "warmup_then_large_batch", "adaptive", "precision_switch")
+
+
+@pytest.mark.parametrize("schedule", rotating(SCHEDULES, every=2))
 def test_ready_schedules_run(flfast_run, schedule):
     small = ("engine=eager", "model=logistic", "trainer.limit_train_batches=1")
     folder = flfast_run(
