@@ -229,7 +229,7 @@ class Channel:
             return Arrival("lost", "", 0, None, kept)
         if arrived is not sent:
             size += num_bytes(arrived) - num_bytes(sent)
-        # An honest upload stays valid: clipping, noise and encoding keep its leaves finite.
+        # Clips, noise and encodings of honest clients keep leaves, and numbers finite.
         is_suspect = attacked or arrived is not sent
         reason = _defect(arrived, upload, sender.counted) if is_suspect else ""
         if reason:

@@ -233,7 +233,7 @@ def _algorithm(config: DictConfig, own: Own, offers: dict[str, Any]) -> Algorith
 
 
 def check_data(algorithm: Algorithm, data: FederatedDataModule) -> None:
-    """Refuse an algorithm that does not fit the task, or needs server examples that do not exist.
+    """Refuse an algorithm for another task, or that needs examples which the server has not.
 
     Raises:
         ConfigError: naming key, value and what is allowed.

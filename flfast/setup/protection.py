@@ -63,11 +63,11 @@ def _made(config: DictConfig, data: FederatedDataModule) -> Privacy:
 
 
 def check_noised_sums(channel: Channel, pace: Pace) -> None:
-    """Refuse uploads that noise on sums does not hide, judged by what objects do.
+    """Refuse what noise on sums does not hide, by what objects do and not by their names.
 
     Args:
-        channel: the run's channel.
-        pace: the run's pace.
+        channel: of the run.
+        pace: of the run.
 
     Raises:
         ConfigError: if the server may get more than the sum of a whole cohort's changes.

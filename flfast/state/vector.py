@@ -159,9 +159,9 @@ def moved(upload: Tree, origin: Tree, target: Tree, scales: Mapping[str, float])
 
     Args:
         upload: any tree.
-        origin: base of the upload's change; see `with_change`.
-        target: new base of the change.
-        scales: factor of the change by name of the part; other parts stay.
+        origin: what it was changed from; see `with_change`.
+        target: the same for what it shall be changed from.
+        scales: by name of the part; the others stay.
     """
     result = dict(upload)
     for name, scale in scales.items():

@@ -63,8 +63,8 @@ class Pace(Protocol):
         """Refuse an algorithm that cannot run at this pace.
 
         Args:
-            algorithm: the run's algorithm.
-            broadcast: the broadcast of round 1.
+            algorithm: of the run.
+            broadcast: of round 1.
 
         Raises:
             ValueError: with the reason.
