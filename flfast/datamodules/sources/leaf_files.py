@@ -73,14 +73,9 @@ def _users_of(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
 
 
 class LeafTable(NamedTuple):
-    """Examples of all users. N of them.
+    """Inputs of each user, and targets [N, ...] of all N examples.
 
-    Attributes:
-        inputs: those of each user, as the dataset reads them; together N.
-        targets: int64 [N, ...].
-        is_test: bool [N]; None without test examples.
-        owner: int64 [N]; -1 for test examples of no client.
-        client_names: name of each client.
+    `is_test` is bool [N], `owner` int64 [N]; -1 for test examples of no client.
     """
 
     inputs: list[Any]
