@@ -17,14 +17,14 @@ from flfast.algorithms.contract.client import Context, Finished, Task
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.second_model import personal_part, split_personal, with_personal
 from flfast.datamodules.batches import Batch
-from flfast.state.options import Fraction
+from flfast.state.options import UpToOne
 from flfast.state.tree import Tree, float_type, merge
 from flfast.state.weights import model_weights
 
 ALPHA = "apfl/alpha"
 
 
-def apfl(*, alpha: Fraction, adaptive: bool, weighting: Weighting) -> Algorithm:
+def apfl(*, alpha: UpToOne, adaptive: bool, weighting: Weighting) -> Algorithm:
     """FedAvg with personal models mixed from local and federated parameters.
 
     Args:

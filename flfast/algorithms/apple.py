@@ -25,7 +25,7 @@ from flfast.algorithms.contract.records import Records
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.private_models import private_models
 from flfast.datamodules.batches import Batch
-from flfast.state.options import Count, Fraction, NonNegative
+from flfast.state.options import Count, NonNegative, UpToOne
 from flfast.state.tree import Tree, float_type, merge, tree_map, without
 
 RELATIONS = "apple/relations"
@@ -35,7 +35,7 @@ RELATIONS = "apple/relations"
 def apple(
     *,
     mu: NonNegative,
-    share: Fraction,
+    share: UpToOne,
     p_lr: NonNegative,
     horizon: Count,
     initial: Tree,

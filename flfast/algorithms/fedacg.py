@@ -21,11 +21,11 @@ from flfast.algorithms.contract.client import Context, Task
 from flfast.algorithms.contract.uploads import Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.datamodules.batches import Batch
-from flfast.state.options import NonNegative, Portion
+from flfast.state.options import BelowOne, NonNegative
 from flfast.state.tree import Tree, add, scaled, squared_norm, sub, tree_map, zeros
 
 
-def fedacg(*, lam: Portion, beta: NonNegative, weighting: Weighting) -> Algorithm:
+def fedacg(*, lam: BelowOne, beta: NonNegative, weighting: Weighting) -> Algorithm:
     """FedAvg from a lookahead of the server; lam = 0 is FedProx, and with beta = 0 FedAvg.
 
     Args:

@@ -15,11 +15,11 @@ import operator
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.kit.adaptive_server import adaptive_server
-from flfast.state.options import Portion, Positive
+from flfast.state.options import BelowOne, Positive
 
 
 def fedadagrad(
-    *, server_lr: Positive, beta1: Portion, tau: Positive, weighting: Weighting
+    *, server_lr: Positive, beta1: BelowOne, tau: Positive, weighting: Weighting
 ) -> Algorithm:
     """FedAvg with Adagrad on the server.
 

@@ -14,11 +14,11 @@ averaged.
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.kit.adaptive_server import adaptive_server
-from flfast.state.options import Portion, Positive
+from flfast.state.options import BelowOne, Positive
 
 
 def fedadam(
-    *, server_lr: Positive, beta1: Portion, beta2: Portion, tau: Positive, weighting: Weighting
+    *, server_lr: Positive, beta1: BelowOne, beta2: BelowOne, tau: Positive, weighting: Weighting
 ) -> Algorithm:
     """FedAvg with Adam on the server.
 

@@ -26,13 +26,18 @@ from flfast.algorithms.kit.second_model import (
 )
 from flfast.datamodules.batches import Batch
 from flfast.models.adapters.layer_names import layer_of
-from flfast.state.options import Count, NonNegativeInt, Positive, Share
+from flfast.state.options import Count, NonNegativeInt, Positive, PositiveUpToOne
 from flfast.state.tree import Tree, merge, tree_map
 from flfast.state.weights import model_weights
 
 
 def fedala(
-    *, layers: Count, share: Share, mix_epochs: NonNegativeInt, mix_lr: Positive, initial: Tree
+    *,
+    layers: Count,
+    share: PositiveUpToOne,
+    mix_epochs: NonNegativeInt,
+    mix_lr: Positive,
+    initial: Tree,
 ) -> Algorithm:
     """FedAvg whose clients start from a learned mixture of the server's model and their own.
 

@@ -17,10 +17,10 @@ from torch.optim import SGD
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.server_optimizer import server_optimized
-from flfast.state.options import Portion, Positive
+from flfast.state.options import BelowOne, Positive
 
 
-def fedavgm(*, server_lr: Positive, momentum: Portion, weighting: Weighting) -> Algorithm:
+def fedavgm(*, server_lr: Positive, momentum: BelowOne, weighting: Weighting) -> Algorithm:
     """FedAvg with momentum on the server; server_lr = 1 and momentum = 0 is FedAvg.
 
     Args:

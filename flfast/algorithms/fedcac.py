@@ -25,7 +25,7 @@ from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.model_groups import equal_models, mean_of
 from flfast.state.near_ties import EQUAL
-from flfast.state.options import Fraction, Positive
+from flfast.state.options import Positive, UpToOne
 from flfast.state.tree import Tree, add, leaves, tree_map
 from flfast.state.weights import model_weights
 
@@ -33,7 +33,7 @@ ROWS = Part("rows")
 ROUNDING = 8.0
 
 
-def fedcac(*, tau: Fraction, beta: Positive, weighting: Weighting) -> Algorithm:
+def fedcac(*, tau: UpToOne, beta: Positive, weighting: Weighting) -> Algorithm:
     """FedAvg, with the critical parameters of each client from clients that are like it.
 
     Args:

@@ -21,17 +21,17 @@ from flfast.algorithms.contract.client import Context, Finished
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
-from flfast.state.options import Portion, Positive, Share
+from flfast.state.options import BelowOne, Positive, PositiveUpToOne
 from flfast.state.tree import Tree, add, scaled, zeros
 from flfast.state.weights import model_weights
 
 
 def fedcm(
     *,
-    alpha: Share,
+    alpha: PositiveUpToOne,
     server_lr: Positive,
     weighting: Weighting,
-    momentum: Portion | None,
+    momentum: BelowOne | None,
     nesterov: bool | None,
     local_optimizer_state: Literal["reset"],
 ) -> Algorithm:

@@ -24,7 +24,7 @@ from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.model_groups import equal_models, group_means, mean_of
 from flfast.algorithms.kit.several_models import one_of
 from flfast.state.near_ties import first_lowest, nearest_whole
-from flfast.state.options import Count, Fraction, Share
+from flfast.state.options import Count, PositiveUpToOne, UpToOne
 from flfast.state.randomness import torch_generator
 from flfast.state.tree import Tree, leaves, tree_map
 
@@ -36,10 +36,10 @@ SAME = 1e-12
 
 def fedcross(
     *,
-    alpha: Fraction,
+    alpha: UpToOne,
     selection: Selection,
     num_models: Count | None,
-    fraction: Share | None,
+    fraction: PositiveUpToOne | None,
     seed: int,
     num_clients: int,
 ) -> Algorithm:

@@ -21,13 +21,18 @@ from flfast.algorithms.contract.uploads import Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.datamodules.batches import Batch
-from flfast.state.options import NonNegative, Share
+from flfast.state.options import NonNegative, PositiveUpToOne
 from flfast.state.tree import Tree, add, merge, part_of, without
 from flfast.state.weights import model_weights
 
 
 def feddbe(
-    *, kappa: NonNegative, mu: Share, head: list[str] | None, weighting: Weighting, initial: Tree
+    *,
+    kappa: NonNegative,
+    mu: PositiveUpToOne,
+    head: list[str] | None,
+    weighting: Weighting,
+    initial: Tree,
 ) -> Algorithm:
     """FedAvg with a personal bias of features, whose mean is pulled to a consensus.
 

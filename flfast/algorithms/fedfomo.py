@@ -27,7 +27,7 @@ from flfast.algorithms.kit.private_models import private_models
 from flfast.algorithms.kit.several_models import one_of
 from flfast.datamodules.batches import Batch
 from flfast.state.near_ties import nearest_whole
-from flfast.state.options import Count, Fraction, NonNegative
+from flfast.state.options import Count, NonNegative, UpToOne
 from flfast.state.randomness import torch_generator
 from flfast.state.tree import Tree, leaves, merge, part_of, tree_map
 from flfast.state.weights import by_name
@@ -38,7 +38,7 @@ COUNTS, MOST, LOSSES = Part("rows", learned=False), 2**30, "losses of models"
 def fedfomo(
     *,
     num_models: Count,
-    epsilon: Fraction,
+    epsilon: UpToOne,
     decay: NonNegative,
     initial: Tree,
     seed: int,

@@ -26,7 +26,7 @@ from flfast.algorithms.kit.last_layer import LinearHead, linear_head
 from flfast.algorithms.kit.model_groups import weighted_mean
 from flfast.datamodules.batches import Batch
 from flfast.state.optimizer_state import load_optimizer_state, state_tensors
-from flfast.state.options import Count, NonNegative, Positive, Share
+from flfast.state.options import Count, NonNegative, Positive, PositiveUpToOne
 from flfast.state.randomness import torch_generator
 from flfast.state.tree import Tree, add, merge, without
 from flfast.state.weights import model_weights
@@ -41,7 +41,7 @@ NOISE_DIM, WEIGHT_DECAY = 32, 0.01
 def fedgen(  # noqa: PLR0913 - one parameter an option
     *,
     alpha: NonNegative,
-    decay: Share,
+    decay: PositiveUpToOne,
     num_virtual: Count,
     hidden_dim: Count,
     server_steps: Count,

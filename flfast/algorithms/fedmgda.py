@@ -20,11 +20,11 @@ from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.min_norm import min_norm_weights
-from flfast.state.options import Fraction, Positive
+from flfast.state.options import Positive, UpToOne
 from flfast.state.tree import Tree, add, leaves, tree_map
 
 
-def fedmgda(*, epsilon: Fraction, server_lr: Positive, weighting: Weighting) -> Algorithm:
+def fedmgda(*, epsilon: UpToOne, server_lr: Positive, weighting: Weighting) -> Algorithm:
     """FedAvg whose server step harms as few clients as possible.
 
     Args:

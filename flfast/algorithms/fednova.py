@@ -19,14 +19,14 @@ from flfast.algorithms.contract.client import Context, Finished
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
-from flfast.state.options import Count, Portion
+from flfast.state.options import BelowOne, Count
 from flfast.state.tree import Tree, add, scaled, tree_map
 
 
 def fednova(
     *,
     weighting: Weighting,
-    momentum: Portion | None,
+    momentum: BelowOne | None,
     nesterov: bool | None,
     local_steps: Count | None,
     local_optimizer_state: Literal["reset"],

@@ -22,17 +22,17 @@ from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.discrepancy import squared_mmd
 from flfast.algorithms.kit.split import head_layer
 from flfast.datamodules.batches import Batch
-from flfast.state.options import Count, Portion, Share
+from flfast.state.options import BelowOne, Count, PositiveUpToOne
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import by_name, model_weights
 
 
 def fedphp(
     *,
-    mu: Portion,
-    lam: Portion,
+    mu: BelowOne,
+    lam: BelowOne,
     horizon: Count,
-    fraction: Share | None,
+    fraction: PositiveUpToOne | None,
     weighting: Weighting,
     initial: Tree,
 ) -> Algorithm:

@@ -19,11 +19,11 @@ from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.client import Context, Task
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.datamodules.batches import Batch
-from flfast.state.options import Share
+from flfast.state.options import PositiveUpToOne
 from flfast.state.tree import Tree
 
 
-def fedrs(*, alpha: Share, weighting: Weighting) -> Algorithm:
+def fedrs(*, alpha: PositiveUpToOne, weighting: Weighting) -> Algorithm:
     """FedAvg with a restricted softmax in the local objective; alpha = 1 is FedAvg.
 
     Args:

@@ -21,11 +21,11 @@ from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.gradient import gradient
 from flfast.algorithms.kit.sharpness_aware import ascended
 from flfast.datamodules.batches import Batch
-from flfast.state.options import Fraction, NonNegative, Positive
+from flfast.state.options import NonNegative, Positive, UpToOne
 from flfast.state.tree import Tree, tree_map, zeros
 
 
-def fedspeed(*, lam: Positive, rho: NonNegative, alpha: Fraction) -> Algorithm:
+def fedspeed(*, lam: Positive, rho: NonNegative, alpha: UpToOne) -> Algorithm:
     """Proximal local training with corrections; all clients weigh the same, as in the paper.
 
     Args:

@@ -13,11 +13,11 @@ The authors' code has bias correction, v[-1] = 0 and beta2 = 0.999. Buffers are 
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.kit.adaptive_server import adaptive_server
-from flfast.state.options import Portion, Positive
+from flfast.state.options import BelowOne, Positive
 
 
 def fedyogi(
-    *, server_lr: Positive, beta1: Portion, beta2: Portion, tau: Positive, weighting: Weighting
+    *, server_lr: Positive, beta1: BelowOne, beta2: BelowOne, tau: Positive, weighting: Weighting
 ) -> Algorithm:
     """FedAvg with Yogi on the server.
 

@@ -22,12 +22,12 @@ from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.divergence import divergence
 from flfast.algorithms.kit.second_model import personal_part, upload_shared, with_personal
 from flfast.datamodules.batches import Batch
-from flfast.state.options import Fraction
+from flfast.state.options import UpToOne
 from flfast.state.tree import Tree
 from flfast.state.weights import model_weights
 
 
-def fml(*, alpha: Fraction, beta: Fraction, weighting: Weighting) -> Algorithm:
+def fml(*, alpha: UpToOne, beta: UpToOne, weighting: Weighting) -> Algorithm:
     """FedAvg of models that learn from personal ones, which learn from them; beta = 1 is FedAvg.
 
     Args:

@@ -32,13 +32,13 @@ from flfast.algorithms.kit.several_models import (
     several,
     with_one,
 )
-from flfast.state.options import Count, Fraction
+from flfast.state.options import Count, UpToOne
 from flfast.state.tree import Tree, part_of
 
 MEMBERS = Part(over="members")
 
 
-def ifca(*, num_clusters: Count, spread: Fraction, weighting: Weighting, seed: int) -> Algorithm:
+def ifca(*, num_clusters: Count, spread: UpToOne, weighting: Weighting, seed: int) -> Algorithm:
     """FedAvg in clusters, which clients choose in every round; with one cluster it is FedAvg.
 
     Args:

@@ -18,11 +18,11 @@ from flfast.algorithms.contract.client import Context, Finished, Task
 from flfast.algorithms.kit.gradient import gradient
 from flfast.algorithms.kit.measures import GRADIENT, mean_gradient
 from flfast.datamodules.batches import Batch
-from flfast.state.options import Portion
+from flfast.state.options import BelowOne
 from flfast.state.tree import Tree, add, move, zeros
 
 
-def mime(*, beta: Portion, weighting: Weighting) -> Algorithm:
+def mime(*, beta: BelowOne, weighting: Weighting) -> Algorithm:
     """MimeLite with variance-reduced gradients.
 
     Args:

@@ -16,11 +16,11 @@ from flfast.algorithms.contract.client import Context, Finished, LocalStage
 from flfast.algorithms.contract.uploads import Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.measures import GRADIENT, mean_gradient
-from flfast.state.options import Portion
+from flfast.state.options import BelowOne
 from flfast.state.tree import Tree, add, move, zeros
 
 
-def mimelite(*, beta: Portion, weighting: Weighting) -> Algorithm:
+def mimelite(*, beta: BelowOne, weighting: Weighting) -> Algorithm:
     """FedAvg with the server's momentum in every local step; beta = 0 is FedAvg.
 
     Args:

@@ -21,7 +21,7 @@ from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Context, Finished
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
-from flfast.state.options import Portion, Positive
+from flfast.state.options import BelowOne, Positive
 from flfast.state.tree import Tree, add, scaled, tree_map, zeros
 from flfast.state.weights import model_weights
 
@@ -29,7 +29,7 @@ from flfast.state.weights import model_weights
 def scaffold(
     *,
     server_lr: Positive,
-    momentum: Portion | None,
+    momentum: BelowOne | None,
     nesterov: bool | None,
     local_optimizer_state: Literal["reset"],
 ) -> Algorithm:

@@ -72,7 +72,7 @@ def intercept(
         local_steps=1,
         strategy="single",
         shard="clients",
-        share=1.0,
+        work_fraction=1.0,
     )
     channel = replace(engine.channel, attack=NO_ATTACK, attackers=frozenset(), faults=NO_FAULTS)
     downloads = Downloads(

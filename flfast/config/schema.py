@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from flfast.config.rules import OPTIMIZED, SELECTING
 from flfast.state.options import (
     BatchSize,
+    BelowOne,
     Count,
     NonNegative,
     NonNegativeInt,
-    Portion,
     Positive,
+    PositiveUpToOne,
     Seed,
-    Share,
 )
 from flfast.state.plan import LastBatch
 from flfast.tasks.names import TaskName
@@ -42,8 +42,8 @@ class TargetSettings(_Open):
 class SplitSettings(_Strict):
     """Held-out shares of every client's examples, and the server's own examples."""
 
-    val: Portion
-    test: Portion
+    val: BelowOne
+    test: BelowOne
     few_shot: Count | None
     server_examples: NonNegativeInt
 
@@ -80,7 +80,7 @@ class OptimizerSettings(TargetSettings):
     lr: Positive
     momentum: NonNegative = 0.0
     weight_decay: NonNegative = 0.0
-    betas: list[Portion] = Field(default=[0.9, 0.999], min_length=2, max_length=2)
+    betas: list[BelowOne] = Field(default=[0.9, 0.999], min_length=2, max_length=2)
 
 
 class StrategySettings(_Strict):
@@ -147,7 +147,7 @@ class LrScheduleSettings(_Strict):
 class SamplerSettings(TargetSettings):
     """The sampler; `holdout_clients` is flfast's, all other keys are the sampler's arguments."""
 
-    holdout_clients: NonNegativeInt | Portion = 0
+    holdout_clients: NonNegativeInt | BelowOne = 0
 
 
 class Settings(_Strict):
@@ -167,7 +167,7 @@ class Settings(_Strict):
     upload_clip_norm: Positive | None
     client_states: Literal["auto", "ram", "disk"]
     eval_every: Count
-    eval_examples: Share
+    eval_examples: PositiveUpToOne
     finetune_epochs: NonNegativeInt
     optimized_metric: Literal[_OPTIMIZED]  # type: ignore[valid-type]
     checkpoint: CheckpointSettings

@@ -13,7 +13,7 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.applying import shift_examples
 from flfast.datamodules.shifts.shift import Affected, Shift
 from flfast.datamodules.splits import ClientIndices, group_by_client
-from flfast.state.options import Share
+from flfast.state.options import PositiveUpToOne
 from flfast.state.randomness import generator
 
 
@@ -32,7 +32,7 @@ class Backdoor:
 
     trigger: Callable[[Tensor], Tensor]
     target: int
-    share: Share
+    share: PositiveUpToOne
     source: int | None = None
     check: Callable[[Examples], None] = lambda examples: None
 

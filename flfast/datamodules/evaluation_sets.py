@@ -78,7 +78,7 @@ class EvaluationDataModule(EvaluationPart):
             number.
         shard_batches: divide every batch over the ranks, so that all have equally many batches.
             Otherwise the examples of the pass are divided.
-        portion: fraction of each group's examples that are predicted, in (0, 1]; at least one
+        fraction: fraction of each group's examples that are predicted, in (0, 1]; at least one
             example.
 
     Attributes:
@@ -97,10 +97,10 @@ class EvaluationDataModule(EvaluationPart):
         limit: float | int = 1.0,
         rank_share: RankShare = WHOLE,
         shard_batches: bool = False,
-        portion: float = 1.0,
+        fraction: float = 1.0,
     ) -> None:
         self.personal, self.shard_batches = not OWN.isdisjoint(names), shard_batches
-        found = {name: _drawn(*_members(data, name), portion, data.seed) for name in names}
+        found = {name: _drawn(*_members(data, name), fraction, data.seed) for name in names}
         members = {name: part for name, part in found.items() if len(part[0])}
         none = np.zeros(0, np.int64)
         indices = np.concatenate([found[0] for found in members.values()] or [none])
@@ -176,16 +176,16 @@ def _split_sets(
 
 
 def _drawn(
-    indices: np.ndarray, groups: np.ndarray, portion: float, seed: int
+    indices: np.ndarray, groups: np.ndarray, fraction: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The share of each group's examples that are evaluated, rounded up, in the given order."""
-    if portion == 1.0:
+    if fraction == 1.0:
         return indices, groups
     # An example has the same number in all sets, so that sets which overlap draw the same ones.
     order = np.lexsort((uniforms(seed, "evaluated examples", indices), groups))
     sizes = np.bincount(groups)
     place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    kept = np.sort(order[place < np.repeat(num_of_share(portion, sizes), sizes)])
+    kept = np.sort(order[place < np.repeat(num_of_share(fraction, sizes), sizes)])
     return indices[kept], groups[kept]
 
 

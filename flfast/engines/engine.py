@@ -238,7 +238,7 @@ class Engine:
         return sorted(gathered, key=lambda report: place[report.client_id])
 
     def evaluate(
-        self, server: Tree, plan: RoundPlan, *, portion: float = 1.0
+        self, server: Tree, plan: RoundPlan, *, fraction: float = 1.0
     ) -> dict[str, GroupMetrics]:
         """Metrics by evaluation set: see `output/results/columns.py` for their names.
 
@@ -247,11 +247,11 @@ class Engine:
         Args:
             server: server state.
             plan: of the round.
-            portion: share of the examples of each client and of the central test set, in (0, 1].
+            fraction: fraction of each client's and of the central test examples, in (0, 1].
         """
         plan = for_evaluation(plan)
         together = self.site.divides_batches(plan)
-        return self._evaluation(server, plan, together=together, portion=portion)
+        return self._evaluation(server, plan, together=together, fraction=fraction)
 
     def predict(
         self, server: Tree, plan: RoundPlan, passes: Sequence[tuple[str, ...]]

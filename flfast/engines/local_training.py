@@ -28,7 +28,7 @@ class ClientStart(NamedTuple):
 
     def stage_plan(self, stage: LocalStage) -> RoundPlan:
         """The plan of a stage: with the stage's epochs, and the client's share of all steps."""
-        return self.plan.for_stage(stage.epochs).with_share(self.data.epoch.num_steps)
+        return self.plan.for_stage(stage.epochs).with_work_fraction(self.data.epoch.num_steps)
 
 
 Deliver = Callable[[LocalResult], None]

@@ -289,7 +289,7 @@ class Federation:
         start = time.perf_counter()
         results: dict[str, GroupMetrics] = {}
         if evaluate:
-            results = self.engine.evaluate(self.server, evaluate, portion=self.eval_examples)
+            results = self.engine.evaluate(self.server, evaluate, fraction=self.eval_examples)
         for name, metrics in results.items():
             row.update(evaluation_columns(name, metrics))
             for client_id, numbers in client_columns(name, metrics):

@@ -22,12 +22,12 @@ class Trips(NamedTuple):
     """The trips of K clients, from download to upload; every array is float64 [K].
 
     Attributes:
-        shares: fraction of the local epochs or steps that each client does, in (0, 1].
+        work_fractions: fraction of the local epochs or steps that each client does, in (0, 1].
         seconds: until the upload has arrived, or the client fails.
         fails: whether the client fails; bool [K].
     """
 
-    shares: np.ndarray
+    work_fractions: np.ndarray
     seconds: np.ndarray
     fails: np.ndarray
 
@@ -95,9 +95,11 @@ class Timing:
             "training": training,
             "around": around,
         }
-        shares = self._work(**{n: known[n] for n in known.keys() & self._work_reads.keys()})
-        if (shares < 1).any():
-            training = self._training_seconds(devices, clients, plan, shares)
+        work_fractions = self._work(
+            **{n: known[n] for n in known.keys() & self._work_reads.keys()}
+        )
+        if (work_fractions < 1).any():
+            training = self._training_seconds(devices, clients, plan, work_fractions)
         seconds = around + training
         lifetimes = np.full(len(clients), np.inf)
         fragile = devices.hazard > 0
@@ -105,7 +107,7 @@ class Timing:
         drawn = -np.log(uniforms(seed, "device failure", clients, *path))
         lifetimes[fragile] = drawn[fragile] / devices.hazard[fragile]
         lifetimes = np.minimum(lifetimes, devices.until(clock))
-        return Trips(shares, np.minimum(seconds, lifetimes), lifetimes < seconds)
+        return Trips(work_fractions, np.minimum(seconds, lifetimes), lifetimes < seconds)
 
     def _transfer_seconds(self, devices: Devices) -> np.ndarray:
         if np.isinf(devices.down).all() and np.isinf(devices.up).all():
@@ -114,7 +116,7 @@ class Timing:
         return down / devices.down + up / devices.up
 
     def _training_seconds(
-        self, devices: Devices, clients: np.ndarray, plan: RoundPlan, shares: np.ndarray
+        self, devices: Devices, clients: np.ndarray, plan: RoundPlan, work_fractions: np.ndarray
     ) -> np.ndarray:
         """Virtual seconds of local training, float64 [K]."""
         if not devices.per_example.any():
@@ -123,9 +125,13 @@ class Timing:
         examples = np.array(
             [
                 num_trained_examples(
-                    len(train.indices_of(client_id)), plan._replace(share=share), self._algorithm
+                    len(train.indices_of(client_id)),
+                    plan._replace(work_fraction=work_fraction),
+                    self._algorithm,
                 )
-                for client_id, share in zip(clients.tolist(), shares.tolist(), strict=True)
+                for client_id, work_fraction in zip(
+                    clients.tolist(), work_fractions.tolist(), strict=True
+                )
             ],
             dtype=np.float64,
         )
@@ -136,7 +142,7 @@ def num_trained_examples(num_examples: int, plan: RoundPlan, algorithm: Algorith
     """Examples that a client trains on in a round; an example counts once per pass."""
     epoch, total = local_epoch(num_examples, plan.batching), 0
     for stage in algorithm.training_stages:
-        own = plan.for_stage(stage.epochs).with_share(epoch.num_steps)
+        own = plan.for_stage(stage.epochs).with_work_fraction(epoch.num_steps)
         if own.local_steps is None:
             total += epoch.num_examples * (own.local_epochs or 1)
         else:

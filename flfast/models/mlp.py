@@ -10,11 +10,11 @@ from collections import OrderedDict
 
 from torch import nn
 
-from flfast.state.options import Count, Portion
+from flfast.state.options import BelowOne, Count
 
 
 def mlp(
-    *, input_shape: tuple[int, ...], num_classes: int, hidden: list[Count], dropout: Portion
+    *, input_shape: tuple[int, ...], num_classes: int, hidden: list[Count], dropout: BelowOne
 ) -> nn.Module:
     """ReLU network from flattened inputs [B, ...] to logits [B, C]; without `hidden` linear."""
     layers: OrderedDict[str, nn.Module] = OrderedDict()

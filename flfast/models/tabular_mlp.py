@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flfast.models.mlp import mlp
-from flfast.state.options import Count, Portion
+from flfast.state.options import BelowOne, Count
 
 
 class EmbeddedColumns(nn.Module):
@@ -44,7 +44,7 @@ def tabular_mlp(
     categories: tuple[int, ...] = (),
     embedding: Count,
     hidden: list[Count],
-    dropout: Portion,
+    dropout: BelowOne,
 ) -> nn.Module:
     """ReLU network from rows of a table [B, F] to logits [B, C].
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flfast.models.token_inputs import check_tokens, token_logits
-from flfast.state.options import Count, Portion
+from flfast.state.options import BelowOne, Count
 from flfast.tasks.factored_logits import FactoredLogits
 from flfast.tasks.names import TaskName
 
@@ -72,7 +72,7 @@ class DecoderTransformer(nn.Module):
         width: Count,
         layers: Count,
         heads: Count,
-        dropout: Portion,
+        dropout: BelowOne,
     ) -> None:
         super().__init__()
         length = check_tokens(input_shape, num_tokens, model="model=transformer")

@@ -12,7 +12,7 @@ from torch import nn
 
 from flfast.models.images import check_image, norm_layer
 from flfast.models.mlp import mlp
-from flfast.state.options import Count, Portion
+from flfast.state.options import BelowOne, Count
 
 _STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 """Channels of the convolutions before each pooling."""
@@ -25,7 +25,7 @@ def vgg11(
     hidden: list[Count],
     norm: Literal["none", "batch", "group"],
     groups: Count,
-    dropout: Portion,
+    dropout: BelowOne,
 ) -> nn.Module:
     """Convolutional network from images [B, channels, H, W], at least 32x32, to logits [B, C]."""
     width, rows, columns = check_image(input_shape, model="model=vgg11", smallest=32)

@@ -4,7 +4,8 @@ The range of an annotated parameter is checked before the function is imported:
 `def fedprox(*, mu: NonNegative) -> Algorithm`. Torch-free.
 """
 
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt, MinLen
@@ -19,10 +20,10 @@ NonNegativeInt = Annotated[int, Ge(0), Le(_MAX_INT)]
 Seed = Annotated[int, Ge(0), Lt(2**63)]
 Positive = Annotated[float, Gt(0), Le(_MAX_FLOAT)]
 NonNegative = Annotated[float, Ge(0), Le(_MAX_FLOAT)]
-Fraction = Annotated[float, Ge(0), Le(1)]
-Share = Annotated[float, Gt(0), Le(1)]
+UpToOne = Annotated[float, Ge(0), Le(1)]
+PositiveUpToOne = Annotated[float, Gt(0), Le(1)]
 Delta = Annotated[float, Gt(0), Lt(1)]
-Portion = Annotated[float, Ge(0), Lt(1)]
+BelowOne = Annotated[float, Ge(0), Lt(1)]
 Speed = Annotated[float, Ge(1e-6), Le(1e12)]
 Spread = Annotated[float, Ge(0), Le(10)]
 Availability = Annotated[float, Ge(0.001), Le(1)]
@@ -36,6 +37,17 @@ Numbers = Annotated[list[Annotated[float, Ge(-_MAX_FLOAT), Le(_MAX_FLOAT)]], Min
 Bits = Annotated[int, Ge(1), Le(8)]
 BatchSize = Annotated[int, Ge(-1), Le(_MAX_INT)]
 ModulusBits = Annotated[int, Ge(16), Le(62)]
+
+_OLD_NAMES = {"Fraction": "UpToOne", "Portion": "BelowOne", "Share": "PositiveUpToOne"}
+
+
+def __getattr__(name: str) -> Any:
+    """Types under their earlier names, which still work in this version."""
+    if name not in _OLD_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new = _OLD_NAMES[name]
+    warnings.warn(f"{__name__}.{name} is {new} now", FutureWarning, stacklevel=2)
+    return globals()[new]
 
 
 def num_of_share(share: float, sizes: np.ndarray) -> np.ndarray:

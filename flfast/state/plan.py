@@ -44,8 +44,8 @@ class RoundPlan(NamedTuple):
         shard: unit that `ddp` divides over the ranks: whole `clients`, or every `batch`.
         devices: the devices, such as `cpu:1` or `gpu:[0, 1]`.
         precision: the value of `trainer.precision`.
-        share: fraction of the local epochs or steps that a client does, in (0, 1]; rounded to
-            whole steps.
+        work_fraction: fraction of the local epochs or steps that a client does, in (0, 1];
+            rounded to whole steps.
     """
 
     round_idx: int
@@ -58,7 +58,7 @@ class RoundPlan(NamedTuple):
     shard: Shard
     devices: str
     precision: str
-    share: float = 1.0
+    work_fraction: float = 1.0
 
     def for_stage(self, epochs: int | None) -> "RoundPlan":
         """The plan of a stage; its own `epochs`, if any, are ignored if the plan has steps."""
@@ -66,13 +66,15 @@ class RoundPlan(NamedTuple):
             return self
         return self._replace(local_epochs=epochs)
 
-    def with_share(self, epoch_steps: int) -> "RoundPlan":
+    def with_work_fraction(self, epoch_steps: int) -> "RoundPlan":
         """The plan with its share of the local steps, at least one; a pass has `epoch_steps`."""
-        if self.share == 1:
+        if self.work_fraction == 1:
             return self
         steps = self.local_steps or (self.local_epochs or 1) * epoch_steps
         return self._replace(
-            local_epochs=None, local_steps=max(1, round(self.share * steps)), share=1.0
+            local_epochs=None,
+            local_steps=max(1, round(self.work_fraction * steps)),
+            work_fraction=1.0,
         )
 
     def describe(self) -> str:

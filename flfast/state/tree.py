@@ -87,9 +87,9 @@ def scaled(tree: Tree, factor: float) -> Tree:
     return tree_map(lambda leaf: factor * leaf, tree)
 
 
-def move(start: Tree, end: Tree, share: float) -> Tree:
-    """`start + share * (end - start)`, leaf by leaf."""
-    return tree_map(lambda a, b: a + share * (b - a), start, end)
+def move(start: Tree, end: Tree, weight: float) -> Tree:
+    """`start + weight * (end - start)`, leaf by leaf."""
+    return tree_map(lambda a, b: a + weight * (b - a), start, end)
 
 
 def zeros(tree: Tree) -> Tree:

@@ -16,23 +16,23 @@ NAMES = [("global", "local", "val"), ("personal", "personal_val")]
     st.integers(0, 99),
 )
 def test_each_group_keeps_its_share_rounded_up(sizes, percent, seed):
-    portion = percent / 100
+    fraction = percent / 100
     groups = np.repeat(np.arange(len(sizes)), sizes)
     indices = np.random.default_rng(seed).permutation(800)[: len(groups)]
-    kept, owners = _drawn(indices, groups, portion, seed)
+    kept, owners = _drawn(indices, groups, fraction, seed)
     assert set(zip(kept, owners, strict=True)) <= set(zip(indices, groups, strict=True))
     found = np.bincount(owners, minlength=len(sizes))
     assert found.tolist() == [-(-percent * size // 100) for size in sizes]
-    fewer, _ = _drawn(indices, groups, portion / 2, seed)
+    fewer, _ = _drawn(indices, groups, fraction / 2, seed)
     assert set(fewer) <= set(kept), "a smaller share is a part of a larger one"
-    again, _ = _drawn(indices, groups, portion, seed)
+    again, _ = _drawn(indices, groups, fraction, seed)
     assert (again == kept).all()
 
 
 @pytest.mark.parametrize("names", NAMES)
 def test_a_pass_has_that_share_of_each_set_and_all_clients(make_data, names):
     data = make_data([20, 31, 47], split=(0.2, 0.3), num_test=40)
-    whole, part = (EvaluationDataModule(data, names, portion=p) for p in (1.0, 0.4))
+    whole, part = (EvaluationDataModule(data, names, fraction=p) for p in (1.0, 0.4))
     assert part.sets.keys() == whole.sets.keys()
     for name, found in part.sets.items():
         sizes, kept = (np.bincount(s.group, minlength=3) for s in (whole.sets[name], found))

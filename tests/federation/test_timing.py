@@ -17,10 +17,20 @@ from flfast.state.plan import Batching, RoundPlan
 FEDAVG = Algorithm(name="fedavg")
 
 
-def plan_of(batch_size=4, *, epochs=None, steps=None, round_idx=1, share=1.0):
+def plan_of(batch_size=4, *, epochs=None, steps=None, round_idx=1, work_fraction=1.0):
     batching = Batching(batch_size)
     return RoundPlan(
-        round_idx, 0, 0.1, batching, epochs, steps, "single", "clients", "cpu", "32-true", share
+        round_idx,
+        0,
+        0.1,
+        batching,
+        epochs,
+        steps,
+        "single",
+        "clients",
+        "cpu",
+        "32-true",
+        work_fraction,
     )
 
 
@@ -38,11 +48,13 @@ def test_work_counts_every_pass_of_every_stage():
 
 
 def test_partial_work_counts_whole_steps_of_every_stage():
-    assert num_trained_examples(8, plan_of(epochs=2, share=0.5), FEDAVG) == 8
-    assert num_trained_examples(8, plan_of(epochs=2, share=0.01), FEDAVG) == 4, "at least a step"
-    assert num_trained_examples(8, plan_of(steps=10, share=0.3), FEDAVG) == 12
+    assert num_trained_examples(8, plan_of(epochs=2, work_fraction=0.5), FEDAVG) == 8
+    assert num_trained_examples(8, plan_of(epochs=2, work_fraction=0.01), FEDAVG) == 4, (
+        "at least a step"
+    )
+    assert num_trained_examples(8, plan_of(steps=10, work_fraction=0.3), FEDAVG) == 12
     two = Algorithm(name="two", stages=(LocalStage(epochs=4), LocalStage()))
-    assert num_trained_examples(8, plan_of(epochs=2, share=0.5), two) == 16 + 8
+    assert num_trained_examples(8, plan_of(epochs=2, work_fraction=0.5), two) == 16 + 8
 
 
 def test_a_trip_takes_what_the_formula_says(make_data):
@@ -56,7 +68,7 @@ def test_a_trip_takes_what_the_formula_says(make_data):
     expected = 0.25 + own.per_example * 2 * sizes + 3000 / own.down + 5000 / own.up
     assert found.seconds == pytest.approx(expected)
     assert not found.fails.any()
-    assert (found.shares == 1).all()
+    assert (found.work_fractions == 1).all()
 
 
 def test_devices_fail_at_their_hazard(make_data):

@@ -32,14 +32,14 @@ class Order(NamedTuple):
 
     Attributes:
         version: that it downloaded; None is the server's current one.
-        share: of its local epochs or steps, in (0, 1].
+        work_fraction: fraction of the local epochs or steps that the client does, in (0, 1].
         scale: factor of what its upload changes, such as a discount for staleness.
         mixes: whether the change is counted from the server's current model, which the upload is
             then mixed with, instead of from the version that it downloaded.
     """
 
     version: Version | None = None
-    share: float = 1.0
+    work_fraction: float = 1.0
     scale: float = 1.0
     mixes: bool = False
 
@@ -51,7 +51,7 @@ class Download(Protocol):
         """What the client downloads. Leaves that clients share are the same tensors."""
 
     def plan(self, client_id: int, plan: RoundPlan) -> RoundPlan:
-        """The client's own plan: its round, learning rate, epochs or steps, and share of them.
+        """The client's own plan: its round, learning rate, epochs or steps, and fraction of them.
 
         Args:
             client_id: the client.
@@ -125,7 +125,7 @@ class Downloads:
             lr=given.lr,
             local_epochs=given.local_epochs,
             local_steps=given.local_steps,
-            share=order.share,
+            work_fraction=order.work_fraction,
         )
 
 

@@ -19,11 +19,11 @@ import numpy as np
 from torch import Tensor
 
 from flfast.channel.attacks.attack import Attack, Poison
-from flfast.state.options import Fraction, Positive
+from flfast.state.options import Positive, UpToOne
 from flfast.state.row_statistics import row_moments
 
 
-def alie(*, fraction: Fraction, z: Positive | None) -> Poison:
+def alie(*, fraction: UpToOne, z: Positive | None) -> Poison:
     """All attackers of a cohort upload the same slightly shifted mean.
 
     An attacker who is alone in a cohort knows no spread, and uploads what it learned.

@@ -14,15 +14,15 @@ from torch import Tensor
 
 from flfast.channel.attacks.attack import Attack, ClassPoison, boosted
 from flfast.datamodules.backdoor import Backdoor
-from flfast.state.options import Fraction, NonNegativeInt, Positive, Share
+from flfast.state.options import NonNegativeInt, Positive, PositiveUpToOne, UpToOne
 
 
 def edge_case(
     *,
-    fraction: Fraction,
+    fraction: UpToOne,
     source: NonNegativeInt,
     target: NonNegativeInt,
-    share: Share,
+    share: PositiveUpToOne,
     scale: Positive,
 ) -> ClassPoison:
     """Images of the source class that are upside down shall be put into the target class.

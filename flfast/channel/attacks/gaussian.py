@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from flfast.channel.attacks.attack import Attack, Poison
-from flfast.state.options import Fraction, Positive
+from flfast.state.options import Positive, UpToOne
 
 
-def gaussian(*, fraction: Fraction, std: Positive) -> Poison:
+def gaussian(*, fraction: UpToOne, std: Positive) -> Poison:
     """Upload `broadcast + std * noise`, with new noise for every attacker and round.
 
     Args:

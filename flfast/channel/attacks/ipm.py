@@ -14,11 +14,11 @@ import numpy as np
 from torch import Tensor
 
 from flfast.channel.attacks.attack import Attack, Poison
-from flfast.state.options import Fraction, Positive
+from flfast.state.options import Positive, UpToOne
 from flfast.state.row_statistics import row_moments
 
 
-def ipm(*, fraction: Fraction, epsilon: Positive) -> Poison:
+def ipm(*, fraction: UpToOne, epsilon: Positive) -> Poison:
     """All attackers of a cohort upload the negative mean of what they learned.
 
     Args:

@@ -5,10 +5,10 @@ Tolpegin, Truex, Gursoy, Liu: Data Poisoning Attacks Against Federated Learning 
 """
 
 from flfast.channel.attacks.attack import Attack, ClassPoison
-from flfast.state.options import Fraction
+from flfast.state.options import UpToOne
 
 
-def label_flip(*, fraction: Fraction) -> ClassPoison:
+def label_flip(*, fraction: UpToOne) -> ClassPoison:
     """Train on label C - 1 - y instead of y; validation and test labels stay as they are.
 
     Args:

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from flfast.channel.attacks.attack import Attack, Poison
 from flfast.channel.attacks.perturbation import Direction, perturbation
-from flfast.state.options import Fraction
+from flfast.state.options import UpToOne
 from flfast.state.row_statistics import squared_distances
 
 
-def min_max(*, fraction: Fraction, direction: Direction) -> Poison:
+def min_max(*, fraction: UpToOne, direction: Direction) -> Poison:
     """All attackers of a cohort upload the same change, no farther from any honest one than two.
 
     An attacker who is alone in a cohort uploads what it learned.

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from flfast.channel.attacks.attack import Attack, Poison
 from flfast.channel.attacks.perturbation import Direction, perturbation
-from flfast.state.options import Fraction
+from flfast.state.options import UpToOne
 from flfast.state.row_statistics import squared_distances
 
 
-def min_sum(*, fraction: Fraction, direction: Direction) -> Poison:
+def min_sum(*, fraction: UpToOne, direction: Direction) -> Poison:
     """All attackers of a cohort upload the same change, as close to the others as an honest one.
 
     An attacker who is alone in a cohort uploads what it learned.

@@ -17,14 +17,14 @@ from torch import Tensor
 from flfast.channel.attacks.attack import Attack, ClassPoison, boosted
 from flfast.datamodules.backdoor import Backdoor
 from flfast.datamodules.examples import Examples
-from flfast.state.options import Count, Fraction, NonNegativeInt, Positive, Share
+from flfast.state.options import Count, NonNegativeInt, Positive, PositiveUpToOne, UpToOne
 
 
 def pixel_pattern(
     *,
-    fraction: Fraction,
+    fraction: UpToOne,
     target: NonNegativeInt,
-    share: Share,
+    share: PositiveUpToOne,
     size: Count,
     value: float,
     scale: Positive,

@@ -5,10 +5,10 @@ equation 3. https://arxiv.org/abs/1807.00459
 """
 
 from flfast.channel.attacks.attack import Attack, Poison
-from flfast.state.options import Fraction, Positive
+from flfast.state.options import Positive, UpToOne
 
 
-def scaled(*, fraction: Fraction, scale: Positive) -> Poison:
+def scaled(*, fraction: UpToOne, scale: Positive) -> Poison:
     """Upload `broadcast + scale * (upload - broadcast)`.
 
     Args:

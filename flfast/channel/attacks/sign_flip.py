@@ -6,10 +6,10 @@ https://arxiv.org/abs/1811.03761
 """
 
 from flfast.channel.attacks.attack import Attack, Poison
-from flfast.state.options import Fraction, Positive
+from flfast.state.options import Positive, UpToOne
 
 
-def sign_flip(*, fraction: Fraction, scale: Positive) -> Poison:
+def sign_flip(*, fraction: UpToOne, scale: Positive) -> Poison:
     """Upload `broadcast - scale * (upload - broadcast)`.
 
     Args:

@@ -16,11 +16,11 @@ import torch
 from flfast.channel.compression.compression import Compression, Encoding
 from flfast.channel.compression.flat import flatten, from_bytes, layout_of, to_bytes, unflatten
 from flfast.channel.compression.sparse import num_sent, random_indices
-from flfast.state.options import Share
+from flfast.state.options import PositiveUpToOne
 from flfast.state.tree import Tree
 
 
-def randk(*, share: Share, feedback: bool) -> Encoding:
+def randk(*, share: PositiveUpToOne, feedback: bool) -> Encoding:
     """Random elements; share = 1 is the change itself.
 
     Args:

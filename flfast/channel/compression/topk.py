@@ -18,11 +18,11 @@ from flfast.channel.compression.flat import flatten, from_bytes, layout_of, to_b
 from flfast.channel.compression.index_sets import decode_indices, encode_indices
 from flfast.channel.compression.sparse import num_sent
 from flfast.state.near_ties import largest
-from flfast.state.options import Share
+from flfast.state.options import PositiveUpToOne
 from flfast.state.tree import Tree
 
 
-def topk(*, share: Share, feedback: bool) -> Encoding:
+def topk(*, share: PositiveUpToOne, feedback: bool) -> Encoding:
     """The elements of largest magnitude; share = 1 is the change itself.
 
     Args:

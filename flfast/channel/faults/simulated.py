@@ -13,7 +13,7 @@ import numpy as np
 
 from flfast.channel.faults.corruption import Corruption, corrupted
 from flfast.channel.faults.fault import CORRUPTING, Faults, Faulty, Scaled
-from flfast.state.options import Fraction
+from flfast.state.options import UpToOne
 from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 def simulated(
     *,
-    lost: Fraction,
-    broken: Annotated[Fraction, CORRUPTING],
+    lost: UpToOne,
+    broken: Annotated[UpToOne, CORRUPTING],
     corruption: Corruption | Literal["any"],
 ) -> Faulty:
     """Independent faults of clients and rounds, drawn from the seed.

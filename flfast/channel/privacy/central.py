@@ -25,7 +25,7 @@ from flfast.channel.privacy.budget import check_accounted, spending
 from flfast.channel.privacy.noise_sources import independent_noise
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.privacy import Adjacency, Privacy, SumNoise
-from flfast.state.options import Count, Delta, Fraction, NonNegative, Positive
+from flfast.state.options import Count, Delta, NonNegative, Positive, UpToOne
 
 
 def central(  # noqa: PLR0913 - one parameter an option
@@ -36,7 +36,7 @@ def central(  # noqa: PLR0913 - one parameter an option
     delta: Delta,
     max_epsilon: Positive | None,
     accountant: Literal["pld", "rdp"],
-    adaptive_quantile: Fraction | None,
+    adaptive_quantile: UpToOne | None,
     adaptive_lr: Positive,
     adaptive_count_std: Positive | None,
     noise_cohort: Count | None,

@@ -18,7 +18,7 @@ from functools import partial
 from flfast.channel.secure.fixed_point import fixed_point
 from flfast.channel.secure.masked_round import MaskedRound
 from flfast.channel.secure.secure import Hiding, Secure
-from flfast.state.options import ModulusBits, Positive, Several, Share
+from flfast.state.options import ModulusBits, Positive, PositiveUpToOne, Several
 
 
 def masks(
@@ -27,7 +27,7 @@ def masks(
     max_change: Positive,
     precision: Positive,
     max_weight: Positive | None,
-    threshold: Share,
+    threshold: PositiveUpToOne,
     neighbors: Several | None,
 ) -> Hiding:
     """Secure aggregation of fixed-point integers modulo 2^bits.

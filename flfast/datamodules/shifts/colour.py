@@ -16,7 +16,7 @@ from flfast.datamodules.shifts.applying import each_value
 from flfast.datamodules.shifts.client_draws import around
 from flfast.datamodules.shifts.demands import need_bytes, need_colours
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift, When
-from flfast.state.options import Fraction, UpToHalf
+from flfast.state.options import UpToHalf, UpToOne
 from flfast.state.randomness import uniforms
 
 _ORDERS = np.array([[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]])
@@ -24,9 +24,9 @@ _ORDERS = np.array([[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1
 
 def colour(
     *,
-    brightness: Fraction,
-    contrast: Fraction,
-    saturation: Fraction,
+    brightness: UpToOne,
+    contrast: UpToOne,
+    saturation: UpToOne,
     hue: UpToHalf,
     permute_channels: bool,
     at: When,

@@ -16,11 +16,11 @@ from torch import Tensor
 from flfast.datamodules.shifts.client_draws import Levels, strengths
 from flfast.datamodules.shifts.demands import need_classes
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift
-from flfast.state.options import Fraction
+from flfast.state.options import UpToOne
 from flfast.state.randomness import uniforms
 
 
-def label_noise(*, rate: Fraction, kind: Literal["symmetric", "pair"], levels: Levels) -> Shift:
+def label_noise(*, rate: UpToOne, kind: Literal["symmetric", "pair"], levels: Levels) -> Shift:
     """A fraction of the training labels is wrong; validation and test labels stay right.
 
     With `kind=pair`, the class after the last one is class 0.

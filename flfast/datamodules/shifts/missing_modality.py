@@ -14,13 +14,13 @@ from torch import Tensor
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.demands import need_numbers
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift, When
-from flfast.state.options import Fraction, NonNegativeInt
+from flfast.state.options import NonNegativeInt, UpToOne
 from flfast.state.randomness import uniforms
 
 _Modalities = list[list[NonNegativeInt]]
 
 
-def missing_modality(*, probability: Fraction, modalities: _Modalities | None, at: When) -> Shift:
+def missing_modality(*, probability: UpToOne, modalities: _Modalities | None, at: When) -> Shift:
     """Inputs [M, columns, ...] with zeros in the columns that the client does not have.
 
     A client always has one modality at least: that which it would lose last.

@@ -9,11 +9,11 @@ import torch
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.transforms import image_transform
-from flfast.state.options import Portion, Positive
+from flfast.state.options import BelowOne, Positive
 
 
 def digits(
-    *, test_fraction: Portion, mean: list[float], std: list[Positive], seed: int
+    *, test_fraction: BelowOne, mean: list[float], std: list[Positive], seed: int
 ) -> Examples:
     """1,797 grey images [N, 1, 8, 8] of 10 classes, values 0 to 240 in steps of 15.
 

@@ -15,7 +15,7 @@ from flfast.datamodules.sources.class_folders import list_class_folders
 from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.transforms import image_transform
-from flfast.state.options import Count, NonNegativeInt, Portion, Positive
+from flfast.state.options import BelowOne, Count, NonNegativeInt, Positive
 from flfast.state.randomness import generator
 
 
@@ -24,7 +24,7 @@ def domains(  # noqa: PLR0913 - one parameter an option
     root: str,
     clients_per_domain: Count,
     test_domain: str | None,
-    test_fraction: Portion,
+    test_fraction: BelowOne,
     image_size: Count | None,
     in_memory: bool,
     cache: str | None,

@@ -35,7 +35,7 @@ from flfast.datamodules.sources.text_tokens import (
 )
 from flfast.datamodules.sources.text_windows import Text, language_examples
 from flfast.datamodules.transforms import BatchTransform, image_transform
-from flfast.state.options import Count, Portion, Positive, VocabularySize
+from flfast.state.options import BelowOne, Count, Positive, VocabularySize
 from flfast.tasks.task_type import TaskName
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def hf(  # noqa: PLR0913 - one parameter an option
     owner: str | None,
     train_split: str,
     test_split: str | None,
-    test_fraction: Portion,
+    test_fraction: BelowOne,
     task: TaskName | None,
     tokenizer: str,
     vocabulary_size: VocabularySize,

@@ -11,7 +11,7 @@ from flfast.datamodules.sources.class_folders import list_class_folders
 from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.transforms import image_transform
-from flfast.state.options import Count, NonNegativeInt, Portion, Positive
+from flfast.state.options import BelowOne, Count, NonNegativeInt, Positive
 
 
 def image_folder(  # noqa: PLR0913 - one parameter an option
@@ -21,7 +21,7 @@ def image_folder(  # noqa: PLR0913 - one parameter an option
     in_memory: bool,
     cache: str | None,
     channels: Literal[1, 3],
-    test_fraction: Portion,
+    test_fraction: BelowOne,
     mean: list[float],
     std: list[Positive],
     random_crop: NonNegativeInt,

@@ -14,7 +14,7 @@ from flfast.datamodules.number_range import regression_targets
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.transforms import BatchTransform, image_transform
-from flfast.state.options import Count, NonNegativeInt, Portion, Positive
+from flfast.state.options import BelowOne, Count, NonNegativeInt, Positive
 from flfast.tasks.names import TaskName
 
 
@@ -26,7 +26,7 @@ def npz(  # noqa: PLR0913 - one parameter an option
     owner: str | None,
     is_test: str | None,
     num_classes: Count | None,
-    test_fraction: Portion,
+    test_fraction: BelowOne,
     mean: list[float] | None,
     std: list[Positive] | None,
     random_crop: NonNegativeInt,

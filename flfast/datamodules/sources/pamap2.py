@@ -12,7 +12,7 @@ import torch
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.natural_clients import number_clients
-from flfast.state.options import Count, Portion, Positive
+from flfast.state.options import BelowOne, Count, Positive
 from flfast.state.regular_file import require_file
 
 ACTIVITIES = (1, 2, 3, 4, 5, 6, 7, 12, 13, 16, 17, 24)
@@ -34,7 +34,7 @@ def pamap2(
     stride: Count,
     scale: list[Positive],
     test_subjects: list[Count],
-    test_fraction: Portion,
+    test_fraction: BelowOne,
 ) -> Examples:
     """Windows float32 [N, 27, window] of 100 Hz; subjects are the natural clients.
 

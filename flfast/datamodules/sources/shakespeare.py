@@ -13,7 +13,7 @@ import numpy as np
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.text_windows import Text, language_examples, split_by_time
 from flfast.datamodules.sources.word_vocabulary import make_vocabulary, words_of
-from flfast.state.options import Count, Portion, VocabularySize
+from flfast.state.options import BelowOne, Count, VocabularySize
 
 _FILE = "tinyshakespeare.txt"
 _CHOICES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}
@@ -26,7 +26,7 @@ def shakespeare(  # noqa: PLR0913 - one parameter an option
     vocabulary_size: VocabularySize,
     sequence_length: Count,
     min_characters: Count,
-    test_share: Portion,
+    test_share: BelowOne,
     speakers: Literal["all", "even", "odd"],
 ) -> Examples:
     """Tokens int64 [N, sequence_length] by speaker, in the order of the file.

@@ -9,7 +9,7 @@ import torch
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
-from flfast.state.options import Count, NonNegative, Portion
+from flfast.state.options import BelowOne, Count, NonNegative
 from flfast.state.randomness import generator
 
 _SMALLEST = 50  # examples of a client, before the log-normal ones
@@ -25,7 +25,7 @@ def synthetic_alpha_beta(  # noqa: PLR0913 - one parameter an option
     num_clients: Count,
     num_features: Count,
     num_classes: Count,
-    test_fraction: Portion,
+    test_fraction: BelowOne,
     seed: int,
 ) -> Examples:
     """Inputs float32 [N, num_features], classes argmax(W_k x + b_k), clients in order.

@@ -14,7 +14,7 @@ from flfast.datamodules.sources.standardising import standardised
 from flfast.datamodules.sources.table_files import Columns, read_table
 from flfast.datamodules.sources.table_targets import read_targets
 from flfast.datamodules.value_names import warn_of_odd_names
-from flfast.state.options import Portion
+from flfast.state.options import BelowOne
 from flfast.tasks.task_type import TaskName
 
 _ADVICE = "fill them, or set data.missing=drop to leave these rows out"
@@ -32,7 +32,7 @@ def table(  # noqa: PLR0913 - one parameter an option
     categorical: list[str] | None,
     owner: str | None,
     is_test: str | None,
-    test_fraction: Portion,
+    test_fraction: BelowOne,
     standardise: Literal["none", "all", "client"],
     standardise_targets: bool,
     missing: Literal["error", "drop", "category"],

@@ -12,7 +12,7 @@ from flfast.datamodules.examples import Examples, check_num_classes
 from flfast.datamodules.sources.csv_quotes import strict_rows
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.text_tokens import make_tokenizer, padded_tokens, token_texts
-from flfast.state.options import Count, Portion, VocabularySize
+from flfast.state.options import BelowOne, Count, VocabularySize
 
 _FORM = "rows without a header: class from 1, text, more text, ..."
 
@@ -23,7 +23,7 @@ def text_folder(
     tokenizer: str,
     vocabulary_size: VocabularySize,
     max_tokens: Count,
-    test_fraction: Portion,
+    test_fraction: BelowOne,
     seed: int,
 ) -> Examples:
     """Tokens int64 [N, max_tokens] of `root/train.csv`, then of `root/test.csv`.

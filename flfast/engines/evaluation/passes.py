@@ -71,7 +71,7 @@ class Evaluation:
         self.sets = {name for evaluation in unlimited for name in evaluation.sets}
 
     def __call__(
-        self, server: Tree, plan: RoundPlan, *, together: bool, portion: float = 1.0
+        self, server: Tree, plan: RoundPlan, *, together: bool, fraction: float = 1.0
     ) -> dict[str, GroupMetrics]:
         """Metrics by set; collective.
 
@@ -79,10 +79,10 @@ class Evaluation:
             server: server state.
             plan: how to predict and fine-tune.
             together: whether every batch is divided over all ranks, as FSDP requires.
-            portion: share of each group's examples that are predicted.
+            fraction: fraction of each group's examples that are predicted.
         """
         results: dict[str, GroupMetrics] = {}
-        found = self.predict(server, plan, self._passes, together=together, portion=portion)
+        found = self.predict(server, plan, self._passes, together=together, fraction=fraction)
         for data, predictions in found:
             results.update(self._set_metrics(predictions, data))
         return results
@@ -94,7 +94,7 @@ class Evaluation:
         passes: Sequence[tuple[str, ...]],
         *,
         together: bool,
-        portion: float = 1.0,
+        fraction: float = 1.0,
     ) -> Iterator[tuple[EvaluationDataModule, Statistics]]:
         """(sets, predictions) of every pass that has examples; collective.
 
@@ -103,12 +103,12 @@ class Evaluation:
             plan: how to predict and fine-tune.
             passes: names of the sets of each pass; see `EvaluationDataModule`.
             together: as of a call.
-            portion: as of a call.
+            fraction: fraction of each group's examples that are predicted.
         """
         trainer, module = self.trainers.trainer(plan), self.trainers.module(plan)
         for names in passes:
             limit = trainer.test_limit
-            data = self._data(names, limit=limit, shard_batches=together, portion=portion)
+            data = self._data(names, limit=limit, shard_batches=together, fraction=fraction)
             if not data.sets:
                 continue
             module.predictions.reset()

@@ -212,7 +212,7 @@ class FusedTraining:
         def sizes_of_steps(client_id: int) -> np.ndarray:
             num_examples = len(sizes.indices_of(client_id))
             epoch_steps = local_epoch(num_examples, batching).num_steps
-            own = download.plan(client_id, plan).with_share(epoch_steps)
+            own = download.plan(client_id, plan).with_work_fraction(epoch_steps)
             return local_steps(
                 num_examples, batching, epochs=own.local_epochs, steps=own.local_steps
             ).sizes

@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 
 from flfast.federation.devices.device import Devices
 from flfast.federation.devices.draws import bytes_per_second, daily_beginnings
-from flfast.state.options import Availability, NonNegative, Share, Speed
+from flfast.state.options import Availability, NonNegative, PositiveUpToOne, Speed
 from flfast.state.randomness import uniforms
 
 Slowdown = Annotated[float, Ge(1), Le(1e6)]
@@ -20,7 +20,7 @@ Slowdown = Annotated[float, Ge(1), Le(1e6)]
 def tiers(  # noqa: PLR0913 - one parameter an option
     clients: np.ndarray,
     *,
-    shares: list[Share],
+    shares: list[PositiveUpToOne],
     slowdown: list[Slowdown],
     speed: Speed,
     down_mbit: Speed | None,

@@ -14,12 +14,12 @@ from typing import Annotated
 from flfast.federation.paces.buffered import ONE_BY_ONE, Buffered
 from flfast.federation.paces.discounts import DiscountName, discount_of
 from flfast.federation.paces.pace import Setting
-from flfast.state.options import NonNegative, Share
+from flfast.state.options import NonNegative, PositiveUpToOne
 
 
 def asynchronous(
     *,
-    mixing: Share,
+    mixing: PositiveUpToOne,
     discount: DiscountName,
     strength: NonNegative | None,
     patience: NonNegative | None,

@@ -49,7 +49,7 @@ class Flight(NamedTuple):
         number: number of the dispatch, in order.
         client: number of the client.
         version: round of the model that it downloaded.
-        share: fraction of the local epochs or steps that the client does, in (0, 1].
+        work_fraction: fraction of the local epochs or steps that the client does, in (0, 1].
         fails: whether the client never answers.
     """
 
@@ -57,7 +57,7 @@ class Flight(NamedTuple):
     number: int
     client: int
     version: int
-    share: float
+    work_fraction: float
     fails: bool
 
 
@@ -145,7 +145,7 @@ class Buffered:
         orders = {
             flight.client: Order(
                 self._versions[flight.version],
-                flight.share,
+                flight.work_fraction,
                 self._scale * self._discount(late),
                 self._mixes,
             )
@@ -171,13 +171,15 @@ class Buffered:
         rows = zip(
             clients.tolist(),
             (self._clock + trips.seconds).tolist(),
-            trips.shares.tolist(),
+            trips.work_fractions.tolist(),
             (trips.fails | silent).tolist(),
             strict=True,
         )
-        for client, end, share, fails in rows:
+        for client, end, work_fraction, fails in rows:
             self._num_dispatched += 1
-            flight = Flight(end, self._num_dispatched, client, plan.round_idx, share, fails)
+            flight = Flight(
+                end, self._num_dispatched, client, plan.round_idx, work_fraction, fails
+            )
             heapq.heappush(self._flights, flight)
         return [
             Event(self._clock, "dispatch", client, plan.round_idx) for client in clients.tolist()

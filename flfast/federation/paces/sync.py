@@ -94,11 +94,11 @@ class Sync:
             np.concatenate([drawn.dropped, drawn.clients[failed]]),
             drawn.clients[~in_time & ~failed],
         )
-        shares = trips.shares.tolist()
+        work_fractions = trips.work_fractions.tolist()
         orders = {
-            client: Order(share=share)
-            for client, share in zip(drawn.clients.tolist(), shares, strict=True)
-            if share < 1
+            client: Order(work_fraction=work_fraction)
+            for client, work_fraction in zip(drawn.clients.tolist(), work_fractions, strict=True)
+            if work_fraction < 1
         }
         events = list(_events(drawn.clients, trips, in_time, start, self._clock, plan.round_idx))
         return Turn(cohort, orders, {"clock/seconds": self._clock}, events)

@@ -15,15 +15,15 @@ counts an upload as often as its client was drawn, but a cohort is a set.
 import numpy as np
 
 from flfast.federation.samplers.cohort import Cohort, cohort_size, drop_out
-from flfast.state.options import Count, Portion, Share
+from flfast.state.options import BelowOne, Count, PositiveUpToOne
 
 
 def by_size(
     num_clients: int,
     *,
-    fraction: Share,
+    fraction: PositiveUpToOne,
     count: Count | None,
-    dropout: Portion,
+    dropout: BelowOne,
     rng: np.random.Generator,
     sizes: np.ndarray,
 ) -> Cohort:

@@ -14,16 +14,16 @@ from functools import lru_cache
 import numpy as np
 
 from flfast.federation.samplers.cohort import Cohort, cohort_size, drop_out
-from flfast.state.options import Count, Portion, Share
+from flfast.state.options import BelowOne, Count, PositiveUpToOne
 from flfast.state.randomness import generator
 
 
 def cyclic(  # noqa: PLR0913 - one parameter an option
     num_clients: int,
     *,
-    fraction: Share,
+    fraction: PositiveUpToOne,
     count: Count | None,
-    dropout: Portion,
+    dropout: BelowOne,
     rng: np.random.Generator,
     seed: int,
     round_idx: int,

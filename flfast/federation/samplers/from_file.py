@@ -19,7 +19,7 @@ import numpy as np
 
 from flfast.federation.samplers.cohort import Cohort, drop_out
 from flfast.state.csv_file import CsvFile, parse_integer, shortened
-from flfast.state.options import Portion
+from flfast.state.options import BelowOne
 
 _TAKES_PART = ("trained", "lost", "rejected", "late")
 
@@ -33,7 +33,7 @@ _Cohorts = dict[int, dict[int, _Entry]]
 """Round -> client -> its entry."""
 
 
-def from_file(*, path: str, dropout: Portion) -> Callable[..., Cohort]:
+def from_file(*, path: str, dropout: BelowOne) -> Callable[..., Cohort]:
     """Sampler that draws the cohorts in a file; the file is read once.
 
     The first cohort is drawn before training starts. That checks all rounds of the run.

@@ -11,11 +11,11 @@ A cohort may be empty. The round then leaves the model unchanged.
 import numpy as np
 
 from flfast.federation.samplers.cohort import Cohort, drop_out
-from flfast.state.options import Portion, Share
+from flfast.state.options import BelowOne, PositiveUpToOne
 
 
 def poisson(
-    num_clients: int, *, fraction: Share, dropout: Portion, rng: np.random.Generator
+    num_clients: int, *, fraction: PositiveUpToOne, dropout: BelowOne, rng: np.random.Generator
 ) -> Cohort:
     """Cohort of a round; the cost is O(cohort), independent of the population.
 

@@ -4,11 +4,11 @@ import numpy as np
 
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
-from flfast.state.options import Portion, Share
+from flfast.state.options import BelowOne, PositiveUpToOne
 
 
 def random_size(
-    num_clients: int, *, min_fraction: Share, dropout: Portion, rng: np.random.Generator
+    num_clients: int, *, min_fraction: PositiveUpToOne, dropout: BelowOne, rng: np.random.Generator
 ) -> Cohort:
     """Cohort of a round, whose size is drawn uniformly up to the whole population.
 

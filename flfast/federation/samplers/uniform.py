@@ -3,15 +3,15 @@
 import numpy as np
 
 from flfast.federation.samplers.cohort import Cohort, cohort_size, drop_out
-from flfast.state.options import Count, Portion, Share
+from flfast.state.options import BelowOne, Count, PositiveUpToOne
 
 
 def uniform(
     num_clients: int,
     *,
-    fraction: Share,
+    fraction: PositiveUpToOne,
     count: Count | None,
-    dropout: Portion,
+    dropout: BelowOne,
     rng: np.random.Generator,
 ) -> Cohort:
     """Cohort of a round; the cost is O(cohort), independent of the population.

@@ -33,7 +33,7 @@ from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.federation.selections.reported_utility import select_by_utility
 from flfast.federation.selections.selected import Selecting
 from flfast.state.near_ties import EQUAL
-from flfast.state.options import Count, Fraction, Seed, Share
+from flfast.state.options import Count, PositiveUpToOne, Seed, UpToOne
 from flfast.state.randomness import generator
 
 
@@ -43,11 +43,11 @@ def oort(  # noqa: PLR0913 - one parameter an option
     num_clients: Count,
     seed: Seed,
     count: Count,
-    exploration: Fraction,
-    decay: Share,
-    min_exploration: Fraction,
-    cutoff: Fraction,
-    clip: Share,
+    exploration: UpToOne,
+    decay: PositiveUpToOne,
+    min_exploration: UpToOne,
+    cutoff: UpToOne,
+    clip: PositiveUpToOne,
 ) -> Selecting:
     """Train clients of the cohort with large statistical utility, and some that never trained.
 

@@ -10,11 +10,11 @@ steps.
 
 import numpy as np
 
-from flfast.state.options import Fraction
+from flfast.state.options import UpToOne
 from flfast.state.randomness import uniforms
 
 
-def by_chance(*, clients: np.ndarray, round_idx: int, seed: int, fraction: Fraction) -> np.ndarray:
+def by_chance(*, clients: np.ndarray, round_idx: int, seed: int, fraction: UpToOne) -> np.ndarray:
     """A uniform fraction for stragglers and 1 for the others, float64 [K].
 
     Args:

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from flfast.state.options import Positive, Share
+from flfast.state.options import Positive, PositiveUpToOne
 
 
 def by_speed(
-    *, training: np.ndarray, around: np.ndarray, seconds: Positive, smallest: Share
+    *, training: np.ndarray, around: np.ndarray, seconds: Positive, smallest: PositiveUpToOne
 ) -> np.ndarray:
     """The fraction of local training with which a client ends in time, float64 [K].
 
@@ -22,5 +22,5 @@ def by_speed(
     """
     left = np.maximum(seconds - around, 0.0)
     # Divided only where the result is below 1: training may take no time at all.
-    shares = np.divide(left, training, out=np.ones(len(training)), where=training > left)
-    return np.maximum(shares, smallest)
+    work_fractions = np.divide(left, training, out=np.ones(len(training)), where=training > left)
+    return np.maximum(work_fractions, smallest)

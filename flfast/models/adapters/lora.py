@@ -19,7 +19,7 @@ from torch import nn
 
 from flfast.models.adapters.adapted import Adapted
 from flfast.models.adapters.injected import adapt_with, import_peft, known_layers, target_layers
-from flfast.state.options import Portion, Positive, Rank
+from flfast.state.options import BelowOne, Positive, Rank
 
 
 def lora(  # noqa: PLR0913 - one parameter an option
@@ -27,7 +27,7 @@ def lora(  # noqa: PLR0913 - one parameter an option
     *,
     rank: Rank,
     alpha: Positive,
-    dropout: Portion,
+    dropout: BelowOne,
     target_modules: list[str] | None,
     train_bias: bool,
     freeze_a: bool,

@@ -241,7 +241,7 @@ def test_partial_work_is_trained_and_weighed(make):
     turns, taken = federation.callbacks[0], set()
     for turn, rows in zip(turns, statuses[1:], strict=True):
         for client, order in turn.orders.items():
-            steps = 15 if order.share == 1 else max(1, round(15 * order.share))
+            steps = 15 if order.work_fraction == 1 else max(1, round(15 * order.work_fraction))
             assert rows[client]["num_steps"] == steps
             taken.add(steps)
     assert len(taken) > 1

@@ -1,12 +1,12 @@
-"""Trains a stack of clients: each call of a program takes one local step of all of them.
+"""Trains a stack of clients: each run of a program takes one local step of all of them.
 
 `StackProgram` is used by `engines/fused/training.py` beside `ClientProgram` (`one_client.py`):
 
 1. `width` decides, with `stack_width.py`, how many clients train together.
 2. `stack_schedule.py` groups clients of similar length into stacks before training.
 3. `train` loads the clients into one training state, whose leaves have a client axis in front.
-4. `stack_schedule.stack_calls` and `example_rows.py` give the calls and their rows.
-5. `graph/programs.py` runs the calls with the step that `graph/vmapped.py` made for stacks.
+4. `stack_schedule.stack_spans` and `example_rows.py` give the spans and their rows.
+5. `graph/programs.py` runs the spans with the step that `graph/vmapped.py` made for stacks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ from flfast.engines.fused.agreement import TrialSteps, agree, perturbations
 from flfast.engines.fused.graph.trace import like
 from flfast.engines.fused.run.example_rows import ROWS
 from flfast.engines.fused.run.one_client import ClientProgram
-from flfast.engines.fused.run.stack_schedule import LocalSteps, StackCall, local_steps, stack_calls
+from flfast.engines.fused.run.stack_schedule import LocalSteps, StackSpan, local_steps, stack_spans
 from flfast.engines.fused.run.stack_width import auto_width
 from flfast.engines.fused.run.training_state import LocalOutcome, TrainingState, context_tree
 from flfast.engines.local_training import ClientStart
@@ -183,20 +183,20 @@ class StackProgram:
         single = [self._state.slot(0, stage), context_tree(contexts[0]), settings, self._batch]
         joined = _join_contexts(contexts)
         sizes = [client.sizes for client in steps]
-        for call in stack_calls(sizes, data[0].batching, exact=exact):
-            members = slice(call.first, call.first + call.width)
-            if call.width == 1:
-                state = self._state.slot(call.first, stage)
-                context = context_tree(contexts[call.first])
+        for span in stack_spans(sizes, data[0].batching, exact=exact):
+            members = slice(span.first, span.first + span.width)
+            if span.width == 1:
+                state = self._state.slot(span.first, stage)
+                context = context_tree(contexts[span.first])
             else:
-                state = self._state.slots(call.first, call.width, stage)
+                state = self._state.slots(span.first, span.width, stage)
                 context = _narrow_context(joined, single[1], members)
             trees = [state, context, settings, self._batch]
             bound = self._client.programs[stage].bind(
-                "whole", trees, single=None if call.width == 1 else single
+                "whole", trees, single=None if span.width == 1 else single
             )
-            for rows in self._rows(call, order):
-                if call.width == 1:
+            for rows in self._rows(span, order):
+                if span.width == 1:
                     rows = tree_map(lambda row: row.squeeze(1), rows)
                 bound(rows, num=len(rows["num"]))
         return order.seen
@@ -205,16 +205,16 @@ class StackProgram:
     def _batch(self) -> Tree:
         return {"share": torch.ones_like(self._state.state["loss"][0])}
 
-    def _rows(self, call: StackCall, order: "_StackOrder") -> Iterator[Tree]:
-        """The rows of a call's steps in chunks, each row [T, S, B, ...]."""
-        indices, sizes = order.indices(call)
-        data = order.data[call.first : call.first + call.width]
+    def _rows(self, span: StackSpan, order: "_StackOrder") -> Iterator[Tree]:
+        """The rows of a span's steps in chunks, each row [T, S, B, ...]."""
+        indices, sizes = order.indices(span)
+        data = order.data[span.first : span.first + span.width]
         loss = self._state.state["loss"]
         num_rows = ROWS_PER_READ.get(loss.device.type, ROWS_PER_READ["cpu"])
-        at_once = max(num_rows // (call.width * call.size), 1)
-        for start in range(0, call.num, at_once):
+        at_once = max(num_rows // (span.width * span.size), 1)
+        for start in range(0, span.num, at_once):
             part = slice(start, start + at_once)
-            real = np.arange(call.size) < sizes[part, :, None]
+            real = np.arange(span.size) < sizes[part, :, None]
             inputs, targets = self._client.reader.read_stack(indices[part], real, data)
             num = to_device(sizes[part], loss.device).to(loss.dtype)
             weights = to_device(real, loss.device).to(loss.dtype) / num.unsqueeze(-1)
@@ -251,15 +251,15 @@ class _StackOrder:
         self.seen = np.array([client.data.examples.num_counted(order) for client, order in own])
         self._ends = [np.cumsum(client.sizes) for client in steps]
 
-    def indices(self, call: StackCall) -> tuple[np.ndarray, np.ndarray]:
-        """A call's indices [T, S, B], any index where it is padding, and batch sizes [T, S]."""
-        steps = slice(call.step, call.step + call.num)
-        members = range(call.first, call.first + call.width)
+    def indices(self, span: StackSpan) -> tuple[np.ndarray, np.ndarray]:
+        """A span's indices [T, S, B], any index where it is padding, and batch sizes [T, S]."""
+        steps = slice(span.step, span.step + span.num)
+        members = range(span.first, span.first + span.width)
         sizes = np.stack([self._steps[place].sizes[steps] for place in members], axis=1)
-        real = np.arange(call.size) < sizes[:, :, None]
+        real = np.arange(span.size) < sizes[:, :, None]
         indices = np.zeros(real.shape, dtype=np.int64)
         for column, place in enumerate(members):
-            stop = int(self._ends[place][call.step + call.num - 1])
+            stop = int(self._ends[place][span.step + span.num - 1])
             client = self._orders[place][stop - int(sizes[:, column].sum()) : stop]
             indices[:, column] = client[0]
             indices[:, column][real[:, column]] = client

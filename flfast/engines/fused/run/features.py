@@ -14,15 +14,15 @@ from torch import Tensor
 from flfast.engines.fused.graph.programs import BoundStep, SplitStep
 from flfast.engines.fused.run.example_rows import ExampleRows
 from flfast.engines.fused.run.padding import nearly_equal
-from flfast.engines.fused.run.step_schedule import CHUNK_EXAMPLES, Call, Chunk
+from flfast.engines.fused.run.step_schedule import CHUNK_EXAMPLES, Chunk, Span
 from flfast.state.transfer import to_device
 from flfast.state.tree import Tree
 
 FEATURE_BYTES = 2**28
 """Largest size of a client's features. Larger ones are computed anew in every epoch."""
 
-Bind = Callable[[Call], BoundStep]
-"""Gives the bound step of a call."""
+Bind = Callable[[Span], BoundStep]
+"""Gives the bound step of a span."""
 
 
 class FeatureRows:
@@ -72,15 +72,15 @@ def split_by_batch_size(
 
     Args:
         examples: a client's.
-        bind: gives the bound step of a call.
+        bind: gives the bound step of a span.
         order: indices of all its examples.
         chunks: of a local epoch.
     """
     sample = examples.rows(order[:1], 0)
     splits: dict[int, SplitStep] = {}
-    for size, call in _call_by_size(chunks).items():
+    for size, span in _span_by_size(chunks).items():
         rows = {name: row.new_empty((size, *row.shape[1:])) for name, row in sample.items()}
-        split = bind(call).split(rows)
+        split = bind(span).split(rows)
         if split is None:
             return None
         splits[size] = split
@@ -98,16 +98,16 @@ def compute_features(
 
     Args:
         examples: the client's, not augmented.
-        bind: gives the bound step of a call.
+        bind: gives the bound step of a span.
         order: indices of all its examples.
         chunks: of a local epoch.
         splits: by batch size.
     """
-    size, call = next(iter(_call_by_size(chunks).items()))
+    size, span = next(iter(_span_by_size(chunks).items()))
     num_bytes = sum(leaf.nbytes for leaf in splits[size].features) / size * len(order)
     if num_bytes > FEATURE_BYTES or len({_signature(split) for split in splits.values()}) > 1:
         return None
-    values = _run_frozen_layers(examples, bind(call), splits[size], order, size=size)
+    values = _run_frozen_layers(examples, bind(span), splits[size], order, size=size)
     return FeatureRows(examples, order, values, splits)
 
 
@@ -124,29 +124,29 @@ def features_are_independent(
 
     Args:
         examples: the client's, not augmented; at least two.
-        bind: gives the bound step of a call.
+        bind: gives the bound step of a span.
         order: indices of all its examples.
         chunks: of a local epoch.
         splits: by batch size.
     """
-    size, call = next(iter(_call_by_size(chunks).items()))
+    size, span = next(iter(_span_by_size(chunks).items()))
     few = order[: max(2 * size, 2)]
     in_order, reversed_order = (
-        _run_frozen_layers(examples, bind(call), splits[size], indices, size=size)
+        _run_frozen_layers(examples, bind(span), splits[size], indices, size=size)
         for indices in (few, few[::-1].copy())
     )
     pairs = zip(in_order, reversed_order, strict=True)
     return all(nearly_equal(a, b.flip(0)) for a, b in pairs)
 
 
-def _call_by_size(chunks: Sequence[Chunk]) -> dict[int, Call]:
-    """One call that reads examples for every batch size, in the order of first use."""
-    calls: dict[int, Call] = {}
+def _span_by_size(chunks: Sequence[Chunk]) -> dict[int, Span]:
+    """One span that reads examples for every batch size, in the order of first use."""
+    spans: dict[int, Span] = {}
     for chunk in chunks:
-        for call in chunk.calls:
-            if call.size:
-                calls.setdefault(call.size, call)
-    return calls
+        for span in chunk.spans:
+            if span.size:
+                spans.setdefault(span.size, span)
+    return spans
 
 
 def _run_frozen_layers(

@@ -3,9 +3,9 @@
 `ClientProgram.train` is called by `engines/fused/training.py` for every client that trains alone:
 
 1. `training_state.py` copies the client's start into the training state.
-2. `step_schedule.py` divides each local epoch into chunks of rows and calls of equal steps.
+2. `step_schedule.py` divides each local epoch into chunks of rows and spans of equal steps.
 3. `example_rows.py` reads the rows of a chunk; `features.py` replaces frozen layers' inputs.
-4. `graph/programs.py` runs each call's steps, which change the training state in place.
+4. `graph/programs.py` runs each span's steps, which change the training state in place.
 5. `training_state.py` copies the trained weights and optimizer state out.
 """
 
@@ -32,7 +32,7 @@ from flfast.engines.fused.run.features import (
     split_by_batch_size,
 )
 from flfast.engines.fused.run.padding import padding_changes_results
-from flfast.engines.fused.run.step_schedule import Call, Chunk, epoch_chunks, shares_by_count
+from flfast.engines.fused.run.step_schedule import Chunk, Span, epoch_chunks, weights_by_count
 from flfast.engines.fused.run.training_state import (
     ContextCache,
     LocalOutcome,
@@ -168,14 +168,14 @@ class ClientProgram:
                 )
             counts = data.data.examples.counts
             if counts is not None:
-                chunks = shares_by_count(chunks, counts[order])
+                chunks = weights_by_count(chunks, counts[order])
             for chunk in chunks:
                 rows = source.rows(order[chunk.start : chunk.stop], chunk.padding)
-                for call in chunk.calls:
-                    if call.size:
-                        source.step(bind(call), _call_rows(call, rows), num=call.num)
+                for span in chunk.spans:
+                    if span.size:
+                        source.step(bind(span), _span_rows(span, rows), num=span.num)
                     else:
-                        bind(call)({}, num=call.num)
+                        bind(span)({}, num=span.num)
             num_read += stop
             num_seen += data.data.examples.num_counted(order[:stop])
             num_steps += sum(chunk.num_steps for chunk in chunks)
@@ -186,7 +186,7 @@ class ClientProgram:
         self,
         stage: int,
         data: ClientDataModule,
-        bind: Callable[[Call], BoundStep],
+        bind: Callable[[Span], BoundStep],
         chunks: Sequence[Chunk],
     ) -> RowSource:
         """The rows that the steps of a stage read: features where possible, otherwise examples.
@@ -194,7 +194,7 @@ class ClientProgram:
         Args:
             stage: number of the stage.
             data: the client's.
-            bind: gives the bound step of a call.
+            bind: gives the bound step of a span.
             chunks: of a whole local epoch; empty if features must not be used.
         """
         examples, order = ExampleRows(self.reader, data), data.indices
@@ -237,7 +237,7 @@ class ClientProgram:
 
     def batch(self, num_examples: int) -> Tree:
         """Inputs that all steps of unpadded batches share; see `LocalStep`."""
-        return self._batch(Call("whole", 0, 1, num_examples, num_examples, 1.0))
+        return self._batch(Span("whole", 0, 1, num_examples, num_examples, 1.0))
 
     def _fit_cache(self, batching: Batching) -> Batching:
         """Divide a full batch on the CPU into micro-batches, which give the same gradient."""
@@ -245,28 +245,30 @@ class ClientProgram:
         small = whole and self.device.type == "cpu"
         return batching._replace(micro_batch=CACHED_EXAMPLES) if small else batching
 
-    def _binder(self, stage: int, context: Context) -> Callable[[Call], BoundStep]:
-        """A function that gives the bound step of a call; equal calls share one."""
-        bound_steps: dict[Call, BoundStep] = {}
+    def _binder(self, stage: int, context: Context) -> Callable[[Span], BoundStep]:
+        """A function that gives the bound step of a span; equal spans share one."""
+        bound_steps: dict[Span, BoundStep] = {}
         settings = self.settings(stage, context)
 
-        def bind(call: Call) -> BoundStep:
-            key = call._replace(offset=0, num=0)
+        def bind(span: Span) -> BoundStep:
+            key = span._replace(offset=0, num=0)
             if key not in bound_steps:
-                state = self._state.slot(0, stage, grads=call.kind != "whole")
-                trees = [state, context_tree(context), settings, self._batch(call)]
-                bound_steps[key] = self.programs[stage].bind(call.kind, trees)
+                state = self._state.slot(0, stage, grads=span.kind != "whole")
+                trees = [state, context_tree(context), settings, self._batch(span)]
+                bound_steps[key] = self.programs[stage].bind(span.kind, trees)
             return bound_steps[key]
 
         return bind
 
-    def _batch(self, call: Call) -> Tree:
-        """Inputs that all steps of a call share, as tensors made once; see `LocalStep`."""
-        key = (call.size, call.real, call.share)
-        if key not in self._batches and call.size:
-            weights = torch.zeros(call.size, **self._loss_options)
-            weights[: call.real] = 1 / call.real
-            num, share = (torch.full((), n, **self._loss_options) for n in (call.real, call.share))
+    def _batch(self, span: Span) -> Tree:
+        """Inputs that all steps of a span share, as tensors made once; see `LocalStep`."""
+        key = (span.size, span.real, span.weight)
+        if key not in self._batches and span.size:
+            weights = torch.zeros(span.size, **self._loss_options)
+            weights[: span.real] = 1 / span.real
+            num, share = (
+                torch.full((), n, **self._loss_options) for n in (span.real, span.weight)
+            )
             self._batches[key] = {"weights": weights, "num": num, "share": share}
             if len(self._batches) > MAX_BATCHES:  # where every step has shares of its own
                 self._batches.pop(next(iter(self._batches)))
@@ -292,10 +294,10 @@ class _StageTotals(NamedTuple):
     num_steps: int
 
 
-def _call_rows(call: Call, rows: Tree) -> Tree:
-    """The part of a chunk's rows that a call reads, each [num, B, ...]."""
-    stop = call.offset + call.num * call.size
+def _span_rows(span: Span, rows: Tree) -> Tree:
+    """The part of a chunk's rows that a span reads, each [num, B, ...]."""
+    stop = span.offset + span.num * span.size
     return {
-        name: row[call.offset : stop].unflatten(0, (call.num, call.size))
+        name: row[span.offset : stop].unflatten(0, (span.num, span.size))
         for name, row in rows.items()
     }

@@ -2,7 +2,7 @@
 
 `engines/fused/training.py` groups a round's clients into stacks with `group_clients`, and parts
 those whose states have other leaves with `with_equal_leaves`. `client_stack.py` then runs one
-stack's `stack_calls` in order. For clients that train alone, `step_schedule.py` does this work.
+stack's `stack_spans` in order. For clients that train alone, `step_schedule.py` does this work.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ class LocalSteps(NamedTuple):
     epoch: int
 
 
-class StackCall(NamedTuple):
+class StackSpan(NamedTuple):
     """Consecutive steps of equal size, of adjacent clients in a stack.
 
     Attributes:
@@ -110,12 +110,12 @@ def with_equal_leaves(stack: Sequence[ClientStart]) -> list[list[int]]:
     return [*groups.values()]
 
 
-def stack_calls(
+def stack_spans(
     sizes: Sequence[np.ndarray], batching: Batching, *, exact: bool
-) -> Iterator[StackCall]:
-    """The calls that take all local steps of a stack, in order.
+) -> Iterator[StackSpan]:
+    """The spans that take all local steps of a stack, in order.
 
-    Clients that have finished are in no further call, so the stack becomes narrower.
+    Clients that have finished are in no further span, so the stack becomes narrower.
 
     Args:
         sizes: batch sizes of every client's steps, [T] each; fastest if T descends.
@@ -135,4 +135,4 @@ def stack_calls(
         edges = [0, *(np.flatnonzero(row[1:] != row[:-1]) + 1).tolist(), len(row)]
         for first, end in pairwise(edges):
             if row[first]:
-                yield StackCall(start, stop - start, first, end - first, int(row[first]))
+                yield StackSpan(start, stop - start, first, end - first, int(row[first]))

@@ -1,7 +1,7 @@
 """Schedules a client's local epoch: which rows to read, and how many steps of which size to run.
 
 `one_client.py` asks for the schedule after it knows whether batches may be padded (`padding.py`).
-It then reads each chunk's rows (`example_rows.py`) and runs the chunk's calls.
+It then reads each chunk's rows (`example_rows.py`) and runs the chunk's spans.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -17,7 +17,7 @@ CHUNK_EXAMPLES = 512
 """Rows read at once: few enough to stay in a core's cache, enough to amortise the gather."""
 
 
-class Call(NamedTuple):
+class Span(NamedTuple):
     """Consecutive steps of equal size.
 
     Attributes:
@@ -26,7 +26,7 @@ class Call(NamedTuple):
         num: number of steps.
         size: rows per step, padding included; 0 for `apply`, which reads none.
         real: rows per step without padding.
-        share: weight of a micro-batch in its local step; 1 for a whole batch.
+        weight: weight of a micro-batch in its local step; 1 for a whole batch.
     """
 
     kind: str
@@ -34,28 +34,28 @@ class Call(NamedTuple):
     num: int
     size: int
     real: int
-    share: float
+    weight: float
 
 
 class Chunk(NamedTuple):
-    """Rows that are read together, and the calls over them.
+    """Rows that are read together, and the spans over them.
 
     Attributes:
         start: first position in the epoch's order of examples.
         stop: one past the last position.
         padding: number of rows to append; their values do not matter.
-        calls: in order.
+        spans: in order.
     """
 
     start: int
     stop: int
     padding: int
-    calls: tuple[Call, ...]
+    spans: tuple[Span, ...]
 
     @property
     def num_steps(self) -> int:
         """Local steps that end in this chunk."""
-        return sum(call.num for call in self.calls if call.kind != "accumulate")
+        return sum(span.num for span in self.spans if span.kind != "accumulate")
 
 
 def epoch_chunks(
@@ -93,7 +93,7 @@ def _epoch_chunks(
     parts = [part for step in steps for part in step]
     largest = max((stop - start for start, stop, _ in parts), default=1)
     chunks: list[Chunk] = []
-    pending: list[tuple[int, Call]] = []
+    pending: list[tuple[int, Span]] = []
 
     def flush() -> None:
         if pending:
@@ -106,9 +106,9 @@ def _epoch_chunks(
             size = stop - start if exact else padded_size(stop - start, batching)
             if pending and stop - pending[0][0] > max(CHUNK_EXAMPLES, largest):
                 flush()
-            pending.append((start, Call(kind, 0, 1, size, stop - start, share)))
+            pending.append((start, Span(kind, 0, 1, size, stop - start, share)))
         if epoch.accumulate > 1:
-            pending.append((step[-1][1], Call("apply", 0, 1, 0, 0, 1.0)))
+            pending.append((step[-1][1], Span("apply", 0, 1, 0, 0, 1.0)))
     flush()
     return tuple(chunks)
 
@@ -123,8 +123,8 @@ def _steps(epoch: LocalEpoch) -> Iterator[list[tuple[int, int, float]]]:
         yield parts[first : first + epoch.accumulate]
 
 
-def shares_by_count(chunks: Sequence[Chunk], counts: np.ndarray) -> tuple[Chunk, ...]:
-    """The same chunks, with the shares of micro-batches where examples count differently.
+def weights_by_count(chunks: Sequence[Chunk], counts: np.ndarray) -> tuple[Chunk, ...]:
+    """The same chunks, with the weights of micro-batches where examples count differently.
 
     Args:
         chunks: of a local epoch.
@@ -134,20 +134,20 @@ def shares_by_count(chunks: Sequence[Chunk], counts: np.ndarray) -> tuple[Chunk,
     totals: list[int] = []  # of every step
     sizes: list[int] = []
     for chunk in chunks:
-        for call in chunk.calls:
-            if call.kind == "accumulate":
-                first = chunk.start + call.offset
-                sums.append(int(counts[first : first + call.real].sum()))
-            elif call.kind == "apply":
+        for span in chunk.spans:
+            if span.kind == "accumulate":
+                first = chunk.start + span.offset
+                sums.append(int(counts[first : first + span.real].sum()))
+            elif span.kind == "apply":
                 sizes += sums
                 totals += [sum(sums)] * len(sums)
                 sums.clear()
-    shares = iter(size / total for size, total in zip(sizes, totals, strict=True))
+    weights = iter(size / total for size, total in zip(sizes, totals, strict=True))
     return tuple(
         chunk._replace(
-            calls=tuple(
-                call._replace(share=next(shares)) if call.kind == "accumulate" else call
-                for call in chunk.calls
+            spans=tuple(
+                span._replace(weight=next(weights)) if span.kind == "accumulate" else span
+                for span in chunk.spans
             )
         )
         for chunk in chunks
@@ -165,18 +165,18 @@ def padded_size(size: int, batching: Batching) -> int:
     return -(-size // unit) * unit
 
 
-def _chunk(pending: list[tuple[int, Call]]) -> Chunk:
-    """One chunk of all pending calls; equal consecutive steps become one call."""
+def _chunk(pending: list[tuple[int, Span]]) -> Chunk:
+    """One chunk of all pending spans; equal consecutive steps become one span."""
     first = pending[0][0]
-    calls: list[Call] = []
-    for start, call in pending:
-        call = call._replace(offset=start - first)
-        last = calls[-1] if calls else call
-        equal = call._replace(offset=0, num=0) == last._replace(offset=0, num=0)
-        if calls and equal and call.kind == "whole" and call.size == call.real:
-            calls[-1] = last._replace(num=last.num + 1)
+    spans: list[Span] = []
+    for start, span in pending:
+        span = span._replace(offset=start - first)
+        last = spans[-1] if spans else span
+        equal = span._replace(offset=0, num=0) == last._replace(offset=0, num=0)
+        if spans and equal and span.kind == "whole" and span.size == span.real:
+            spans[-1] = last._replace(num=last.num + 1)
         else:
-            calls.append(call)
-    stop = max(start + call.real for start, call in pending)
-    padded_stop = max(start + call.size for start, call in pending)
-    return Chunk(first, stop, padded_stop - stop, tuple(calls))
+            spans.append(span)
+    stop = max(start + span.real for start, span in pending)
+    padded_stop = max(start + span.size for start, span in pending)
+    return Chunk(first, stop, padded_stop - stop, tuple(spans))

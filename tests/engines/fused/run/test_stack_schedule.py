@@ -10,7 +10,7 @@ from flfast.engines.fused.run.stack_schedule import (
     SMALL_BATCH,
     group_clients,
     local_steps,
-    stack_calls,
+    stack_spans,
 )
 from flfast.state.plan import Batching
 
@@ -66,13 +66,13 @@ def test_every_client_takes_its_steps_in_their_order(cohort, batching, length, w
     for stack in group_clients(sizes, width):
         own = [sizes[place] for place in stack]
         taken = [0] * len(own)
-        for call in stack_calls(own, batching, exact=exact):
-            for place in range(call.first, call.first + call.width):
-                assert call.step == taken[place], "a step is lost, doubled or out of turn"
-                steps = own[place][call.step : call.step + call.num]
-                assert len(steps) == call.num
-                assert (steps == call.size).all() if exact else (steps <= call.size).all()
-                taken[place] += call.num
+        for span in stack_spans(own, batching, exact=exact):
+            for place in range(span.first, span.first + span.width):
+                assert span.step == taken[place], "a step is lost, doubled or out of turn"
+                steps = own[place][span.step : span.step + span.num]
+                assert len(steps) == span.num
+                assert (steps == span.size).all() if exact else (steps <= span.size).all()
+                taken[place] += span.num
         assert taken == [len(steps) for steps in own]
 
 
@@ -83,17 +83,17 @@ def test_padding_is_bounded_but_in_last_and_in_small_batches(cohort, batching, l
     for stack in group_clients(sizes, width):
         own = [sizes[place] for place in stack]
         largest = max(int(steps.max()) for steps in own)
-        for call in stack_calls(own, batching, exact=False):
-            assert call.size <= max(1.25 * largest, 1)
-            for steps in own[call.first : call.first + call.width]:
-                assert call.size <= max(2.5 * steps.max(), 1.25 * 2 * SMALL_BATCH)
+        for span in stack_spans(own, batching, exact=False):
+            assert span.size <= max(1.25 * largest, 1)
+            for steps in own[span.first : span.first + span.width]:
+                assert span.size <= max(2.5 * steps.max(), 1.25 * 2 * SMALL_BATCH)
 
 
 def test_equal_clients_are_one_call_and_one_more_for_the_rest():
     sizes = [own.sizes for own in steps_of([43, 43, 43], Batching(10), (2, None))]
-    padded = list(stack_calls(sizes, Batching(10), exact=False))
+    padded = list(stack_spans(sizes, Batching(10), exact=False))
     assert padded == [(0, 10, 0, 3, 10)]
-    exact = list(stack_calls(sizes, Batching(10), exact=True))
+    exact = list(stack_spans(sizes, Batching(10), exact=True))
     assert exact == [(0, 4, 0, 3, 10), (4, 1, 0, 3, 3), (5, 4, 0, 3, 10), (9, 1, 0, 3, 3)]
 
 

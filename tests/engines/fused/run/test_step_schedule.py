@@ -28,15 +28,15 @@ def steps_of(chunks):
     """Micro-batches (start, stop, share) by local step, in the order of their calls."""
     steps, current = [], []
     for chunk in chunks:
-        for call in chunk.calls:
-            if call.kind == "apply":
+        for span in chunk.spans:
+            if span.kind == "apply":
                 steps.append(current)
                 current = []
                 continue
-            for i in range(call.num):
-                start = chunk.start + call.offset + i * call.size
-                current.append((start, start + call.real, call.share))
-                if call.kind == "whole":
+            for i in range(span.num):
+                start = chunk.start + span.offset + i * span.size
+                current.append((start, start + span.real, span.weight))
+                if span.kind == "whole":
                     steps.append(current)
                     current = []
     assert not current, "a gradient is left that no step applies"
@@ -82,13 +82,13 @@ def test_every_position_is_made_ready_once_and_in_order(num_examples, batching, 
 def test_every_call_finds_its_rows(num_examples, batching, num_steps, exact):
     for chunk in epoch_chunks(num_examples, batching, num_steps=num_steps, exact=exact):
         rows = chunk.stop - chunk.start + chunk.padding
-        reach = max(call.offset + call.num * call.size for call in chunk.calls)
+        reach = max(span.offset + span.num * span.size for span in chunk.spans)
         assert reach <= rows
         assert not chunk.padding or reach == rows, "no more padding than needed"
-        for call in chunk.calls:
-            assert call.real <= call.size
-            assert call.num == 1 or call.real == call.size, "padding would be the next step's"
-            assert call.size == call.real or not exact
+        for span in chunk.spans:
+            assert span.real <= span.size
+            assert span.num == 1 or span.real == span.size, "padding would be the next step's"
+            assert span.size == span.real or not exact
         assert not exact or not chunk.padding
 
 
@@ -96,33 +96,33 @@ def test_every_call_finds_its_rows(num_examples, batching, num_steps, exact):
 @given(sizes, batchings, cuts)
 def test_padding_is_less_than_a_quarter(num_examples, batching, num_steps):
     for chunk in epoch_chunks(num_examples, batching, num_steps=num_steps, exact=False):
-        for call in chunk.calls:
-            assert 4 * (call.size - call.real) < max(call.real, 1)
-            whole = call.real in {batching.batch_size, batching.micro_batch}
-            assert call.size == call.real or not whole
+        for span in chunk.spans:
+            assert 4 * (span.size - span.real) < max(span.real, 1)
+            whole = span.real in {batching.batch_size, batching.micro_batch}
+            assert span.size == span.real or not whole
 
 
 @thorough
 @given(sizes, batchings, cuts, st.booleans())
 def test_chunks_fit_in_a_cache_or_hold_one_batch(num_examples, batching, num_steps, exact):
     chunks = epoch_chunks(num_examples, batching, num_steps=num_steps, exact=exact)
-    largest = max(call.real for chunk in chunks for call in chunk.calls)
+    largest = max(span.real for chunk in chunks for span in chunk.spans)
     assert all(chunk.stop - chunk.start <= max(CHUNK_EXAMPLES, largest) for chunk in chunks)
 
 
 def test_equal_steps_are_one_call():
     (chunk,) = epoch_chunks(109, Batching(10), num_steps=None, exact=False)
-    assert [(call.num, call.size, call.real) for call in chunk.calls] == [(10, 10, 10), (1, 10, 9)]
+    assert [(span.num, span.size, span.real) for span in chunk.spans] == [(10, 10, 10), (1, 10, 9)]
     assert chunk.padding == 1
 
 
 @pytest.mark.parametrize("batch_size", [50, 100, 500, -1])
 def test_clients_of_many_sizes_share_few_programs(batch_size):
     found = {
-        call.size
+        span.size
         for size in range(1, 1025)
         for chunk in epoch_chunks(size, Batching(batch_size), num_steps=None, exact=False)
-        for call in chunk.calls
+        for span in chunk.spans
     }
     assert len(found) <= 4 * math.log2(max(found))  # four sizes from one power of two to the next
 
