@@ -4,7 +4,7 @@
 `engines/engine.py` combines the reductions of all ranks into the mean for the server's step.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.channel.reduced import Reduced, Reduction
 from flfast.channel.row_reduction import NO_BASIS, Basis, RowReduction
 from flfast.distributed.world import World, gather, reduce_mean
-from flfast.state.stack import check_same_leaves
+from flfast.state.stack import check_same_leaves, structure
 from flfast.state.tree import Tree, WeightedMean, tree_map
 
 
@@ -135,10 +135,14 @@ class MeanReduction:
 
     def __init__(self) -> None:
         self._mean = WeightedMean()
+        self._structure: Hashable | None = None
 
     def add(self, client_id: int, upload: Tree, weight: float) -> None:
         """See `Reduction`."""
-        if self._mean.total is not None:
+        own = structure(upload)
+        if self._structure is None:
+            self._structure = own
+        elif own != self._structure:
             check_same_leaves(upload, self._mean.like, f"client {client_id}")
         self._mean.add(upload, weight)
 

@@ -157,7 +157,8 @@ def all_finite(tree: Tree) -> bool:
 
 def _is_finite(leaf: Tensor) -> bool:
     # The sum needs no mask in memory. It may overflow, so an infinite sum is checked by element.
-    return math.isfinite(leaf.sum(dtype=_sum_dtype(leaf))) or bool(leaf.isfinite().all())
+    total = leaf.sum() if leaf.element_size() >= 4 else leaf.sum(dtype=torch.float32)
+    return math.isfinite(total) or bool(leaf.isfinite().all())
 
 
 class WeightedMean:
@@ -182,7 +183,10 @@ class WeightedMean:
         if self.total is None:
             self.start_at_zero(tree)
         assert self.total is not None
-        tree_map(lambda total, x: total.add_(x.to(total.dtype), alpha=weight), self.total, tree)
+        pairs = zip(leaves(self.total), leaves(part_of(tree, self.total)), strict=True)
+        added = [(total, x if x.dtype == total.dtype else x.to(total.dtype)) for total, x in pairs]
+        if added:  # one call for all leaves: small models have more calls than arithmetic
+            torch._foreach_add_(*map(list, zip(*added, strict=True)), alpha=weight)
         self.weight += weight
 
     def start_at_zero(self, like: Tree) -> None:

@@ -66,7 +66,12 @@ class Context(NamedTuple):
 
     def change(self, weights: Tree) -> Tree:
         """`weights - start` in the data types of the weights, which may be a part of all."""
-        return tree_map(lambda end, start: (end - start).to(end.dtype), weights, self.start)
+        return tree_map(_change, weights, self.start)
+
+
+def _change(end: Tensor, start: Tensor) -> Tensor:
+    change = end - start
+    return change if change.dtype == end.dtype else change.to(end.dtype)
 
 
 class Finished(NamedTuple):
