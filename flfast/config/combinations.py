@@ -6,7 +6,7 @@ Options are read from their source, before torch is imported: see `state/capabil
 from collections.abc import Container, Iterator, Mapping
 from typing import Any, get_args
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from flfast.config.errors import ConfigError
 from flfast.config.own import OWN
@@ -84,7 +84,7 @@ def check_composed(config: DictConfig, found: Mapping[str, Capabilities]) -> Non
     Raises:
         ConfigError: naming keys, values, the reason and what is allowed.
     """
-    values: Any = OmegaConf.to_container(config, resolve=True)
+    values: Any = config  # read where it lies: a logger may name what only a command knows
     choices = list(_choices(values))
     for group, capabilities in found.items():
         # What a parameter of the option says is refused with the name of the parameter.

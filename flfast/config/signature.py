@@ -194,6 +194,7 @@ class _Namespace(dict[str, Any]):
     def __init__(self, module: str) -> None:
         super().__init__()
         self._module = module
+        self._is_ours = module.startswith("flfast.")
 
     def __missing__(self, name: str) -> Any:
         self[name] = self._find(name)
@@ -211,8 +212,8 @@ class _Namespace(dict[str, Any]):
                 if source in _IMPORTABLE:
                     return getattr(importlib.import_module(source), original)
                 return _namespace(source)[original]
-            if isinstance(node, ast.ClassDef) and node.name == name:
-                return Any  # a class of the package, whose values are not checked
+            if isinstance(node, ast.ClassDef) and node.name == name and self._is_ours:
+                return Any  # what options return, beside which they say what it needs
             if isinstance(node, ast.Assign) and any(
                 isinstance(t, ast.Name) and t.id == name for t in node.targets
             ):
