@@ -23,9 +23,10 @@ RUN = (
     *("callbacks.partition_report=null", "hydra.run.dir=run"),
 )
 # The fused engine takes longer to start; what it decides is in the checkpoints of one rank.
-RANKS = {
-    1: ("trainer.devices=1", "engine=auto"),
-    2: ("strategy=ddp", "trainer.devices=2", "engine=eager"),
+WAYS = {
+    "eager": ("trainer.devices=1", "engine=eager"),
+    "auto": ("trainer.devices=1", "engine=auto"),
+    "ranks": ("strategy=ddp", "trainer.devices=2", "engine=eager"),
 }
 HUGE = ["1000000000000", "9" * 40, "-1", "1e400", "NaN", "null", '"text"', "[]"]
 
@@ -44,18 +45,17 @@ def other(request, tmp_path_factory):
     """Folder with a run of 3 rounds with another seed."""
     request.getfixturevalue("ran_once")
     folder = tmp_path_factory.mktemp("other")
-    assert ended(folder, *RANKS[1], "rounds=3", "seed=1")[0] == 0
+    assert ended(folder, *WAYS["eager"], "rounds=3", "seed=1")[0] == 0
     return folder / "run"
 
 
 @pytest.fixture(
     scope="module",
-    params=[1, pytest.param(2, marks=pytest.mark.slow)],
-    ids=lambda ranks: f"{ranks}-ranks",
+    params=["eager", *(pytest.param(way, marks=pytest.mark.slow) for way in ("auto", "ranks"))],
 )
 def runs(request, other, tmp_path_factory):
     """Folders with a run of 3 rounds, another run, and the first one after 5 rounds."""
-    words = RANKS[request.param]
+    words = WAYS[request.param]
     run, whole = (tmp_path_factory.mktemp(name) / "run" for name in ("run", "whole"))
     assert ended(run.parent, *words, "rounds=3")[0] == 0
     shutil.copytree(run, whole)
