@@ -80,13 +80,16 @@ class ClientSide(NamedTuple):
         noisy = self.channel.privacy.central_noise is not None
         # No client may count more than the noise of the server hides.
         weight = 1.0 if noisy else self.algorithm.weight_of(result.done, result.context)
-        return self.diverged(result, upload)._replace(weight=weight, is_finite=True)
+        return self._sent(result, upload, weight)
 
     def diverged(self, result: LocalResult, upload: Tree) -> Sent:
         """An upload that the server will reject."""
+        return self._sent(result, upload, 0.0)._replace(is_finite=False)
+
+    def _sent(self, result: LocalResult, upload: Tree, weight: float) -> Sent:
         done = result.done
         counts = done.num_examples, done.num_steps, result.num_seen
-        return Sent(upload, b"", 0.0, *counts, result.loss_sum, is_finite=False)
+        return Sent(upload, b"", weight, *counts, result.loss_sum)
 
     def protect(self, result: LocalResult, upload: Tree, sender: Sender) -> Sent:
         """An upload with the clip and the noise of privacy."""

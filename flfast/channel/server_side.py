@@ -77,13 +77,12 @@ class ServerSide(NamedTuple):
             expected: gives names, shapes and dtypes of its leaves, may have meta tensors. None:
                 the upload is known to be whole.
         """
-        counted = self.algorithm.counted
-        defect = "" if expected is None else _defect(upload, expected, counted)
+        defect = "" if expected is None else _defect(upload, expected, self.algorithm.counted)
         if defect:
             return Arrival("rejected", defect, size, None)
         reason, limit = CLIPPED if sent.is_clipped else "", self.channel.server_limit
         if limit is not None:
-            upload, is_clipped = clipped(upload, counted, limit)
+            upload, is_clipped = clipped(upload, self.algorithm.counted, limit)
             # Adaptive clipping counts whose change was too long before it was encoded.
             if is_clipped and self.channel.clip_norm is not None:
                 reason = CLIPPED

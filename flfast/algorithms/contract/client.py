@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flfast.datamodules.batches import Batch
-from flfast.state.tree import Tree, tree_map
+from flfast.state.tree import Tree
 
 Fact = Literal["examples", "labels", "round"]
 
@@ -66,12 +66,18 @@ class Context(NamedTuple):
 
     def change(self, weights: Tree) -> Tree:
         """`weights - start` in the data types of the weights, which may be a part of all."""
-        return tree_map(_change, weights, self.start)
+        return _change(weights, self.start)
 
 
-def _change(end: Tensor, start: Tensor) -> Tensor:
-    change = end - start
-    return change if change.dtype == end.dtype else change.to(end.dtype)
+def _change(end: Tree, start: Tree) -> Tree:
+    result = Tree()
+    for name, leaf in end.items():
+        if isinstance(leaf, dict):
+            result[name] = _change(leaf, start[name])
+        else:
+            change = leaf - start[name]
+            result[name] = change if change.dtype == leaf.dtype else change.to(leaf.dtype)
+    return result
 
 
 class Finished(NamedTuple):
