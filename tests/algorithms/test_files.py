@@ -12,7 +12,11 @@ ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml"))
 FOLDER = ROOT / "flfast" / "algorithms"
 # They implement the baselines `mode=centralized` and `mode=local_only`.
-KNOWN = {("fedavg", "setup/build.py"), ("local", "setup/build.py")}
+KNOWN = {
+    ("fedavg", "setup/build.py"),
+    ("fedavg", "config/combinations.py"),  # an option without needs
+    ("local", "setup/build.py"),
+}
 AMBIGUOUS = {"local"}  # also a view of evaluation and a policy of BatchNorm
 
 

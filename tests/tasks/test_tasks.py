@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 from torch.nn import functional as F
@@ -99,6 +99,8 @@ def test_weighted_losses_of_a_batch_are_the_mean_over_its_tokens(num, seed):
 def test_regression(num, width, seed):
     rng = torch.Generator().manual_seed(seed)
     outputs, targets = torch.randn(2, num, width, generator=rng).unbind()
+    # Of targets that hardly differ, torchmetrics says 0.
+    assume(targets.var(dim=0).sum() > 1e-2)
     found = measured("regression", outputs, targets)
     assert found["loss"] == pytest.approx(mean_squared_error(outputs, targets).item(), rel=1e-5)
     assert found["mae"] == pytest.approx(mean_absolute_error(outputs, targets).item(), rel=1e-5)

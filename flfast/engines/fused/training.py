@@ -95,6 +95,8 @@ class FusedTraining:
         if reason is not None:
             # Not stored in `decided`: a resumed run may be on another machine.
             return reason
+        if not self._site.algorithm.training_stages:
+            return None  # there are no local steps to try
         key = f"{plan.phase} {plan.strategy} {plan.shard}"
         known = self._decided.setdefault("engines", {})
         if key not in known:
