@@ -39,6 +39,8 @@ class Ranks:
         Raises:
             AssertionError: with the traceback of a failed rank, or if ranks disagree.
         """
+        if not all(process.is_alive() for process in self._processes):
+            self.close()  # a test that stopped a run in this process has stopped them, too
         if not self._processes:
             self._start()
         for pipe in self._pipes:
