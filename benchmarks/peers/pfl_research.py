@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.building import build_model, seed_torch
-from benchmarks.peers.timing import Rounds, arguments, show
+from benchmarks.peers.timing import Rounds, arguments, show, silent
 from benchmarks.population import EVAL_BATCH, load
 from benchmarks.workload import Workload
 
@@ -115,22 +115,23 @@ def main() -> None:
         test, model_eval_params=NNEvalHyperParams(local_batch_size=EVAL_BATCH["cpu"])
     )
     size = None if workload.batch_size < 0 else workload.batch_size
-    FederatedAveraging().run(
-        algorithm_params=NNAlgorithmParams(
-            central_num_iterations=options.rounds,
-            evaluation_frequency=options.rounds + 1,
-            train_cohort_size=workload.cohort,
-            val_cohort_size=0,
-        ),
-        backend=SimulatedBackend(federation(workload, data), None),
-        model=model,
-        model_train_params=NNTrainHyperParams(
-            local_num_epochs=workload.local_epochs,
-            local_learning_rate=workload.lr,
-            local_batch_size=size,
-        ),
-        callbacks=[Clock(rounds.trained), evaluation, Clock(rounds.evaluated, last)],
-    )
+    with silent():  # it prints its metrics
+        FederatedAveraging().run(
+            algorithm_params=NNAlgorithmParams(
+                central_num_iterations=options.rounds,
+                evaluation_frequency=options.rounds + 1,
+                train_cohort_size=workload.cohort,
+                val_cohort_size=0,
+            ),
+            backend=SimulatedBackend(federation(workload, data), None),
+            model=model,
+            model_train_params=NNTrainHyperParams(
+                local_num_epochs=workload.local_epochs,
+                local_learning_rate=workload.lr,
+                local_batch_size=size,
+            ),
+            callbacks=[Clock(rounds.trained), evaluation, Clock(rounds.evaluated, last)],
+        )
     if get_default_framework_module().distributed.global_rank == 0:
         show(workload, rounds, loss=last["loss"], accuracy=last["accuracy"])
 
