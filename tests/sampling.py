@@ -1,6 +1,8 @@
-"""Samples of combinations: few are in every test run, all are in the nightly one."""
+"""Samples of large parametrisations: README's test command runs few, `-m slow` the others."""
 
+from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -17,3 +19,18 @@ def rotating(*axes, every, name=lambda value: getattr(value, "__name__", str(val
         marks = [pytest.mark.slow] * (sum(places) % every != 0)
         chosen.append(pytest.param(*values, marks=marks, id=" + ".join(map(name, values))))
     return chosen
+
+
+def others_slow(cases: Sequence[Any], fast: Sequence[Any]) -> list[Any]:
+    """The cases of a parametrisation; all that are not in `fast` are marked slow.
+
+    Args:
+        cases: arguments of a test; a tuple has one value for each argument.
+        fast: those that show the property; they should use every value of an argument.
+    """
+
+    def case_of(case: Any) -> Any:
+        values = case if isinstance(case, tuple) else (case,)
+        return pytest.param(*values, marks=() if case in fast else pytest.mark.slow)
+
+    return [case_of(case) for case in cases]

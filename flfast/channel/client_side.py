@@ -16,8 +16,8 @@ class Answer(NamedTuple):
     """What a client sends, and what it keeps for its next round.
 
     Attributes:
-        sent: to the server.
-        state: of the client.
+        sent: what the server gets.
+        state: the client's new state.
         residual: what the compression lost of its uploads.
     """
 
@@ -30,8 +30,8 @@ class ClientSide(NamedTuple):
     """What a client does with its local result. It reads nothing of other clients.
 
     Attributes:
-        algorithm: of the call.
-        channel: of the run; a client reads its privacy and compression.
+        algorithm: what the clients were called for.
+        channel: the run's channel; a client reads its privacy and compression.
     """
 
     algorithm: Algorithm
@@ -41,7 +41,7 @@ class ClientSide(NamedTuple):
         """The answer of an honest client.
 
         Args:
-            result: of its local training.
+            result: its local training, finished.
             sender: the client.
             residual: what the compression lost of its earlier uploads; empty at first.
         """

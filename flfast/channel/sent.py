@@ -11,7 +11,7 @@ class LocalResult(NamedTuple):
 
     Attributes:
         client_id: in [0, num_clients).
-        context: that it trained with.
+        context: what it trained with.
         done: weights, counts and optimizer state.
         num_seen: training examples processed, or tokens of `language`; once per epoch.
         loss_sum: sum of the local objective over the examples seen.
@@ -50,7 +50,7 @@ class Sent(NamedTuple):
         upload: what `finish` returned, after clip and noise of privacy. Leaves that are in the
             message are meta tensors, which give their shapes and dtypes.
         message: the learned leaves, encoded; empty without a compression.
-        weight: of the upload in means, >= 0.
+        weight: the upload's weight in means, >= 0.
         num_examples: distinct training examples used.
         num_steps: local steps taken.
         num_seen: training examples processed, or tokens of `language`; once per epoch.

@@ -26,7 +26,7 @@ class Arrival(NamedTuple):
 
     Attributes:
         status: `trained`, `lost` on the way, or `rejected` on arrival.
-        reason: of a rejection, or `clipped`; otherwise empty.
+        reason: why it was rejected, or `clipped`; otherwise empty.
         num_bytes: size on arrival.
         upload: to aggregate; None if lost or rejected.
     """
@@ -44,8 +44,8 @@ class ServerSide(NamedTuple):
     """What the server does with what a client sent.
 
     Attributes:
-        algorithm: of the call.
-        channel: of the run; the server reads its compression, clip and privacy.
+        algorithm: what the clients were called for.
+        channel: the run's channel; the server reads its compression, clip and privacy.
     """
 
     algorithm: Algorithm
@@ -71,9 +71,9 @@ class ServerSide(NamedTuple):
         """Check and clip an upload.
 
         Args:
-            upload: decoded.
-            sent: with it.
-            size: on arrival, bytes.
+            upload: the decoded upload.
+            sent: what it came with.
+            size: bytes on arrival.
             expected: gives names, shapes and dtypes of its leaves, may have meta tensors. None:
                 the upload is known to be whole.
         """
@@ -92,8 +92,8 @@ class ServerSide(NamedTuple):
         """An upload as a change of the server's current model, discounted if it is stale.
 
         Args:
-            upload: that arrived.
-            order: of the client.
+            upload: the upload that arrived.
+            order: what the client did differently from the others.
             received: the broadcast that it trained from.
             now: the broadcast of the current model.
         """

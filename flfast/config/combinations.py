@@ -27,8 +27,10 @@ class _Set:
         return bool(value)
 
 
-_METRICS = (f"{view}val/{name}" for view in ("", "personal_") for name in ALL_METRICS)
-_VALIDATION = {"auto", *_METRICS}
+_VALIDATION = {
+    "auto",
+    *(f"{view}val/{name}" for view in ("", "personal_") for name in ALL_METRICS),
+}
 """Values of keys that name a metric of validation examples."""
 
 _STEPS = ("batch_size", "last_batch", "local_epochs", "local_steps", "trainer.accumulate")
@@ -77,7 +79,7 @@ def check_composed(config: DictConfig, found: Mapping[str, Capabilities]) -> Non
     """Refuse objects that do not go together, whatever their options are called.
 
     Args:
-        config: of the run.
+        config: the run's config.
         found: capabilities of the objects, by group of the config, or by what the data tell, such
             as `task=regression`.
 

@@ -24,11 +24,11 @@ def object_capabilities(
     """Capabilities of the objects that a run is composed of, by group of the config.
 
     Args:
-        config: of the run.
-        data: of all clients.
-        algorithm: before the selection wraps it.
+        config: the run's config.
+        data: examples of all clients.
+        algorithm: the run's algorithm, before the selection wraps it.
         selected: the same afterwards.
-        privacy: of the run.
+        privacy: the run's privacy mechanism.
         initial: weights before round 1.
     """
     bare, wrapped = (capabilities_of(one, initial) for one in (algorithm, selected))

@@ -4,8 +4,9 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig
 
 from flfast.algorithms.contract.algorithm import Algorithm
@@ -16,50 +17,67 @@ from flfast.channel.privacy.privacy import NoiseSource, Privacy
 from flfast.config.rule import choice
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.world import World, gather
+from flfast.federation.devices.ideal import ideal
+from flfast.federation.paces.sync import sync
 from flfast.federation.samplers.cohort import cohort_size
+from flfast.federation.samplers.cyclic import cyclic
+from flfast.federation.samplers.poisson import poisson
+from flfast.federation.samplers.uniform import uniform
 from flfast.state.injection import call_with
 from flfast.state.tree import Tree
 from flfast.state.vector import vector_sizes
 
 log = logging.getLogger(__name__)
 
+_DRAWING = ("sampler", "devices", "pace")
+_KINDS: dict[object, Literal["fixed", "cyclic", "poisson"]] = {
+    uniform: "fixed",
+    cyclic: "cyclic",
+    poisson: "poisson",
+}
+"""Samplers that an accountant knows. An own one is unknown, whatever its name is."""
+
 
 def build_privacy(config: DictConfig, data: FederatedDataModule) -> Privacy:
-    """The privacy of a run, calibrated to its rounds and its sampler.
+    """The privacy of a run, calibrated to its rounds and its sampler; logs its warning.
 
     Raises:
         ValueError: if there is no accountant for the sampler.
     """
-    made = instantiate(config.privacy)
-    if isinstance(made, Privacy):
-        return made
-    offers = {
-        "participation": _participation(config, len(data.candidates)),
-        "rounds": config.rounds,
-        "batch_size": config.batch_size,
-        "local_epochs": config.local_epochs,
-        "local_steps": config.local_steps,
-    }
-    privacy: Privacy = call_with(made, **offers)
+    privacy = instantiate(config.privacy)
+    if not isinstance(privacy, Privacy):
+        privacy = call_with(
+            privacy,
+            participation=_participation(config, len(data.candidates)),
+            rounds=config.rounds,
+            batch_size=config.batch_size,
+            local_epochs=config.local_epochs,
+            local_steps=config.local_steps,
+        )
     if privacy.warning:
         log.warning("%s", privacy.warning)
     return privacy
 
 
 def _participation(config: DictConfig, population: int) -> Participation:
-    sampler, kind = config.sampler, choice(config.sampler)
-    if kind == "uniform" and choice(config.devices) != "ideal":
+    """Who takes part in rounds, by what draws the clients and not by what it is called."""
+    sampler = config.sampler
+    draws, devices, pace = (get_object(config[group]._target_) for group in _DRAWING)
+    kind, reason = _KINDS.get(draws), ""
+    if pace is not sync:  # whose turn it is depends on who is done
+        reason = f"pace={choice(config.pace)}"
+    elif kind is None:
+        reason = f"sampler={choice(sampler)}"
+    elif kind == "fixed" and devices is not ideal:
         # Of few available clients, each is drawn with a higher probability.
-        return Participation("other", population, 0, 0, f"devices={choice(config.devices)}")
-    if kind in {"uniform", "cyclic"}:
-        options = {"fraction": sampler.fraction, "count": sampler.count}
-        cohort: float = cohort_size(population, **options)
-    elif kind == "poisson":
-        cohort = sampler.fraction * population
+        reason = f"devices={choice(config.devices)}"
+    if reason or kind is None:
+        return Participation("other", population, 0, 0, reason)
+    if kind == "poisson":
+        cohort: float = sampler.fraction * population
     else:
-        return Participation("other", population, 0, 0, f"sampler={kind}")
-    name = {"uniform": "fixed", "cyclic": "cyclic", "poisson": "poisson"}[kind]
-    return Participation(name, population, cohort, cohort * (1 - sampler.dropout))  # type: ignore[arg-type]
+        cohort = cohort_size(population, fraction=sampler.fraction, count=sampler.count)
+    return Participation(kind, population, cohort, cohort * (1 - sampler.dropout))
 
 
 def protect(privacy: Privacy, algorithm: Algorithm, initial: Tree, *, rounds: int) -> Algorithm:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from engine_runs import engine_of, ran
-from fast_sample import others_slow
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from sampling import others_slow
 from torch import nn
 
 from flfast.channel.aggregations.multi_krum import multi_krum

@@ -7,8 +7,8 @@ import pytest
 import torch
 from algorithms_by_name import assert_rounds_follow, federation_of, server_of
 from engine_runs import assert_engines_agree, engine_of, mlp
-from fast_sample import others_slow
 from mlp_reference import Data, features, grad, mean, plus
+from sampling import others_slow
 
 from flfast.algorithms.feddecorr import mean_squared_correlation
 from flfast.state.plan import Batching

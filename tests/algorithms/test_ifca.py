@@ -15,8 +15,8 @@ from algorithms_by_name import (
     server_of,
 )
 from engine_runs import mlp, ran, with_batchnorm
-from fast_sample import others_slow
 from references import initial, vector
+from sampling import others_slow
 
 from flfast.algorithms.ifca import ifca
 from flfast.algorithms.kit.several_models import one_of

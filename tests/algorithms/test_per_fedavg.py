@@ -4,7 +4,7 @@ import pytest
 import torch
 from algorithms_by_name import algorithm_of, federation_of
 from engine_runs import assert_engines_agree, engine_of, mlp, net, with_batchnorm
-from fast_sample import others_slow
+from sampling import others_slow
 from torch import nn
 
 from flfast.algorithms.kit.gradient import hessian_product, shifted

@@ -5,7 +5,7 @@ import pytest
 import torch
 from algorithms_by_name import algorithm_of
 from engine_runs import mlp, ran, with_batchnorm
-from fast_sample import others_slow
+from sampling import others_slow
 
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.kit.keep_local import keep_local

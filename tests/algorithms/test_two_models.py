@@ -3,7 +3,7 @@
 import pytest
 from algorithms_by_name import assert_leaves_close, federation_of, run
 from engine_runs import mlp
-from fast_sample import others_slow
+from sampling import others_slow
 from torch import nn
 
 from flfast.engines.eager import EagerTraining

@@ -9,7 +9,7 @@ import torch
 from adversaries import ROBUST
 from algorithms_by_name import federation_of
 from engine_runs import engine_of, mlp, ran
-from fast_sample import others_slow
+from sampling import others_slow
 from torch import nn
 
 from flfast.algorithms.contract.algorithm import Algorithm

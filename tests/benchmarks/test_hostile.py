@@ -5,7 +5,7 @@ import sys
 from functools import partial
 
 import pytest
-from fast_sample import others_slow
+from sampling import others_slow
 
 from benchmarks.hostile import chains, files, options, targets
 from benchmarks.hostile.command import Ended, run

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 from adversaries import ADVERSARIES
-from fast_sample import others_slow
 from problems import problem_of
+from sampling import others_slow
 from solving import BATCH, CLIENTS, PLAIN, SINGLE, Way, assert_same, solve
 
 from flfast.algorithms.contract.uploads import Part

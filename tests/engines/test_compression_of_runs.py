@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from adversaries import COMPRESSIONS
-from fast_sample import others_slow
 from problems import problem_of
+from sampling import others_slow
 from solving import CLIENTS, PLAIN, SINGLE, Way, assert_same, solve
 from tied import rounded_otherwise
 

@@ -6,8 +6,8 @@ from functools import lru_cache
 
 import pytest
 from covering import covering
-from fast_sample import others_slow
 from problems import Problem
+from sampling import others_slow
 from solving import BATCH, CLIENTS, DP, PLAIN, SINGLE, Way, assert_same, solve
 
 Change = Callable[[Problem], Problem]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from engine_runs import flat, ran
-from fast_sample import others_slow
+from sampling import others_slow
 from torch import nn
 from torch.nn import functional as F
 

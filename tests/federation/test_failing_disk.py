@@ -8,7 +8,7 @@ import time
 from itertools import product
 
 import pytest
-from fast_sample import others_slow
+from sampling import others_slow
 
 from flfast import train
 from flfast.checkpoints.folders import checkpoint_folders

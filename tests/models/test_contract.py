@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from fast_sample import others_slow
 from models_by_name import NAMES, NUM_TOKENS, REQUIRED, SHAPES, TOKENS, make_inputs
 from models_by_name import make_model as make
+from sampling import others_slow
 from torch import nn
 from torch.func import functional_call
 

@@ -140,7 +140,7 @@ class Algorithm:
             whose gradients are summed.
         correct: (gradients, params, context) -> gradients for the optimizer; None is the identity.
         finish: (`Finished`, context) -> (upload, new client state). An upload is a change, so a
-            client that learned nothing uploads zeros; None of the channel's steps knows what it
+            client that learned nothing uploads zeros, and no step of the channel knows what it
             is added to. By default it is `Context.change` of the final weights.
         parts: of the upload, by top-level key. Others are learned and averaged; `params` and
             `buffers` among them are changes of what was broadcast under the same name.

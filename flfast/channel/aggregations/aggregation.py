@@ -71,11 +71,10 @@ class Aggregation:
 
     Attributes:
         name: for messages.
-        combine: (rows [K, D], weights float64 [K]) -> `Combined`. Rows are uploads, which are
-            changes. All values
-            are finite, K is at least `min_uploads`, and rows are in the order of the cohort. With
-            `memory` or `trusted`, it gets a third argument, `Known`. None is the weighted mean,
-            which needs a running sum only.
+        combine: (rows [K, D], weights float64 [K]) -> `Combined`. Rows are uploads. All
+            values are finite, K is at least `min_uploads`, and rows are in the order of the
+            cohort. With `memory` or `trusted`, it gets a third argument, `Known`. None is the
+            weighted mean, which needs a running sum only.
         min_uploads: fewest uploads that it can combine, >= 1.
         reason: which options require them, for messages.
         memory: layout -> memory before round 1. It must be small beside the rows, is the same on

@@ -22,9 +22,9 @@ class Attack:
     Attributes:
         fraction: share of the population that attacks, rounded to whole clients.
         upload: (leaf of the update, generator of this round and client) -> poisoned leaf. The
-            update is the upload minus its origin. None leaves uploads as they are.
+            update is a leaf of the upload, which is a change. None leaves uploads as they are.
         collude: (changes of the cohort's A attackers [A, D], its clients K, generator of the
-            round) -> poisoned changes [A, D]. A change is an upload minus its origin, as a
+            round) -> poisoned changes [A, D]. A change is an upload, as a
             vector. Attackers know each other's honest changes, and nobody else's. A may be 0.
             None lets every attacker decide alone.
         labels: (labels int64 [M] of a client's training examples, C) -> poisoned labels; None

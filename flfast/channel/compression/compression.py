@@ -1,6 +1,6 @@
 """The contract: a compression turns a change into a message of bytes, and back.
 
-A change is what local training changed: upload minus origin, floating-point leaves only.
+Uploads are changes, of which floating-point leaves are encoded.
 """
 
 from collections.abc import Callable

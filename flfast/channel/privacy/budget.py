@@ -93,5 +93,6 @@ def check_accounted(name: str, participation: Participation) -> None:
     if participation.kind == "other":
         raise ValueError(
             f"privacy={name} with {participation.reason}: no accountant knows who takes part; "
-            f"allowed: sampler=poisson, sampler=uniform or sampler=cyclic, without a selection"
+            f"allowed: sampler=poisson, sampler=uniform or sampler=cyclic, with pace=sync "
+            f"and without a selection"
         )

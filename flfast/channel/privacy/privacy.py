@@ -57,8 +57,8 @@ class CentralNoise(Protocol):
 class Privacy:
     """How changes are clipped and noised, and the guarantee that this gives.
 
-    A change is an upload minus its origin. Its norm is Euclidean over all learned leaves. With
-    `expected_clients`, all clients weigh the same.
+    A change is an upload. Its norm is Euclidean over all learned leaves. With `expected_clients`,
+    all clients weigh the same.
 
     Attributes:
         name: of the option.
@@ -69,8 +69,8 @@ class Privacy:
         central_noise: added to the sum of clipped changes; None is none.
         central_multiplier: its standard deviation, divided by C.
         expected_clients: what the noisy sum is divided by; None divides by the sum of weights.
-        wrap: algorithm -> one that protects single examples in local training. Raises a
-            ValueError for algorithms that it cannot protect.
+        wrap: algorithm of one objective -> one that protects single examples in local
+            training.
         check_model: raises a ValueError for models that `wrap` cannot protect.
         epsilon: rounds done -> epsilon at `delta`, never less than what is lost.
         delta: probability with which epsilon may be exceeded.
@@ -101,12 +101,12 @@ class Privacy:
     @property
     def capabilities(self) -> Capabilities:
         """What it needs and breaks."""
-        if self.unit is None:
-            return NEUTRAL
         if self.wrap is not None:
             return OF_STEPS
-        bounded = NEUTRAL if self.clip_norm is None else BOUNDED
         summed = self.central_noise is not None or self.expected_clients is not None
+        if not (self.unit or summed or self.local_multiplier or self.clip_norm):
+            return NEUTRAL
+        bounded = NEUTRAL if self.clip_norm is None else BOUNDED
         return OF_UPLOADS | bounded | (OF_SUMS if summed else NEUTRAL)
 
 

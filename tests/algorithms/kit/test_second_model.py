@@ -14,7 +14,7 @@ from algorithms_by_name import (
     server_of,
 )
 from engine_runs import engine_of, mlp, with_batchnorm
-from fast_sample import others_slow
+from sampling import others_slow
 from torch import nn
 
 from flfast.algorithms.kit.keep_local import keep_local

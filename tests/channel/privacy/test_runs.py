@@ -1,7 +1,7 @@
 """Privacy in whole runs, through the command."""
 
 import pytest
-from fast_sample import others_slow
+from sampling import others_slow
 from tables import assert_same_numbers, rows, timeless
 
 SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[8]", "rounds=2")

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from fast_sample import others_slow
+from sampling import others_slow
 from tables import assert_same_numbers, rows
 
 SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[8]", "rounds=2")

@@ -8,9 +8,9 @@ import pytest
 import torch
 from algorithms_by_name import algorithm_of
 from engine_runs import engine_of, mlp, with_batchnorm
-from fast_sample import others_slow
 from hypothesis import given
 from hypothesis import strategies as st
+from sampling import others_slow
 from torch import nn
 from torch.nn import functional as F
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from engine_runs import assert_engines_agree, engine_of, mlp, ran, with_batchnorm
-from fast_sample import others_slow
 from models_by_name import IMAGE, NAMES, SHAPES, TOKENS, make_inputs, make_model
+from sampling import others_slow
 from torch import nn
 
 from flfast.algorithms.fedavg import fedavg

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from engine_runs import assert_engines_agree, chosen, engine_of, ran
-from fast_sample import others_slow
 from models_by_name import NUM_TOKENS, SHAPES, make_inputs, make_model
+from sampling import others_slow
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule, Split

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from engine_runs import assert_engines_agree, engine_of, mlp, net, with_batchnorm
-from fast_sample import others_slow
+from sampling import others_slow
 from torch import nn
 
 from flfast.algorithms.contract.downloads import OwnDownloads

@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from fast_sample import others_slow
 from references import Reference
+from sampling import others_slow
 from torch import nn
 from uneven import partial_work, uneven
 

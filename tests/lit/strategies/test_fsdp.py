@@ -5,9 +5,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from fast_sample import others_slow
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, EarlyStopping
+from sampling import others_slow
 from tables import assert_same_numbers, rows
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh

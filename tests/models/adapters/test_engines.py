@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 from engine_runs import net, ran
-from fast_sample import others_slow
 from problems import problem_of
+from sampling import others_slow
 from solving import BATCH, CLIENTS, PLAIN, Way, assert_same, solve
 from torch import nn
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fast_sample import others_slow
+from sampling import others_slow
 
 from flfast.federation.paces.pace import Event, Turn
 from flfast.federation.samplers.cohort import Cohort

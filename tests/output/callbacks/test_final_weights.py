@@ -3,7 +3,7 @@
 import pytest
 import torch
 from algorithms_by_name import NAMES, federation_of
-from fast_sample import others_slow
+from sampling import others_slow
 from torch import nn
 from torch.nn import functional as F
 

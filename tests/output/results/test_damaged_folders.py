@@ -7,8 +7,8 @@ import shutil
 import sys
 
 import pytest
-from fast_sample import others_slow
 from run_folders import accuracies, write_run
+from sampling import others_slow
 
 import flfast
 from flfast import watch

@@ -5,9 +5,9 @@ from functools import cache, partial
 import pytest
 import torch
 from engine_runs import Replaying, assert_engines_agree, mlp, with_batchnorm
-from fast_sample import others_slow
 from hypothesis import given
 from hypothesis import strategies as st
+from sampling import others_slow
 
 from flfast.algorithms.fedprox import fedprox
 from flfast.engines.fused.graph import cuda_graphs

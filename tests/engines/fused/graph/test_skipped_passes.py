@@ -3,7 +3,7 @@
 import pytest
 import torch
 from engine_runs import assert_engines_agree, mlp
-from fast_sample import others_slow
+from sampling import others_slow
 
 from flfast.algorithms.fedprox import fedprox
 from flfast.engines.fused.graph.skipped_passes import PASSES, VARIABLE, skipped
