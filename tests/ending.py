@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -10,12 +11,15 @@ import torch.distributed as dist
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
 
+from flfast.checkpoints import signals
+
 
 class Ending(Callback):
     """Ends the run.
 
     Args:
-        how: `stop` by SIGTERM, `fail` with an error, `kill` by SIGKILL.
+        how: `stop` by SIGTERM, `fail` with an error, `kill` by SIGKILL; `late` by the launcher's
+            request, at every return of a function of rank 0 until its end.
         after: the round in which it does so, once its row is written; -1: before round 0.
         checkpoint: whether it waits for the first checkpoint.
     """
@@ -34,6 +38,9 @@ class Ending(Callback):
             return
         while self._checkpoint and not (federation.run_dir / "checkpoints/round-000001").exists():
             time.sleep(0.01)
+        if self._how == "late":
+            sys.setprofile(_request_at_every_return)
+            return
         if self._how == "fail":
             raise RuntimeError("the run ends here")
         if self._how == "kill":
@@ -41,6 +48,11 @@ class Ending(Callback):
         launcher = multiprocessing.parent_process()  # ranks hear of a request from it
         if launcher is None or dist.get_rank() == 0:
             os.kill(launcher.pid if launcher else os.getpid(), signal.SIGTERM)
+
+
+def _request_at_every_return(frame, event, _):
+    if event == "return" and frame.f_code.co_filename != signals.__file__:
+        os.kill(os.getpid(), signal.SIGUSR1)
 
 
 def no_model():

@@ -141,31 +141,32 @@ def _run_rank(phases: list[Phase], job: HydraJob, notes: Path) -> _Outcome:
     # A forked process inherits the launcher's handlers.
     for name in ("SIGTERM", "SIGUSR1"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
-    with StopRequests(second="ignore", names=["SIGUSR1"]) as requests:
-        if (notes / REFUSAL).exists():  # after a restart: the same error would occur again
-            return _Outcome(refused=(notes / REFUSAL).read_text(encoding="utf-8"))
-        _configure(job)
-        world = launched_world()
-        assert world is not None
-        try:
-            _join_world(phases, world)
-            _stop_if_requested(world, requests, notes)
-            return _Outcome(run_experiment(phases, job, world, requests))
-        except StoppedError:
-            return _Outcome(stopped=True)
-        except OneRankError as error:
-            (notes / REFUSAL).write_text(str(error), encoding="utf-8")
-            raise
-        except ConfigError as error:
-            return _Outcome(refused=str(error))
-        except RuntimeError:
-            # Often only the connection to a dead rank: let the launcher notice that rank first.
-            time.sleep(1)
-            raise
-        except Exception as error:
-            text = f"rank {world.rank} of {world.size} died: {type(error).__name__}: {error}"
-            (notes / REFUSAL).write_text(text, encoding="utf-8")
-            raise
+    # Never left: a request that comes once the run has finished must not kill the rank.
+    requests = StopRequests(second="ignore", names=["SIGUSR1"]).__enter__()
+    if (notes / REFUSAL).exists():  # after a restart: the same error would occur again
+        return _Outcome(refused=(notes / REFUSAL).read_text(encoding="utf-8"))
+    _configure(job)
+    world = launched_world()
+    assert world is not None
+    try:
+        _join_world(phases, world)
+        _stop_if_requested(world, requests, notes)
+        return _Outcome(run_experiment(phases, job, world, requests))
+    except StoppedError:
+        return _Outcome(stopped=True)
+    except OneRankError as error:
+        (notes / REFUSAL).write_text(str(error), encoding="utf-8")
+        raise
+    except ConfigError as error:
+        return _Outcome(refused=str(error))
+    except RuntimeError:
+        # Often only the connection to a dead rank: let the launcher notice that rank first.
+        time.sleep(1)
+        raise
+    except Exception as error:
+        text = f"rank {world.rank} of {world.size} died: {type(error).__name__}: {error}"
+        (notes / REFUSAL).write_text(text, encoding="utf-8")
+        raise
 
 
 def _configure(job: HydraJob) -> None:

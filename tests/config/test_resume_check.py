@@ -248,6 +248,12 @@ def test_a_stop_request_in_the_last_round_comes_too_late(folders, door, ranks):
     assert timeless(folder) == timeless(folders.uninterrupted(*ranks))
 
 
+def test_a_stop_request_reaches_ranks_that_have_finished(folders):
+    folder = folders.put("empty")
+    from_python((*TINY, NONE, "strategy=ddp", "trainer.devices=2", ends("late", 2)), folder)
+    assert outcome(folder) == "finished"
+
+
 REFUSED_LATE = {
     "in the schema": ("rounds=0",),
     "by a rule": ("batch_size=-1", "trainer.accumulate_grad_batches=2"),
