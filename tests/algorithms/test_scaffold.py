@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from references import initial
+from sampling import others_slow
 
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.scaffold import scaffold
@@ -76,7 +77,7 @@ def test_with_one_client_it_is_sgd(make_data, make_federation, momentum):
     torch.testing.assert_close(found.weights(), plain.weights())
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.8])
+@pytest.mark.parametrize("momentum", others_slow([0.0, 0.8], [0.8]))
 def test_it_converges_to_the_optimum(final_gradient, momentum):
     assert final_gradient(make(momentum=momentum), momentum=momentum) < 1e-6
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sampling import others_slow
 from torch import nn
 
 import flfast
@@ -129,6 +130,7 @@ MODELS = [
     (lambda: Net(lambda net, out: (out,)), "gives a tuple for 2 examples; it must give logits"),
     (lambda: Net(lambda net, out: out.detach()), "the outputs have no gradient; allowed: a forw"),
 ]
+MADE = [(*case, by) for case in MODELS for by in ("module", "function")]
 ALGORITHMS = [
     (lambda: None, "gives a NoneType; allowed: an Algorithm of flfast"),
     (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
@@ -181,8 +183,7 @@ def test_columns_that_cannot_be_read_are_named(refusal, frame, columns, message)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
-@pytest.mark.parametrize("by", ["module", "function"])
-@pytest.mark.parametrize(("make", "message"), MODELS)
+@pytest.mark.parametrize(("make", "message", "by"), others_slow(MADE, MADE[::4] + MADE[3::4]))
 def test_models_that_cannot_be_trained_are_named(refusal, make, message, by):
     given = make() if by == "module" else lambda: make()
     words = ("partition.num_clients=4",)

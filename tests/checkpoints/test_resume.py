@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from sampling import others_slow
 from tables import assert_same_numbers, rows, timeless
 
 from flfast.checkpoints import restore
@@ -23,7 +24,6 @@ TABLES = (
     " every_round: true}",
     "+callbacks.events={_target_: flfast.output.callbacks.events_table.EventsTable}",
 )
-FROM_THE_BEGINNING = "schedule.phases=[{from: 1, overrides: ['batch_size=20']}]"
 SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[16]", "checkpoint.every=1")
 SMALL = (*SMALL, "batch_size=50", *TABLES)
 
@@ -68,34 +68,28 @@ def events(folder):
 SCAFFOLD, EAGER = "algorithm=scaffold", "engine=eager"  # which starts sooner
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ("engine=fused", "schedule=adaptive", "schedule.adapt.patience=1"),
-        (
-            "algorithm=scaffold",
-            "engine=fused",
-            "sampler=cyclic",
-            "sampler.dropout=0.3",
-            "compression=topk",
-        ),
-        ("selection=oort", "selection.count=2", "sampler.fraction=0.7", SCAFFOLD, EAGER),
-        ("selection=power_of_choice", "selection.count=2", "algorithm=mime", EAGER),
-        ("algorithm=ditto", EAGER, "eval_every=2", FROM_THE_BEGINNING, "compression=sign"),
-        ("algorithm=fedadam", EAGER, "lr_schedule=exponential", "sampler=poisson"),
-        ("privacy=central", "privacy.adaptive_quantile=0.5", "sampler=cyclic", EAGER),
-        ("algorithm=feddf", "split.server_examples=50", "algorithm.server_steps=5", EAGER),
-        ("local_optimizer_state=keep", "optimizer.momentum=0.9", "client_states=disk"),
-        ("pace=buffered", "pace.buffer=2", "devices=lognormal", "devices.hazard=0.01"),
-        ("pace.keep_first=3", "devices=tiers", "adapter=lora", EAGER),
-        ("aggregation=centered_clipping", "attack=alie", EAGER),
-        ("algorithm=fedavg", "secure=masks", "sampler.dropout=0.3", "secure.threshold=0.3", EAGER),
-        ("aggregation=fltrust", "split.server_examples=50", SCAFFOLD, EAGER),
-    ],
-    ids=" ".join,
-)
+RESUMED = [
+    "engine=fused schedule=adaptive schedule.adapt.patience=1",
+    "algorithm=scaffold engine=fused sampler=cyclic sampler.dropout=0.3 compression=topk",
+    "selection=oort selection.count=2 sampler.fraction=0.7 algorithm=scaffold engine=eager",
+    "selection=power_of_choice selection.count=2 algorithm=mime engine=eager",
+    "algorithm=ditto engine=eager eval_every=2 compression=sign"
+    " schedule.phases=[{from:1,overrides:['batch_size=20']}]",
+    "algorithm=fedadam engine=eager lr_schedule=exponential sampler=poisson",
+    "privacy=central privacy.adaptive_quantile=0.5 sampler=cyclic engine=eager",
+    "algorithm=feddf split.server_examples=50 algorithm.server_steps=5 engine=eager",
+    "local_optimizer_state=keep optimizer.momentum=0.9 client_states=disk",
+    "pace=buffered pace.buffer=2 devices=lognormal devices.hazard=0.01",
+    "pace.keep_first=3 devices=tiers adapter=lora engine=eager",
+    "aggregation=centered_clipping attack=alie engine=eager",
+    "algorithm=fedavg secure=masks sampler.dropout=0.3 secure.threshold=0.3 engine=eager",
+    "aggregation=fltrust split.server_examples=50 algorithm=scaffold engine=eager",
+]
+
+
+@pytest.mark.parametrize("overrides", others_slow(RESUMED, RESUMED[::2]))
 def test_a_resumed_run_is_one_that_never_stopped(flfast_run, overrides):
-    words = (*SMALL, *overrides, "rounds=4", "checkpoint.keep_last=4")
+    words = (*SMALL, *overrides.split(), "rounds=4", "checkpoint.keep_last=4")
     whole = flfast_run(*words, run_dir="whole")
     (second,) = whole.glob("checkpoints/round-000002")
     parts = flfast_run(*words, f"resume={second}", run_dir="parts")
@@ -209,7 +203,7 @@ def test_a_run_goes_on_with_more_ranks_and_with_fewer(flfast_run, stopped):
     assert_same_weights(back, alone)
 
 
-@pytest.mark.parametrize("full", [[1], [0, 1]], ids=["one", "both"])
+@pytest.mark.parametrize("full", others_slow([[1], [0, 1]], [[1]]), ids=["one", "both"])
 def test_a_disk_that_is_full_for_ranks_is_one_warning_and_training_goes_on(flfast_run, full):
     """A server state has 150 kB, the clients of a rank more."""
     large = (*SMALL, "model.hidden=[256]", "algorithm=scaffold", "engine=eager", "local_epochs=1")

@@ -24,7 +24,7 @@ from flfast.state.plan import Batching
 from flfast.state.tree import leaves
 
 LARGE = ("resnet18", "timm", "vgg11")
-LIKE_CNN = ("digits_cnn", "lenet")
+LIKE_CNN = ("digits_cnn", "lenet", "pfl_cnn", "cnn1d")
 PATHS = [name for name in NAMES if name not in TOKENS]
 
 DOUBLE = {"precision": "64-true"}
@@ -52,7 +52,10 @@ def test_no_clipping_is_no_clipping(make_data, make_federation, value):
     assert_engines_agree(lambda: make_federation(make_data([7]), mlp(), trainer=trainer))
 
 
-@pytest.mark.parametrize("policy", ["aggregate", "frozen", "local", "recalibrate"])
+POLICIES = ["aggregate", "frozen", "local", "recalibrate"]
+
+
+@pytest.mark.parametrize("policy", others_slow(POLICIES, POLICIES[::2]))
 def test_batchnorm_policies(make_data, make_federation, policy):
     def local(initial):
         return keep_local(

@@ -35,6 +35,7 @@ def record(start):
     return record
 
 
+@pytest.mark.slow  # TensorBoard takes seconds to import
 def test_tensorboard(record):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

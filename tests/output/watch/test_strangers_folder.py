@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 from run_folders import accuracies, write_run
+from sampling import others_slow
 
 import flfast
 from flfast import watch
@@ -74,7 +75,7 @@ def read_all(folder, monkeypatch, capsys):
     return shown.out + shown.err
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", others_slow(FILES, FILES[::2]))
 def test_a_file_with_anything_in_it(run, name, monkeypatch, capsys):
     for content in CONTENTS.values():
         (run / name).write_bytes(content)
