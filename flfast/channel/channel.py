@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from flfast.channel.aggregations.aggregation import MEAN, Aggregation
 from flfast.channel.attacks.attack import NO_ATTACK, Attack
-from flfast.channel.compression.compression import NO_COMPRESSION, Compression
-from flfast.channel.compression.feedback import transmit
+from flfast.channel.compression.compression import NO_COMPRESSION, Compression, transmit
 from flfast.channel.faults.fault import NO_FAULTS, Faults
 from flfast.channel.privacy.noise_sources import seeded_noise
 from flfast.channel.privacy.privacy import NO_PRIVACY, NoiseSource, Privacy

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.channel.channel import Channel
-from flfast.channel.compression.feedback import with_feedback
+from flfast.channel.compression.compression import with_feedback
 from flfast.channel.sent import LocalResult, Sender, Sent
 from flfast.state.randomness import generator
 from flfast.state.tree import Tree, all_finite, merge, tree_map, zeros

@@ -13,7 +13,7 @@ from flfast.channel.privacy.accountants import (
     library,
     poisson_sampled,
 )
-from flfast.channel.privacy.calibration import calibrated, most_rounds
+from flfast.channel.privacy.budget import calibrated, spending
 from flfast.channel.privacy.dp_ftrl import _epsilon as ftrl_epsilon
 from flfast.channel.privacy.participation import Participation
 
@@ -151,7 +151,7 @@ def test_budgets_that_cannot_be_met():
         calibrated(lambda multiplier: lambda rounds: 2.0, budget=1.0, rounds=1)
 
 
-def test_most_rounds():
-    assert [most_rounds(float, budget=budget, rounds=5) for budget in (0.5, 1, 3.2, 9)] == [
-        *(0, 1, 3, 5)
-    ]
+@pytest.mark.parametrize(("budget", "most"), [(1, 1), (3.2, 3), (5, None), (9, None)])
+def test_most_rounds(budget, most):
+    noise = {"clip_norm": 1.0, "noise_multiplier": 1.0, "epsilon": None}
+    assert spending(lambda z: float, **noise, max_epsilon=budget, rounds=5).rounds == most

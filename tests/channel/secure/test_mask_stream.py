@@ -6,7 +6,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES128
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from flfast.channel.secure.mask_stream import add_mask
+from flfast.channel.secure.keys import add_mask
 
 KEY = bytes(range(16))
 SIZES = [0, 1, 1000, (1 << 16) - 1, 1 << 16, 200_003]
