@@ -19,10 +19,7 @@ from flfast.channel.secure.secure import NO_SECURE, Secure
 from flfast.channel.sent import Sender
 from flfast.state.randomness import generator
 from flfast.state.tree import Tree, merge, num_bytes
-from flfast.state.vector import (
-    learned,
-    map_learned,
-)
+from flfast.state.vector import learned, map_learned
 
 CLIP_NORM = "clip_norm"
 """In the channel's memory: the bound of adaptive clipping, float64 []."""

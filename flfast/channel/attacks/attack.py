@@ -59,6 +59,23 @@ def boosted(scale: float) -> Callable[[Tensor, np.random.Generator], Tensor] | N
     return None if scale == 1 else lambda change, rng: scale * change
 
 
+def colluding(fraction: float, change: Callable[[Tensor, int], Tensor]) -> Attack:
+    """An attack in which all attackers of a cohort upload the same change.
+
+    Args:
+        fraction: see `Attack`.
+        change: (honest changes of the A attackers [A, D], A >= 1, clients K of the cohort) -> what
+            each of them uploads, [D].
+    """
+
+    def collude(changes: Tensor, num_clients: int, rng: np.random.Generator) -> Tensor:
+        if not len(changes):
+            return changes
+        return change(changes, num_clients).to(changes.dtype).repeat(len(changes), 1)
+
+    return Attack(fraction, collude=collude)
+
+
 def choose_attackers(clients: np.ndarray, fraction: float, *, seed: int) -> frozenset[int]:
     """Draw the attackers from the seed; they are the same in every round.
 

@@ -6,7 +6,6 @@ https://arxiv.org/abs/1902.01046
 Clients that never respond are `sampler.dropout`; slow and failing devices are `devices`.
 """
 
-import logging
 from collections.abc import Callable
 from typing import Annotated, Literal
 
@@ -14,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flfast.algorithms.kit.degenerate import degenerate
 from flfast.channel.faults.fault import CORRUPTING, Faults, Faulty, Scaled
 from flfast.state.options import UpToOne
 from flfast.state.tree import Tree, leaves, tree_map
-
-log = logging.getLogger(__name__)
 
 Corruption = Literal["not_finite", "huge", "shape"]
 KINDS: tuple[Corruption, ...] = ("not_finite", "huge", "shape")
@@ -39,8 +37,8 @@ def simulated(
         broken: probability that an upload arrives corrupted.
         corruption: how it is corrupted.
     """
-    if not lost and not broken:
-        log.warning("faults=simulated with lost=0, broken=0 simulates no fault")
+    none = not lost and not broken
+    degenerate(none, "faults=simulated with lost=0, broken=0 simulates no fault")
 
     def transit(upload: Tree, scaled: Scaled, rng: np.random.Generator) -> Tree | None:
         is_lost, is_broken = rng.random(2) < (lost, broken)
