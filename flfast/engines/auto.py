@@ -6,8 +6,7 @@ from typing import Any, Literal
 from flfast.algorithms.contract.downloads import Download
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.engines.local_training import Deliver
-from flfast.engines.restrictions import check_allowed
+from flfast.engines.local_training import Deliver, check_allowed
 from flfast.engines.site import Site
 from flfast.state.options import Count
 from flfast.state.plan import RoundPlan

@@ -10,8 +10,7 @@ from flfast.algorithms.contract.client import Finished, Measure
 from flfast.algorithms.contract.downloads import Download
 from flfast.channel.sent import LocalResult
 from flfast.distributed.world import average_buffers, sum_over_ranks
-from flfast.engines.local_training import Deliver
-from flfast.engines.restrictions import check_allowed
+from flfast.engines.local_training import Deliver, check_allowed
 from flfast.engines.site import Site
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree, merge

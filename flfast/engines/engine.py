@@ -82,14 +82,7 @@ class Engine:
         self.channel = channel or Channel()
         self.decided = {} if decided is None else decided
         self._last_call = 0, 0
-        self._evaluation = Evaluation(
-            site.algorithm,
-            site.data,
-            site.trainers,
-            site.kept,
-            site.world,
-            finetune,
-        )
+        self._evaluation = Evaluation(site, finetune)
         self.evaluation_sets = self._evaluation.sets
 
     def choose(self, plan: RoundPlan) -> str:

@@ -3,6 +3,7 @@
 Both engines run them here, so that they measure the same numbers.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import lightning as L
@@ -49,7 +50,8 @@ class Measuring(NamedTuple):
         task, total = LocalTask(self.model, self.task_type), Tree()
         # Gradients cannot be taken of tensors of inference mode, in which the fused engine trains.
         with torch.inference_mode(mode=False), evaluation_mode(self.model):
-            params, placed = by_name(_copy(weights, device)), _placed(context, device)
+            copy = partial(tree_map, lambda leaf: leaf.detach().to(device, copy=True))
+            params, placed = by_name(copy(weights)), context.map(copy)
             for given in self.data.eval_loader(self.data.train_clients.indices_of(client_id)):
                 inputs = self.data.examples.transform(given.inputs.to(device), dtype=like)
                 batch = given._replace(inputs=inputs, targets=given.targets.to(device))
@@ -60,17 +62,3 @@ class Measuring(NamedTuple):
         self.model.to(home)
         found = tree_map(lambda leaf: leaf.to(context.lr.device), total)
         return context._replace(measured={**context.measured, measure.name: found})
-
-
-def _placed(context: Context, device: torch.device) -> Context:
-    return context._replace(
-        server=_copy(context.server, device),
-        client=_copy(context.client, device),
-        start=_copy(context.start, device),
-        facts=_copy(context.facts, device),
-        measured=_copy(context.measured, device),
-    )
-
-
-def _copy(tree: Tree, device: torch.device) -> Tree:
-    return tree_map(lambda leaf: leaf.detach().to(device, copy=True), tree)

@@ -64,6 +64,16 @@ class Context(NamedTuple):
     facts: Tree = {}  # noqa: RUF012 - never changed
     measured: Tree = {}  # noqa: RUF012 - never changed
 
+    @property
+    def trees(self) -> Tree:
+        """All tensors but the learning rate, by attribute."""
+        names = ("server", "client", "start", "facts", "measured")
+        return {name: getattr(self, name) for name in names}
+
+    def map(self, fn: Callable[[Tree], Tree]) -> "Context":
+        """The context with `fn` of each of its trees, such as copies on another device."""
+        return self._replace(**{name: fn(tree) for name, tree in self.trees.items()})
+
     def change(self, weights: Tree) -> Tree:
         """`weights - start` in the data types of the weights, which may be a part of all."""
         return _change(weights, self.start)

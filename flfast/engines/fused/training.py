@@ -34,9 +34,7 @@ from flfast.engines.fused.run.example_rows import StoredExamples
 from flfast.engines.fused.run.one_client import ClientProgram
 from flfast.engines.fused.run.stack_schedule import group_clients, local_steps, with_equal_leaves
 from flfast.engines.fused.run.stack_width import not_stackable
-from flfast.engines.fused.run.training_state import LocalOutcome
-from flfast.engines.local_training import ClientStart, Deliver
-from flfast.engines.restrictions import check_allowed
+from flfast.engines.local_training import ClientStart, Deliver, check_allowed
 from flfast.engines.site import Site
 from flfast.lit.cohort_module import CohortDataModule, CohortModule
 from flfast.state.messages import first_line
@@ -241,19 +239,14 @@ class _CohortTraining:
         for stack in self._training.stacks(clients, self._download, self._plan):
             starts = [self._training.start(k, self._download, self._plan) for k in stack]
             for places in with_equal_leaves(starts):
-                members = [(stack[place], starts[place]) for place in places]
-                self._train_stack(programs, members)
+                self._train_stack(programs, [starts[place] for place in places])
 
-    def _train_stack(
-        self, programs: TrainingPrograms, members: Sequence[tuple[int, ClientStart]]
-    ) -> None:
-        starts = [start for _, start in members]
+    def _train_stack(self, programs: TrainingPrograms, starts: Sequence[ClientStart]) -> None:
         plans = [self._training.stage_plans(start) for start in starts]
         if len(starts) == 1:
-            outcomes: Iterable[LocalOutcome] = [programs.client.train(starts[0], plans[0])]
+            results: Iterable[LocalResult] = [programs.client.train(starts[0], plans[0])]
         else:
-            outcomes = programs.stack.train(starts, plans)
-        for (client_id, start), outcome in zip(members, outcomes, strict=True):
-            context = start.context._replace(measured=outcome.measured)
+            results = programs.stack.train(starts, plans)
+        for result in results:
             with self._training.outside_precision():
-                self._deliver(LocalResult(client_id, context, *outcome[:3]))
+                self._deliver(result)
