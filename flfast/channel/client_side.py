@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract import Algorithm
 from flfast.channel.channel import Channel
 from flfast.channel.compression.compression import with_feedback
 from flfast.channel.sent import LocalResult, Sender, Sent

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.uploads import Part
+from flfast.algorithms.contract import Part
 from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.channel.reduced import Reduced, Reduction
 from flfast.channel.row_reduction import NO_BASIS, Basis, RowReduction

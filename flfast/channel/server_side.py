@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.contract.downloads import Order
 from flfast.channel.channel import Channel
 from flfast.channel.sent import Sender, Sent

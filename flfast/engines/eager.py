@@ -6,7 +6,7 @@ are read back into a `LocalResult`, which the engine delivers.
 
 from collections.abc import Callable, Sequence
 
-from flfast.algorithms.contract.client import Finished, Measure
+from flfast.algorithms.contract import Finished, Measure
 from flfast.algorithms.contract.downloads import Download
 from flfast.channel.sent import LocalResult
 from flfast.distributed.world import average_buffers, sum_over_ranks

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, LocalStage
+from flfast.algorithms.contract import Algorithm, Context, LocalStage
 from flfast.algorithms.contract.downloads import Download
 from flfast.channel.sent import LocalResult
 from flfast.datamodules.client_data import ClientDataModule

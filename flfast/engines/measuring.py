@@ -10,7 +10,7 @@ import lightning as L
 import torch
 from torch import nn
 
-from flfast.algorithms.contract.client import Context, Measure
+from flfast.algorithms.contract import Context, Measure
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.task import LocalTask, evaluation_mode
 from flfast.state.tree import Tree, tree_map

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract import Algorithm
 from flfast.engines.site import Site
 
 

@@ -8,8 +8,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor, nn
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Fact, Measure
+from flfast.algorithms.contract import Algorithm, Context, Fact, Measure
 from flfast.algorithms.contract.downloads import Download, joint_leaves
 from flfast.datamodules.batches import WHOLE, RankShare
 from flfast.datamodules.federated import FederatedDataModule

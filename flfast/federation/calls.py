@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract import Algorithm, Uploads
 from flfast.algorithms.contract.downloads import Order
-from flfast.algorithms.contract.uploads import Uploads
 from flfast.engines.engine import Engine
 from flfast.engines.reports import ClientReport, Trained
 from flfast.federation.samplers.cohort import Cohort

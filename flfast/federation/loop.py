@@ -10,7 +10,7 @@ from pathlib import Path
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract import Algorithm
 from flfast.channel.server_side import DIVERGED, NOT_SELECTED
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.client_state_placement import owner

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.client import Context, Measure, Task
-from flfast.datamodules.batches import Batch
+from flfast.algorithms.contract import Batch, Context, Measure, Task
 from flfast.state.tree import Tree
 
 Outputs = Callable[[Task, Tree, Batch], Tensor]

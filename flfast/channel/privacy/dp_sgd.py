@@ -26,8 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Finished, LocalStage, Objective, Task
+from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Objective, Task
 from flfast.algorithms.kit.wrapping import viewed
 from flfast.channel.privacy.accountants import composed_gaussian
 from flfast.channel.privacy.budget import spending

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from flfast.algorithms.contract.client import Context, Measure
+from flfast.algorithms.contract import Context, Measure
 from flfast.algorithms.contract.downloads import Download, first_downloads
 from flfast.channel.sent import LocalResult
 from flfast.datamodules.batches import local_epoch

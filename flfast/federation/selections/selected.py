@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from flfast.algorithms.contract.algorithm import Algorithm, Round
-from flfast.algorithms.contract.uploads import Uploads
+from flfast.algorithms.contract import Algorithm, Round, Uploads
 from flfast.state.capabilities import breaking, needing
 from flfast.state.tree import Tree
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.client import Context
+from flfast.algorithms.contract import Context
 from flfast.channel.sent import LocalResult
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.engines.fused.agreement import TrialSteps, agree, perturbations

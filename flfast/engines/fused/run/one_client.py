@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flfast.algorithms.contract.client import Context, LocalStage, Measure
+from flfast.algorithms.contract import Context, LocalStage, Measure
 from flfast.channel.sent import LocalResult
 from flfast.datamodules.batches import local_epoch
 from flfast.datamodules.client_data import ClientDataModule

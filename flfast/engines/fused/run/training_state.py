@@ -11,7 +11,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor, device
 
-from flfast.algorithms.contract.client import Context, Finished, LocalStage
+from flfast.algorithms.contract import Context, Finished, LocalStage
 from flfast.channel.sent import LocalResult
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like
