@@ -13,11 +13,6 @@ Outputs = Callable[[Task, Tree, Batch], Tensor]
 NAME = "classes"
 
 
-def features_before(layer: str) -> Outputs:
-    """Features in evaluation mode, for `class_sums`: the inputs of a layer."""
-    return lambda task, weights, batch: task.fixed_features(weights, batch, layer=layer)
-
-
 def class_sums(num_classes: int, outputs: Outputs) -> Measure:
     """The measure for `class_means`.
 

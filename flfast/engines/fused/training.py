@@ -4,7 +4,7 @@ A client's update takes this way:
 
 1. `FusedTraining.choose` refuses plans that `obstacles.py` lists, and plans for which a trial in
    `agreement.py` differs from the eager engine.
-2. `train` starts one `fit`. Its training step calls `_CohortTraining.train`.
+2. `train` starts one `fit`. Its training step calls `train_stacks`.
 3. `stacks` groups clients that train together; other clients form stacks of one.
 4. `run/one_client.py` or `run/client_stack.py` trains a stack, with the programs of `graph/`.
 5. `deliver` receives each client's result as soon as its stack is done.
@@ -54,6 +54,14 @@ class TrainingPrograms(NamedTuple):
 
     client: ClientProgram
     stack: StackProgram
+
+    def train(
+        self, starts: Sequence[ClientStart], plans: Sequence[Sequence[RoundPlan]]
+    ) -> Iterable[LocalResult]:
+        """Local training of one client or of a stack; see `StackProgram.train`."""
+        if len(starts) == 1:
+            return [self.client.train(starts[0], plans[0])]
+        return self.stack.train(starts, plans)
 
 
 class FusedTraining:
@@ -133,8 +141,18 @@ class FusedTraining:
             EagerTraining(self._site).train(clients, download, plan, deliver)
             return
         trainer = self._site.trainers.trainer(plan)
-        cohort = _CohortTraining(self, download, plan, deliver)
-        module = CohortModule(self._site.module, cohort.train)
+
+        def train_stacks(clients: Sequence[int]) -> None:
+            programs = self.programs(plan)
+            for stack in self.stacks(clients, download, plan):
+                starts = [self.start(client_id, download, plan) for client_id in stack]
+                for places in with_equal_leaves(starts):
+                    part = [starts[place] for place in places]
+                    for result in programs.train(part, [self.stage_plans(own) for own in part]):
+                        with self.outside_precision():
+                            deliver(result)
+
+        module = CohortModule(self._site.module, train_stacks)
         trainer.fit_cohort(module, CohortDataModule(clients))
 
     def programs(self, plan: RoundPlan) -> TrainingPrograms:
@@ -222,31 +240,3 @@ class FusedTraining:
             for members in rates.values()
             for stack in group_clients([sizes_of_steps(k) for k in members], width)
         ]
-
-
-class _CohortTraining:
-    """Trains one round's clients, called from within the Trainer's `fit`."""
-
-    def __init__(
-        self, training: FusedTraining, download: Download, plan: RoundPlan, deliver: Deliver
-    ) -> None:
-        self._training, self._download = training, download
-        self._plan, self._deliver = plan, deliver
-
-    def train(self, clients: Sequence[int]) -> None:
-        """Train all clients, stack by stack."""
-        programs = self._training.programs(self._plan)
-        for stack in self._training.stacks(clients, self._download, self._plan):
-            starts = [self._training.start(k, self._download, self._plan) for k in stack]
-            for places in with_equal_leaves(starts):
-                self._train_stack(programs, [starts[place] for place in places])
-
-    def _train_stack(self, programs: TrainingPrograms, starts: Sequence[ClientStart]) -> None:
-        plans = [self._training.stage_plans(start) for start in starts]
-        if len(starts) == 1:
-            results: Iterable[LocalResult] = [programs.client.train(starts[0], plans[0])]
-        else:
-            results = programs.stack.train(starts, plans)
-        for result in results:
-            with self._training.outside_precision():
-                self._deliver(result)
