@@ -40,10 +40,7 @@ class ClientSide(NamedTuple):
     def __call__(self, result: LocalResult, sender: Sender, residual: Tree) -> Answer:
         """The answer of an honest client.
 
-        Args:
-            result: its local training, finished.
-            sender: the client.
-            residual: what the compression lost of its earlier uploads; empty at first.
+        `residual` is what the compression lost of its earlier uploads; empty at first.
         """
         upload, state = self.finish(result)
         if not self.is_finite(result, upload, state):

@@ -15,10 +15,7 @@ from flfast.state.plan import RoundPlan
 class AutoTraining:
     """Trains fused, unless an obstacle exists or trial steps disagree; see `LocalTraining`.
 
-    Args:
-        site: of this rank.
-        decided: earlier decisions of `auto`, by name; new ones are added.
-        stack: see `FusedTraining`.
+    `decided` has earlier decisions of `auto`, by name; new ones are added.
     """
 
     name = "auto"

@@ -20,9 +20,7 @@ from flfast.state.weights import read_weights
 class EagerTraining:
     """Trains clients one by one with one reused Trainer; see `LocalTraining`.
 
-    Args:
-        site: of this rank.
-        perturb: changes the weights that every client starts from; for trials.
+    `perturb` changes the weights that every client starts from, for trials.
     """
 
     name = "eager"

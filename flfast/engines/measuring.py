@@ -36,13 +36,9 @@ class Measuring(NamedTuple):
     def __call__(
         self, measure: Measure, weights: Tree, client_id: int, context: Context
     ) -> Context:
-        """The context with the sums of a measure.
+        """The context with the sums of a measure, which are put where its learning rate is.
 
-        Args:
-            measure: what to add up.
-            weights: current ones of local training, joint leaves included, on any device.
-            client_id: of the client.
-            context: of the client, on any device; the sums are put where its rate is.
+        Weights, joint leaves included, and context are those of a client, on any device.
         """
         device, first = self.trainer.strategy.root_device, next(self.model.parameters())
         home, like = first.device, first.dtype

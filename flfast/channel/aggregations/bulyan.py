@@ -46,12 +46,7 @@ def bulyan(*, num_byzantine: NonNegativeInt | None) -> Robust:
 
 
 def _selected(squares: Tensor, num_byzantine: int) -> Tensor:
-    """Uploads that Krum selects in K - 2 f steps, bool [K].
-
-    Args:
-        squares: squared distances [K, K].
-        num_byzantine: f.
-    """
+    """Uploads that Krum selects in K - 2 f steps, bool [K], by squared distances [K, K]."""
     num = len(squares)
     used = torch.zeros(num, dtype=torch.bool)
     for _ in range(num - 2 * num_byzantine):

@@ -42,13 +42,9 @@ def alie(*, fraction: UpToOne, z: Positive | None) -> Poison:
 
 
 def z_max(num_clients: int, num_attackers: int) -> float:
-    """The largest shift that hides among honest clients, >= 0 and finite.
+    """The largest shift that hides A attackers among K clients of a cohort, >= 0 and finite.
 
     Attackers that already are the majority are treated as if they needed one more client.
-
-    Args:
-        num_clients: K, of the cohort.
-        num_attackers: A of them.
     """
     supporters = max(math.floor(num_clients / 2 + 1) - num_attackers, 1)
     honest = num_clients - num_attackers

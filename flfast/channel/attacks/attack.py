@@ -62,10 +62,7 @@ def boosted(scale: float) -> Callable[[Tensor, np.random.Generator], Tensor] | N
 def colluding(fraction: float, change: Callable[[Tensor, int], Tensor]) -> Attack:
     """An attack in which all attackers of a cohort upload the same change.
 
-    Args:
-        fraction: see `Attack`.
-        change: (honest changes of the A attackers [A, D], A >= 1, clients K of the cohort) -> what
-            each of them uploads, [D].
+    `change` gives it [D], of the A >= 1 attackers' honest changes [A, D] and the cohort's size K.
     """
 
     def collude(changes: Tensor, num_clients: int, rng: np.random.Generator) -> Tensor:
@@ -77,13 +74,7 @@ def colluding(fraction: float, change: Callable[[Tensor, int], Tensor]) -> Attac
 
 
 def choose_attackers(clients: np.ndarray, fraction: float, *, seed: int) -> frozenset[int]:
-    """Draw the attackers from the seed; they are the same in every round.
-
-    Args:
-        clients: int64 [K] to choose from.
-        fraction: share of them.
-        seed: of the run.
-    """
+    """Draw a fraction of the clients from the seed; they are the same in every round."""
     rng = generator(seed, "attackers")
     chosen = rng.choice(clients, round(fraction * len(clients)), replace=False)
     return frozenset(chosen.tolist())

@@ -87,11 +87,7 @@ def dp_ftrl(  # noqa: PLR0913 - one parameter an option
 
 
 def tree_noise(rounds_per_pass: int) -> CentralNoise:
-    """Noise of a round; the tree begins again after every pass.
-
-    Args:
-        rounds_per_pass: rounds in which no client takes part twice.
-    """
+    """Noise of a round; the tree begins again after every pass, in which no client comes twice."""
 
     def noise(like: Tree, std: float, round_idx: int, source: NoiseSource) -> Tree:
         number, place = divmod(round_idx - 1, rounds_per_pass)
@@ -104,13 +100,10 @@ def tree_noise(rounds_per_pass: int) -> CentralNoise:
 def changed_nodes(leaf: int) -> list[tuple[int, int]]:
     """Nodes (level, index) of the sum up to a leaf: the new one, and those that it replaces.
 
-    A node of level l and index i covers the leaves from (i - 1) * 2^l + 1 to i * 2^l.
+    A node of level l and index i >= 1 covers the leaves from (i - 1) * 2^l + 1 to i * 2^l.
 
     >>> changed_nodes(3), changed_nodes(4)
     ([(0, 3)], [(2, 1), (0, 3), (1, 1)])
-
-    Args:
-        leaf: from 1.
     """
     level = (leaf & -leaf).bit_length() - 1
     return [(level, leaf >> level), *((low, (leaf - 1) >> low) for low in range(level))]

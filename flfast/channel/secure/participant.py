@@ -93,9 +93,7 @@ class Participant:
     def add_masks(self, words: Sequence[np.ndarray], publics: Mapping[int, PublicKeys]) -> None:
         """Step MaskedInputCollection: add the self mask and the pairwise masks, in place.
 
-        Args:
-            words: encoded values, uint32 or uint64 arrays.
-            publics: of the neighbours.
+        The words are encoded values, uint32 or uint64 arrays.
         """
         add_mask(words, self_mask_key(self._seed))
         for k in self._neighbors:

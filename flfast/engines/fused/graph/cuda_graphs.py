@@ -60,13 +60,10 @@ class Direct:
 
 
 class CudaGraphs:
-    """Records CUDA graphs.
+    """Records CUDA graphs of a device.
 
     All graphs share one memory pool, because no graph reads intermediate values of another.
     Random operators draw from the device's default generator, which a replay advances.
-
-    Args:
-        device: of all tensors.
     """
 
     def __init__(self, device: torch.device) -> None:

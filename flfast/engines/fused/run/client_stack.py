@@ -38,9 +38,7 @@ ROWS_PER_READ = {"cpu": 512, "cuda": 8192}
 class StackProgram:
     """Trains clients together, in tensors whose first axis is the client.
 
-    Args:
-        client: trains single clients.
-        widths: stack widths decided so far, by largest batch and batching; new ones are added.
+    `widths` has stack widths decided so far, by largest batch and batching; new ones are added.
     """
 
     def __init__(self, client: ClientProgram, widths: dict[str, int]) -> None:

@@ -82,12 +82,7 @@ class ClientProgram:
         self._measure, self._measures = measure, measures_before(steps[0].algorithm.stages)
 
     def train(self, start: ClientStart, plans: Sequence[RoundPlan]) -> LocalResult:
-        """Local training of one client.
-
-        Args:
-            start: where the client begins.
-            plans: of every stage, with its epochs or steps.
-        """
+        """Local training of one client; `plans` are those of every stage."""
         (context,) = self.contexts.on_device([start.context], plans[0].round_idx)
         with torch.inference_mode():
             self._state.load(0, start)
@@ -117,12 +112,7 @@ class ClientProgram:
     ) -> Context:
         """Measure what comes before a stage, and change the weights as the stage begins.
 
-        Args:
-            state: that holds the client.
-            place: the client's slot.
-            stage: number of the stage.
-            data: the client's.
-            context: with what was measured so far.
+        The state holds the client at `place`; the context has what was measured so far.
         """
         context = self.measured(state, place, stage, data, context)
         state.begin(place, stage, context)
@@ -187,11 +177,7 @@ class ClientProgram:
     ) -> RowSource:
         """The rows that the steps of a stage read: features where possible, otherwise examples.
 
-        Args:
-            stage: number of the stage.
-            data: the client's.
-            bind: gives the bound step of a span.
-            chunks: of a whole local epoch; empty if features must not be used.
+        The chunks are those of a whole local epoch; empty if features must not be used.
         """
         examples, order = ExampleRows(self.reader, data), data.indices
         unsuitable = len(order) < 2 or data.data.examples.transform.augments

@@ -94,12 +94,7 @@ class TrainingState:
         return tree_map(lambda leaf: leaf[place], model_weights(self.state))
 
     def load(self, place: int, start: ClientStart) -> None:
-        """Write a client's start into a slot.
-
-        Args:
-            place: of the slot.
-            start: weights and optimizer state.
-        """
+        """Write a client's weights and optimizer state into a slot."""
         tree_map(
             lambda leaf, initial: leaf[place].copy_(initial),
             model_weights(self.state),
@@ -175,11 +170,7 @@ def _contiguous_copy(leaf: Tensor) -> Tensor:
 
 
 class ContextCache:
-    """Copies contexts to a device. Tensors that clients of a round share are copied once.
-
-    Args:
-        device: of the copies.
-    """
+    """Copies contexts to a device. Tensors that clients of a round share are copied once."""
 
     def __init__(self, device: device) -> None:
         self._device, self._round_idx = device, -1
@@ -188,9 +179,7 @@ class ContextCache:
     def on_device(self, contexts: Sequence[Context], round_idx: int) -> list[Context]:
         """Contexts on the device. Leaves that were the same tensor stay the same tensor.
 
-        Args:
-            contexts: on any device.
-            round_idx: theirs; within a round no tensor of a context changes.
+        Within a round no tensor of a context changes.
         """
         known = self._copies if round_idx == self._round_idx else {}
         # The cache holds each original: Python could reuse the id of a tensor that was freed.
