@@ -18,12 +18,7 @@ from flfast.channel.row_reduction import Basis
 from flfast.channel.secure_reduction import secure_reduction
 from flfast.channel.server_side import CLIPPED, NOT_SELECTED
 from flfast.datamodules.evaluation_sets import EvaluationDataModule
-from flfast.distributed.assignment import (
-    Assignment,
-    assign_cohort,
-    assign_to_all,
-    assign_to_first,
-)
+from flfast.distributed.assignment import Assignment, assign_cohort, assign_to_all, assign_to_first
 from flfast.distributed.client_state_placement import fetch_states, return_states
 from flfast.distributed.world import ALONE, gather
 from flfast.engines.delivery import Delivery

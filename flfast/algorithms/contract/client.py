@@ -1,7 +1,7 @@
 """What the functions of a client see during local training, and what they return."""
 
 from collections.abc import Callable, Collection
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -72,7 +72,8 @@ class Context(NamedTuple):
 
     def map(self, fn: Callable[[Tree], Tree]) -> "Context":
         """The context with `fn` of each of its trees, such as copies on another device."""
-        return self._replace(**{name: fn(tree) for name, tree in self.trees.items()})
+        trees: dict[str, Any] = {name: fn(tree) for name, tree in self.trees.items()}
+        return self._replace(**trees)
 
     def change(self, weights: Tree) -> Tree:
         """`weights - start` in the data types of the weights, which may be a part of all."""

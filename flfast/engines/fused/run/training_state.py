@@ -141,12 +141,13 @@ class TrainingState:
             num_steps: local steps.
         """
         optimizer: Tree = {}
+        contiguous_copy = partial(torch.clone, memory_format=torch.contiguous_format)
         for stage, step in enumerate(self.steps):
             state = final["optimizer"][str(stage)]
             lr = step_lr(start.context, step.stage)
             optimizer |= step.optimizer.read(state, step.trained, lr)
         done = Finished(
-            weights=tree_map(_contiguous_copy, model_weights(final)),
+            weights=tree_map(contiguous_copy, model_weights(final)),
             num_examples=num_examples,
             num_steps=num_steps,
             optimizer=optimizer,
@@ -163,10 +164,6 @@ def step_lr(context: Context, stage: LocalStage) -> float:
 def _as_in_model(leaf: Tensor, *, like: Tensor) -> Tensor:
     """A leaf on the model's device; floating-point leaves also take its data type."""
     return leaf.to(like if leaf.is_floating_point() else like.device)
-
-
-def _contiguous_copy(leaf: Tensor) -> Tensor:
-    return leaf.clone(memory_format=torch.contiguous_format)
 
 
 class ContextCache:
