@@ -14,8 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from benchmarks.checkouts import ROOT
-from flfast.channel.compression.compression import Compression
-from flfast.channel.compression.feedback import transmit
+from flfast.channel.compression.compression import Compression, transmit
 from flfast.models.cnn import cnn
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import read_weights

@@ -95,9 +95,9 @@ def row(config: DictConfig) -> list[str]:
     engine = Engine(site, EagerTraining(site))
     engines = (engine.training, FusedTraining(site, {}, stack="auto"))
     plan = build_plan(0, config, components.module.model)
-    trained = engine.train(server, [0, 1], plan, on_client=lambda report: None)
-    assert trained.mean is not None
-    upload = {**trained.mean, **tree_map(itemgetter(0), trained.rows)}
+    uploads = engine.train(server, [0, 1], plan, on_client=lambda report: None).uploads
+    assert uploads is not None
+    upload = {**uploads.mean, **tree_map(itemgetter(0), uploads.rows)}
     download = first_downloads(algorithm, components.initial)(0)
     node = config.algorithm
     source = inspect.getdoc(import_module(node._target_.rpartition(".")[0])) or ""

@@ -15,10 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import LocalStage
-from flfast.algorithms.contract.records import Records
-from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.contract import Algorithm, LocalStage, Part, Records, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.measures import LOSS, mean_loss
 from flfast.state.options import NonNegative

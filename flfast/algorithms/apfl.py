@@ -12,11 +12,9 @@ The authors' code mixes outputs instead, and updates alpha_k in the first step o
 
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Task, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.second_model import personal_part, split_personal, with_personal
-from flfast.datamodules.batches import Batch
 from flfast.state.options import UpToOne
 from flfast.state.tree import Tree, float_type, merge
 from flfast.state.weights import model_weights

@@ -19,12 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Finished, Task
-from flfast.algorithms.contract.records import Records
+from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Records, Task
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.private_models import private_models
-from flfast.datamodules.batches import Batch
 from flfast.state.options import Count, NonNegative, UpToOne
 from flfast.state.tree import Tree, float_type, merge, tree_map, without
 

@@ -18,9 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.algorithm import Algorithm, Round
-from flfast.algorithms.contract.client import Context, Finished, Measure, Task
-from flfast.algorithms.contract.uploads import Part
+from flfast.algorithms.contract import Algorithm, Context, Finished, Measure, Part, Round, Task
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import LinearHead, linear_head
 from flfast.datamodules.batches import Batch

@@ -19,9 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.records import Records
-from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.contract import Algorithm, Part, Records, Uploads, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.model_groups import equal_models, group_means, weighted_mean
 from flfast.algorithms.kit.several_models import one_of, only_models

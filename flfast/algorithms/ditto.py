@@ -13,8 +13,7 @@ same (`uniform`). Clipping by norm takes the norm over both gradients.
 
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.second_model import (
     personal_part,
@@ -22,7 +21,6 @@ from flfast.algorithms.kit.second_model import (
     upload_shared,
     with_personal,
 )
-from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, squared_norm, sub
 from flfast.state.weights import model_weights

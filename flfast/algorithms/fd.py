@@ -17,13 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Finished, Task
-from flfast.algorithms.contract.uploads import Part
+from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Part, Task
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import last_weight
-from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, merge
 from flfast.state.weights import model_weights

@@ -16,11 +16,8 @@ are averaged and broadcast as they are.
 
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Task
-from flfast.algorithms.contract.uploads import Uploads
+from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Uploads, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
-from flfast.datamodules.batches import Batch
 from flfast.state.options import BelowOne, NonNegative
 from flfast.state.tree import Tree, add, scaled, squared_norm, sub, tree_map, zeros
 

@@ -13,7 +13,7 @@ The paper requires v[-1] >= tau^2; the authors' code starts at 0. Buffers are av
 
 import operator
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract import Algorithm, Weighting
 from flfast.algorithms.kit.adaptive_server import adaptive_server
 from flfast.state.options import BelowOne, Positive
 

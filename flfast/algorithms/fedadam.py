@@ -12,7 +12,7 @@ The authors' code is Keras' Adam, with bias correction, v[-1] = 0 and beta2 = 0.
 averaged.
 """
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract import Algorithm, Weighting
 from flfast.algorithms.kit.adaptive_server import adaptive_server
 from flfast.state.options import BelowOne, Positive
 

@@ -15,8 +15,7 @@ epoch later. Here every round has the same number of epochs.
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Finished, LocalStage, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, LocalStage, Task
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.second_model import (
     personal_part,
@@ -24,7 +23,6 @@ from flfast.algorithms.kit.second_model import (
     split_personal,
     with_personal,
 )
-from flfast.datamodules.batches import Batch
 from flfast.models.adapters.layer_names import layer_of
 from flfast.state.options import Count, NonNegativeInt, Positive, PositiveUpToOne
 from flfast.state.tree import Tree, merge, tree_map

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Finished, LocalStage, Measure, Task
+from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Measure, Task
 from flfast.algorithms.kit.class_means import class_means, class_sums
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.keep_local import keep_local

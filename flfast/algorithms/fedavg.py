@@ -8,7 +8,7 @@ from Decentralized Data. AISTATS 2017, Algorithm 1. https://arxiv.org/abs/1602.0
 With `weighting="uniform"`, 1 / K replaces n_k / n. Buffers are averaged like parameters.
 """
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract import Algorithm, Weighting
 
 
 def fedavg(*, weighting: Weighting) -> Algorithm:

@@ -14,7 +14,7 @@ from functools import partial
 
 from torch.optim import SGD
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract import Algorithm, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.server_optimizer import server_optimized
 from flfast.state.options import BelowOne, Positive

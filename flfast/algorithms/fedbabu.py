@@ -9,8 +9,7 @@ Personal models come from fine-tuning the whole model at evaluation. The authors
 five epochs (`finetune_epochs=5`).
 """
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Finished, LocalStage
+from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Weighting
 from flfast.algorithms.kit.split import split
 from flfast.state.tree import Tree, merge, part_of
 

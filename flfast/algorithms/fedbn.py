@@ -8,7 +8,7 @@ Normalization. ICLR 2021, Algorithm 1. https://arxiv.org/abs/2102.07623
 `bn=local` does the same for any other algorithm.
 """
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract import Algorithm, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.state.tree import Tree

@@ -16,9 +16,7 @@ are averaged.
 
 from typing import Literal
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Finished
-from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Uploads, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.state.options import BelowOne, Positive, PositiveUpToOne

@@ -14,13 +14,11 @@ as the first H. MMD has the widths of the authors' code, which also adds Gumbel 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Task, Weighting
 from flfast.algorithms.kit.discrepancy import squared_mmd
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.own_module import OwnModule
 from flfast.algorithms.kit.second_model import personal_part, split_personal, with_personal
-from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, merge, move, part_of
 from flfast.state.weights import by_name

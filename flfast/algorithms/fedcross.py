@@ -17,9 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.records import Records
-from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.contract import Algorithm, Part, Records, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.model_groups import equal_models, group_means, mean_of
 from flfast.algorithms.kit.several_models import one_of

@@ -15,9 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Finished, Task
-from flfast.algorithms.contract.uploads import Uploads
+from flfast.algorithms.contract import Algorithm, Context, Finished, Task, Uploads, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.datamodules.batches import Batch

@@ -14,11 +14,9 @@ penalty is (N - 1)^2 / N times as strong: with batches of 64, its beta = 0.1 is 
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.split import head_layer
-from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree
 

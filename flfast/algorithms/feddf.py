@@ -17,14 +17,11 @@ x_k in rows, so that a robust rule does not act on them.
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm, Round, Weighting
-from flfast.algorithms.contract.client import Context, Task
-from flfast.algorithms.contract.uploads import Part
+from flfast.algorithms.contract import Algorithm, Batch, Context, Part, Round, Task, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.divergence import divergence
 from flfast.algorithms.kit.model_groups import weighted_mean
 from flfast.algorithms.kit.several_models import one_of
-from flfast.datamodules.batches import Batch
 from flfast.state.options import Count, NonNegativeInt, Positive
 from flfast.state.tree import Tree, add, leaves, tree_map
 from flfast.state.weights import by_name, model_weights

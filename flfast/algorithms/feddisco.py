@@ -14,9 +14,7 @@ is at least 1e-9 * n_k / N, because all weights of a cohort could be zero.
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm, Round
-from flfast.algorithms.contract.client import Context, Finished
-from flfast.algorithms.contract.uploads import Part
+from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Round
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, add

@@ -14,10 +14,7 @@ averaged.
 
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Finished, Task
-from flfast.algorithms.contract.uploads import Part, Uploads
-from flfast.datamodules.batches import Batch
+from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Part, Task, Uploads
 from flfast.state.options import Positive
 from flfast.state.tree import Tree, add, dot, squared_norm, sub, tree_map, zeros
 

@@ -14,9 +14,7 @@ clients by size (`samples`). Buffers are averaged as in FedAvg.
 
 import torch
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Finished
-from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Uploads, Weighting
 from flfast.state.options import Positive
 from flfast.state.tree import Tree, add, scaled, squared_norm, sub
 

@@ -10,9 +10,7 @@ Bodies b_k stay on the clients; z_kj are those of final models. The server takes
 order of the cohort, PFLlib on shuffled batches. The authors' code never changes the head.
 """
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Finished, LocalStage
-from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Part, Uploads
 from flfast.algorithms.kit.class_means import class_means, class_sums
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.keep_local import keep_local

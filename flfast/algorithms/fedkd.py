@@ -18,12 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.second_model import personal_part, upload_shared, with_personal
-from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, merge, without
 from flfast.state.weights import model_weights

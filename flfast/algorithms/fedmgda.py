@@ -16,8 +16,7 @@ one by one, so a robust rule can only leave clients out. Buffers are averaged wi
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.contract import Algorithm, Part, Uploads, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.min_norm import min_norm_weights
 from flfast.state.options import Positive, UpToOne

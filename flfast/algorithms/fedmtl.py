@@ -18,12 +18,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Task
-from flfast.algorithms.contract.records import Records
+from flfast.algorithms.contract import Algorithm, Batch, Context, Records, Task
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.private_models import private_models
-from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, squared_norm, sub, tree_map
 

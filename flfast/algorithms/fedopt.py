@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from torch.optim import Optimizer
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract import Algorithm, Weighting
 from flfast.algorithms.kit.server_optimizer import server_optimized
 
 

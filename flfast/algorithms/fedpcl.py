@@ -18,15 +18,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Finished, LocalStage, Task
-from flfast.algorithms.contract.uploads import Part
+from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, LocalStage, Part, Task
 from flfast.algorithms.kit.class_means import class_means, class_sums
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.prototypes import complete, contrast, latest, nearest, no_rows
 from flfast.algorithms.kit.split import split
-from flfast.datamodules.batches import Batch
 from flfast.state.options import Count, Positive
 from flfast.state.tree import Tree, merge
 from flfast.state.weights import model_weights

@@ -6,7 +6,7 @@ Algorithms 1 and 2. https://arxiv.org/abs/1912.00818
     (W_B, W_Pk) := SGD on F_k(W_B, W_Pk),   W_B[t+1] = sum_k n_k / n * W_Bk
 """
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract import Algorithm, Weighting
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.split import split
 from flfast.state.tree import Tree

@@ -16,12 +16,10 @@ transfer: there, the gradient of that code diverges as w gets near p_k.
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Task, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.discrepancy import squared_mmd
 from flfast.algorithms.kit.split import head_layer
-from flfast.datamodules.batches import Batch
 from flfast.state.options import BelowOne, Count, PositiveUpToOne
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import by_name, model_weights

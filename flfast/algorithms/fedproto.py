@@ -13,14 +13,11 @@ head before there are any. Dividing by D is the authors' code's. Classes without
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Finished, LocalStage, Task
-from flfast.algorithms.contract.uploads import Part
+from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, LocalStage, Part, Task
 from flfast.algorithms.kit.class_means import class_sums, summed
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.prototypes import nearest
-from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, merge
 from flfast.state.weights import model_weights

@@ -11,10 +11,8 @@ The paper samples clients by size and weighs them equally. Here cohorts are samp
 
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
-from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, squared_norm, sub
 

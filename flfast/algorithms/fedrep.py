@@ -9,8 +9,7 @@ Federated Learning. ICML 2021, Algorithm 1. https://arxiv.org/abs/2102.07078
 In the paper all clients have the same size, so `samples` and `uniform` are the same.
 """
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import LocalStage
+from flfast.algorithms.contract import Algorithm, LocalStage, Weighting
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.split import split
 from flfast.state.options import Count

@@ -15,10 +15,8 @@ rest. The server's model is evaluated with the plain softmax.
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
-from flfast.datamodules.batches import Batch
 from flfast.state.options import PositiveUpToOne
 from flfast.state.tree import Tree
 

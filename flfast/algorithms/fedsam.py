@@ -14,12 +14,10 @@ one at w.
 
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.gradient import gradient
 from flfast.algorithms.kit.sharpness_aware import ascended
-from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree
 

@@ -15,12 +15,10 @@ length of the ascent step is that code's. The reported loss is the one at w.
 
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Task
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.gradient import gradient
 from flfast.algorithms.kit.sharpness_aware import ascended
-from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative, Positive, UpToOne
 from flfast.state.tree import Tree, tree_map, zeros
 

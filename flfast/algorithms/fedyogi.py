@@ -11,7 +11,7 @@ ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
 The authors' code has bias correction, v[-1] = 0 and beta2 = 0.999. Buffers are averaged.
 """
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract import Algorithm, Weighting
 from flfast.algorithms.kit.adaptive_server import adaptive_server
 from flfast.state.options import BelowOne, Positive
 

@@ -15,12 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Task
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.own_module import OwnModule
-from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, merge, squared_norm
 from flfast.state.weights import model_weights

@@ -17,9 +17,7 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Finished, LocalStage
-from flfast.algorithms.contract.uploads import Part
+from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Part, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.several_models import (
     LOSSES,

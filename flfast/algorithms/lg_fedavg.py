@@ -10,7 +10,7 @@ The authors start from a model trained by FedAvg (`init_from=RUN/model.pt`). The
 clients the same (`uniform`).
 """
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract import Algorithm, Weighting
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.split import split
 from flfast.state.tree import Tree

@@ -3,7 +3,7 @@
 It is the baseline that personalised algorithms have to beat.
 """
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.state.tree import Tree
 

@@ -13,11 +13,9 @@ Both g_k are of the same batch. A round calls the cohort twice: for c, then for 
 
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm, Round, Weighting
-from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Round, Task, Weighting
 from flfast.algorithms.kit.gradient import gradient
 from flfast.algorithms.kit.measures import GRADIENT, mean_gradient
-from flfast.datamodules.batches import Batch
 from flfast.state.options import BelowOne
 from flfast.state.tree import Tree, add, move, zeros
 

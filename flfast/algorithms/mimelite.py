@@ -11,9 +11,7 @@ The momentum stays fixed during local training. grad F_k is over all examples of
 evaluation mode. `mime` also corrects the drift of clients.
 """
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Finished, LocalStage
-from flfast.algorithms.contract.uploads import Uploads
+from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Uploads, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.measures import GRADIENT, mean_gradient
 from flfast.state.options import BelowOne

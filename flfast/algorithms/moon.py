@@ -13,11 +13,9 @@ mode. In a client's first round z_prev equals z_glob, and their gradients cancel
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Task, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.split import head_layer
-from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative, Positive
 from flfast.state.tree import Tree
 from flfast.state.weights import by_name, model_weights

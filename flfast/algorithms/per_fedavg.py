@@ -20,11 +20,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.gradient import gradient, hessian_product, shifted
-from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative, Positive
 from flfast.state.tree import Tree, squared_norm
 

@@ -14,9 +14,7 @@ theta carries over from batch to batch, as in the authors' code, which has eta =
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Finished, Task
-from flfast.algorithms.contract.uploads import Uploads
+from flfast.algorithms.contract import Algorithm, Context, Finished, Task, Uploads, Weighting
 from flfast.algorithms.kit.gradient import gradient
 from flfast.algorithms.kit.second_model import personal_part, prefixed, split_personal
 from flfast.datamodules.batches import Batch

@@ -17,13 +17,11 @@ gradient of its regulariser. Here they are taken at once.
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.client import Context, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.second_model import personal_part, upload_shared, with_personal
 from flfast.algorithms.kit.split import split
-from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, merge, part_of, squared_norm, sub
 from flfast.state.weights import model_weights

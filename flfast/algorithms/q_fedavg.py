@@ -17,9 +17,7 @@ ignore weights, such as the median, ignore F_k^q. `upload_clip_norm` does not ch
 
 import torch
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Finished, LocalStage
-from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.measures import LOSS, mean_loss
 from flfast.state.options import NonNegative

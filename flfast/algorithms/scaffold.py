@@ -17,9 +17,7 @@ from typing import Literal
 
 import torch
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Finished
-from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Uploads
 from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.state.options import BelowOne, Positive
 from flfast.state.tree import Tree, add, scaled, tree_map, zeros

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from flfast.channel.aggregations.aggregation import MEAN, Aggregation
 from flfast.channel.attacks.attack import NO_ATTACK, Attack
-from flfast.channel.compression.compression import NO_COMPRESSION, Compression
-from flfast.channel.compression.feedback import transmit
+from flfast.channel.compression.compression import NO_COMPRESSION, Compression, transmit
 from flfast.channel.faults.fault import NO_FAULTS, Faults
 from flfast.channel.privacy.noise_sources import seeded_noise
 from flfast.channel.privacy.privacy import NO_PRIVACY, NoiseSource, Privacy
@@ -20,10 +19,7 @@ from flfast.channel.secure.secure import NO_SECURE, Secure
 from flfast.channel.sent import Sender
 from flfast.state.randomness import generator
 from flfast.state.tree import Tree, merge, num_bytes
-from flfast.state.vector import (
-    learned,
-    map_learned,
-)
+from flfast.state.vector import learned, map_learned
 
 CLIP_NORM = "clip_norm"
 """In the channel's memory: the bound of adaptive clipping, float64 []."""

@@ -3,9 +3,9 @@
 import math
 from typing import NamedTuple
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract import Algorithm
 from flfast.channel.channel import Channel
-from flfast.channel.compression.feedback import with_feedback
+from flfast.channel.compression.compression import with_feedback
 from flfast.channel.sent import LocalResult, Sender, Sent
 from flfast.state.randomness import generator
 from flfast.state.tree import Tree, all_finite, merge, tree_map, zeros
@@ -40,10 +40,7 @@ class ClientSide(NamedTuple):
     def __call__(self, result: LocalResult, sender: Sender, residual: Tree) -> Answer:
         """The answer of an honest client.
 
-        Args:
-            result: its local training, finished.
-            sender: the client.
-            residual: what the compression lost of its earlier uploads; empty at first.
+        `residual` is what the compression lost of its earlier uploads; empty at first.
         """
         upload, state = self.finish(result)
         if not self.is_finite(result, upload, state):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.uploads import Part
+from flfast.algorithms.contract import Part
 from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.channel.reduced import Reduced, Reduction
 from flfast.channel.row_reduction import NO_BASIS, Basis, RowReduction
@@ -25,14 +25,7 @@ def reduction_for(
     parts: Mapping[str, Part],
     basis: Basis = NO_BASIS,
 ) -> Reduction:
-    """The reduction that an aggregation rule and the parts of an upload need.
-
-    Args:
-        aggregation: the rule.
-        cohort: K clients.
-        parts: of an upload.
-        basis: what the rule may compare uploads with.
-    """
+    """The reduction of K clients' uploads that an aggregation rule and the parts of them need."""
     counted = frozenset(name for name, part in parts.items() if not part.learned)
     if aggregation.combine is None:
         combined: Reduction = MeanReduction()
@@ -45,11 +38,8 @@ def reduction_for(
 class PartsReduction:
     """Combines each part of the uploads by its own rule. See `Reduction`.
 
-    Args:
-        combined: combines means; with a robust aggregation, sums, too.
-        cohort: K clients.
-        parts: by name; other parts are means.
-        aggregation: of learned parts.
+    `combined` combines means; with a robust aggregation, sums, too. Parts that are not named are
+    means.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.uploads import Part
+from flfast.algorithms.contract import Part
 from flfast.channel.channel import CLIP_NORM, Channel
 from flfast.state.tree import Tree, merge, tree_map
 from flfast.state.vector import learned

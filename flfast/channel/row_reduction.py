@@ -136,9 +136,7 @@ class RowReduction:
 def last_layer(upload: Tree, counted: Collection[str]) -> slice:
     """Columns of `params` that belong to the model's last layer; all if there are no `params`.
 
-    Args:
-        upload: may consist of meta tensors.
-        counted: names of the parts that are counts.
+    The upload may consist of meta tensors.
     """
     num_before = 0
     for name, part in upload.items():

@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.uploads import Part
+from flfast.algorithms.contract import Algorithm, Part
 from flfast.channel.channel import Channel
 from flfast.channel.reduced import Reduced
 from flfast.channel.reduction import divided

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from flfast.algorithms.contract.client import Context, Finished
+from flfast.algorithms.contract import Context, Finished
 from flfast.state.tree import Tree, leaves, num_bytes
 
 

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.contract.downloads import Order
 from flfast.channel.channel import Channel
 from flfast.channel.sent import Sender, Sent
@@ -91,11 +91,7 @@ class ServerSide(NamedTuple):
     def up_to_date(self, upload: Tree, order: Order, received: Tree, now: Tree) -> Tree:
         """An upload as a change of the server's current model, discounted if it is stale.
 
-        Args:
-            upload: the upload that arrived.
-            order: what the client did differently from the others.
-            received: the broadcast that it trained from.
-            now: the broadcast of the current model.
+        The client trained from the broadcast `received`, the current model's is `now`.
         """
         if order.mixes:
             # The client's model minus the current one, instead of the one that it downloaded.

@@ -6,8 +6,7 @@ from typing import Any, Literal
 from flfast.algorithms.contract.downloads import Download
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.engines.local_training import Deliver
-from flfast.engines.restrictions import check_allowed
+from flfast.engines.local_training import Deliver, check_allowed
 from flfast.engines.site import Site
 from flfast.state.options import Count
 from flfast.state.plan import RoundPlan
@@ -16,10 +15,7 @@ from flfast.state.plan import RoundPlan
 class AutoTraining:
     """Trains fused, unless an obstacle exists or trial steps disagree; see `LocalTraining`.
 
-    Args:
-        site: of this rank.
-        decided: earlier decisions of `auto`, by name; new ones are added.
-        stack: see `FusedTraining`.
+    `decided` has earlier decisions of `auto`, by name; new ones are added.
     """
 
     name = "auto"

@@ -35,15 +35,7 @@ class _Finished(NamedTuple):
 
 
 class Delivery:
-    """Delivers the results of one call.
-
-    Args:
-        site: of this rank.
-        channel: transmits uploads.
-        reduction: collects the uploads that arrive.
-        downloads: of the call.
-        plan: of the call.
-        on_client: called with each report.
+    """Delivers the results of one call, and calls `on_client` with each report.
 
     Attributes:
         reports: one per client delivered, in order.

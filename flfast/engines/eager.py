@@ -6,12 +6,11 @@ are read back into a `LocalResult`, which the engine delivers.
 
 from collections.abc import Callable, Sequence
 
-from flfast.algorithms.contract.client import Finished, Measure
+from flfast.algorithms.contract import Finished, Measure
 from flfast.algorithms.contract.downloads import Download
 from flfast.channel.sent import LocalResult
 from flfast.distributed.world import average_buffers, sum_over_ranks
-from flfast.engines.local_training import Deliver
-from flfast.engines.restrictions import check_allowed
+from flfast.engines.local_training import Deliver, check_allowed
 from flfast.engines.site import Site
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree, merge
@@ -21,9 +20,7 @@ from flfast.state.weights import read_weights
 class EagerTraining:
     """Trains clients one by one with one reused Trainer; see `LocalTraining`.
 
-    Args:
-        site: of this rank.
-        perturb: changes the weights that every client starts from; for trials.
+    `perturb` changes the weights that every client starts from, for trials.
     """
 
     name = "eager"

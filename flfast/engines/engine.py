@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract import Algorithm, Uploads
 from flfast.algorithms.contract.downloads import Downloads, Order
 from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.channel.channel import DIRECT, Channel
@@ -18,12 +18,7 @@ from flfast.channel.row_reduction import Basis
 from flfast.channel.secure_reduction import secure_reduction
 from flfast.channel.server_side import CLIPPED, NOT_SELECTED
 from flfast.datamodules.evaluation_sets import EvaluationDataModule
-from flfast.distributed.assignment import (
-    Assignment,
-    assign_cohort,
-    assign_to_all,
-    assign_to_first,
-)
+from flfast.distributed.assignment import Assignment, assign_cohort, assign_to_all, assign_to_first
 from flfast.distributed.client_state_placement import fetch_states, return_states
 from flfast.distributed.world import ALONE, gather
 from flfast.engines.delivery import Delivery
@@ -82,14 +77,7 @@ class Engine:
         self.channel = channel or Channel()
         self.decided = {} if decided is None else decided
         self._last_call = 0, 0
-        self._evaluation = Evaluation(
-            site.algorithm,
-            site.data,
-            site.trainers,
-            site.kept,
-            site.world,
-            finetune,
-        )
+        self._evaluation = Evaluation(site, finetune)
         self.evaluation_sets = self._evaluation.sets
 
     def choose(self, plan: RoundPlan) -> str:
@@ -161,23 +149,20 @@ class Engine:
         mean = reduced.mean
         if channel.privacy.central_noise is not None and mean is not None:
             within = sum(report.accepted and report.reason != CLIPPED for report in reports)
-            uploads = Aggregated(plan.round_idx, round(num_clients), within)
-            mean = released(channel, mean, site.algorithm.parts, uploads)
-            self.channel = with_next_norm(self.channel, uploads)
+            aggregated = Aggregated(plan.round_idx, round(num_clients), within)
+            mean = released(channel, mean, site.algorithm.parts, aggregated)
+            self.channel = with_next_norm(self.channel, aggregated)
             num_clients = channel.privacy.expected_clients or num_clients
         if site.keeps_states:
             return_states(site.world, site.states, assignment.moved, trained=assignment.here)
-        return Trained(
-            mean,
-            [_after(reduced, report) for report in reports],
-            num_clients,
-            reduced.shortage,
-            reduced.rows,
-            reduced.clients,
-            reduced.weights,
-            downloads.num_bytes + (reduced.traffic.down if reduced.traffic else 0),
-            downloads.sent_to(reduced.clients),
-        )
+        uploads = None
+        if mean is not None:
+            rows = reduced.rows, reduced.clients, reduced.weights
+            population, sent = len(site.data.candidates), downloads.sent_to(reduced.clients)
+            uploads = Uploads(mean, num_clients, population, *rows, plan.round_idx, sent)
+        down_bytes = downloads.num_bytes + (reduced.traffic.down if reduced.traffic else 0)
+        reports = [_after(reduced, report) for report in reports]
+        return Trained(uploads, reports, reduced.shortage, down_bytes)
 
     def _reduction(self, call: "_Call", cohort: Sequence[int], round_idx: int) -> Reduction:
         """What collects the uploads of a call."""
@@ -206,7 +191,7 @@ class Engine:
         site, training = self._calls[reference_name(name)]
         found = self._train(_Call(site, training, DIRECT), server, [place], plan, _ignored, {})
         site.states.drop(place)
-        return found.mean or {}
+        return found.uploads.mean if found.uploads else {}
 
     def forgetful(self) -> "Engine":
         """An engine that keeps nothing of clients: each rank trains whole cohorts for itself.

@@ -13,12 +13,9 @@ from flfast.state.weights import read_weights, select_weights
 
 
 class FineTuning:
-    """Trains each client's weights further on the client's examples.
+    """Trains each client's weights further on the client's examples, for `num_epochs` >= 1.
 
-    Args:
-        site: of plain local training, for which a client downloads its own weights.
-        training: trains clients of this site.
-        num_epochs: local epochs, >= 1.
+    The site is one of plain local training, for which a client downloads its own weights.
     """
 
     def __init__(self, site: Site, training: LocalTraining, num_epochs: int) -> None:
@@ -26,12 +23,7 @@ class FineTuning:
         self._names = {name for part in read_weights(site.model).values() for name in part}
 
     def __call__(self, weights: dict[int, Tree], plan: RoundPlan) -> dict[int, Tree]:
-        """Fine-tune, and return the new weights by client.
-
-        Args:
-            weights: initial weights by client; leaves that the model lacks are left out.
-            plan: gives batching and learning rate.
-        """
+        """Fine-tuned weights by client, without leaves that the model lacks."""
         plan = plan._replace(local_epochs=self._num_epochs, local_steps=None)
         results: list[LocalResult] = []
         own = {k: select_weights(part, self._names.__contains__) for k, part in weights.items()}

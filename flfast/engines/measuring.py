@@ -3,13 +3,14 @@
 Both engines run them here, so that they measure the same numbers.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import lightning as L
 import torch
 from torch import nn
 
-from flfast.algorithms.contract.client import Context, Measure
+from flfast.algorithms.contract import Context, Measure
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.task import LocalTask, evaluation_mode
 from flfast.state.tree import Tree, tree_map
@@ -35,13 +36,9 @@ class Measuring(NamedTuple):
     def __call__(
         self, measure: Measure, weights: Tree, client_id: int, context: Context
     ) -> Context:
-        """The context with the sums of a measure.
+        """The context with the sums of a measure, which are put where its learning rate is.
 
-        Args:
-            measure: what to add up.
-            weights: current ones of local training, joint leaves included, on any device.
-            client_id: of the client.
-            context: of the client, on any device; the sums are put where its rate is.
+        Weights, joint leaves included, and context are those of a client, on any device.
         """
         device, first = self.trainer.strategy.root_device, next(self.model.parameters())
         home, like = first.device, first.dtype
@@ -49,7 +46,8 @@ class Measuring(NamedTuple):
         task, total = LocalTask(self.model, self.task_type), Tree()
         # Gradients cannot be taken of tensors of inference mode, in which the fused engine trains.
         with torch.inference_mode(mode=False), evaluation_mode(self.model):
-            params, placed = by_name(_copy(weights, device)), _placed(context, device)
+            copy = partial(tree_map, lambda leaf: leaf.detach().to(device, copy=True))
+            params, placed = by_name(copy(weights)), context.map(copy)
             for given in self.data.eval_loader(self.data.train_clients.indices_of(client_id)):
                 inputs = self.data.examples.transform(given.inputs.to(device), dtype=like)
                 batch = given._replace(inputs=inputs, targets=given.targets.to(device))
@@ -60,17 +58,3 @@ class Measuring(NamedTuple):
         self.model.to(home)
         found = tree_map(lambda leaf: leaf.to(context.lr.device), total)
         return context._replace(measured={**context.measured, measure.name: found})
-
-
-def _placed(context: Context, device: torch.device) -> Context:
-    return context._replace(
-        server=_copy(context.server, device),
-        client=_copy(context.client, device),
-        start=_copy(context.start, device),
-        facts=_copy(context.facts, device),
-        measured=_copy(context.measured, device),
-    )
-
-
-def _copy(tree: Tree, device: torch.device) -> Tree:
-    return tree_map(lambda leaf: leaf.detach().to(device, copy=True), tree)

@@ -18,14 +18,7 @@ from flfast.state.weights import read_buffers, write_weights
 def recalibrate_batchnorm(
     site: Site, server: Tree, cohort: Sequence[int], plan: RoundPlan
 ) -> Recalibrated:
-    """Measure the server's BatchNorm statistics on batches that mix the cohort's examples.
-
-    Args:
-        site: of this rank.
-        server: server state.
-        cohort: clients whose training examples are read.
-        plan: of the round.
-    """
+    """Measure the server's BatchNorm statistics on batches that mix the cohort's examples."""
     plan = for_evaluation(plan)
     trainer, model = site.trainers.trainer(plan).trainer, site.trainers.module(plan).model
     device = trainer.strategy.root_device

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract import Algorithm
 from flfast.engines.site import Site
 
 
@@ -15,10 +15,6 @@ def reference_site(site: Site, algorithm: Algorithm) -> Site:
     """A site where the server does on its own examples what a client does in a call.
 
     Its upload is whole and weighs 1. It keeps no states: those that it makes are dropped.
-
-    Args:
-        site: of the clients.
-        algorithm: of the call.
     """
     whole = replace(algorithm, parts={}, weight=None, weighting="uniform")
     return replace(site, keeps_residuals=False).of(whole)

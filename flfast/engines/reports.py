@@ -2,10 +2,8 @@
 
 from typing import NamedTuple
 
-from torch import Tensor
-
+from flfast.algorithms.contract import Uploads
 from flfast.channel.server_side import NOT_SELECTED, Status
-from flfast.state.tree import Tree
 
 
 class ClientReport(NamedTuple):
@@ -46,23 +44,13 @@ class Trained(NamedTuple):
     """The result of a cohort's round.
 
     Attributes:
-        mean: the uploads combined by the aggregation rule; None if too few arrived.
+        uploads: as the server step gets them; None if too few arrived.
         reports: one per client, in the order of the cohort.
-        num_clients: whose uploads were aggregated; with noise of the server, the mean number.
-        shortage: the reason if too few arrived; otherwise empty.
-        rows: parts of the uploads that are not combined, each leaf [K, ...].
-        clients: ids of the rows, int64 [K].
-        weights: of the rows, float64 [K].
+        shortage: the reason if too few uploads arrived; otherwise empty.
         down_bytes: that each client downloaded.
-        sent: what the algorithm sent the clients of the rows, each leaf [K, ...].
     """
 
-    mean: Tree | None
+    uploads: Uploads | None
     reports: list[ClientReport]
-    num_clients: float
     shortage: str
-    rows: Tree
-    clients: Tensor
-    weights: Tensor
     down_bytes: int
-    sent: Tree

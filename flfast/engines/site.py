@@ -8,8 +8,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor, nn
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Fact, Measure
+from flfast.algorithms.contract import Algorithm, Context, Fact, Measure
 from flfast.algorithms.contract.downloads import Download, joint_leaves
 from flfast.datamodules.batches import WHOLE, RankShare
 from flfast.datamodules.federated import FederatedDataModule
@@ -48,12 +47,7 @@ class Site:
     keeps_residuals: bool = False
 
     def of(self, algorithm: Algorithm, *, states: ClientStates | None = None) -> "Site":
-        """A site with the same model, optimizer and data.
-
-        Args:
-            algorithm: of the clients.
-            states: None is new ones.
-        """
+        """A site with the same model, optimizer and data; without states it gets new ones."""
         module = self.module.of(self.model, algorithm)
         trainers = Trainers(module, self.trainers.make_trainer)
         return replace(
@@ -117,12 +111,7 @@ class Site:
             self.states.put(client_id, state)
 
     def keep_records(self, clients: Tensor, rows: Tree) -> None:
-        """Replace what the server keeps of K clients; every rank does the same.
-
-        Args:
-            clients: their ids [K].
-            rows: records, each leaf [K, ...].
-        """
+        """Replace the server's records of K clients, leaves [K, ...]; every rank does the same."""
         for place, client_id in enumerate(clients.tolist()):
             self.records.put(client_id, tree_map(itemgetter(place), rows))
 

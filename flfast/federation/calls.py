@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract import Algorithm, Uploads
 from flfast.algorithms.contract.downloads import Order
-from flfast.algorithms.contract.uploads import Uploads
 from flfast.engines.engine import Engine
 from flfast.engines.reports import ClientReport, Trained
 from flfast.federation.samplers.cohort import Cohort
@@ -43,11 +42,9 @@ class Calls:
         plan: RoundPlan,
         *,
         orders: Mapping[int, Order],
-        population: int,
         on_client: Callable[[ClientReport], None],
     ) -> None:
-        self._engine, self._plan, self._population = engine, plan, population
-        self._orders = orders
+        self._engine, self._plan, self._orders = engine, plan, orders
         self.clients: list[int] = cohort.clients.tolist()
         self._num_silent = len(cohort.dropped) + len(cohort.late)
         self.number, self._on_client = plan.round_idx, on_client
@@ -79,23 +76,13 @@ class Calls:
         self.up_bytes += sum(report.up_bytes for report in trained.reports)
         if local is not None:
             self.answers |= {report.client_id: report for report in trained.reports}
-        if local is None or (self.trained is None and trained.mean is None):
+        if local is None or (self.trained is None and trained.uploads is None):
             self.trained = trained
-        if trained.mean is None:
+        if trained.uploads is None:
             raise NoUploadsError(trained.shortage)
-        uploads = Uploads(
-            trained.mean,
-            trained.num_clients,
-            self._population,
-            trained.rows,
-            trained.clients,
-            trained.weights,
-            self.number,
-            trained.sent,
-        )
         if local is None:
-            self.uploads = uploads
-        return uploads
+            self.uploads = trained.uploads
+        return trained.uploads
 
     def on_server(
         self,
@@ -121,12 +108,12 @@ class Calls:
             batching = plan.batching._replace(batch_size=batch_size, accumulate=1)
             plan = plan._replace(batching=batching)
         trained = self._engine.train(server, [place], plan, on_client=_ignored, local=local)
-        if trained.mean is None:
+        if trained.uploads is None:
             raise DivergedError(
                 f"round {plan.round_idx}: training on the server's examples diverged (NaN or "
                 f"infinity) at lr={plan.lr:g}; lower it, such as by algorithm.server_lr"
             )
-        return {**trained.mean, **tree_map(itemgetter(0), trained.rows)}
+        return {**trained.uploads.mean, **tree_map(itemgetter(0), trained.uploads.rows)}
 
 
 def _ignored(report: ClientReport) -> None:
@@ -145,7 +132,6 @@ def message_bytes(engine: Engine, initial: Tree, plan: RoundPlan) -> tuple[int, 
         Cohort(data.candidates[:1], NOBODY),
         plan._replace(local_steps=1, local_epochs=None),
         orders={},
-        population=len(data.candidates),
         on_client=_ignored,
     )
     with suppress(NoUploadsError, DivergedError):  # messages of that call are counted, too

@@ -10,7 +10,7 @@ from pathlib import Path
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract import Algorithm
 from flfast.channel.server_side import DIVERGED, NOT_SELECTED
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.client_state_placement import owner
@@ -213,7 +213,6 @@ class Federation:
             cohort,
             plan,
             orders=turn.orders,
-            population=self.population,
             on_client=lambda report: self._call_hooks("on_client_end", report),
         )
         trained = self._server_step(calls, plan, cohort)
@@ -277,7 +276,7 @@ class Federation:
 
     def _recalibrate(self, trained: Trained, plan: RoundPlan) -> tuple[int, int]:
         """Measure BatchNorm statistics if enabled; returns the (down, up) bytes of all clients."""
-        if not self.recalibrate or trained.mean is None:
+        if not self.recalibrate or trained.uploads is None:
             return 0, 0
         clients = [report.client_id for report in trained.reports]
         self.server, down, up = recalibrate_batchnorm(self.engine.site, self.server, clients, plan)

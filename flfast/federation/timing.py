@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract import Algorithm
 from flfast.datamodules.batches import local_epoch
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.devices.device import DeviceModel, Devices

@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
     return globals()[new]
 
 
-def num_of_share(share: float, sizes: np.ndarray) -> np.ndarray:
+def num_of_share(share: float, sizes: np.ndarray | int) -> np.ndarray:
     """How many of each number of things are in a share of them, rounded up, int64 like `sizes`.
 
     >>> num_of_share(0.07, np.array([0, 3, 100])).tolist()

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Size
 
-from flfast.state.stack import Stack, structure
-from flfast.state.storage import Column, FileColumn
+from flfast.state.stack import Column, FileColumn, Stack, structure
 from flfast.state.tree import Tree, leaves, tree_map
 
 log = logging.getLogger(__name__)

@@ -226,8 +226,8 @@ def test_every_algorithm_combines_with_attacks_and_robust_aggregation(federation
         attackers=frozenset({1}),
     )
     trained = trained_once(federation)
-    assert all_finite(trained.mean)
-    compared = vector_sizes(trained.mean, federation.algorithm.counted).learned > 0
+    assert all_finite(trained.uploads.mean)
+    compared = vector_sizes(trained.uploads.mean, federation.algorithm.counted).learned > 0
     assert sum(report.rejected for report in trained.reports) == (3 if compared else 0)
 
 

@@ -323,7 +323,7 @@ def test_the_order_of_a_cohort_does_not_matter(make_data, make_federation):
                     federation.plans(round_idx, []),
                     on_client=lambda report: None,
                 )
-                uploads = Uploads(trained.mean, num_clients=3, population=3)
+                uploads = Uploads(trained.uploads.mean, num_clients=3, population=3)
                 server = federation.algorithm.server_step(server, uploads)
             found.append(server["params"])
         torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)

@@ -1,7 +1,7 @@
 """What the functions of a client see during local training, and what they return."""
 
 from collections.abc import Callable, Collection
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -63,6 +63,17 @@ class Context(NamedTuple):
     generator: Callable[[str], torch.Generator]
     facts: Tree = {}  # noqa: RUF012 - never changed
     measured: Tree = {}  # noqa: RUF012 - never changed
+
+    @property
+    def trees(self) -> Tree:
+        """All tensors but the learning rate, by attribute."""
+        names = ("server", "client", "start", "facts", "measured")
+        return {name: getattr(self, name) for name in names}
+
+    def map(self, fn: Callable[[Tree], Tree]) -> "Context":
+        """The context with `fn` of each of its trees, such as copies on another device."""
+        trees: dict[str, Any] = {name: fn(tree) for name, tree in self.trees.items()}
+        return self._replace(**trees)
 
     def change(self, weights: Tree) -> Tree:
         """`weights - start` in the data types of the weights, which may be a part of all."""

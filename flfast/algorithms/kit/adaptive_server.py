@@ -9,8 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm, Weighting
-from flfast.algorithms.contract.uploads import Uploads
+from flfast.algorithms.contract import Algorithm, Uploads, Weighting
 from flfast.state.tree import Tree, add, move, tree_map, zeros
 
 SecondMoment = Callable[[Tensor, Tensor], Tensor]

@@ -6,17 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.client import Context, Measure, Task
-from flfast.datamodules.batches import Batch
+from flfast.algorithms.contract import Batch, Context, Measure, Task
 from flfast.state.tree import Tree
 
 Outputs = Callable[[Task, Tree, Batch], Tensor]
 NAME = "classes"
-
-
-def features_before(layer: str) -> Outputs:
-    """Features in evaluation mode, for `class_sums`: the inputs of a layer."""
-    return lambda task, weights, batch: task.fixed_features(weights, batch, layer=layer)
 
 
 def class_sums(num_classes: int, outputs: Outputs) -> Measure:

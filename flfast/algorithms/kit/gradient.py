@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.client import Task
-from flfast.datamodules.batches import Batch
+from flfast.algorithms.contract import Batch, Task
 from flfast.state.tree import Tree, dot
 
 

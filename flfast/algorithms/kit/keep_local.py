@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from flfast.algorithms.contract.algorithm import Algorithm, Round
-from flfast.algorithms.contract.client import Context, Finished
+from flfast.algorithms.contract import Algorithm, Context, Finished, Round
 from flfast.algorithms.kit.wrapping import inner_context, viewed
 from flfast.state.tree import Tree, merge, part_of, without
 from flfast.state.weights import model_weights

@@ -5,9 +5,8 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.client import Task
+from flfast.algorithms.contract import Batch, Task
 from flfast.algorithms.kit.split import head_layer, split
-from flfast.datamodules.batches import Batch
 from flfast.models.adapters.layer_names import layer_of
 from flfast.state.tree import Tree, merge
 from flfast.state.weights import by_name, model_weights, select_weights

@@ -9,9 +9,7 @@ Communication Efficient Momentum SGD for Distributed Non-Convex Optimization. IC
 from dataclasses import replace
 from typing import Literal
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Finished
-from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Uploads
 from flfast.algorithms.kit.wrapping import inner_context, viewed
 from flfast.state.tree import Tree, add, merge
 

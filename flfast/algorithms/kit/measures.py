@@ -2,9 +2,8 @@
 
 from torch import Tensor
 
-from flfast.algorithms.contract.client import Context, Measure, Task
+from flfast.algorithms.contract import Batch, Context, Measure, Task
 from flfast.algorithms.kit.gradient import gradient
-from flfast.datamodules.batches import Batch
 from flfast.state.tree import Tree, tree_map
 
 

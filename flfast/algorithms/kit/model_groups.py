@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.uploads import Uploads
+from flfast.algorithms.contract import Uploads
 from flfast.algorithms.kit.several_models import one_of
 from flfast.state.near_ties import nearest_whole
 from flfast.state.tree import Tree, add, leaves, tree_map

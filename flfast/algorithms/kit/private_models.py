@@ -4,9 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Finished
-from flfast.algorithms.contract.uploads import Part, Uploads
+from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Uploads
 from flfast.state.tree import Tree, add, scaled
 from flfast.state.weights import model_weights
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.uploads import Uploads
+from flfast.algorithms.contract import Uploads
 from flfast.state.tree import Tree
 
 EXCLUDED = -1e4

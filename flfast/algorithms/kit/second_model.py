@@ -5,7 +5,7 @@ Its leaves have a prefix with a slash, which no module name can contain.
 
 from typing import Any
 
-from flfast.algorithms.contract.client import Context, Finished
+from flfast.algorithms.contract import Context, Finished
 from flfast.state.tree import Tree, merge
 from flfast.state.weights import map_weights, model_weights
 

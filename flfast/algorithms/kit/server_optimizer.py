@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.uploads import Uploads
+from flfast.algorithms.contract import Algorithm, Uploads
 from flfast.state.optimizer_state import load_optimizer_state, state_tensors
 from flfast.state.tree import Tree, add, scaled
 

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.client import Context, Measure, Task
-from flfast.datamodules.batches import Batch
+from flfast.algorithms.contract import Batch, Context, Measure, Task
 from flfast.state.near_ties import first_lowest, nearest_whole
 from flfast.state.randomness import torch_generator
 from flfast.state.tree import Tree, leaves, merge, part_of, tree_map

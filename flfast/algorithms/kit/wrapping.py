@@ -5,8 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from flfast.algorithms.contract.algorithm import ARGUMENTS, Algorithm
-from flfast.algorithms.contract.client import Context
+from flfast.algorithms.contract import ARGUMENTS, Algorithm, Context
 
 Function = Callable[..., Any]
 _OF_STAGES = ("loss", "gradient", "begin", "sums")

@@ -13,19 +13,16 @@ first client of the cohort, and to the lower values of a coordinate; what differ
 is a tie (`state/near_ties.py`).
 """
 
-import logging
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from flfast.algorithms.kit.degenerate import degenerate
 from flfast.channel.aggregations.aggregation import Aggregation, Combined, Robust
 from flfast.channel.aggregations.multi_krum import krum_scores
 from flfast.state.near_ties import first_lowest
 from flfast.state.options import NonNegativeInt
 from flfast.state.row_statistics import column_blocks, squared_distances
-
-log = logging.getLogger(__name__)
 
 
 def bulyan(*, num_byzantine: NonNegativeInt | None) -> Robust:
@@ -35,8 +32,7 @@ def bulyan(*, num_byzantine: NonNegativeInt | None) -> Robust:
         num_byzantine: f, attackers per cohort to tolerate, >= 0; K must be at least 4 f + 3. None
             is as many as the uploads that arrive allow, at least 1.
     """
-    if num_byzantine == 0:
-        log.warning("aggregation.num_byzantine=0 tolerates no attacker")
+    degenerate(num_byzantine == 0, "aggregation.num_byzantine=0 tolerates no attacker")
     min_uploads = 4 * (1 if num_byzantine is None else num_byzantine) + 3
 
     def combine(rows: Tensor, weights: Tensor) -> Combined:
@@ -50,12 +46,7 @@ def bulyan(*, num_byzantine: NonNegativeInt | None) -> Robust:
 
 
 def _selected(squares: Tensor, num_byzantine: int) -> Tensor:
-    """Uploads that Krum selects in K - 2 f steps, bool [K].
-
-    Args:
-        squares: squared distances [K, K].
-        num_byzantine: f.
-    """
+    """Uploads that Krum selects in K - 2 f steps, bool [K], by squared distances [K, K]."""
     num = len(squares)
     used = torch.zeros(num, dtype=torch.bool)
     for _ in range(num - 2 * num_byzantine):

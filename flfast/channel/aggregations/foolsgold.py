@@ -51,12 +51,7 @@ def foolsgold(*, confidence: Positive) -> Robust:
 
 
 def _dissimilarity(history: Tensor, confidence: float) -> Tensor:
-    """Weights float64 [K] in [0, 1]; all are 0 if all histories point the same way.
-
-    Args:
-        history: float64 [K, d].
-        confidence: kappa.
-    """
+    """Weights float64 [K] in [0, 1], of histories float64 [K, d]; 0 if all point the same way."""
     # Squares of huge numbers overflow, so each history is divided by its largest number first.
     # The column is for histories of no numbers.
     peaks = torch.nn.functional.pad(history.abs(), (0, 1), value=1e-12).amax(dim=1, keepdim=True)

@@ -11,17 +11,14 @@ range of the proof (El Mhamdi, Guerraoui, Rouault: The Hidden Vulnerability of D
 in Byzantium. ICML 2018).
 """
 
-import logging
-
 import torch
 from torch import Tensor
 
+from flfast.algorithms.kit.degenerate import degenerate
 from flfast.channel.aggregations.aggregation import Aggregation, Combined, Robust
 from flfast.state.near_ties import largest
 from flfast.state.options import Count, NonNegativeInt
 from flfast.state.row_statistics import squared_distances, weighted_sum
-
-log = logging.getLogger(__name__)
 
 
 def multi_krum(*, num_byzantine: NonNegativeInt, num_selected: Count | None) -> Robust:
@@ -32,8 +29,7 @@ def multi_krum(*, num_byzantine: NonNegativeInt, num_selected: Count | None) -> 
         num_selected: uploads to average, in [1, K - f - 2]; None is K - f - 2.
     """
     min_uploads = max(2 * num_byzantine + 3, (num_selected or 1) + num_byzantine + 2)
-    if not num_byzantine:
-        log.warning("aggregation.num_byzantine=0 tolerates no attacker")
+    degenerate(num_byzantine == 0, "aggregation.num_byzantine=0 tolerates no attacker")
 
     def combine(rows: Tensor, weights: Tensor) -> Combined:
         num_neighbours = len(rows) - num_byzantine - 2

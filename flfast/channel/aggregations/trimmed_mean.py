@@ -6,17 +6,15 @@ Rates. ICML 2018, Definition 2. https://arxiv.org/abs/1803.01498
 All uploads weigh the same, so a client cannot gain influence by inflating its example count.
 """
 
-import logging
 import math
 
 import torch
 from torch import Tensor
 
+from flfast.algorithms.kit.degenerate import degenerate
 from flfast.channel.aggregations.aggregation import Aggregation, Combined, Robust
 from flfast.state.options import BelowHalf
 from flfast.state.row_statistics import trimmed_mean_of_rows
-
-log = logging.getLogger(__name__)
 
 
 def trimmed_mean(*, trim: BelowHalf) -> Robust:
@@ -26,8 +24,9 @@ def trimmed_mean(*, trim: BelowHalf) -> Robust:
         trim: share of the uploads to drop at either end, rounded up, in [0, 0.5); 0 is the
             unweighted mean.
     """
-    if not trim:
-        log.warning("aggregation.trim=0 trims nothing: it is the unweighted mean, not robust")
+    degenerate(
+        trim == 0, "aggregation.trim=0 trims nothing: it is the unweighted mean, not robust"
+    )
 
     def combine(rows: Tensor, weights: Tensor) -> Combined:
         # 0.2 * 15 is slightly more than 3 in floating point and must not round up to 4.

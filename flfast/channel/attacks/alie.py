@@ -15,10 +15,9 @@ majority of the cohort.
 import math
 from statistics import NormalDist
 
-import numpy as np
 from torch import Tensor
 
-from flfast.channel.attacks.attack import Attack, Poison
+from flfast.channel.attacks.attack import Poison, colluding
 from flfast.state.options import Positive, UpToOne
 from flfast.state.row_statistics import row_moments
 
@@ -34,24 +33,18 @@ def alie(*, fraction: UpToOne, z: Positive | None) -> Poison:
             attackers that only the mean itself is safe from a majority.
     """
 
-    def collude(changes: Tensor, num_clients: int, rng: np.random.Generator) -> Tensor:
-        if not len(changes):
-            return changes
-        shift = z_max(num_clients, len(changes)) if z is None else z
-        mean, std = row_moments(changes)
-        return (mean + shift * std).to(changes.dtype).repeat(len(changes), 1)
+    def change(honest: Tensor, num_clients: int) -> Tensor:
+        shift = z_max(num_clients, len(honest)) if z is None else z
+        mean, std = row_moments(honest)
+        return mean + shift * std
 
-    return Attack(fraction, collude=collude)
+    return colluding(fraction, change)
 
 
 def z_max(num_clients: int, num_attackers: int) -> float:
-    """The largest shift that hides among honest clients, >= 0 and finite.
+    """The largest shift that hides A attackers among K clients of a cohort, >= 0 and finite.
 
     Attackers that already are the majority are treated as if they needed one more client.
-
-    Args:
-        num_clients: K, of the cohort.
-        num_attackers: A of them.
     """
     supporters = max(math.floor(num_clients / 2 + 1) - num_attackers, 1)
     honest = num_clients - num_attackers

@@ -59,14 +59,22 @@ def boosted(scale: float) -> Callable[[Tensor, np.random.Generator], Tensor] | N
     return None if scale == 1 else lambda change, rng: scale * change
 
 
-def choose_attackers(clients: np.ndarray, fraction: float, *, seed: int) -> frozenset[int]:
-    """Draw the attackers from the seed; they are the same in every round.
+def colluding(fraction: float, change: Callable[[Tensor, int], Tensor]) -> Attack:
+    """An attack in which all attackers of a cohort upload the same change.
 
-    Args:
-        clients: int64 [K] to choose from.
-        fraction: share of them.
-        seed: of the run.
+    `change` gives it [D], of the A >= 1 attackers' honest changes [A, D] and the cohort's size K.
     """
+
+    def collude(changes: Tensor, num_clients: int, rng: np.random.Generator) -> Tensor:
+        if not len(changes):
+            return changes
+        return change(changes, num_clients).to(changes.dtype).repeat(len(changes), 1)
+
+    return Attack(fraction, collude=collude)
+
+
+def choose_attackers(clients: np.ndarray, fraction: float, *, seed: int) -> frozenset[int]:
+    """Draw a fraction of the clients from the seed; they are the same in every round."""
     rng = generator(seed, "attackers")
     chosen = rng.choice(clients, round(fraction * len(clients)), replace=False)
     return frozenset(chosen.tolist())

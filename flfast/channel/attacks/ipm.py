@@ -10,10 +10,7 @@ A large one turns the mean around. The paper's attackers know all honest changes
 that of the attackers' own honest changes, which is the weaker threat.
 """
 
-import numpy as np
-from torch import Tensor
-
-from flfast.channel.attacks.attack import Attack, Poison
+from flfast.channel.attacks.attack import Poison, colluding
 from flfast.state.options import Positive, UpToOne
 from flfast.state.row_statistics import row_moments
 
@@ -25,11 +22,4 @@ def ipm(*, fraction: UpToOne, epsilon: Positive) -> Poison:
         fraction: share of the population that attacks, in [0, 1].
         epsilon: length of the poisoned change, relative to the mean, > 0.
     """
-
-    def collude(changes: Tensor, num_clients: int, rng: np.random.Generator) -> Tensor:
-        if not len(changes):
-            return changes
-        mean, _ = row_moments(changes)
-        return (-epsilon * mean).to(changes.dtype).repeat(len(changes), 1)
-
-    return Attack(fraction, collude=collude)
+    return colluding(fraction, lambda honest, num_clients: -epsilon * row_moments(honest)[0])

@@ -11,11 +11,10 @@ u_i are the honest changes that the attackers know: their own. The authors bisec
 equation for each u_i gives gamma exactly.
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.channel.attacks.attack import Attack, Poison
+from flfast.channel.attacks.attack import Poison, colluding
 from flfast.channel.attacks.perturbation import Direction, perturbation
 from flfast.state.options import UpToOne
 from flfast.state.row_statistics import squared_distances
@@ -31,13 +30,11 @@ def min_max(*, fraction: UpToOne, direction: Direction) -> Poison:
         direction: p; see `perturbation`.
     """
 
-    def collude(changes: Tensor, num_clients: int, rng: np.random.Generator) -> Tensor:
-        if not len(changes):
-            return changes
-        found = perturbation(changes, direction)
-        room = (squared_distances(changes).max() - found.squares).clamp(min=0)  # [A]
+    def change(honest: Tensor, num_clients: int) -> Tensor:
+        found = perturbation(honest, direction)
+        room = (squared_distances(honest).max() - found.squares).clamp(min=0)  # [A]
         half = found.products
         steps = ((half.square() + found.length * room).sqrt() - half) / found.length
-        return found.poisoned(changes, steps.min() if found.length else torch.zeros(()))
+        return found.shifted(steps.min() if found.length else torch.zeros(()))
 
-    return Attack(fraction, collude=collude)
+    return colluding(fraction, change)

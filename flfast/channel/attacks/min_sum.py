@@ -12,11 +12,10 @@ of these sums as the bound, the paper the largest, as here. They bisect; gamma i
 since the differences from the mean add up to zero.
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.channel.attacks.attack import Attack, Poison
+from flfast.channel.attacks.attack import Poison, colluding
 from flfast.channel.attacks.perturbation import Direction, perturbation
 from flfast.state.options import UpToOne
 from flfast.state.row_statistics import squared_distances
@@ -32,13 +31,11 @@ def min_sum(*, fraction: UpToOne, direction: Direction) -> Poison:
         direction: p; see `perturbation`.
     """
 
-    def collude(changes: Tensor, num_clients: int, rng: np.random.Generator) -> Tensor:
-        if not len(changes):
-            return changes
-        found = perturbation(changes, direction)
-        most = squared_distances(changes).sum(dim=1).max()
+    def change(honest: Tensor, num_clients: int) -> Tensor:
+        found = perturbation(honest, direction)
+        most = squared_distances(honest).sum(dim=1).max()
         room = (most - found.squares.sum()).clamp(min=0)
-        step = (room / (len(changes) * found.length)).sqrt() if found.length else torch.zeros(())
-        return found.poisoned(changes, step)
+        step = (room / (len(honest) * found.length)).sqrt() if found.length else torch.zeros(())
+        return found.shifted(step)
 
-    return Attack(fraction, collude=collude)
+    return colluding(fraction, change)

@@ -30,10 +30,9 @@ class Perturbation(NamedTuple):
     squares: Tensor
     products: Tensor
 
-    def poisoned(self, changes: Tensor, step: Tensor) -> Tensor:
-        """`mean + step * p` for every attacker, [A, D], in the dtype of the changes."""
-        shifted = self.mean + step * self.direction
-        return shifted.to(changes.dtype).repeat(len(changes), 1)
+    def shifted(self, step: Tensor) -> Tensor:
+        """`mean + step * p`, [D]."""
+        return self.mean + step * self.direction
 
 
 def perturbation(changes: Tensor, direction: Direction) -> Perturbation:

@@ -47,16 +47,7 @@ def pack(values: np.ndarray, bits: int) -> np.ndarray:
 
 
 def unpack(packed: np.ndarray, num: int, bits: int) -> np.ndarray:
-    """Inverse of `pack`.
-
-    Args:
-        packed: uint8 [packed_size(num, bits)].
-        num: N, the number of values.
-        bits: of each value.
-
-    Returns:
-        uint8 [N].
-    """
+    """Inverse of `pack`: uint8 [num], from uint8 [packed_size(num, bits)]."""
     if bits == 8:
         return packed[:num]
     eighth = -(-num // 8)

@@ -1,6 +1,13 @@
 """The contract: a compression turns a change into a message of bytes, and back.
 
 Uploads are changes, of which floating-point leaves are encoded.
+
+Error feedback: Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to
+Data-Parallel Distributed Training of Speech DNNs. Interspeech 2014. Karimireddy, Rebjock, Stich,
+Jaggi: Error Feedback Fixes SignSGD and other Gradient Compression Schemes. ICML 2019, Algorithm 2
+(EF-SGD). https://arxiv.org/abs/1901.09847
+
+    wanted = change + kept;  sent = decode(encode(wanted));  kept = wanted - sent
 """
 
 from collections.abc import Callable
@@ -8,9 +15,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
+import torch
 
 from flfast.state.capabilities import NEUTRAL, Capabilities, breaking, needing
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, sub, tree_map
 
 CODED = needing("messages") | breaking("the server decodes single uploads", "hidden uploads")
 DOWNLOADED = needing("rounds")
@@ -56,3 +64,51 @@ NO_COMPRESSION = Compression("none")
 def none() -> Compression:
     """Changes are sent as they are."""
     return NO_COMPRESSION
+
+
+def transmit(
+    compression: Compression, change: Tree, rng: np.random.Generator
+) -> tuple[bytes, Tree]:
+    """Encode a change, and decode it as the receiver does.
+
+    Args:
+        compression: not `NO_COMPRESSION`.
+        change: floating-point leaves, finite.
+        rng: of this message; afterwards in the state in which `encode` left it.
+
+    Returns:
+        The message, and what the receiver makes of it.
+    """
+    assert compression.encode is not None
+    assert compression.decode is not None
+    receiver = _copy(rng)
+    message = compression.encode(change, rng)
+    return message, compression.decode(message, change, receiver)
+
+
+def with_feedback(
+    compression: Compression, change: Tree, kept: Tree, rng: np.random.Generator
+) -> tuple[bytes, Tree, Tree]:
+    """Send a change with what earlier messages lost of earlier changes.
+
+    Args:
+        compression: not `NO_COMPRESSION`.
+        change: floating-point leaves, finite.
+        kept: what the client kept after its last message, like `change`; zeros before its first.
+        rng: see `transmit`.
+
+    Returns:
+        The message, what the receiver makes of it, and what the client keeps. The last two add up
+        to `change + kept`, but for rounding.
+    """
+    wanted = tree_map(torch.add, change, kept)
+    message, sent = transmit(compression, wanted, rng)
+    return message, sent, sub(wanted, sent)
+
+
+def _copy(rng: np.random.Generator) -> np.random.Generator:
+    """A generator of the same kind in the same state."""
+    source = rng.bit_generator
+    copied = type(source)(0)
+    copied.state = source.state
+    return np.random.Generator(copied)

@@ -10,10 +10,39 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flfast.channel.compression.compression import Compression
 from flfast.channel.compression.flat import flatten, from_bytes, layout_of, to_bytes
 from flfast.state.tree import Tree, leaves, tree_map
 
 Factorise = Callable[[Tensor, np.random.Generator], tuple[Tensor, Tensor]]
+
+
+def by_factors(name: str, factorise: Factorise, *, rank: int, feedback: bool) -> Compression:
+    """A compression that sends raw leaves, then the two factors of every matrix.
+
+    `factorise` gives factors [n, rank] and [m, rank], whose product `A @ B.T` is sent, of a matrix
+    [n, m] and the generator of the message.
+    """
+
+    def encode(change: Tree, rng: np.random.Generator) -> bytes:
+        _, _, dtype, work = layout_of(change)
+        largest = torch.finfo(dtype).max
+        raw: list[Tensor] = []
+        factors: list[Tensor] = []
+        for leaf in leaves(change):
+            if is_factored(leaf, rank):
+                matrix = leaf.detach().reshape(len(leaf), -1).to(work)
+                pair = factorise(matrix, rng)
+                factors += [part.clamp(-largest, largest) for part in pair]
+            else:
+                raw.append(leaf)
+        order = [*raw, *factors]
+        return to_bytes(flatten(dict(zip(map(str, range(len(order))), order, strict=True)), dtype))
+
+    def decode(message: bytes, like: Tree, rng: np.random.Generator) -> Tree:
+        return _decoded(message, like, rank)
+
+    return Compression(name, encode, decode, feedback=feedback)
 
 
 def is_factored(leaf: Tensor, rank: int) -> bool:
@@ -31,34 +60,7 @@ def scaled_to_one(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return matrix / scale, scale
 
 
-def encode_factors(
-    change: Tree, rng: np.random.Generator, *, rank: int, factorise: Factorise
-) -> bytes:
-    """The message: raw leaves, then the two factors of every matrix.
-
-    Args:
-        change: floating-point leaves, finite.
-        rng: is handed to `factorise`.
-        rank: r.
-        factorise: (matrix [n, m], generator) -> [n, r], [m, r], whose product `A @ B.T` is sent.
-    """
-    _, _, dtype, work = layout_of(change)
-    largest = torch.finfo(dtype).max
-    raw: list[Tensor] = []
-    factors: list[Tensor] = []
-    for leaf in leaves(change):
-        if is_factored(leaf, rank):
-            matrix = leaf.detach().reshape(len(leaf), -1).to(work)
-            pair = factorise(matrix, rng)
-            factors += [part.clamp(-largest, largest) for part in pair]
-        else:
-            raw.append(leaf)
-    order = [*raw, *factors]
-    return to_bytes(flatten(dict(zip(map(str, range(len(order))), order, strict=True)), dtype))
-
-
-def decode_factors(message: bytes, like: Tree, *, rank: int) -> Tree:
-    """Inverse of `encode_factors`; see there."""
+def _decoded(message: bytes, like: Tree, rank: int) -> Tree:
     _, _, dtype, work = layout_of(like)
     num_raw = sum(leaf.numel() for leaf in leaves(like) if not is_factored(leaf, rank))
     vector = from_bytes(message, dtype, len(message) // dtype.itemsize)

@@ -46,9 +46,7 @@ def flatten(change: Tree, dtype: torch.dtype) -> Tensor:
 def unflatten(vector: Tensor, like: Tree) -> Tree:
     """Inverse of `flatten`; leaves are views of the vector where their dtype is the vector's.
 
-    Args:
-        vector: [D].
-        like: gives shapes and dtypes; may consist of meta tensors.
+    `like` gives shapes and dtypes, and may consist of meta tensors.
     """
     start = 0
 

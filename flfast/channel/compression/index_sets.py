@@ -55,13 +55,7 @@ def encode_indices(indices: np.ndarray, size: int) -> bytes:
 
 
 def decode_indices(data: bytes, num: int, size: int) -> np.ndarray:
-    """Inverse of `encode_indices`: int64 [num], ascending.
-
-    Args:
-        data: begins with the encoded set.
-        num: k.
-        size: D.
-    """
+    """Inverse of `encode_indices`: int64 [num], ascending, from data that begin with the set."""
     if num in {0, size}:
         return np.arange(num)
     low = _num_low_bits(num, size)

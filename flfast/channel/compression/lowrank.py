@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.channel.compression.compression import Compression, Encoding
-from flfast.channel.compression.factors import decode_factors, encode_factors, scaled_to_one
+from flfast.channel.compression.compression import Encoding
+from flfast.channel.compression.factors import by_factors, scaled_to_one
 from flfast.state.options import Count
-from flfast.state.tree import Tree
 
 
 def lowrank(*, rank: Count, feedback: bool) -> Encoding:
@@ -34,10 +33,4 @@ def lowrank(*, rank: Count, feedback: bool) -> Encoding:
         left, values, right = torch.linalg.svd(scaled, full_matrices=False)
         return left[:, :rank], (right[:rank].T * values[:rank]).mul_(scale)
 
-    def encode(change: Tree, rng: np.random.Generator) -> bytes:
-        return encode_factors(change, rng, rank=rank, factorise=factorise)
-
-    def decode(message: bytes, like: Tree, rng: np.random.Generator) -> Tree:
-        return decode_factors(message, like, rank=rank)
-
-    return Compression("lowrank", encode, decode, feedback=feedback)
+    return by_factors("lowrank", factorise, rank=rank, feedback=feedback)

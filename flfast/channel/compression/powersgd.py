@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.channel.compression.compression import Compression, Encoding
-from flfast.channel.compression.factors import decode_factors, encode_factors, scaled_to_one
+from flfast.channel.compression.compression import Encoding
+from flfast.channel.compression.factors import by_factors, scaled_to_one
 from flfast.state.options import Count
-from flfast.state.tree import Tree
 
 
 def powersgd(*, rank: Count, feedback: bool) -> Encoding:
@@ -36,10 +35,4 @@ def powersgd(*, rank: Count, feedback: bool) -> Encoding:
         left = torch.linalg.qr((torch.from_numpy(drawn).to(matrix) @ scaled.T).T).Q
         return left, (left.T @ scaled).mul_(scale).T
 
-    def encode(change: Tree, rng: np.random.Generator) -> bytes:
-        return encode_factors(change, rng, rank=rank, factorise=factorise)
-
-    def decode(message: bytes, like: Tree, rng: np.random.Generator) -> Tree:
-        return decode_factors(message, like, rank=rank)
-
-    return Compression("powersgd", encode, decode, feedback=feedback)
+    return by_factors("powersgd", factorise, rank=rank, feedback=feedback)

@@ -22,10 +22,10 @@ from flfast.channel.compression.compression import Compression, Downloads, Encod
 from flfast.channel.compression.flat import flatten, from_bytes, layout_of, to_bytes, unflatten
 from flfast.channel.compression.rounding import (
     largest_magnitudes,
+    num_buckets,
     round_randomly,
     values_of_levels,
 )
-from flfast.channel.compression.tiles import num_buckets
 from flfast.state.options import Bits, Count
 from flfast.state.tree import Tree
 

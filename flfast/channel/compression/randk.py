@@ -12,11 +12,11 @@ sent as they are: scaled ones would make the kept error grow.
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from flfast.channel.compression.compression import Compression, Encoding
 from flfast.channel.compression.flat import flatten, from_bytes, layout_of, to_bytes, unflatten
-from flfast.channel.compression.sparse import num_sent, random_indices
-from flfast.state.options import PositiveUpToOne
+from flfast.state.options import PositiveUpToOne, num_of_share
 from flfast.state.tree import Tree
 
 
@@ -32,18 +32,24 @@ def randk(*, share: PositiveUpToOne, feedback: bool) -> Encoding:
     def encode(change: Tree, rng: np.random.Generator) -> bytes:
         _, size, dtype, _ = layout_of(change)
         vector = flatten(change, dtype)
-        indices = random_indices(size, num_sent(share, size), rng)
-        return to_bytes(vector[torch.from_numpy(indices)])
+        return to_bytes(vector[_drawn(size, int(num_of_share(share, size)), rng)])
 
     def decode(message: bytes, like: Tree, rng: np.random.Generator) -> Tree:
         _, size, dtype, _ = layout_of(like)
-        num = num_sent(share, size)
+        num = int(num_of_share(share, size))
         values = from_bytes(message, dtype, num)
         if not feedback and num < size:
             largest = torch.finfo(dtype).max
             values = values.mul_(size / num).clamp_(-largest, largest)
         vector = torch.zeros(size, dtype=dtype)
-        vector[torch.from_numpy(random_indices(size, num, rng))] = values
+        vector[_drawn(size, num, rng)] = values
         return unflatten(vector, like)
 
     return Compression("randk", encode, decode, feedback=feedback)
+
+
+def _drawn(size: int, num: int, rng: np.random.Generator) -> Tensor:
+    """Ascending indices of `num` elements of `size`, each set equally likely: int64 [num]."""
+    if num == size:
+        return torch.arange(size)
+    return torch.from_numpy(np.sort(rng.choice(size, num, replace=False, shuffle=False)))

@@ -16,9 +16,8 @@ import torch
 from flfast.channel.compression.compression import Compression, Encoding
 from flfast.channel.compression.flat import flatten, from_bytes, layout_of, to_bytes, unflatten
 from flfast.channel.compression.index_sets import decode_indices, encode_indices
-from flfast.channel.compression.sparse import num_sent
 from flfast.state.near_ties import largest
-from flfast.state.options import PositiveUpToOne
+from flfast.state.options import PositiveUpToOne, num_of_share
 from flfast.state.tree import Tree
 
 
@@ -35,13 +34,13 @@ def topk(*, share: PositiveUpToOne, feedback: bool) -> Encoding:
         _, size, dtype, _ = layout_of(change)
         vector = flatten(change, dtype)
         numbers = vector.float() if dtype == torch.bfloat16 else vector  # NumPy has none
-        indices = largest(np.abs(numbers.numpy()), num_sent(share, size))
+        indices = largest(np.abs(numbers.numpy()), int(num_of_share(share, size)))
         values = vector[torch.from_numpy(indices)]
         return to_bytes(values) + encode_indices(indices, size)
 
     def decode(message: bytes, like: Tree, rng: np.random.Generator) -> Tree:
         _, size, dtype, _ = layout_of(like)
-        num = num_sent(share, size)
+        num = int(num_of_share(share, size))
         vector = torch.zeros(size, dtype=dtype)
         indices = decode_indices(message[num * dtype.itemsize :], num, size)
         vector[torch.from_numpy(indices)] = from_bytes(message, dtype, num)

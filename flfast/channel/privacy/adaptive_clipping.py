@@ -41,12 +41,7 @@ class AdaptiveClipping(NamedTuple):
         return 0.5 + (num_within - num_uploads / 2 + self.count_std * z) / expected
 
     def next_norm(self, clip_norm: float, share: float) -> float:
-        """The next round's clipping norm.
-
-        Args:
-            clip_norm: C of this round, > 0.
-            share: of `noisy_share`.
-        """
+        """The next round's clipping norm, from that of this round and its `noisy_share`."""
         return clip_norm * math.exp(-self.lr * (share - self.quantile))
 
 

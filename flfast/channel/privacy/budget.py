@@ -1,12 +1,18 @@
 """From the options of a privacy budget to noise and epsilon."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
+from scipy.optimize import brentq
+
 from flfast.channel.privacy.accountants import Epsilon
-from flfast.channel.privacy.calibration import calibrated, most_rounds
 from flfast.channel.privacy.participation import Participation
+
+_SMALLEST, _LARGEST = 2.0**-10, 2.0**30
+_HUGE = 1e9
+"""Stands for an epsilon that the accountant cannot express."""
 
 
 class Spending(NamedTuple):
@@ -73,15 +79,55 @@ def _unbounded(rounds: int) -> float:
 
 
 def _limit(epsilon: Epsilon, max_epsilon: float | None, rounds: int) -> int | None:
+    """Most rounds within `max_epsilon`; None: all of the run. Epsilon never falls."""
     if max_epsilon is None or epsilon(rounds) <= max_epsilon:
         return None
-    allowed = most_rounds(epsilon, budget=max_epsilon, rounds=rounds)
+    allowed = bisect_right(range(1, rounds), max_epsilon, key=epsilon)
     if not allowed:
         raise ValueError(
             f"privacy.max_epsilon={max_epsilon:g}: the first round spends {epsilon(1):.4g}; "
             f"allowed: at least that, or more noise"
         )
     return allowed
+
+
+def calibrated(make_epsilon: Callable[[float], Epsilon], *, budget: float, rounds: int) -> float:
+    """The smallest noise multiplier that spends at most the budget, within 0.5 % of epsilon.
+
+    Args:
+        make_epsilon: noise multiplier -> the run's epsilon.
+        budget: largest epsilon after all rounds, > 0.
+        rounds: of the run, >= 1.
+
+    Raises:
+        ValueError: if no noise meets the budget, or it allows to have no noise at all.
+    """
+
+    def excess(log_multiplier: float) -> float:
+        spent = make_epsilon(math.exp(log_multiplier))(rounds)
+        # A quarter of a percent below the budget, which the root may exceed by rounding.
+        return math.log(min(max(spent, 1e-9), _HUGE) / (0.9975 * budget))
+
+    low = high = 1.0
+    while excess(math.log(low)) < 0:
+        low /= 2
+        if low < _SMALLEST:
+            raise ValueError(
+                f"privacy.epsilon={budget:g} needs next to no noise; use privacy.noise_multiplier"
+            )
+    while excess(math.log(high)) > 0:
+        high *= 2
+        if high > _LARGEST:
+            raise ValueError(
+                f"privacy.epsilon={budget:g} cannot be met by any noise, as far as the accountant "
+                f"knows; allowed: a larger epsilon or delta"
+            )
+    # Epsilon falls by at most twice the logarithm of the multiplier where it matters.
+    root = brentq(excess, math.log(low), math.log(high), xtol=2e-4) if low < high else 0.0
+    multiplier = math.exp(root)
+    while make_epsilon(multiplier)(rounds) > budget:
+        multiplier *= 1.0005
+    return multiplier
 
 
 def check_accounted(name: str, participation: Participation) -> None:

@@ -16,10 +16,7 @@ ratio of noise and mean is the deployment's. This is `noise_cohort_size` of pfl-
 et al., 2024, https://arxiv.org/abs/2404.06430). The simulation itself is less private.
 """
 
-from functools import partial
-from typing import Literal
-
-from flfast.channel.privacy.accountants import Accountant, Epsilon, central_epsilon
+from flfast.channel.privacy.accountants import Accountant, central_epsilon
 from flfast.channel.privacy.adaptive_clipping import AdaptiveClipping, sum_multiplier
 from flfast.channel.privacy.budget import check_accounted, spending
 from flfast.channel.privacy.noise_sources import independent_noise
@@ -35,7 +32,7 @@ def central(  # noqa: PLR0913 - one parameter an option
     epsilon: Positive | None,
     delta: Delta,
     max_epsilon: Positive | None,
-    accountant: Literal["pld", "rdp"],
+    accountant: Accountant,
     adaptive_quantile: UpToOne | None,
     adaptive_lr: Positive,
     adaptive_count_std: Positive | None,
@@ -78,7 +75,7 @@ def central(  # noqa: PLR0913 - one parameter an option
             f"{participation.cohort:g} out of {participation.population}, is less private"
         )
     spent = spending(
-        partial(_epsilon, delta=delta, participation=deployed, accountant=accountant),
+        lambda z: central_epsilon(z, delta, deployed, accountant),
         clip_norm=clip_norm,
         noise_multiplier=noise_multiplier,
         epsilon=epsilon,
@@ -122,12 +119,6 @@ _ADJACENCY: dict[str, Adjacency] = {
     "fixed": "replace",
     "cyclic": "zero out",
 }
-
-
-def _epsilon(
-    multiplier: float, *, delta: float, participation: Participation, accountant: Accountant
-) -> Epsilon:
-    return central_epsilon(multiplier, delta, participation, accountant)
 
 
 def _deployment(run: Participation, cohort: int, population: int | None) -> Participation:

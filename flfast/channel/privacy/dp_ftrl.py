@@ -4,19 +4,25 @@ Kairouz, McMahan, Song, Thakkar, Thakurta, Xu: Practical and Private (Deep) Lear
 Sampling or Shuffling. ICML 2021. https://arxiv.org/abs/2103.00039
 
 It needs no sampling at random. Instead no client may take part twice in a pass, which
-`sampler=cyclic` guarantees. `tree_noise.py` describes the noise. Theorem D.2: with restarts after
-each pass, a client changes at most `depth` nodes of each tree, by at most C each. That is a
-Gaussian mechanism for each of these nodes, of which the composition is exact.
+`sampler=cyclic` guarantees. Theorem D.2: with restarts after each pass, a client changes at most
+`depth` nodes of each tree, by at most C each. That is a Gaussian mechanism for each of these
+nodes, of which the composition is exact.
+
+Algorithm 1 with restarts (appendix D, Algorithm 4): the rounds of a pass over all clients are the
+leaves of a binary tree. Every node has noise of its own. T(t) is the noise of the nodes that cover
+rounds 1 to t of the pass: one for each binary digit 1 of t. In round t the server adds
+T(t) - T(t - 1) to the sum of the cohort, so that the sum over rounds has the noise T(t). No state
+is needed: a node's noise is a function of its place.
 """
 
-from functools import partial
+from functools import reduce
 
-from flfast.channel.privacy.accountants import Epsilon, composed_gaussian
+from flfast.channel.privacy.accountants import composed_gaussian
 from flfast.channel.privacy.budget import spending
 from flfast.channel.privacy.participation import Participation
-from flfast.channel.privacy.privacy import Privacy, SumNoise
-from flfast.channel.privacy.tree_noise import tree_depth, tree_noise
+from flfast.channel.privacy.privacy import CentralNoise, NoiseSource, Privacy, SumNoise
 from flfast.state.options import Delta, NonNegative, Positive
+from flfast.state.tree import Tree, sub, tree_map
 
 
 def dp_ftrl(  # noqa: PLR0913 - one parameter an option
@@ -52,8 +58,13 @@ def dp_ftrl(  # noqa: PLR0913 - one parameter an option
             f"sampler=cyclic"
         )
     per_pass = participation.rounds_per_pass
+
+    def nodes(rounds: int) -> float:
+        passes, rest = divmod(rounds, per_pass)
+        return passes * tree_depth(per_pass) + tree_depth(rest)
+
     spent = spending(
-        partial(_epsilon, delta=delta, rounds_per_pass=per_pass),
+        lambda z: composed_gaussian(z, delta, nodes),
         clip_norm=clip_norm,
         noise_multiplier=noise_multiplier,
         epsilon=epsilon,
@@ -75,9 +86,33 @@ def dp_ftrl(  # noqa: PLR0913 - one parameter an option
     )
 
 
-def _epsilon(multiplier: float, *, delta: float, rounds_per_pass: int) -> Epsilon:
-    def nodes(rounds: int) -> float:
-        passes, rest = divmod(rounds, rounds_per_pass)
-        return passes * tree_depth(rounds_per_pass) + tree_depth(rest)
+def tree_noise(rounds_per_pass: int) -> CentralNoise:
+    """Noise of a round; the tree begins again after every pass, in which no client comes twice."""
 
-    return composed_gaussian(multiplier, delta, nodes)
+    def noise(like: Tree, std: float, round_idx: int, source: NoiseSource) -> Tree:
+        number, place = divmod(round_idx - 1, rounds_per_pass)
+        new, *replaced = (source(like, number, *node) for node in changed_nodes(place + 1))
+        return tree_map(lambda z: std * z, reduce(sub, replaced, new))
+
+    return noise
+
+
+def changed_nodes(leaf: int) -> list[tuple[int, int]]:
+    """Nodes (level, index) of the sum up to a leaf: the new one, and those that it replaces.
+
+    A node of level l and index i >= 1 covers the leaves from (i - 1) * 2^l + 1 to i * 2^l.
+
+    >>> changed_nodes(3), changed_nodes(4)
+    ([(0, 3)], [(2, 1), (0, 3), (1, 1)])
+    """
+    level = (leaf & -leaf).bit_length() - 1
+    return [(level, leaf >> level), *((low, (leaf - 1) >> low) for low in range(level))]
+
+
+def tree_depth(leaves: int) -> int:
+    """Most nodes that have one leaf's value, in a tree of which all leaves up to one are known.
+
+    >>> tree_depth(0), tree_depth(3), tree_depth(4)
+    (0, 2, 3)
+    """
+    return leaves.bit_length()

@@ -26,10 +26,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Finished, LocalStage, Objective, Task
+from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Objective, Task
 from flfast.algorithms.kit.wrapping import viewed
-from flfast.channel.privacy.accountants import Epsilon, composed_gaussian
+from flfast.channel.privacy.accountants import composed_gaussian
 from flfast.channel.privacy.budget import spending
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.per_example import clipped_sum
@@ -77,8 +76,12 @@ def dp_sgd(  # noqa: PLR0913 - one parameter an option
         ValueError: with key, value and what is allowed.
     """
     passes = local_epochs or local_steps or 1
+
+    def mechanisms(rounds: int) -> int:
+        return passes * participation.most_rounds(rounds)
+
     spent = spending(
-        partial(_epsilon, delta=delta, participation=participation, passes=passes),
+        lambda z: composed_gaussian(z, delta, mechanisms),
         clip_norm=clip_norm,
         noise_multiplier=noise_multiplier,
         epsilon=epsilon,
@@ -101,14 +104,6 @@ def dp_sgd(  # noqa: PLR0913 - one parameter an option
         unit="example",
         adjacency="zero out",
         rounds=spent.rounds,
-    )
-
-
-def _epsilon(
-    multiplier: float, *, delta: float, participation: Participation, passes: int
-) -> Epsilon:
-    return composed_gaussian(
-        multiplier, delta, lambda rounds: passes * participation.most_rounds(rounds)
     )
 
 

@@ -14,9 +14,7 @@ which it takes part.
 The number of a client's examples is not protected, nor are parts of an upload that are counts.
 """
 
-from functools import partial
-
-from flfast.channel.privacy.accountants import Epsilon, composed_gaussian
+from flfast.channel.privacy.accountants import composed_gaussian
 from flfast.channel.privacy.budget import spending
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.privacy import Privacy, UploadNoise
@@ -51,7 +49,7 @@ def local(  # noqa: PLR0913 - one parameter an option
         ValueError: with key, value and what is allowed.
     """
     spent = spending(
-        partial(_epsilon, delta=delta, participation=participation),
+        lambda z: composed_gaussian(z / 2, delta, participation.most_rounds),
         clip_norm=clip_norm,
         noise_multiplier=noise_multiplier,
         epsilon=epsilon,
@@ -69,7 +67,3 @@ def local(  # noqa: PLR0913 - one parameter an option
         rounds=spent.rounds,
         secure=secure,
     )
-
-
-def _epsilon(multiplier: float, *, delta: float, participation: Participation) -> Epsilon:
-    return composed_gaussian(multiplier / 2, delta, participation.most_rounds)

@@ -23,12 +23,7 @@ from flfast.state.tree import Tree, tree_map
 
 
 def seeded_noise(seed: int, purpose: str) -> NoiseSource:
-    """Noise that can be repeated.
-
-    Args:
-        seed: of the run.
-        purpose: what the noise is used for, such as `central noise`.
-    """
+    """Noise that can be repeated, for a purpose such as `central noise`."""
 
     def draw(like: Tree, *path: int) -> Tree:
         rng = torch_generator(seed, purpose, *path)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import grad, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from flfast.algorithms.contract.client import Context, Objective, Task
+from flfast.algorithms.contract import Context, Objective, Task
 from flfast.datamodules.batches import Batch
 from flfast.state.tree import Tree
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Protocol
 
 from torch import nn
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract import Algorithm
 from flfast.channel.privacy.adaptive_clipping import AdaptiveClipping
 from flfast.state.capabilities import NEUTRAL, Capabilities, needing
 from flfast.state.tree import Tree

@@ -13,7 +13,6 @@ protocol does not protect against.
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 from flfast.channel.secure.fixed_point import fixed_point
 from flfast.channel.secure.masked_round import MaskedRound
@@ -42,7 +41,17 @@ def masks(
     """
 
     def check(num: int) -> None:
-        _check_precision(bits, max_change, precision, num)
+        errors = {more: fixed_point(more, max_change, num).step / 2 for more in range(bits, 63)}
+        if errors[bits] <= precision:
+            return
+        enough = next((more for more, error in errors.items() if error <= precision), None)
+        allowed = "" if enough is None else f"secure.bits >= {enough}, "
+        raise ValueError(
+            f"secure.bits={bits} with secure.max_change={max_change:g} and a cohort of {num} "
+            f"clients: the mean would be rounded by up to {errors[bits]:.2g}, more than "
+            f"secure.precision={precision:g}; allowed: {allowed}a smaller max_change, a larger "
+            f"precision, or a smaller cohort"
+        )
 
     def make_round(cohort: Sequence[int], seed: int, path: tuple[int, ...]) -> MaskedRound:
         numbers = fixed_point(bits, max_change, max(len(cohort), 1))
@@ -51,21 +60,3 @@ def masks(
         )
 
     return Secure("masks", make_round, check, max_weight)
-
-
-def _check_precision(bits: int, max_change: float, precision: float, num: int) -> None:
-    error = partial(_rounding_error, max_change=max_change, num=num)
-    if error(bits) <= precision:
-        return
-    enough = next((more for more in range(bits, 63) if error(more) <= precision), None)
-    allowed = "" if enough is None else f"secure.bits >= {enough}, "
-    raise ValueError(
-        f"secure.bits={bits} with secure.max_change={max_change:g} and a cohort of {num} clients: "
-        f"the mean would be rounded by up to {error(bits):.2g}, more than "
-        f"secure.precision={precision:g}; allowed: {allowed}a smaller max_change, a larger "
-        f"precision, or a smaller cohort"
-    )
-
-
-def _rounding_error(bits: int, *, max_change: float, num: int) -> float:
-    return fixed_point(bits, max_change, num).step / 2

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from flfast.channel.secure.keys import Agreements, KeyPair, derived, drawn
-from flfast.channel.secure.mask_stream import KEY_BYTES, add_mask
+from flfast.channel.secure.keys import KEY_BYTES, Agreements, KeyPair, add_mask, derived, drawn
 from flfast.channel.secure.secret_sharing import RANDOM_BYTES, SECRET_BYTES, SHARE_BYTES, split
 
 
@@ -94,9 +93,7 @@ class Participant:
     def add_masks(self, words: Sequence[np.ndarray], publics: Mapping[int, PublicKeys]) -> None:
         """Step MaskedInputCollection: add the self mask and the pairwise masks, in place.
 
-        Args:
-            words: encoded values, uint32 or uint64 arrays.
-            publics: of the neighbours.
+        The words are encoded values, uint32 or uint64 arrays.
         """
         add_mask(words, self_mask_key(self._seed))
         for k in self._neighbors:

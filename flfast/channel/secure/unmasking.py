@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from flfast.channel.secure.keys import Agreements, KeyPair
-from flfast.channel.secure.mask_stream import add_mask
+from flfast.channel.secure.keys import Agreements, KeyPair, add_mask
 from flfast.channel.secure.participant import PublicKeys, pair_mask_key, self_mask_key
 from flfast.channel.secure.secret_sharing import combine
 from flfast.channel.secure.secure import ShortageError

@@ -35,10 +35,7 @@ def set_metrics(
 ) -> GroupMetrics | None:
     """Metrics of an evaluation set by group, on the CPU; None if it has no examples.
 
-    Args:
-        task_type: says what is measured.
-        predictions: of the whole pass.
-        part: the set.
+    `predictions` are those of the whole pass.
     """
     if not len(part.positions):
         return None
@@ -57,14 +54,7 @@ def set_metrics(
 def group_metrics(
     task_type: TaskType, predictions: Statistics, group: Tensor, num_groups: int
 ) -> GroupMetrics:
-    """Metrics of M predictions by group.
-
-    Args:
-        task_type: says what is measured.
-        predictions: of M examples.
-        group: int64 [M], in [0, num_groups).
-        num_groups: G.
-    """
+    """Metrics of M predictions by group, int64 [M], in [0, num_groups)."""
     count = torch.bincount(group, minlength=num_groups)
     targets = predictions.get("counts")
     weight = count.double() if targets is None else group_sums(targets, group, num_groups)

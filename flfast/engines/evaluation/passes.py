@@ -3,18 +3,16 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 
-from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.downloads import Downloads
 from flfast.datamodules.batches import RankShare
 from flfast.datamodules.evaluation_sets import ATTACK, EvaluationDataModule
-from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.client_state_placement import fetch_states, owner
-from flfast.distributed.world import World, gather
+from flfast.distributed.world import gather
 from flfast.engines.evaluation.metrics import GroupMetrics, set_metrics
 from flfast.engines.evaluation.personal_models import PersonalModels, faster_vmapped
-from flfast.lit.trainers import Trainers
+from flfast.engines.site import Site
 from flfast.state.plan import RoundPlan
-from flfast.state.store import Kept, own_state
+from flfast.state.store import own_state
 from flfast.state.tree import Tree, num_bytes
 from flfast.state.weights import model_weights, write_weights
 from flfast.tasks.task_type import Statistics
@@ -30,29 +28,16 @@ class Evaluation:
     """The evaluation passes of an engine.
 
     Args:
-        algorithm: defines whether there are server and personal models.
-        data: set up.
-        trainers: provide the Trainers and modules that predict.
-        kept: of clients between rounds.
-        world: its ranks share every pass.
+        site: of this rank; all ranks of its world share every pass.
         finetune: further local training before the last pass; None is off.
 
     Attributes:
         sets: names of all evaluation sets that are not empty.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        data: FederatedDataModule,
-        trainers: Trainers,
-        kept: Kept,
-        world: World,
-        finetune: FineTune | None,
-    ) -> None:
-        self.algorithm, self.data, self.trainers = algorithm, data, trainers
-        self.states, self.records = kept
-        self.world, self.finetune = world, finetune
+    def __init__(self, site: Site, finetune: FineTune | None) -> None:
+        self._site, self._finetune = site, finetune
+        algorithm, data, world = site.algorithm, site.data, site.world
         passes: list[tuple[str, ...]] = []
         if algorithm.evaluate_server:
             passes.append(("global", "local", "new", "val"))
@@ -105,7 +90,7 @@ class Evaluation:
             together: as of a call.
             fraction: fraction of each group's examples that are predicted.
         """
-        trainer, module = self.trainers.trainer(plan), self.trainers.module(plan)
+        trainer, module = self._site.trainers.trainer(plan), self._site.trainers.module(plan)
         for names in passes:
             limit = trainer.test_limit
             data = self._data(names, limit=limit, shard_batches=together, fraction=fraction)
@@ -117,17 +102,17 @@ class Evaluation:
             elif len(data.indices):
                 write_weights(module.model, server)
                 trainer.test(module, data)
-            yield data, _off_mps(module.predictions.collect(self.data.num_classes))
+            yield data, _off_mps(module.predictions.collect(self._site.data.num_classes))
 
     def _set_metrics(
         self, predictions: Statistics, data: EvaluationDataModule
     ) -> dict[str, GroupMetrics]:
         """Metrics of all sets; every rank computes some of them, distributed by size."""
-        task_type = self.data.examples.task_type
+        task_type = self._site.data.examples.task_type
         order = sorted(data.sets, key=lambda name: -len(data.sets[name].positions))
-        share = order[self.world.rank :: self.world.size]
+        share = order[self._site.world.rank :: self._site.world.size]
         parts = gather(
-            self.world,
+            self._site.world,
             {name: set_metrics(task_type, predictions, data.sets[name]) for name in share},
         )
         found = {name: metrics for part in parts for name, metrics in part.items()}
@@ -136,20 +121,20 @@ class Evaluation:
     def _predict_personal(
         self, server: Tree, plan: RoundPlan, data: EvaluationDataModule, *, finetuned: bool
     ) -> None:
-        trainer, module = self.trainers.trainer(plan), self.trainers.module(plan)
+        trainer, module = self._site.trainers.trainer(plan), self._site.trainers.module(plan)
         num_clients = max(1, PERSONAL_BYTES // max(1, num_bytes(model_weights(server))))
         for part in data.parts(num_clients):
             weights = self.personal_weights(part.clients, server, together=data.shard_batches)
             if finetuned:
-                assert self.finetune is not None
-                weights = self.finetune(weights, plan)
+                assert self._finetune is not None
+                weights = self._finetune(weights, plan)
             vmapped = not data.shard_batches and faster_vmapped(module.model)
             module.personal_models = PersonalModels(
                 module.model,
                 module.task_type,
                 weights,
                 vmapped=vmapped,
-                predict=None if finetuned else self.algorithm.predict,
+                predict=None if finetuned else self._site.algorithm.predict,
             )
             trainer.test(module, part)
         module.personal_models = None
@@ -165,19 +150,19 @@ class Evaluation:
             together: all ranks call this for the same clients.
         """
         weights = dict.fromkeys(clients, model_weights(server))
-        personal = self.algorithm.personal
+        personal = self._site.algorithm.personal
         if personal is None:
             return weights
         taught = [client_id for client_id in clients if client_id not in self._held_out]
-        downloads = Downloads(self.algorithm, server, self.records, taught)
+        downloads = Downloads(self._site.algorithm, server, self._site.records, taught)
         if together:  # a client's state is on one rank, but all ranks predict for the client
-            fetch_states(self.world, self.states, clients, wanted=clients)
+            fetch_states(self._site.world, self._site.states, clients, wanted=clients)
         for client_id in taught:
-            download, state = downloads(client_id), own_state(self.states.get(client_id))
-            state = self.algorithm.client_state(download) if state is None else state
+            download, state = downloads(client_id), own_state(self._site.states.get(client_id))
+            state = self._site.algorithm.client_state(download) if state is None else state
             weights[client_id] = personal(download, state)
-            if together and owner(self.world, client_id) != self.world.rank:
-                self.states.drop(client_id)
+            if together and owner(self._site.world, client_id) != self._site.world.rank:
+                self._site.states.drop(client_id)
         return weights
 
 

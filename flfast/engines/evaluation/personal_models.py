@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from flfast.algorithms.contract.client import Task
+from flfast.algorithms.contract import Task
 from flfast.datamodules.batches import Batch
 from flfast.lit.task import LocalTask
 from flfast.state.tree import Tree, tree_map

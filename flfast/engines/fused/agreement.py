@@ -43,13 +43,7 @@ class TrialSteps(NamedTuple):
 
 
 def disagreement(site: Site, fused: LocalTraining, plan: RoundPlan) -> str | None:
-    """How two fused local steps of client 0 differ from eager ones; None if they agree.
-
-    Args:
-        site: of this rank.
-        fused: the training to try.
-        plan: of the round.
-    """
+    """How two fused local steps of client 0 differ from eager ones; None if they agree."""
     plan = plan._replace(local_steps=2, local_epochs=None)
     download = first_downloads(site.algorithm, read_weights(site.model))
     eager = EagerTraining(site)
@@ -74,10 +68,7 @@ def disagreement(site: Site, fused: LocalTraining, plan: RoundPlan) -> str | Non
 def agree(found: Tree, expected: TrialSteps, *, nearby: Iterable[TrialSteps] = ()) -> bool:
     """Whether two ways of local training end at the same weights up to rounding.
 
-    Args:
-        found: weights after the steps on trial.
-        expected: of the reference steps.
-        nearby: of the reference steps from perturbed weights.
+    `nearby` are the reference steps from perturbed weights.
     """
     ends, update = _flat(expected.end), _update(expected)
     if not math.isfinite(_norm(ends)):  # such as with NaN among the examples
@@ -98,9 +89,7 @@ def _update(trained: TrialSteps) -> list[Tensor]:
 def perturbations(precision: str, device: torch.device) -> Iterator[Callable[[Tree], Tree]]:
     """Functions that give weights a relative error of one unit in the last place.
 
-    Args:
-        precision: as of `trainer.precision`.
-        device: that trains.
+    `precision` is as of `trainer.precision`, and `device` trains.
     """
     for number in range(NUM_PERTURBED):
         yield partial(_perturbed, precision=precision, device=device, seed=number)

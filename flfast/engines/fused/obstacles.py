@@ -33,14 +33,7 @@ _TRAINING_HOOKS = [
 def obstacle(
     plan: RoundPlan, module: LocalModule, data: FederatedDataModule, trainer: L.Trainer
 ) -> str | None:
-    """The first reason why the fused engine cannot run a plan; None if it can.
-
-    Args:
-        plan: of a round.
-        module: model, algorithm and optimizer.
-        data: the population, set up.
-        trainer: the plan's.
-    """
+    """The first reason why the fused engine cannot run a plan; None if it can."""
     reasons = (
         *_device_obstacles(plan, trainer),
         *_trainer_obstacles(trainer),

@@ -4,7 +4,7 @@ A client's update takes this way:
 
 1. `FusedTraining.choose` refuses plans that `obstacles.py` lists, and plans for which a trial in
    `agreement.py` differs from the eager engine.
-2. `train` starts one `fit`. Its training step calls `_CohortTraining.train`.
+2. `train` starts one `fit`. Its training step calls `train_stacks`.
 3. `stacks` groups clients that train together; other clients form stacks of one.
 4. `run/one_client.py` or `run/client_stack.py` trains a stack, with the programs of `graph/`.
 5. `deliver` receives each client's result as soon as its stack is done.
@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from flfast.algorithms.contract.client import Context, Measure
+from flfast.algorithms.contract import Context, Measure
 from flfast.algorithms.contract.downloads import Download, first_downloads
 from flfast.channel.sent import LocalResult
 from flfast.datamodules.batches import local_epoch
@@ -34,9 +34,7 @@ from flfast.engines.fused.run.example_rows import StoredExamples
 from flfast.engines.fused.run.one_client import ClientProgram
 from flfast.engines.fused.run.stack_schedule import group_clients, local_steps, with_equal_leaves
 from flfast.engines.fused.run.stack_width import not_stackable
-from flfast.engines.fused.run.training_state import LocalOutcome
-from flfast.engines.local_training import ClientStart, Deliver
-from flfast.engines.restrictions import check_allowed
+from flfast.engines.local_training import ClientStart, Deliver, check_allowed
 from flfast.engines.site import Site
 from flfast.lit.cohort_module import CohortDataModule, CohortModule
 from flfast.state.messages import first_line
@@ -56,6 +54,14 @@ class TrainingPrograms(NamedTuple):
 
     client: ClientProgram
     stack: StackProgram
+
+    def train(
+        self, starts: Sequence[ClientStart], plans: Sequence[Sequence[RoundPlan]]
+    ) -> Iterable[LocalResult]:
+        """Local training of one client or of a stack; see `StackProgram.train`."""
+        if len(starts) == 1:
+            return [self.client.train(starts[0], plans[0])]
+        return self.stack.train(starts, plans)
 
 
 class FusedTraining:
@@ -135,8 +141,18 @@ class FusedTraining:
             EagerTraining(self._site).train(clients, download, plan, deliver)
             return
         trainer = self._site.trainers.trainer(plan)
-        cohort = _CohortTraining(self, download, plan, deliver)
-        module = CohortModule(self._site.module, cohort.train)
+
+        def train_stacks(clients: Sequence[int]) -> None:
+            programs = self.programs(plan)
+            for stack in self.stacks(clients, download, plan):
+                starts = [self.start(client_id, download, plan) for client_id in stack]
+                for places in with_equal_leaves(starts):
+                    part = [starts[place] for place in places]
+                    for result in programs.train(part, [self.stage_plans(own) for own in part]):
+                        with self.outside_precision():
+                            deliver(result)
+
+        module = CohortModule(self._site.module, train_stacks)
         trainer.fit_cohort(module, CohortDataModule(clients))
 
     def programs(self, plan: RoundPlan) -> TrainingPrograms:
@@ -224,36 +240,3 @@ class FusedTraining:
             for members in rates.values()
             for stack in group_clients([sizes_of_steps(k) for k in members], width)
         ]
-
-
-class _CohortTraining:
-    """Trains one round's clients, called from within the Trainer's `fit`."""
-
-    def __init__(
-        self, training: FusedTraining, download: Download, plan: RoundPlan, deliver: Deliver
-    ) -> None:
-        self._training, self._download = training, download
-        self._plan, self._deliver = plan, deliver
-
-    def train(self, clients: Sequence[int]) -> None:
-        """Train all clients, stack by stack."""
-        programs = self._training.programs(self._plan)
-        for stack in self._training.stacks(clients, self._download, self._plan):
-            starts = [self._training.start(k, self._download, self._plan) for k in stack]
-            for places in with_equal_leaves(starts):
-                members = [(stack[place], starts[place]) for place in places]
-                self._train_stack(programs, members)
-
-    def _train_stack(
-        self, programs: TrainingPrograms, members: Sequence[tuple[int, ClientStart]]
-    ) -> None:
-        starts = [start for _, start in members]
-        plans = [self._training.stage_plans(start) for start in starts]
-        if len(starts) == 1:
-            outcomes: Iterable[LocalOutcome] = [programs.client.train(starts[0], plans[0])]
-        else:
-            outcomes = programs.stack.train(starts, plans)
-        for (client_id, start), outcome in zip(members, outcomes, strict=True):
-            context = start.context._replace(measured=outcome.measured)
-            with self._training.outside_precision():
-                self._deliver(LocalResult(client_id, context, *outcome[:3]))

@@ -7,12 +7,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
+
+from flfast.state.randomness import uniforms
 
 DAY = 86_400.0
 """Seconds in a day, after which availability repeats."""
 
 _EARLY = 1e-3
 """Seconds by which availability may begin early: more than a clock that is rounded can be off."""
+
+_BYTES_PER_MBIT = 125_000.0
 
 
 class Devices(NamedTuple):
@@ -54,3 +59,18 @@ DeviceModel = Callable[..., Devices]
 A function of seed and client: the same client has the same device in every round, on every rank
 and after a resume. The cost is O(K), independent of the population.
 """
+
+
+def lognormal_factors(seed: int, purpose: str, clients: np.ndarray, spread: float) -> np.ndarray:
+    """Lognormal factors with median 1, float64 [K]; logarithms have the deviation `spread`."""
+    return np.exp(spread * ndtri(uniforms(seed, purpose, clients)))
+
+
+def daily_beginnings(seed: int, clients: np.ndarray) -> np.ndarray:
+    """Second of the day at which each client begins to be available, uniform, float64 [K]."""
+    return DAY * uniforms(seed, "device availability", clients)
+
+
+def bytes_per_second(mbit: float | None) -> float:
+    """Bytes per second of a bandwidth in Mbit/s; None is infinite."""
+    return np.inf if mbit is None else mbit * _BYTES_PER_MBIT

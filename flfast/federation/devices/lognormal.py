@@ -6,8 +6,12 @@ Performance of Federated Learning at Scale. ICML 2022. https://arxiv.org/abs/210
 
 import numpy as np
 
-from flfast.federation.devices.device import Devices
-from flfast.federation.devices.draws import bytes_per_second, daily_beginnings, lognormal_factors
+from flfast.federation.devices.device import (
+    Devices,
+    bytes_per_second,
+    daily_beginnings,
+    lognormal_factors,
+)
 from flfast.state.options import Availability, NonNegative, Speed, Spread
 
 

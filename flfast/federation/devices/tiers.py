@@ -9,8 +9,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Le
 
-from flfast.federation.devices.device import Devices
-from flfast.federation.devices.draws import bytes_per_second, daily_beginnings
+from flfast.federation.devices.device import Devices, bytes_per_second, daily_beginnings
 from flfast.state.options import Availability, NonNegative, PositiveUpToOne, Speed
 from flfast.state.randomness import uniforms
 

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract import Algorithm
 from flfast.federation.selections.reported_utility import select_by_utility
 from flfast.federation.selections.selected import Selecting
 from flfast.state.near_ties import EQUAL

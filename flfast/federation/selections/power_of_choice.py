@@ -19,9 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from flfast.algorithms.contract.algorithm import Algorithm, Round
-from flfast.algorithms.contract.client import Context, Finished
-from flfast.algorithms.contract.uploads import Part
+from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Round
 from flfast.algorithms.kit.measures import LOSS, mean_loss
 from flfast.federation.selections.selected import SelectedRound, Selecting
 from flfast.state.near_ties import largest

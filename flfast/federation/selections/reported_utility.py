@@ -48,11 +48,22 @@ def select_by_utility(algorithm: Algorithm, select: Select, *, num_clients: int)
         return {**upload, UTILITY: utility}, state
 
     def run(server: Tree, rnd: Round) -> Tree:
-        reports, clients = server[KEY], list(rnd.clients)
-        chosen = select(clients, reports[UTILITY][clients], reports[LAST][clients], rnd.number)
-        selected = _Reporting(rnd, chosen)
+        utility, last = server[KEY][UTILITY], server[KEY][LAST]
+        clients = list(rnd.clients)
+        chosen = select(clients, utility[clients], last[clients], rnd.number)
+        found: list[Uploads] = []
+
+        def receive(uploads: Uploads) -> Uploads:
+            found.append(uploads)
+            return _without_utility(uploads)
+
+        selected = SelectedRound(rnd, chosen, receive)
         stepped = algorithm.one_round(_without_reports(server), selected)
-        return {**stepped, KEY: selected.updated(reports)}
+        utility, last = utility.clone(), last.clone()
+        for uploads in found:
+            utility[uploads.clients] = uploads.rows[UTILITY].to(utility)
+            last[uploads.clients] = rnd.number
+        return {**stepped, KEY: {UTILITY: utility, LAST: last}}
 
     return replace(
         viewed(algorithm, {"server": _without_reports, "uploads": _without_utility}),
@@ -71,36 +82,6 @@ def _squares(task: Task, weights: Tree, batch: Batch, ctx: Context) -> Tree:
 
 SQUARES = Measure("squared losses", _squares)
 """Sum of squared losses over a client's training examples."""
-
-
-class _Reporting(SelectedRound):
-    """A round of the selected clients that takes their utilities out of the uploads."""
-
-    def __init__(self, rnd: Round, clients: Sequence[int]) -> None:
-        super().__init__(rnd, clients)
-        self._found: list[Uploads] = []
-
-    def call(
-        self,
-        server: Tree,
-        local: Algorithm | None = None,
-        *,
-        clients: Sequence[int] | None = None,
-    ) -> Uploads:
-        """See `Round`."""
-        uploads = super().call(server, local, clients=clients)
-        if local is not None:
-            return uploads
-        self._found.append(uploads)
-        return _without_utility(uploads)
-
-    def updated(self, reports: Tree) -> Tree:
-        """The reports with the utilities that arrived in this round."""
-        utility, last = reports[UTILITY].clone(), reports[LAST].clone()
-        for uploads in self._found:
-            utility[uploads.clients] = uploads.rows[UTILITY].to(utility)
-            last[uploads.clients] = self.number
-        return {UTILITY: utility, LAST: last}
 
 
 def _without_reports(server: Tree) -> Tree:

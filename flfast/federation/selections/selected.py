@@ -1,10 +1,9 @@
 """A round in which only the selected clients take part."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
-from flfast.algorithms.contract.algorithm import Algorithm, Round
-from flfast.algorithms.contract.uploads import Uploads
+from flfast.algorithms.contract import Algorithm, Round, Uploads
 from flfast.state.capabilities import breaking, needing
 from flfast.state.tree import Tree
 
@@ -20,11 +19,17 @@ Selecting = Annotated[
 class SelectedRound:
     """A `Round` whose cohort is the selected clients.
 
-    An algorithm with a `round` of its own calls them only.
+    An algorithm with a `round` of its own calls them only. `receive` gives what the algorithm sees
+    of the uploads of its own call.
     """
 
-    def __init__(self, rnd: Round, clients: Sequence[int]) -> None:
-        self._round, self.clients = rnd, list(clients)
+    def __init__(
+        self,
+        rnd: Round,
+        clients: Sequence[int],
+        receive: Callable[[Uploads], Uploads] = lambda uploads: uploads,
+    ) -> None:
+        self._round, self.clients, self._receive = rnd, list(clients), receive
         self.number, self.on_server = rnd.number, rnd.on_server
 
     def call(
@@ -36,7 +41,8 @@ class SelectedRound:
     ) -> Uploads:
         """See `Round`."""
         called = self.clients if clients is None else clients
-        return self._round.call(server, local, clients=called)
+        uploads = self._round.call(server, local, clients=called)
+        return self._receive(uploads) if local is None else uploads
 
 
 def none(algorithm: Algorithm) -> Algorithm:

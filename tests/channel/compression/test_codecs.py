@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flfast.channel.compression.bits import pack, packed_size, unpack
-from flfast.channel.compression.feedback import transmit
+from flfast.channel.compression.compression import transmit
 from flfast.channel.compression.float16 import float16
 from flfast.channel.compression.index_sets import decode_indices, encode_indices, num_index_bytes
 from flfast.channel.compression.lowrank import lowrank

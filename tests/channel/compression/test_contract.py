@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from tied import generators, rounded_otherwise, tied
 
-from flfast.channel.compression.feedback import transmit, with_feedback
+from flfast.channel.compression.compression import transmit, with_feedback
 from flfast.channel.compression.float16 import float16
 from flfast.channel.compression.lowrank import lowrank
 from flfast.channel.compression.powersgd import powersgd
 from flfast.channel.compression.quantize import quantize
 from flfast.channel.compression.randk import randk
 from flfast.channel.compression.sign import sign
-from flfast.channel.compression.sparse import num_sent
 from flfast.channel.compression.topk import topk
 from flfast.state.near_ties import EQUAL
+from flfast.state.options import num_of_share
 from flfast.state.tree import leaves, tree_map
 
 EVERY = {
@@ -185,7 +185,7 @@ def at_an_edge(name, leaves):
     """Whether a value lies where the choice changes; only there may rounding decide."""
     if name == "topk":
         sizes = np.sort(np.abs(np.concatenate([leaf.ravel() for leaf in leaves.values()])))
-        threshold = sizes[-num_sent(0.2, len(sizes))]
+        threshold = sizes[-num_of_share(0.2, len(sizes))]
         edges = np.array([1 - EQUAL, 1 + EQUAL]) * threshold
         return bool((np.abs(sizes - edges[:, None]) < AGREEMENT * threshold).any())
     if name == "sign":

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from flfast.channel.compression import rounding
 from flfast.channel.compression.rounding import (
     largest_magnitudes,
+    num_buckets,
     round_randomly,
     values_of_levels,
 )
-from flfast.channel.compression.tiles import num_buckets
 
 layouts = st.fixed_dictionaries(
     {

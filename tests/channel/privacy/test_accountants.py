@@ -13,8 +13,8 @@ from flfast.channel.privacy.accountants import (
     library,
     poisson_sampled,
 )
-from flfast.channel.privacy.calibration import calibrated, most_rounds
-from flfast.channel.privacy.dp_ftrl import _epsilon as ftrl_epsilon
+from flfast.channel.privacy.budget import calibrated, spending
+from flfast.channel.privacy.dp_ftrl import dp_ftrl
 from flfast.channel.privacy.participation import Participation
 
 dp_accounting = library()
@@ -108,7 +108,9 @@ def test_tree_aggregation_agrees_with_the_librarys_event():
     relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
     event = dp_accounting.SingleEpochTreeAggregationDpEvent(4.0, 6)
     expected = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation).compose(event, 2)
-    found = ftrl_epsilon(4.0, delta=DELTA, rounds_per_pass=6)
+    noise = {"clip_norm": 1.0, "noise_multiplier": 4.0, "epsilon": None, "delta": DELTA}
+    turns = {"participation": Participation("cyclic", 6, 1, 1), "rounds": 12}
+    found = dp_ftrl(**noise, max_epsilon=None, secure=False, **turns).epsilon
     assert 0.8 * expected.get_epsilon(DELTA) < found(12) <= expected.get_epsilon(DELTA)
     plain = composed_gaussian(4.0, DELTA, float)
     assert [found(r) for r in (1, 2, 3, 4, 6, 7)] == [plain(n) for n in (1, 2, 2, 3, 3, 4)]
@@ -151,7 +153,7 @@ def test_budgets_that_cannot_be_met():
         calibrated(lambda multiplier: lambda rounds: 2.0, budget=1.0, rounds=1)
 
 
-def test_most_rounds():
-    assert [most_rounds(float, budget=budget, rounds=5) for budget in (0.5, 1, 3.2, 9)] == [
-        *(0, 1, 3, 5)
-    ]
+@pytest.mark.parametrize(("budget", "most"), [(1, 1), (3.2, 3), (5, None), (9, None)])
+def test_most_rounds(budget, most):
+    noise = {"clip_norm": 1.0, "noise_multiplier": 1.0, "epsilon": None}
+    assert spending(lambda z: float, **noise, max_epsilon=budget, rounds=5).rounds == most

@@ -6,6 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
+from flfast.channel.privacy.dp_ftrl import changed_nodes, tree_depth, tree_noise
 from flfast.channel.privacy.noise_sources import (
     draw_secure_seed,
     independent_noise,
@@ -13,7 +14,6 @@ from flfast.channel.privacy.noise_sources import (
     seeded_noise,
 )
 from flfast.channel.privacy.traced_noise import traced_normal
-from flfast.channel.privacy.tree_noise import changed_nodes, tree_depth, tree_noise
 from flfast.state.tree import leaves, tree_map
 
 LIKE = {"params": {"w": torch.zeros(101, 99), "b": torch.zeros(7, dtype=torch.float64)}}

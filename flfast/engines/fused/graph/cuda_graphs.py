@@ -7,6 +7,7 @@ reads and writes fixed addresses, so inputs are copied to the recording's own me
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -59,13 +60,10 @@ class Direct:
 
 
 class CudaGraphs:
-    """Records CUDA graphs.
+    """Records CUDA graphs of a device.
 
     All graphs share one memory pool, because no graph reads intermediate values of another.
     Random operators draw from the device's default generator, which a replay advances.
-
-    Args:
-        device: of all tensors.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -156,6 +154,7 @@ class Replayed:
         return self._recordings[key]
 
 
+@dataclass
 class _RecordedSteps:
     """The recording of one number of steps.
 
@@ -165,9 +164,9 @@ class _RecordedSteps:
         replay: replays them; None until they are recorded.
     """
 
-    def __init__(self, rows: list[Tensor], run: Callable[[], None]) -> None:
-        self.rows, self.run = rows, run
-        self.replay: Callable[[], None] | None = None
+    rows: list[Tensor]
+    run: Callable[[], None]
+    replay: Callable[[], None] | None = None
 
 
 class _Recording:

@@ -25,6 +25,42 @@ def is_call(node: Any, *targets: Any) -> bool:
     return isinstance(node, Node) and node.op == "call_function" and node.target in targets
 
 
+def shape(node: Any) -> Any:
+    """Shape of a tensor's node, a tuple; None of anything else."""
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else None
+
+
+def is_plain(node: Any) -> bool:
+    """Whether a node is a float32 tensor of the CPU."""
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    if not isinstance(value, torch.Tensor):
+        return False
+    return value.dtype == torch.float32 and value.device.type == "cpu"
+
+
+def is_contiguous(node: Any) -> bool:
+    """Whether a node is a contiguous float32 tensor of the CPU."""
+    return is_plain(node) and node.meta["val"].is_contiguous()
+
+
+def put(graph: Graph, node: Node, target: Any, args: tuple[Any, ...]) -> None:
+    """Put a call of another operator in the place of a node."""
+    with graph.inserting_before(node):
+        new = graph.call_function(target, args)
+    new.meta["val"] = node.meta.get("val")
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)
+
+
+def between(first: Node, last: Node) -> Iterator[Node]:
+    """The nodes strictly between two."""
+    node = first.next
+    while node is not last:
+        yield node
+        node = node.next
+
+
 def remove_unused(graph: Graph) -> None:
     """Remove operators without users that change nothing in place."""
     for node in reversed(list(graph.nodes)):
@@ -45,12 +81,8 @@ def changed_nodes(graph: Graph) -> set[Node]:
 def changes_between(first: Node, last: Node) -> bool:
     """Whether an operator strictly between `first` and `last` changes an input of `first`."""
     read = {memory for node in first.all_input_nodes for memory in same_memory(node)}
-    node = first.next
-    while node is not last:
-        if any(read.intersection(same_memory(written)) for written in _written_arguments(node)):
-            return True
-        node = node.next
-    return False
+    changed = (written for node in between(first, last) for written in _written_arguments(node))
+    return any(read.intersection(same_memory(written)) for written in changed)
 
 
 def _written_arguments(node: Node) -> Iterator[Node]:

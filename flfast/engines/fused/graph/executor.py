@@ -82,8 +82,7 @@ def wanted() -> str:
 def choice(name: str) -> tuple[str, str]:
     """The name of the executor that all programs use, and the reason.
 
-    Args:
-        name: a forced executor; empty for the fastest one that passes the trial.
+    `name` forces one; without a name it is the fastest one that passes the trial.
     """
     if name:
         chosen, why = name, f"{VARIABLE} asks for it"

@@ -109,12 +109,8 @@ def _is_part(node: Node) -> bool:
 class _Writer:
     """Writes instructions, from the last to the first.
 
-    Args:
-        order: nodes by register number.
-        twins: each node's counterpart in the graph of three clients.
-
-    Attributes:
-        read: nodes that the instructions written so far read.
+    `order` has the nodes by register number, `twins` each node's counterpart in the graph of three
+    clients. `read` are the nodes that the instructions written so far read.
     """
 
     def __init__(self, order: list[Node], twins: dict[Node, Node]) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.client import Context, LocalStage
+from flfast.algorithms.contract import Context, LocalStage
 from flfast.datamodules.batches import Batch
 from flfast.engines.fused.graph.update_rules import LocalOptimizer
 from flfast.lit.local_module import LocalModule

@@ -7,7 +7,15 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from flfast.engines.fused.graph.dataflow import calls, is_call, remove_unused
+from flfast.engines.fused.graph.dataflow import (
+    calls,
+    is_call,
+    is_contiguous,
+    is_plain,
+    put,
+    remove_unused,
+    shape,
+)
 from flfast.engines.fused.graph.pulls import join_pulls, measure_distances
 from flfast.state.native.compiler import missing
 
@@ -37,7 +45,7 @@ def lower(graph: Graph, *, pulls: bool) -> None:
         graph: of a step, after `rewrite`; changed in place.
         pulls: whether proximal terms are joined with the products.
     """
-    found = any(_is_plain(node) for node in calls(graph, *_SUMS, *_PRODUCTS, *_UPDATES))
+    found = any(is_plain(node) for node in calls(graph, *_SUMS, *_PRODUCTS, *_UPDATES))
     if torch.get_num_threads() > 1 or not found or missing() is not None:
         return
     for node in calls(graph, *_SUMS, *_PRODUCTS):
@@ -61,10 +69,10 @@ def _forward(graph: Graph, node: Node) -> bool:
     weight = _transposed(w)
     if weight is None or node.kwargs or not _fit(x, weight):
         return False
-    if bias is not None and not _is_row(bias, weight):
+    if bias is not None and not (is_plain(bias) and shape(bias) == shape(weight)[:-1]):
         return False
     relu = _only_user(node, aten.relu.default)
-    _put(graph, relu or node, torch.ops.flfast.linear.default, (x, weight, bias, relu is not None))
+    put(graph, relu or node, torch.ops.flfast.linear.default, (x, weight, bias, relu is not None))
     return True
 
 
@@ -75,9 +83,9 @@ def _backward(graph: Graph, node: Node) -> bool:
         return False
     mask = _only_user(node, aten.threshold_backward.default)
     active, last = None, node
-    if mask is not None and mask.args[0] is node and mask.args[2] == 0 and _is_plain(mask.args[1]):
+    if mask is not None and mask.args[0] is node and mask.args[2] == 0 and is_plain(mask.args[1]):
         active, last = mask.args[1], mask
-    _put(graph, last, torch.ops.flfast.input_gradient.default, (g, weight, active))
+    put(graph, last, torch.ops.flfast.input_gradient.default, (g, weight, active))
     return True
 
 
@@ -86,10 +94,10 @@ def _update(graph: Graph, node: Node) -> None:
     args: Any = node.args
     w, transposed, x = args
     g = _transposed(transposed)
-    if g is not None and _fit(x, w) and _is_plain(g):
+    if g is not None and _fit(x, w) and is_plain(g):
         options: Any = node.kwargs
         factors = (float(options.get(name, 1)) for name in ("beta", "alpha"))
-        _put(graph, node, torch.ops.flfast.weight_update_.default, (w, g, x, *factors))
+        put(graph, node, torch.ops.flfast.weight_update_.default, (w, g, x, *factors))
 
 
 def _update_bias(graph: Graph, node: Node) -> None:
@@ -98,31 +106,28 @@ def _update_bias(graph: Graph, node: Node) -> None:
     bias, total = args
     while is_call(total, aten.view.default, aten.squeeze.dim) and len(total.users) == 1:
         total = total.args[0]
-    if node.kwargs or not is_call(total, aten.sum.dim_IntList) or not _is_plain(bias):
+    if node.kwargs or not is_call(total, aten.sum.dim_IntList) or not is_plain(bias):
         return
     g, dims, *_ = total.args
-    if not _is_plain(g) or _shape(bias) != (*_shape(g)[:-2], _shape(g)[-1]):
+    if not is_plain(g) or shape(bias) != (*shape(g)[:-2], shape(g)[-1]):
         return
-    if _shape(g)[-2] > MOST_ROWS:
+    if shape(g)[-2] > MOST_ROWS:
         return
-    if len(dims) == 1 and dims[0] in {len(_shape(g)) - 2, -2} and "dtype" not in total.kwargs:
+    if len(dims) == 1 and dims[0] in {len(shape(g)) - 2, -2} and "dtype" not in total.kwargs:
         alpha = -1.0 if node.target is aten.sub_.Tensor else 1.0
-        _put(graph, node, torch.ops.flfast.bias_update_.default, (bias, g, alpha))
+        put(graph, node, torch.ops.flfast.bias_update_.default, (bias, g, alpha))
 
 
 def _cross_entropy(graph: Graph, node: Node) -> None:
     """Replace cross-entropy and its gradient by kernels that keep the softmax, not its log."""
     args: Any = node.args
     scores, targets, weight, reduction, _ = args
-    if (
-        not _is_plain(scores)
-        or not is_call(scores, _LOG_SOFTMAX)
-        or weight is not None
-        or reduction
-    ):
+    if not is_plain(scores) or not is_call(scores, _LOG_SOFTMAX):
+        return
+    if weight is not None or reduction:
         return
     logits, dim, _ = scores.args
-    if len(_shape(scores)) != 2 or dim not in {1, -1} or math.prod(_shape(scores)) > MOST_LOGITS:
+    if len(shape(scores)) != 2 or dim not in {1, -1} or math.prod(shape(scores)) > MOST_LOGITS:
         return
     others = [user for user in scores.users if user is not node]
     gradients = [user for user in others if is_call(user, _LOG_SOFTMAX_BACKWARD)]
@@ -141,7 +146,7 @@ def _cross_entropy(graph: Graph, node: Node) -> None:
         user.replace_all_uses_with(losses)
     for gradient, of_loss in zip(gradients, inner, strict=True):
         of_logits = torch.ops.flfast.cross_entropy_gradient.default
-        _put(graph, gradient, of_logits, (of_loss.args[0], shares, targets))
+        put(graph, gradient, of_logits, (of_loss.args[0], shares, targets))
 
 
 def _operands(node: Node) -> list[Any]:
@@ -154,7 +159,7 @@ def _transposed(node: Any) -> Any:
     if is_call(node, aten.t.default):
         return node.args[0]
     if is_call(node, aten.transpose.int):
-        num_dims = len(_shape(node))
+        num_dims = len(shape(node))
         swapped = {dim % num_dims for dim in node.args[1:]}
         return node.args[0] if swapped == {num_dims - 2, num_dims - 1} else None
     return None
@@ -162,34 +167,10 @@ def _transposed(node: Any) -> Any:
 
 def _fit(rows: Any, weight: Any) -> bool:
     """Whether a kernel takes these operands: contiguous weights, and not too many rows."""
-    plain = _is_plain(weight) and weight.meta["val"].is_contiguous() and _is_plain(rows)
-    return plain and _shape(rows)[-2] <= MOST_ROWS and len(_shape(rows)) == len(_shape(weight))
-
-
-def _is_row(bias: Any, weight: Node) -> bool:
-    return _is_plain(bias) and _shape(bias) == _shape(weight)[:-1]
-
-
-def _is_plain(node: Any) -> bool:
-    """Whether a node is a float32 tensor of the CPU."""
-    value = node.meta.get("val") if isinstance(node, Node) else None
-    if not isinstance(value, torch.Tensor):
-        return False
-    return value.dtype == torch.float32 and value.device.type == "cpu"
-
-
-def _shape(node: Any) -> tuple[int, ...]:
-    return tuple(node.meta["val"].shape)
+    plain = is_contiguous(weight) and is_plain(rows)
+    return plain and shape(rows)[-2] <= MOST_ROWS and len(shape(rows)) == len(shape(weight))
 
 
 def _only_user(node: Node, target: Any) -> Node | None:
     users = list(node.users)
     return users[0] if len(users) == 1 and users[0].target is target else None
-
-
-def _put(graph: Graph, node: Node, target: Any, args: tuple[Any, ...]) -> None:
-    with graph.inserting_before(node):
-        new = graph.call_function(target, args)
-    new.meta["val"] = node.meta.get("val")
-    node.replace_all_uses_with(new)
-    graph.erase_node(node)

@@ -24,10 +24,7 @@ def keep_workspace(module: GraphModule) -> None:
 def has_slow_recurrence(model: nn.Module, precision: str, device: torch.device) -> bool:
     """Whether a recurrent layer has no kernel, so that every position is traced on its own.
 
-    Args:
-        model: any.
-        precision: as of `trainer.precision`.
-        device: that trains it.
+    The precision is one of `trainer.precision`, the device the one that trains the model.
     """
     if device.type != "cpu":
         return False

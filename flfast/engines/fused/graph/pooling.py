@@ -19,9 +19,6 @@ def pool_first(graph: Graph) -> None:
 
     ReLU keeps the largest value of a window the largest. If that value is not positive, the two
     forms may choose different positions, but ReLU lets no gradient pass there.
-
-    Args:
-        graph: a traced step; changed in place.
     """
     for node in calls(graph, aten.max_pool2d_with_indices.default):
         relu: Any = node.args[0]

@@ -35,9 +35,6 @@ MAX_PROGRAMS = 64
 class StepPrograms:
     """The compiled programs of one local step, for single clients and for stacks.
 
-    Args:
-        step: the local step.
-
     Attributes:
         recorder: records programs for replay, where launching operators takes longer than running
             them; None runs operator by operator.
@@ -67,12 +64,9 @@ class StepPrograms:
         return BoundStep(self, kind, trees, single)
 
     def operators(self, kind: str, trees: list[Tree], rows: Tree) -> GraphModule:
-        """The traced step of one client, for the caller to change.
+        """The traced step of one client, for the caller to change; see `bind`.
 
-        Args:
-            kind: see `bind`.
-            trees: see `bind`.
-            rows: of one step, each [B, ...].
+        `rows` are those of one step, each [B, ...].
         """
         *rest, batch = trees
         given = [*rest, {**batch, **rows}]
@@ -134,9 +128,7 @@ class BoundStep:
     def __call__(self, rows: Tree, *, num: int) -> None:
         """Take `num` steps.
 
-        Args:
-            rows: the rest of the batch by name, each [num, ...]; for a stack [num, S, ...].
-            num: number of steps.
+        `rows` has the rest of the batch by name, each [num, ...]; for a stack [num, S, ...].
         """
         given = list(rows.values())
         axes = 1 if self._single is None else 2
@@ -169,13 +161,7 @@ class BoundStep:
         return features
 
     def run_rest(self, split: "SplitStep", rows: Tree, *, num: int) -> None:
-        """Take `num` steps from features.
-
-        Args:
-            split: the split step.
-            rows: those named in `split.reads`, then features, each [num, B, ...].
-            num: number of steps.
-        """
+        """Take `num` steps from rows named in `split.reads`, then features, each [num, B, ...]."""
         self._run(split.rest, list(rows.values()), num=num)
 
     def split(self, rows: Tree) -> "SplitStep | None":

@@ -9,11 +9,15 @@ import torch
 from torch.fx import Graph, Node
 
 from flfast.engines.fused.graph.dataflow import (
+    between,
     calls,
     changes_between,
     is_call,
+    is_contiguous,
     is_mutable,
+    put,
     same_memory,
+    shape,
 )
 
 aten = torch.ops.aten
@@ -26,10 +30,10 @@ def join_pulls(graph: Graph) -> None:
         if not is_call(first, aten.sub_.Tensor) or first.kwargs or len(first.users) > 1:
             continue
         weights, rest = first.args
-        if not _is_contiguous(rest) or node.args[3] != 1 or not _follows(node, first):
+        if not is_contiguous(rest) or node.args[3] != 1 or not _follows(node, first):
             continue
         anchor, share = _pull(weights, rest, first)
-        if not _is_contiguous(anchor) or _shape(anchor) != _shape(weights):
+        if not is_contiguous(anchor) or shape(anchor) != shape(weights):
             continue
         node.args = (weights, *node.args[1:])
         node.kwargs = {"anchor": anchor, "share": share}
@@ -38,12 +42,10 @@ def join_pulls(graph: Graph) -> None:
 
 def _follows(update: Node, first: Node) -> bool:
     """Whether nothing between the two changes anything, or reads what they change."""
-    node = first.next
-    while node is not update:
+    for node in between(first, update):
         memory = {root for read in node.all_input_nodes for root in same_memory(read)}
         if is_mutable(node) or memory.intersection(same_memory(first)):
             return False
-        node = node.next
     return True
 
 
@@ -51,7 +53,7 @@ def _pull(weights: Any, change: Node, update: Node) -> tuple[Any, Any]:
     """Anchor a and share s of a change s * (w - a) that `update` subtracts; None for no anchor."""
     away: Any = change
     share: Any = None
-    scaled = is_call(change, aten.mul.Tensor) and _shape(change.args[1]) == ()
+    scaled = is_call(change, aten.mul.Tensor) and shape(change.args[1]) == ()
     if scaled and not changes_between(change, update):
         away, share = change.args
     is_away = is_call(away, aten.sub.Tensor) and not away.kwargs and away.args[0] is weights
@@ -71,22 +73,5 @@ def measure_distances(graph: Graph) -> None:
         way: Any = square.args[0]
         if not is_call(way, aten.sub.Tensor) or way.kwargs or changes_between(way, node):
             continue
-        if all(map(_is_contiguous, way.args)) and len({_shape(arg) for arg in way.args}) == 1:
-            with graph.inserting_before(node):
-                new = graph.call_function(torch.ops.flfast.squared_distance.default, way.args)
-            new.meta["val"] = node.meta.get("val")
-            node.replace_all_uses_with(new)
-            graph.erase_node(node)
-
-
-def _is_contiguous(node: Any) -> bool:
-    """Whether a node is a contiguous float32 tensor on the CPU."""
-    value = node.meta.get("val") if isinstance(node, Node) else None
-    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
-        return False
-    return value.device.type == "cpu" and value.is_contiguous()
-
-
-def _shape(node: Any) -> tuple[int, ...] | None:
-    value = node.meta.get("val") if isinstance(node, Node) else None
-    return tuple(value.shape) if isinstance(value, torch.Tensor) else None
+        if all(map(is_contiguous, way.args)) and len({shape(arg) for arg in way.args}) == 1:
+            put(graph, node, torch.ops.flfast.squared_distance.default, way.args)

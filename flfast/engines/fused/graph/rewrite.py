@@ -11,6 +11,7 @@ import torch
 from torch.fx import Graph, Node
 
 from flfast.engines.fused.graph.dataflow import (
+    between,
     calls,
     changed_nodes,
     changes_between,
@@ -180,12 +181,8 @@ def _can_defer(decay: Node, update: Node) -> bool:
     if not isinstance(decay.args[1], float) or len(decay.users) > 1:
         return False
     *_, memory = same_memory(decay)
-    node = decay.next
-    while node is not update:
-        if any(memory in same_memory(read) for read in node.all_input_nodes):
-            return False
-        node = node.next
-    return True
+    read = (read for node in between(decay, update) for read in node.all_input_nodes)
+    return not any(memory in same_memory(node) for node in read)
 
 
 def _replace(node: Node, by: Any) -> None:

@@ -14,14 +14,7 @@ from flfast.engines.fused.graph.instructions import (
 
 
 class StraightLine:
-    """An `Executor` that works with every torch and needs no compiler.
-
-    Args:
-        code: the step.
-
-    Attributes:
-        reads: as in `Executor`.
-    """
+    """An `Executor` that works with every torch and needs no compiler."""
 
     def __init__(self, code: Instructions) -> None:
         self.reads, self._constants = code.reads, code.constants

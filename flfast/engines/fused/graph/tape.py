@@ -27,12 +27,6 @@ _FORMATS = (
 class Tape:
     """An `Executor` that needs our compiled C++.
 
-    Args:
-        code: the step.
-
-    Attributes:
-        reads: as in `Executor`.
-
     Raises:
         RuntimeError: if our C++ is missing, or an operator does not take one of the constants.
     """

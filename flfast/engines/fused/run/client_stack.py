@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.client import Context
+from flfast.algorithms.contract import Context
+from flfast.channel.sent import LocalResult
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.engines.fused.agreement import TrialSteps, agree, perturbations
 from flfast.engines.fused.graph.trace import like
@@ -24,7 +25,7 @@ from flfast.engines.fused.run.example_rows import ROWS
 from flfast.engines.fused.run.one_client import ClientProgram
 from flfast.engines.fused.run.stack_schedule import LocalSteps, StackSpan, local_steps, stack_spans
 from flfast.engines.fused.run.stack_width import auto_width
-from flfast.engines.fused.run.training_state import LocalOutcome, TrainingState, context_tree
+from flfast.engines.fused.run.training_state import TrainingState
 from flfast.engines.local_training import ClientStart
 from flfast.state.plan import RoundPlan
 from flfast.state.transfer import to_device
@@ -37,9 +38,7 @@ ROWS_PER_READ = {"cpu": 512, "cuda": 8192}
 class StackProgram:
     """Trains clients together, in tensors whose first axis is the client.
 
-    Args:
-        client: trains single clients.
-        widths: stack widths decided so far, by largest batch and batching; new ones are added.
+    `widths` has stack widths decided so far, by largest batch and batching; new ones are added.
     """
 
     def __init__(self, client: ClientProgram, widths: dict[str, int]) -> None:
@@ -83,7 +82,7 @@ class StackProgram:
             with torch.inference_mode():
                 context = self._client.begin_stage(self._state, 0, stage, start.data, context)
                 settings = self._client.settings(stage, context)
-            trees = [self._state.slot(0, stage), context_tree(context), settings, batch]
+            trees = [self._state.slot(0, stage), context.trees, settings, batch]
             step = programs.operators("whole", trees, dict(zip(ROWS, rows, strict=True)))
             model = self._client.steps[stage].model
             widths.append(auto_width(step, model, num_examples=num_examples))
@@ -95,7 +94,7 @@ class StackProgram:
         expected = self._train_alone(make_start(), plans)
         try:
             pair = self.train([make_start(), make_start()], [plans, plans])
-            stacked = [outcome.done.weights for outcome in pair]
+            stacked = [result.done.weights for result in pair]
         except Exception:  # noqa: BLE001 - vmap and tracing may raise any exception
             return False
         if all(agree(found, expected) for found in stacked):
@@ -112,7 +111,7 @@ class StackProgram:
 
     def train(
         self, stack: Sequence[ClientStart], plans: Sequence[Sequence[RoundPlan]]
-    ) -> Iterator[LocalOutcome]:
+    ) -> Iterator[LocalResult]:
         """Local training of a stack of clients.
 
         Args:
@@ -121,7 +120,7 @@ class StackProgram:
             plans: of each client, those of every stage, with its epochs or steps.
 
         Yields:
-            Each client's outcome, in the order of the stack.
+            Each client's result, in the order of the stack.
 
         Raises:
             RuntimeError: if vmap does not know an operator of the step.
@@ -153,21 +152,22 @@ class StackProgram:
                 for place, context in enumerate(contexts)
             ]
             final_states = self._state.final_states(len(stack))
-        clients = zip(contexts, zip(*stages, strict=True), final_states, strict=True)
-        for place, (context, client_stages, final) in enumerate(clients):
+        clients = zip(stack, contexts, zip(*stages, strict=True), final_states, strict=True)
+        for place, (start, context, client_stages, final) in enumerate(clients):
             distinct = [
                 min(int(steps.sizes.sum()), steps.epoch, len(data[place].indices))
                 for steps, data in zip(client_stages, parts, strict=True)
             ]
             with torch.inference_mode():
-                outcome = self._state.outcome(
+                result = self._state.result(
                     final,
-                    context,
+                    start,
+                    context.measured,
                     num_seen=int(seen[place]),
                     num_examples=max(distinct),
                     num_steps=sum(len(steps.sizes) for steps in client_stages),
                 )
-            yield outcome
+            yield result
 
     def _run(
         self,
@@ -180,14 +180,14 @@ class StackProgram:
         exact = self._client.is_exact(stage, data[0], contexts[0])
         order = _StackOrder(data, steps)
         settings = self._client.settings(stage, contexts[0])
-        single = [self._state.slot(0, stage), context_tree(contexts[0]), settings, self._batch]
+        single = [self._state.slot(0, stage), contexts[0].trees, settings, self._batch]
         joined = _join_contexts(contexts)
         sizes = [client.sizes for client in steps]
         for span in stack_spans(sizes, data[0].batching, exact=exact):
             members = slice(span.first, span.first + span.width)
             if span.width == 1:
                 state = self._state.slot(span.first, stage)
-                context = context_tree(contexts[span.first])
+                context = contexts[span.first].trees
             else:
                 state = self._state.slots(span.first, span.width, stage)
                 context = _narrow_context(joined, single[1], members)
@@ -283,7 +283,7 @@ def _join_contexts(contexts: list[Context]) -> Tree:
             return clients[0]
         return like(clients[0], len(clients)).copy_(torch.stack(clients))
 
-    first, *others = (context_tree(context) for context in contexts)
+    first, *others = (context.trees for context in contexts)
     return tree_map(join, first, *others)
 
 

@@ -22,11 +22,7 @@ ROWS = ("inputs", "targets")
 
 
 class StoredExamples:
-    """All examples as they are stored, kept on a GPU if they fit beside the model.
-
-    Args:
-        data: in memory.
-    """
+    """All examples as they are stored in memory; kept on a GPU if they fit beside the model."""
 
     def __init__(self, data: FederatedDataModule) -> None:
         self._examples = data.examples
@@ -44,13 +40,7 @@ class StoredExamples:
 
 
 class ExampleReader:
-    """Reads examples from memory in the form that the model takes.
-
-    Args:
-        stored: all of them.
-        dtype: of the model.
-        device: of the model.
-    """
+    """Reads examples from memory in the data type and on the device of the model."""
 
     def __init__(
         self, stored: StoredExamples, *, dtype: torch.dtype, device: torch.device
@@ -60,10 +50,7 @@ class ExampleReader:
     def read(self, order: np.ndarray, data: ClientDataModule, padding: int = 0) -> list[Tensor]:
         """Inputs [M, ...] and targets [M, ...] of a client's examples, augmented.
 
-        Args:
-            order: indices of M - padding examples.
-            data: the client's.
-            padding: number of rows to append; their values do not matter.
+        `order` has the indices of M - padding examples; the values of the padding do not matter.
         """
         stored, _ = self._stored.on_device(self._device)
         index = to_device(order, stored.device)
@@ -125,12 +112,7 @@ class RowSource(Protocol):
 
 
 class ExampleRows:
-    """The examples themselves; see `RowSource`.
-
-    Args:
-        reader: reads them.
-        data: the client's.
-    """
+    """The examples themselves; see `RowSource`."""
 
     def __init__(self, reader: ExampleReader, data: ClientDataModule) -> None:
         self._reader, self._data = reader, data

@@ -65,78 +65,63 @@ class FeatureRows:
         bound.run_rest(self._splits[size], rows, num=num)
 
 
-def split_by_batch_size(
-    examples: ExampleRows, bind: Bind, order: np.ndarray, chunks: Sequence[Chunk]
-) -> dict[int, SplitStep] | None:
-    """The split step for every batch size; None where no expensive layer is frozen.
-
-    Args:
-        examples: a client's.
-        bind: gives the bound step of a span.
-        order: indices of all its examples.
-        chunks: of a local epoch.
-    """
-    sample = examples.rows(order[:1], 0)
-    splits: dict[int, SplitStep] = {}
-    for size, span in _span_by_size(chunks).items():
-        rows = {name: row.new_empty((size, *row.shape[1:])) for name, row in sample.items()}
-        split = bind(span).split(rows)
-        if split is None:
-            return None
-        splits[size] = split
-    return splits
-
-
-def compute_features(
-    examples: ExampleRows,
-    bind: Bind,
-    order: np.ndarray,
-    chunks: Sequence[Chunk],
-    splits: dict[int, SplitStep],
-) -> FeatureRows | None:
-    """A client's features; None if they are too large, or if batch sizes need different ones.
+class FrozenLayers:
+    """The frozen layers of a client's local steps, and the steps without them.
 
     Args:
         examples: the client's, not augmented.
         bind: gives the bound step of a span.
-        order: indices of all its examples.
+        order: indices of all its examples; at least two.
         chunks: of a local epoch.
-        splits: by batch size.
+
+    Attributes:
+        exist: whether the steps of all batch sizes have expensive layers that are frozen.
     """
-    size, span = next(iter(_span_by_size(chunks).items()))
-    num_bytes = sum(leaf.nbytes for leaf in splits[size].features) / size * len(order)
-    if num_bytes > FEATURE_BYTES or len({_signature(split) for split in splits.values()}) > 1:
-        return None
-    values = _run_frozen_layers(examples, bind(span), splits[size], order, size=size)
-    return FeatureRows(examples, order, values, splits)
 
+    def __init__(
+        self, examples: ExampleRows, bind: Bind, order: np.ndarray, chunks: Sequence[Chunk]
+    ) -> None:
+        self._examples, self._order = examples, order
+        spans = _span_by_size(chunks)
+        self._size, first = next(iter(spans.items()))
+        self._bound, self._splits = bind(first), dict[int, SplitStep]()
+        sample = examples.rows(order[:1], 0)
+        for size, span in spans.items():
+            rows = {name: row.new_empty((size, *row.shape[1:])) for name, row in sample.items()}
+            split = bind(span).split(rows)
+            if split is None:
+                break
+            self._splits[size] = split
+        self.exist = len(self._splits) == len(spans)
 
-def features_are_independent(
-    examples: ExampleRows,
-    bind: Bind,
-    order: np.ndarray,
-    chunks: Sequence[Chunk],
-    splits: dict[int, SplitStep],
-) -> bool:
-    """Whether an example's features do not depend on the other examples of its batch.
+    def features(self) -> FeatureRows | None:
+        """The features; None if they are too large, or if batch sizes need different ones."""
+        splits, order = self._splits, self._order
+        num_bytes = sum(f.nbytes for f in splits[self._size].features) / self._size * len(order)
+        if num_bytes > FEATURE_BYTES or len({_signature(split) for split in splits.values()}) > 1:
+            return None
+        return FeatureRows(self._examples, order, self._run(order), splits)
 
-    Two batches are tried in both orders, so that every example meets other neighbours.
+    def are_independent(self) -> bool:
+        """Whether an example's features do not depend on the other examples of its batch.
 
-    Args:
-        examples: the client's, not augmented; at least two.
-        bind: gives the bound step of a span.
-        order: indices of all its examples.
-        chunks: of a local epoch.
-        splits: by batch size.
-    """
-    size, span = next(iter(_span_by_size(chunks).items()))
-    few = order[: max(2 * size, 2)]
-    in_order, reversed_order = (
-        _run_frozen_layers(examples, bind(span), splits[size], indices, size=size)
-        for indices in (few, few[::-1].copy())
-    )
-    pairs = zip(in_order, reversed_order, strict=True)
-    return all(nearly_equal(a, b.flip(0)) for a, b in pairs)
+        Two batches are tried in both orders, so that every example meets other neighbours.
+        """
+        few = self._order[: max(2 * self._size, 2)]
+        pairs = zip(self._run(few), self._run(few[::-1].copy()), strict=True)
+        return all(nearly_equal(a, b.flip(0)) for a, b in pairs)
+
+    def _run(self, order: np.ndarray) -> list[Tensor]:
+        """Features of examples, each [N, ...], computed in chunks."""
+        size, split = self._size, self._splits[self._size]
+        at_once = max(CHUNK_EXAMPLES // size, 1) * size
+        parts = []
+        for start in range(0, len(order), at_once):
+            part = order[start : start + at_once]
+            rows = self._examples.rows(part, -len(part) % size)
+            features = self._bound.run_frozen(split, rows, size=size)
+            parts.append([leaf[: len(part)] for leaf in features])
+        return [torch.cat(leaves) for leaves in zip(*parts, strict=True)]
 
 
 def _span_by_size(chunks: Sequence[Chunk]) -> dict[int, Span]:
@@ -147,19 +132,6 @@ def _span_by_size(chunks: Sequence[Chunk]) -> dict[int, Span]:
             if span.size:
                 spans.setdefault(span.size, span)
     return spans
-
-
-def _run_frozen_layers(
-    examples: ExampleRows, bound: BoundStep, split: SplitStep, order: np.ndarray, *, size: int
-) -> list[Tensor]:
-    """Features of examples, each [N, ...], computed in chunks."""
-    at_once = max(CHUNK_EXAMPLES // size, 1) * size
-    parts = []
-    for start in range(0, len(order), at_once):
-        part = order[start : start + at_once]
-        features = bound.run_frozen(split, examples.rows(part, -len(part) % size), size=size)
-        parts.append([leaf[: len(part)] for leaf in features])
-    return [torch.cat(leaves) for leaves in zip(*parts, strict=True)]
 
 
 def _signature(split: SplitStep) -> tuple[object, ...]:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flfast.algorithms.contract.client import Context, LocalStage, Measure
+from flfast.algorithms.contract import Context, LocalStage, Measure
+from flfast.channel.sent import LocalResult
 from flfast.datamodules.batches import local_epoch
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.engines.fused.graph.local_step import LocalStep
@@ -26,18 +27,12 @@ from flfast.engines.fused.run.example_rows import (
     RowSource,
     StoredExamples,
 )
-from flfast.engines.fused.run.features import (
-    compute_features,
-    features_are_independent,
-    split_by_batch_size,
-)
+from flfast.engines.fused.run.features import FrozenLayers
 from flfast.engines.fused.run.padding import padding_changes_results
 from flfast.engines.fused.run.step_schedule import Chunk, Span, epoch_chunks, weights_by_count
 from flfast.engines.fused.run.training_state import (
     ContextCache,
-    LocalOutcome,
     TrainingState,
-    context_tree,
     step_lr,
 )
 from flfast.engines.local_training import ClientStart
@@ -86,13 +81,8 @@ class ClientProgram:
         self._batches: dict[tuple[int, int, float], Tree] = {}
         self._measure, self._measures = measure, measures_before(steps[0].algorithm.stages)
 
-    def train(self, start: ClientStart, plans: Sequence[RoundPlan]) -> LocalOutcome:
-        """Local training of one client.
-
-        Args:
-            start: where the client begins.
-            plans: of every stage, with its epochs or steps.
-        """
+    def train(self, start: ClientStart, plans: Sequence[RoundPlan]) -> LocalResult:
+        """Local training of one client; `plans` are those of every stage."""
         (context,) = self.contexts.on_device([start.context], plans[0].round_idx)
         with torch.inference_mode():
             self._state.load(0, start)
@@ -103,9 +93,10 @@ class ClientProgram:
                 totals.append(self._train_stage(stage, data, context, plan))
             context = self.measured(self._state, 0, len(plans), start.data, context)
             (final,) = self._state.final_states(1)
-            return self._state.outcome(
+            return self._state.result(
                 final,
-                context,
+                start,
+                context.measured,
                 num_seen=sum(stage.num_seen for stage in totals),
                 num_examples=max(stage.num_examples for stage in totals),
                 num_steps=sum(stage.num_steps for stage in totals),
@@ -121,12 +112,7 @@ class ClientProgram:
     ) -> Context:
         """Measure what comes before a stage, and change the weights as the stage begins.
 
-        Args:
-            state: that holds the client.
-            place: the client's slot.
-            stage: number of the stage.
-            data: the client's.
-            context: with what was measured so far.
+        The state holds the client at `place`; the context has what was measured so far.
         """
         context = self.measured(state, place, stage, data, context)
         state.begin(place, stage, context)
@@ -191,27 +177,19 @@ class ClientProgram:
     ) -> RowSource:
         """The rows that the steps of a stage read: features where possible, otherwise examples.
 
-        Args:
-            stage: number of the stage.
-            data: the client's.
-            bind: gives the bound step of a span.
-            chunks: of a whole local epoch; empty if features must not be used.
+        The chunks are those of a whole local epoch; empty if features must not be used.
         """
         examples, order = ExampleRows(self.reader, data), data.indices
-        uses_features = self._uses_features.get(stage)
         unsuitable = len(order) < 2 or data.data.examples.transform.augments
         unsuitable = unsuitable or "frozen_layers" in self._skipped
-        if not chunks or uses_features is False or unsuitable:
+        if not chunks or unsuitable or not self._uses_features.get(stage, True):
             return examples
-        splits = split_by_batch_size(examples, bind, order, chunks)
-        if uses_features is None:
-            uses_features = splits is not None and features_are_independent(
-                examples, bind, order, chunks, splits
-            )
-            self._uses_features[stage] = uses_features
-        if splits is None or not uses_features:
+        frozen = FrozenLayers(examples, bind, order, chunks)
+        if stage not in self._uses_features:
+            self._uses_features[stage] = frozen.exist and frozen.are_independent()
+        if not frozen.exist or not self._uses_features[stage]:
             return examples
-        return compute_features(examples, bind, order, chunks, splits) or examples
+        return frozen.features() or examples
 
     def is_exact(self, stage: int, data: ClientDataModule, context: Context) -> bool:
         """Whether batches must keep their exact size, because padding would change the result."""
@@ -224,7 +202,7 @@ class ClientProgram:
             # augmentation generator.
             trial = data.data.client(data.client_id, batching=data.batching)
             state = self._state.slot(0, stage, grads=True)
-            trees = [state, context_tree(context), self.settings(stage, context)]
+            trees = [state, context.trees, self.settings(stage, context)]
             rows = self.reader.read(few, trial)
             self._exact[stage] = padding_changes_results(step, trees, rows)
         return self._exact[stage]
@@ -254,7 +232,7 @@ class ClientProgram:
             key = span._replace(offset=0, num=0)
             if key not in bound_steps:
                 state = self._state.slot(0, stage, grads=span.kind != "whole")
-                trees = [state, context_tree(context), settings, self._batch(span)]
+                trees = [state, context.trees, settings, self._batch(span)]
                 bound_steps[key] = self.programs[stage].bind(span.kind, trees)
             return bound_steps[key]
 
@@ -287,7 +265,7 @@ def measures_before(stages: Sequence[LocalStage | Measure]) -> list[list[Measure
 
 
 class _StageTotals(NamedTuple):
-    """Counts of one stage; see `Finished` and `LocalOutcome`."""
+    """Counts of one stage; see `Finished` and `LocalResult`."""
 
     num_seen: int
     num_examples: int

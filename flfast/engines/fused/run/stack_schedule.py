@@ -13,7 +13,6 @@ import numpy as np
 
 from flfast.datamodules.batches import local_epoch
 from flfast.engines.fused.run.step_schedule import padded_size
-from flfast.engines.fused.run.training_state import context_tree
 from flfast.engines.local_training import ClientStart
 from flfast.state.plan import Batching
 from flfast.state.tree import leaf_names
@@ -106,7 +105,7 @@ def with_equal_leaves(stack: Sequence[ClientStart]) -> list[list[int]]:
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for place, start in enumerate(stack):
-        groups.setdefault(tuple(leaf_names(context_tree(start.context))), []).append(place)
+        groups.setdefault(tuple(leaf_names(start.context.trees)), []).append(place)
     return [*groups.values()]
 
 

@@ -49,10 +49,7 @@ def draws_random_numbers(step: GraphModule) -> bool:
 def auto_width(step: GraphModule, model: nn.Module, *, num_examples: int) -> int:
     """The number of clients to train together; 1 where stacks are not faster.
 
-    Args:
-        step: traced, of one client.
-        model: that it trains.
-        num_examples: of the largest batch.
+    `step` is traced, of one client, and `num_examples` those of the largest batch.
     """
     inputs = [node.meta["val"] for node in placeholders(step.graph) if node.users]
     state = sum(map(_bytes, inputs))

@@ -126,9 +126,7 @@ def _steps(epoch: LocalEpoch) -> Iterator[list[tuple[int, int, float]]]:
 def weights_by_count(chunks: Sequence[Chunk], counts: np.ndarray) -> tuple[Chunk, ...]:
     """The same chunks, with the weights of micro-batches where examples count differently.
 
-    Args:
-        chunks: of a local epoch.
-        counts: targets that count of each example, in the epoch's order, [M].
+    `counts` are the targets that count of each example, in the epoch's order, [M].
     """
     sums: list[int] = []  # of the micro-batches of the current step
     totals: list[int] = []  # of every step

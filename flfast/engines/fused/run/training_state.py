@@ -7,12 +7,12 @@ outcome after the last one. In between, the steps of `graph/programs.py` change 
 from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, device
 
-from flfast.algorithms.contract.client import Context, Finished, LocalStage
+from flfast.algorithms.contract import Context, Finished, LocalStage
+from flfast.channel.sent import LocalResult
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like
 from flfast.engines.local_training import ClientStart
@@ -26,22 +26,6 @@ to change any parameter but one that is zero."""
 
 HOST_BYTES = 2**28
 """Size of the client states that are copied from a GPU at once."""
-
-
-class LocalOutcome(NamedTuple):
-    """The result of one client's local training.
-
-    Attributes:
-        done: weights, counts and optimizer state, on the CPU.
-        num_seen: examples processed, or tokens of `language`; once per epoch.
-        loss_sum: sum of the local objective over the examples seen.
-        measured: sums of the measures, on the CPU.
-    """
-
-    done: Finished
-    num_seen: int
-    loss_sum: float
-    measured: Tree
 
 
 class TrainingState:
@@ -110,12 +94,7 @@ class TrainingState:
         return tree_map(lambda leaf: leaf[place], model_weights(self.state))
 
     def load(self, place: int, start: ClientStart) -> None:
-        """Write a client's start into a slot.
-
-        Args:
-            place: of the slot.
-            start: weights and optimizer state.
-        """
+        """Write a client's weights and optimizer state into a slot."""
         tree_map(
             lambda leaf, initial: leaf[place].copy_(initial),
             model_weights(self.state),
@@ -141,31 +120,40 @@ class TrainingState:
                 clients = [tree_map(itemgetter(place), part) for place in range(stop - start)]
             yield from clients
 
-    def outcome(
-        self, final: Tree, context: Context, *, num_seen: int, num_examples: int, num_steps: int
-    ) -> LocalOutcome:
-        """The result of a client's local training, in copies.
+    def result(
+        self,
+        final: Tree,
+        start: ClientStart,
+        measured: Tree,
+        *,
+        num_seen: int,
+        num_examples: int,
+        num_steps: int,
+    ) -> LocalResult:
+        """The result of a client's local training, in copies on the CPU.
 
         Args:
             final: the client's state after training.
-            context: that it trained with.
+            start: where it began.
+            measured: sums of the measures.
             num_seen: examples processed, or tokens of `language`; once per epoch.
             num_examples: distinct ones.
             num_steps: local steps.
         """
         optimizer: Tree = {}
+        contiguous_copy = partial(torch.clone, memory_format=torch.contiguous_format)
         for stage, step in enumerate(self.steps):
             state = final["optimizer"][str(stage)]
-            lr = step_lr(context, step.stage)
+            lr = step_lr(start.context, step.stage)
             optimizer |= step.optimizer.read(state, step.trained, lr)
         done = Finished(
-            weights=tree_map(_contiguous_copy, model_weights(final)),
+            weights=tree_map(contiguous_copy, model_weights(final)),
             num_examples=num_examples,
             num_steps=num_steps,
             optimizer=optimizer,
         )
-        measured = tree_map(Tensor.cpu, context.measured)
-        return LocalOutcome(done, num_seen, float(final["loss"]), measured)
+        context = start.context._replace(measured=tree_map(Tensor.cpu, measured))
+        return LocalResult(start.data.client_id, context, done, num_seen, float(final["loss"]))
 
 
 def step_lr(context: Context, stage: LocalStage) -> float:
@@ -178,16 +166,8 @@ def _as_in_model(leaf: Tensor, *, like: Tensor) -> Tensor:
     return leaf.to(like if leaf.is_floating_point() else like.device)
 
 
-def _contiguous_copy(leaf: Tensor) -> Tensor:
-    return leaf.clone(memory_format=torch.contiguous_format)
-
-
 class ContextCache:
-    """Copies contexts to a device. Tensors that clients of a round share are copied once.
-
-    Args:
-        device: of the copies.
-    """
+    """Copies contexts to a device. Tensors that clients of a round share are copied once."""
 
     def __init__(self, device: device) -> None:
         self._device, self._round_idx = device, -1
@@ -196,9 +176,7 @@ class ContextCache:
     def on_device(self, contexts: Sequence[Context], round_idx: int) -> list[Context]:
         """Contexts on the device. Leaves that were the same tensor stay the same tensor.
 
-        Args:
-            contexts: on any device.
-            round_idx: theirs; within a round no tensor of a context changes.
+        Within a round no tensor of a context changes.
         """
         known = self._copies if round_idx == self._round_idx else {}
         # The cache holds each original: Python could reuse the id of a tensor that was freed.
@@ -211,19 +189,4 @@ class ContextCache:
                 self._copies[id(leaf)] = found
             return self._copies[id(leaf)][1]
 
-        return [
-            context._replace(
-                server=tree_map(copy, context.server),
-                client=tree_map(copy, context.client),
-                start=tree_map(copy, context.start),
-                facts=tree_map(copy, context.facts),
-                measured=tree_map(copy, context.measured),
-            )
-            for context in contexts
-        ]
-
-
-def context_tree(context: Context) -> Tree:
-    """The context's tensors as a tree, which local steps read."""
-    names = ("server", "client", "start", "facts", "measured")
-    return {name: getattr(context, name) for name in names}
+        return [context.map(partial(tree_map, copy)) for context in contexts]
