@@ -42,7 +42,7 @@ from flfast.state.injection import asks_for, call_with, forwards_any
 from flfast.state.optimizer_state import LOCAL_MESSAGE, state_tensors, trial_step
 from flfast.state.randomness import seed_torch
 from flfast.state.tree import Tree
-from flfast.state.weights import load_weights, read_state_dict, read_weights
+from flfast.state.weights import WEIGHTS, load_weights, read_state_dict, read_weights
 
 log = logging.getLogger(__name__)
 
@@ -229,6 +229,13 @@ def _algorithm(config: DictConfig, own: Own, offers: dict[str, Any]) -> Algorith
     if not isinstance(made, Algorithm):
         kind = type(made).__name__
         raise ConfigError(f"algorithm={target}: gives a {kind}; allowed: an Algorithm of flfast")
+    with named("algorithm", target):
+        missing = {*WEIGHTS} - made.server_state(offers["initial"]).keys()
+    if missing:
+        raise ConfigError(
+            f"algorithm={target}: its server state has no {' and no '.join(sorted(missing))}; "
+            f"allowed: the initial weights beside what it adds, though the server may not use them"
+        )
     return made
 
 

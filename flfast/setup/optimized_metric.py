@@ -92,5 +92,5 @@ def check_metrics(config: DictConfig, engine: Engine) -> None:
     if holdout and sets.isdisjoint({"new", "new_finetuned"}):
         raise ValueError(
             f"sampler.holdout_clients={holdout}: held-out clients have no test data, or no model "
-            f"to evaluate on it; set split.test > 0 or finetune_epochs > 0"
+            f"of the server; set split.test > 0, or finetune_epochs > 0 to train one"
         )

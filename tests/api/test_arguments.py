@@ -12,6 +12,7 @@ from sampling import others_slow
 from torch import nn
 
 import flfast
+from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.fedavg import fedavg
 from flfast.config.launcher_environment import check_environment
 from flfast.state.environment import LEAST, integer
@@ -135,6 +136,10 @@ ALGORITHMS = [
     (lambda: None, "gives a NoneType; allowed: an Algorithm of flfast"),
     (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
     (lambda steps: None, "missing 1 required positional argument: 'steps'"),
+    (
+        lambda: Algorithm("bare", server_state=lambda weights: {"buffers": {}}),
+        "its server state has no params; allowed: the initial weights beside what it adds",
+    ),
     (fedavg, "fedavg() missing 1 required keyword-only argument: 'weighting'"),
 ]
 SURROUNDINGS = [

@@ -35,14 +35,14 @@ def server_optimized(algorithm: Algorithm, make_optimizer: Callable[..., Optimiz
             f"_target_ and _partial_: true"
         )
     trial = {"w": torch.zeros(1)}
-    _step(make_optimizer, trial, trial, {})
+    optimizer_step(make_optimizer, trial, trial, {})
 
     def server_state(weights: Tree) -> Tree:
         return {**algorithm.server_state(weights), "server_optimizer": {}}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         gradient = scaled(uploads.mean["params"], -1)
-        params, state = _step(
+        params, state = optimizer_step(
             make_optimizer, server["params"], gradient, server["server_optimizer"]
         )
         return {**add(server, uploads.mean), "params": params, "server_optimizer": state}
@@ -50,10 +50,17 @@ def server_optimized(algorithm: Algorithm, make_optimizer: Callable[..., Optimiz
     return replace(algorithm, server_state=server_state, server_step=server_step)
 
 
-def _step(
+def optimizer_step(
     make_optimizer: Callable[..., Optimizer], params: Tree, grads: Tree, state: Tree
 ) -> tuple[Tree, Tree]:
-    """(parameters, optimizer state by parameter name) after a step; the inputs stay unchanged."""
+    """Parameters and optimizer state after a step; the inputs stay unchanged.
+
+    Args:
+        make_optimizer: parameters -> any torch optimizer that needs no closure.
+        params: by name.
+        grads: by name.
+        state: of the optimizer by parameter name; empty before the first step.
+    """
     if not params:
         return {}, {}
     copies = {name: nn.Parameter(params[name].to(g.dtype, copy=True)) for name, g in grads.items()}

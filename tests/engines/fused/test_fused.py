@@ -220,12 +220,12 @@ def test_nothing_is_changed_that_others_hold(make_data, make_federation):
     held = [leaf.clone() for leaf in leaves(server)]
     plan = federation.plans(1, [])
     first = engine.train(server, [0, 1], plan, on_client=lambda r: None)
-    mean = [leaf.clone() for leaf in leaves(first.mean)]
+    mean = [leaf.clone() for leaf in leaves(first.uploads.mean)]
     states = [leaf.clone() for k in (0, 1) for leaf in leaves(engine.site.states.get(k))]
     kept = [engine.site.states.get(k) for k in (0, 1)]
     engine.train(server, [1, 0], plan._replace(round_idx=2), on_client=lambda r: None)
     assert all(map(torch.equal, leaves(server), held))
-    assert all(map(torch.equal, leaves(first.mean), mean))
+    assert all(map(torch.equal, leaves(first.uploads.mean), mean))
     assert all(map(torch.equal, (leaf for own in kept for leaf in leaves(own)), states))
     assert torch.equal(federation.engine.site.data.examples.inputs, inputs)
 
