@@ -66,7 +66,7 @@ def test_a_docstring_becomes_markdown():
 
 def test_the_navigation_has_every_page():
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    listed = set(re.findall(r": ([\w/]+\.md)$", text, flags=re.MULTILINE))
+    listed = set(re.findall(r": ([\w/-]+\.md)$", text, flags=re.MULTILINE))
     places = {path.relative_to(ROOT / "docs").as_posix() for path in PAGES[:-3]}
     assert listed == places | {"index.md", "contributing.md", "changelog.md"}
 
