@@ -216,7 +216,7 @@ def test_nothing_is_changed_that_others_hold(make_data, make_federation):
     server = federation.algorithm.server_state(federation.initial)
     held = [leaf.clone() for leaf in leaves(server)]
     plan = federation.plans(1, [])
-    first = engine.train(server, [0, 1], plan, on_client=lambda r: None)
+    first = engine.train(server, [0, 1], plan, on_client=lambda r: None).uploads
     mean = [leaf.clone() for leaf in leaves(first.mean)]
     states = [leaf.clone() for k in (0, 1) for leaf in leaves(engine.site.states.get(k))]
     kept = [engine.site.states.get(k) for k in (0, 1)]
