@@ -175,17 +175,16 @@ def test_events_after_the_checkpoint_are_written_anew(flfast_run):
     assert "rows of rounds up to 6 are lost" in log_of(whole)
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ("strategy=dp", "trainer.devices=2", "trainer.accelerator=cpu"),
-        ("engine=eager", "client_states=disk", "loader.eval_batch_size=7"),
-    ],
-    ids=" ".join,
-)
+HARDWARE = [
+    "strategy=dp trainer.devices=2 trainer.accelerator=cpu",
+    "engine=eager client_states=disk loader.eval_batch_size=7",
+]
+
+
+@pytest.mark.parametrize("overrides", others_slow(HARDWARE, HARDWARE[1:]))
 def test_other_hardware_gives_the_same_numbers(flfast_run, stopped, overrides):
     same = go_on(flfast_run, f"resume={stopped}", "rounds=4", run_dir="same")
-    go_on(flfast_run, *overrides)
+    go_on(flfast_run, *overrides.split())
     back = go_on(flfast_run, "engine=fused", "rounds=4")
     assert_same_numbers(rows(back), rows(same))
     assert_same_weights(back, same)
