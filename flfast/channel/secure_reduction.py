@@ -143,8 +143,7 @@ def secure_reduction(
     """
     secure = channel.secure
     assert secure.make_round is not None
-    is_uniform = algorithm.weight is None and algorithm.weighting == "uniform"
-    equal = is_uniform or channel.privacy.central_noise is not None
+    equal = algorithm.weighs_equally or channel.privacy.central_noise is not None
     max_weight = 1.0 if equal or secure.max_weight is None else secure.max_weight
     secure_round = secure.make_round(cohort, channel.seed, path)
     log_costs = path == (1, 0)  # later rounds cost about the same

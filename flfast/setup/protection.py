@@ -99,7 +99,7 @@ def protect(privacy: Privacy, algorithm: Algorithm, initial: Tree, *, rounds: in
     if privacy.wrap is not None:
         return privacy.wrap(algorithm)
     _log_noise(privacy, vector_sizes(shared_weights(algorithm, initial), ()).learned)
-    if privacy.expected_clients is not None and algorithm.weighting == "samples":
+    if privacy.expected_clients is not None and not algorithm.weighs_equally:
         log.info("privacy=%s: all clients weigh the same", privacy.name)
     return algorithm
 

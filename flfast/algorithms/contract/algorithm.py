@@ -227,6 +227,11 @@ class Algorithm:
             return self.loss, self.gradient
         return stage.loss or self.loss, stage.gradient
 
+    @property
+    def weighs_equally(self) -> bool:
+        """Whether all uploads weigh the same."""
+        return self.weight is None and self.weighting == "uniform"
+
     def weight_of(self, done: Finished, ctx: Context) -> float:
         """Weight of an upload in the mean."""
         if self.weight is not None:
