@@ -152,7 +152,7 @@ class Run:
         """
         options, overrides = evaluate_options([*self._words(), *words])
         saved = find_run(options, overrides, conf=CONF, own=self._own)
-        from flfast.commands.saved.evaluation_report import report  # imports torch
+        from flfast.commands.saved.evaluation_files import report  # imports torch
 
         return report(saved, options)
 
@@ -170,7 +170,7 @@ class Run:
         """
         options, overrides = export_options([*self._words(), *words])
         saved = find_run(options, overrides, conf=CONF, own=self._own)
-        from flfast.commands.saved.export_report import report  # imports torch
+        from flfast.commands.saved.exported_model import report  # imports torch
 
         return report(saved, options)
 

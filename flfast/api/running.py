@@ -106,7 +106,7 @@ def run(  # noqa: PLR0913 - one parameter an option
     check_objects({**given, "test_data": test_data}, folder, columns)
     check_environment()
     if "torch" in sys.modules:  # otherwise it is as at its start
-        from flfast.api.surroundings import check_surroundings
+        from flfast.api.session import check_surroundings
 
         check_surroundings()
     with _alone():

@@ -21,8 +21,7 @@ from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
 from flfast.config.phases import AUTO_SIZES, Phase, compose_phases, replace_auto
 from flfast.config.saved_config import check_saved, read_config
-from flfast.config.saved_options import allowed_names
-from flfast.config.saved_overrides import check_known, overridden
+from flfast.config.saved_options import allowed_names, check_known, overridden
 from flfast.config.trust import short, targets
 from flfast.output.results.run_tables import read_history
 

@@ -34,8 +34,8 @@ from flfast.setup.model_check import (
     check_module,
     check_outputs,
     first_batch,
+    model_offers,
 )
-from flfast.setup.model_offers import model_offers
 from flfast.setup.preload import data_source
 from flfast.setup.user_code import named
 from flfast.state.injection import asks_for, call_with, forwards_any

@@ -30,7 +30,7 @@ from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import dtype_of_precision
-from flfast.setup.acceptance import accept
+from flfast.setup.acceptance import accept, build_loggers, end_records
 from flfast.setup.adapters import build_adapter
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.allocator import keep_freed_memory, return_freed_memory
@@ -45,7 +45,6 @@ from flfast.setup.build import (
     initial_weights,
 )
 from flfast.setup.composed import object_capabilities
-from flfast.setup.loggers import build_loggers, end_records
 from flfast.setup.machinery import Machinery, build_machinery
 from flfast.setup.model_check import try_training
 from flfast.setup.optimized_metric import check_direction, optimized_metric, use_metrics

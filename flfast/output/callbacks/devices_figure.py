@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.federation.devices.device import DAY, Devices
 from flfast.output.callbacks.figures import COLOURS, figure
-from flfast.output.results.durations import readable
+from flfast.output.results.formats import readable
 from flfast.state.options import Count
 
 if TYPE_CHECKING:

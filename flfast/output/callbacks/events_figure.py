@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.output.callbacks.events_table import EventsTable
 from flfast.output.callbacks.figures import COLOURS, INK, figure
-from flfast.output.results.durations import unit
+from flfast.output.results.formats import unit
 from flfast.output.results.history import series
 from flfast.output.results.table import iterate_rows
 from flfast.state.messages import first_line

@@ -7,13 +7,11 @@ from flfast.output.report.bar_chart import bar_chart
 from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
 from flfast.output.report.line_chart import line_chart
-from flfast.output.results.criterion import Criterion
-from flfast.output.results.durations import readable
-from flfast.output.results.formats import interval, tick, value
+from flfast.output.results.criterion import Criterion, spent_until
+from flfast.output.results.formats import interval, readable, tick, value
 from flfast.output.results.history import clock, series, total
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.statistics import Interval, mean_interval
-from flfast.output.results.targets import spent_until
 
 _STEPS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
 _MOST_STEPS = 5

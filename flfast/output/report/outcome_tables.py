@@ -5,13 +5,12 @@ from collections.abc import Sequence
 
 from flfast.output.report.chart import DataTable
 from flfast.output.report.content import Content
-from flfast.output.results.durations import readable
-from flfast.output.results.formats import value
+from flfast.output.results.criterion import Spent, spent_until
+from flfast.output.results.formats import readable, value
 from flfast.output.results.history import clock, last_value, total
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.settings import SEED, flat_settings
 from flfast.output.results.statistics import mean_interval
-from flfast.output.results.targets import Spent, spent_until
 
 METRICS = tuple(
     f"{view}/{name}"

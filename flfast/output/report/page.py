@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from flfast.output.report import (
-    class_section,
     client_sections,
     cost_sections,
     outcome_sections,
     resolution,
     setting_sections,
 )
+from flfast.output.report.bar_chart import interval_chart
 from flfast.output.report.chart import Section
 from flfast.output.report.content import Content
-from flfast.output.report.interval_chart import interval_chart
 from flfast.output.report.verdict import verdict
 from flfast.output.results.runs import RunRecord, find_runs
 from flfast.state.regular_file import replacing
@@ -98,7 +97,7 @@ def _sections(content: Content, folder: Path) -> list[Section]:
         outcome_sections.curves(content),
         cost_sections.targets(content),
         client_sections.clients(content),
-        class_section.classes(content),
+        outcome_sections.classes(content),
         client_sections.partitions(content),
         setting_sections.plans(content),
         cost_sections.phases(content),

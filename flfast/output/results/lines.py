@@ -10,8 +10,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from flfast.output.results.columns import VIEWS
-from flfast.output.results.durations import unit
-from flfast.output.results.formats import in_percent
+from flfast.output.results.formats import in_percent, unit
 from flfast.output.results.history import Row, clock, series, uploaded
 from flfast.output.results.statistics import Interval, mean_interval
 

@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flfast.output.results.columns import VIEWS
-from flfast.output.results.durations import readable
-from flfast.output.results.formats import count, value
+from flfast.output.results.formats import count, readable, value
 from flfast.output.results.history import Row, last_value, number, series
 from flfast.output.watch.folder import Progress
 from flfast.output.watch.screen import empty_table
