@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from flfast.api.arguments import refused
 from flfast.api.own_dataset import check_plain, is_dataset, read_dataset
 from flfast.api.own_frame import is_frame, refuse_missing_column, refuse_missing_rows
 from flfast.api.own_targets import read_targets
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, refused
 from flfast.datamodules.mapped import shared_tensor
 from flfast.datamodules.missing import missing_rows
 from flfast.datamodules.number_range import as_float32

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from flfast.api.arguments import refused
 from flfast.api.own_dataset import check_plain
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, refused
 from flfast.datamodules.examples import check_num_classes
 from flfast.datamodules.number_range import regression_targets
 from flfast.tasks.names import TaskName

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from flfast.api.arguments import refused
 from flfast.config.composition import CONF
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, refused
 from flfast.config.own import NOTHING, Own
 from flfast.config.saved_config import read_config
 from flfast.config.saved_options import evaluate_options, export_options
 from flfast.config.saved_run import find_run
 from flfast.config.trust import named_by
-from flfast.output.results.history import Row
+from flfast.output.results.history import Row, parsed
 from flfast.output.results.outcome import Outcome, outcome
-from flfast.output.results.run_tables import read_clients, read_history
 from flfast.output.results.runs import read_choices
+from flfast.output.results.table import read_clients, read_history
 
 if TYPE_CHECKING:
     from torch import nn
@@ -203,18 +202,9 @@ class Run:
 
 
 def _table(rows: list[Row]) -> Any:
-    values = [{name: _value(cell) for name, cell in row.items()} for row in rows]
+    values = [{name: parsed(cell) for name, cell in row.items()} for row in rows]
     if find_spec("pandas") is None:
         return values
     import pandas as pd
 
     return pd.DataFrame(values).fillna(float("nan")).infer_objects()
-
-
-def _value(cell: str | None) -> int | float | str | None:
-    if not cell:
-        return None
-    try:
-        return float(cell) if {".", "e", "n"} & set(cell) else int(cell)
-    except ValueError:
-        return cell

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from flfast.config.composition import CONF, compose, without_hydra
 from flfast.config.errors import ConfigError
-from flfast.output.results.plain_yaml import read_mapping
+from flfast.output.results.runs import read_choices
 from flfast.state.messages import first_line
 
 _NOT_OF_RUNS = {"experiment", "hparams_search"}
@@ -65,10 +65,7 @@ def lacks_keys(saved: Any, now: Mapping[str, Any]) -> bool:
 def _chosen(folder: Path) -> Iterator[tuple[str, str]]:
     """(group, option) for the options of `conf/` that the run in a folder chose."""
     path = folder / ".hydra" / "hydra.yaml"
-    node: Any = read_mapping(path) if path.exists() else {}
-    for name in ("hydra", "runtime", "choices"):
-        node = node.get(name) if isinstance(node, dict) else None
-    for group, option in node.items() if isinstance(node, dict) else ():
+    for group, option in read_choices(folder).items() if path.exists() else ():
         names = group not in _NOT_OF_RUNS and re.fullmatch(r"\w+/\w+", f"{group}/{option}")
         if names and Path(CONF, group, f"{option}.yaml").is_file():
             yield group, option

@@ -17,13 +17,14 @@ from flfast.checkpoints.folders import (
 )
 from flfast.checkpoints.policy import best_round
 from flfast.config.check import check
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, refused
 from flfast.config.own import NOTHING, Own
 from flfast.config.phases import AUTO_SIZES, Phase, compose_phases, replace_auto
 from flfast.config.saved_config import check_saved, read_config
 from flfast.config.saved_options import allowed_names, check_known, overridden
 from flfast.config.trust import short, targets
-from flfast.output.results.run_tables import read_history
+from flfast.output.results.history import Row, parsed
+from flfast.output.results.table import read_history
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +78,8 @@ def find_run(
         check(config)
     else:
         check_saved(config, folder)
-    try:
+    with refused():
         rows = [_numbers(row) for row in read_history(folder / "metrics.csv")]
-    except (OSError, ValueError) as error:
-        raise ConfigError(str(error)) from None
     _check_rounds(folder, config, rows)
     if "checkpoint" in options and "model" in options:
         raise ConfigError("model and checkpoint exclude each other; set one of them")
@@ -180,18 +179,7 @@ def _with_sizes(phases: list[Phase], folder: Path) -> list[Phase]:
     return replace_auto(phases, dict.fromkeys(unknown, 1))  # no local step is taken
 
 
-def _numbers(row: Mapping[str, str]) -> dict[str, Any]:
+def _numbers(row: Row) -> dict[str, Any]:
     """The cells of a row that are numbers."""
-    found = {name: _number(cell) for name, cell in row.items()}
-    return {
-        name: int(value) if name == "round" else value
-        for name, value in found.items()
-        if value is not None
-    }
-
-
-def _number(cell: str) -> float | None:
-    try:
-        return float(cell)
-    except (TypeError, ValueError):
-        return None
+    cells = {name: parsed(cell) for name, cell in row.items()}
+    return {name: cell for name, cell in cells.items() if isinstance(cell, (int, float))}

@@ -17,10 +17,9 @@ from flfast.federation.loop import Federation
 from flfast.output.callbacks.clients_table import ClientsTable
 from flfast.output.callbacks.events_table import EventsTable
 from flfast.output.loggers.csv import RoundCSVLogger
-from flfast.output.loggers.records_aside import records_aside
 from flfast.output.results.columns import COLUMNS
 from flfast.output.results.outcome import Result, holds_run, read_result, write_result
-from flfast.output.results.run_files import OF_A_RUN, OF_ITS_END, remove_files
+from flfast.output.results.run_files import OF_A_RUN, OF_ITS_END, records_aside, remove_files
 from flfast.output.results.table import RoundTable
 from flfast.state.messages import first_line
 

@@ -33,7 +33,6 @@ from flfast.lit.trainers import dtype_of_precision
 from flfast.setup.acceptance import accept, build_loggers, end_records
 from flfast.setup.adapters import build_adapter
 from flfast.setup.all_ranks import on_all_ranks
-from flfast.setup.allocator import keep_freed_memory, return_freed_memory
 from flfast.setup.batch_size import Components, find_sizes, smallest_sizes, use_sizes
 from flfast.setup.build import (
     build_algorithm,
@@ -64,6 +63,7 @@ from flfast.setup.robustness import (
     warn_of_rows,
 )
 from flfast.setup.user_code import own_failure
+from flfast.state.machine import keep_freed_memory, return_freed_memory
 from flfast.state.weights import convert_weights, read_weights
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
 from flfast.checkpoints.signals import Second, StopRanks, StopRequests
-from flfast.config.errors import ConfigError, OneRankError
+from flfast.config.errors import ConfigError, OneRankError, refused
 from flfast.config.job import HydraJob
 from flfast.config.own import Own
 from flfast.config.phases import Phase
@@ -93,10 +93,8 @@ def num_ranks(phases: list[Phase]) -> int:
 
 
 def _num_ranks(config: DictConfig) -> int:
-    try:
+    with refused():
         strategy, chosen = choose_strategy(config)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
     return num_devices(chosen) if strategy in {"ddp", "fsdp"} else 1
 
 

@@ -118,20 +118,6 @@ def check_cohorts(
     )
 
 
-def check_precision(secure: Secure, cohorts: Iterable[Cohort]) -> None:
-    """Refuse settings whose numbers are too coarse for the largest of these cohorts.
-
-    Args:
-        secure: of the run.
-        cohorts: of the first rounds.
-
-    Raises:
-        ValueError: naming bits, range, precision and the size of the cohort.
-    """
-    if secure.check is not None:
-        secure.check(max(len(cohort.clients) for cohort in cohorts))
-
-
 def warn_of_rows(aggregation: Aggregation, algorithm: Algorithm) -> None:
     """Warn if a robust rule does not act on all that is learned."""
     rows = [name for name, part in algorithm.parts.items() if part.rule == "rows" and part.learned]

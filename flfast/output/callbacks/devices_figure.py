@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.federation.devices.device import DAY, Devices
-from flfast.output.callbacks.figures import COLOURS, figure
+from flfast.output.callbacks.figures import COLOURS, figure, sampled
 from flfast.output.results.formats import readable
 from flfast.state.options import Count
 
@@ -45,18 +45,10 @@ class DevicesFigure(Callback):
         timing = federation.timing
         if timing.is_ideal:
             return
-        population = federation.data.num_clients
-        num_shown = min(population, self._max_clients)
-        shown = np.linspace(0, population - 1, num_shown).round().astype(np.int64)
-        title = federation.title
-        if num_shown < population:
-            title += f"\n{num_shown:,} of {population:,} clients"
-        draw_devices(
-            federation.run_dir / "devices.png",
-            devices=timing.devices(shown),
-            title=title,
-            dpi=self._dpi,
-        )
+        num = federation.data.num_clients
+        shown, title = sampled(num, self._max_clients, federation.title)
+        path, devices = federation.run_dir / "devices.png", timing.devices(shown)
+        draw_devices(path, devices=devices, title=title, dpi=self._dpi)
 
 
 def draw_devices(path: Path, *, devices: Devices, title: str, dpi: int) -> None:

@@ -92,6 +92,13 @@ def tick_label(name: str) -> str:
     return short.replace("$", r"\$")
 
 
+def sampled(num: int, most: int, title: str) -> tuple[np.ndarray, str]:
+    """At most `most` of `num` clients, evenly, and the title, which tells if some are missing."""
+    shown = np.linspace(0, num - 1, min(num, most)).round().astype(np.int64)
+    left_out = f"\n{len(shown):,} of {num:,} clients" if len(shown) < num else ""
+    return shown, f"{title}{left_out}"
+
+
 Style = Mapping[str, Any]
 """Matplotlib's words for a line: at least `color`."""
 
