@@ -87,7 +87,7 @@ class Run:
         if all(value is None for value in given):
             return NOTHING
         from flfast.api.own_objects import own_objects  # these import torch
-        from flfast.api.own_targets import chosen_task
+        from flfast.api.own_parts import chosen_task
 
         task = chosen_task([f"task={read_config(self.folder, self._allow).get('task')}"])
         return own_objects(self._given, task=task, **self._arguments)

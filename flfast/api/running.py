@@ -112,7 +112,7 @@ def run(  # noqa: PLR0913 - one parameter an option
         own = NOTHING
         if any(value is not None for value in (*given.values(), test_data, target, client)):
             from flfast.api.own_objects import own_objects  # these import torch
-            from flfast.api.own_targets import chosen_task
+            from flfast.api.own_parts import chosen_task
 
             task = chosen_task(overrides)
             own = own_objects(given, test_data, task=task, target=target, client=client)

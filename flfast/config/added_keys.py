@@ -24,12 +24,8 @@ _NOT_OF_RUNS = {"experiment", "hparams_search"}
 def with_added_keys(saved: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A copy of a saved config that has every key of today's config; interpolations stay.
 
-    A key of a group gets the default of the option that the run chose, if the option is still
-    there. Nodes that build something else than that option are left alone.
-
-    Args:
-        saved: the config, as plain values.
-        folder: of the run; its `.hydra/hydra.yaml` names the options.
+    A key of a group gets the default of the option that the run in the folder chose, if the option
+    is still there. Nodes that build something else than that option are left alone.
 
     Raises:
         ConfigError: if the options cannot be composed, or the file is no YAML of a run.

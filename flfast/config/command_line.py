@@ -38,11 +38,7 @@ _SETTING = re.compile(r"(?<![\w.@/+~\"'-])[\w.@/+~-]+=[^\s,{}\[\]\"']+")
 
 
 def check_overrides(arguments: Sequence[str], *, conf: str) -> None:
-    """Check each override of the command line on its own.
-
-    Args:
-        arguments: all arguments of the command; Hydra checks its flags.
-        conf: folder of the config.
+    """Check each override of the command line on its own; Hydra checks its flags.
 
     Raises:
         ConfigError: one line per problem, with the override and what is allowed.
@@ -148,9 +144,7 @@ def _with_quotes(text: str) -> str | None:
 def _is_empty(override: Override, options: list[str] | None) -> bool:
     """Whether an override sweeps over no value: Hydra would silently run no job.
 
-    Args:
-        override: one override of the command line.
-        options: the options of its group; None if other folders may hold more.
+    `options` are those of its group; None if other folders may hold more.
     """
     value = override._value  # noqa: SLF001 - as in `_values`
     if isinstance(value, Glob):

@@ -29,15 +29,9 @@ KEYS = "All keys: python -m flfast.train --cfg job."
 
 
 def explain(error: Exception, *, conf: str, hint: str = KEYS) -> int:
-    """Print the message of the command's error to stderr, without a traceback.
+    """Print the error's message to stderr, without a traceback; returns the exit code, 2.
 
-    Args:
-        error: raised by flfast, Hydra or OmegaConf.
-        conf: folder of the config.
-        hint: where the user finds more.
-
-    Returns:
-        The exit code, 2.
+    `hint` says where the user finds more.
     """
     text = printable(message(error, sys.argv[1:], conf=conf))
     lines = "\n".join(f"  {line}" for line in text.splitlines())
@@ -47,12 +41,9 @@ def explain(error: Exception, *, conf: str, hint: str = KEYS) -> int:
 
 
 def message(error: Exception, arguments: Sequence[str], *, conf: str) -> str:
-    """The error's message for the user, which may have several lines.
+    """The user's message for an error of flfast, Hydra or OmegaConf, which may have several lines.
 
-    Args:
-        error: raised by flfast, Hydra or OmegaConf.
-        arguments: of the command line, or overrides.
-        conf: folder of the config.
+    The arguments are those of the command line, or overrides.
     """
     text = str(error)
     unknown = _UNKNOWN.match(text)
@@ -143,10 +134,7 @@ def _keys(node: Any, prefix: str) -> Iterator[str]:
 def run_command(name: str, usage: str, work: Callable[[list[str]], None]) -> None:
     """Run a command with the words of the command line; exit code 2 for a wrong setting.
 
-    Args:
-        name: of the module.
-        usage: printed for `--help`, or without words.
-        work: what the command does with its words.
+    `name` is that of the module. `usage` is printed for `--help`, or without words.
     """
     words = sys.argv[1:]
     if not words or {"--help", "-h"} & set(words):

@@ -13,6 +13,28 @@ from flfast.output.results.columns import ALL_METRICS, VIEWS
 _MAX_PER_CORE = 64
 """Most threads or processes per core: far more than can be useful, but harmless to start."""
 
+_EXTRAS = {
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+}
+"""Loggers, and the packages of which they need one."""
+
+_FILES = {
+    "sampler": {"from_file"},
+    "devices": {"from_trace"},
+    "partition": {"distribution", "from_file"},
+}
+"""Options that read the file `path`, by group."""
+
+OPTIMIZED = (*(f"{view}/{metric}" for view in VIEWS for metric in ALL_METRICS), "train/loss")
+"""Columns that a run can be judged by."""
+
+SELECTING = tuple(
+    name for name in OPTIMIZED if name.startswith(("val/", "personal_val/", "train/"))
+)
+"""Columns that may change a run: none is measured on test data."""
+
 
 def _daemonic(config: Config) -> str | None:
     workers = config["loader"]["num_workers"]
@@ -22,9 +44,7 @@ def _daemonic(config: Config) -> str | None:
 def cannot_start(setting: str, *, allowed: str) -> str | None:
     """Why a setting that starts processes is refused in this process; None if it can start them.
 
-    Args:
-        setting: key and value.
-        allowed: value that starts none.
+    The setting is a key with its value; `allowed` is a value that starts none.
     """
     if not multiprocessing.process.current_process().daemon:
         return None
@@ -104,38 +124,6 @@ def _may_have_gpu() -> bool:
         return False
     nodes = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg", "/proc/driver/nvidia/version")
     return sys.platform != "linux" or any(Path(node).exists() for node in nodes)
-
-
-HARDWARE_RULES: tuple[Rule, ...] = (
-    _daemonic,
-    _devices,
-    _num_processes,
-    _sync_batchnorm,
-    _fsdp,
-)
-
-
-_EXTRAS = {
-    "tensorboard": ("tensorboard", "tensorboardX"),
-    "wandb": ("wandb",),
-    "mlflow": ("mlflow",),
-}
-"""Loggers, and the packages of which they need one."""
-
-_FILES = {
-    "sampler": {"from_file"},
-    "devices": {"from_trace"},
-    "partition": {"distribution", "from_file"},
-}
-"""Options that read the file `path`, by group."""
-
-OPTIMIZED = (*(f"{view}/{metric}" for view in VIEWS for metric in ALL_METRICS), "train/loss")
-"""Columns that a run can be judged by."""
-
-SELECTING = tuple(
-    name for name in OPTIMIZED if name.startswith(("val/", "personal_val/", "train/"))
-)
-"""Columns that may change a run: none is measured on test data."""
 
 
 def _epochs_or_steps(config: Config) -> str | None:
@@ -236,5 +224,9 @@ RULES: tuple[Rule, ...] = (
     _adapter,
     _packages,
     refused,
-    *HARDWARE_RULES,
+    _daemonic,
+    _devices,
+    _num_processes,
+    _sync_batchnorm,
+    _fsdp,
 )

@@ -43,6 +43,8 @@ EXPORT: Mapping[str, Sequence[str] | None] = {
 _ONNX = ("onnx", "onnxscript", "onnxruntime")
 _REPEATED = "allow"
 
+_ABSENT = object()
+
 
 def evaluate_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Options of `flfast.evaluate`, and overrides of the run's config.
@@ -84,9 +86,7 @@ def read_options(
 ) -> tuple[dict[str, str], list[str]]:
     """Divide the words of a command into its own options and overrides of the run's config.
 
-    Args:
-        words: of the command line, each `key=value`; `allow` may be given several times.
-        known: values that are allowed by option; None allows any.
+    `known` has the values that are allowed by option; None allows any.
 
     Raises:
         ConfigError: one line per word that is wrong.
@@ -114,16 +114,8 @@ def read_options(
     return options, overrides
 
 
-_ABSENT = object()
-
-
 def check_known(overrides: Iterable[str], config: DictConfig, known: Sequence[str]) -> None:
-    """Refuse overrides of keys that do not exist, or change nothing.
-
-    Args:
-        overrides: of the command line.
-        config: of the run.
-        known: options of the command, for suggestions.
+    """Refuse overrides of keys that do not exist, or change nothing; `known` ones are suggested.
 
     Raises:
         ConfigError: one line per problem.
@@ -148,10 +140,7 @@ def check_known(overrides: Iterable[str], config: DictConfig, known: Sequence[st
 def overridden(config: DictConfig, overrides: Sequence[str], *, conf: str) -> DictConfig:
     """A copy of a composed config with overrides in Hydra's grammar.
 
-    Args:
-        config: stays as it is.
-        overrides: `group=option`, `key=value`, and `+key=value` for a key that is not there.
-        conf: folder with the groups' options.
+    They are `group=option`, `key=value`, and `+key=value` for a key that is not there.
 
     Raises:
         ConfigError: naming the override, and what is allowed.

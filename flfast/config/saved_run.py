@@ -59,11 +59,7 @@ def find_run(
 ) -> SavedRun:
     """The run that a command names, checked as far as that is possible without torch.
 
-    Args:
-        options: the command's; reads `run`, `allow`, `checkpoint` and `model`.
-        overrides: of the run's config.
-        conf: folder of the config, for overrides that choose an option of a group.
-        own: objects of a Python program, in place of what the run's config names.
+    Of the options it reads `run`, `allow`, `checkpoint` and `model`.
 
     Raises:
         ConfigError: if folder, weights or overrides are wrong.

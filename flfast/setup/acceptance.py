@@ -23,6 +23,10 @@ from flfast.output.results.run_files import OF_A_RUN, OF_ITS_END, records_aside,
 from flfast.output.results.table import RoundTable
 from flfast.state.messages import first_line
 
+_LOGGER_IDS = {"WandbLogger": "id", "MLFlowLogger": "run_id"}
+_WITHOUT_ACCOUNT = {"wandb": "logger.wandb.offline=true"}
+"""Settings that make a logger work without a server, by its name."""
+
 
 def accept(
     federation: Federation,
@@ -55,11 +59,6 @@ def accept(
     for callback in federation.callbacks:
         if isinstance(callback, (ClientsTable, EventsTable)):
             write_table(restored, folder, callback.file_name)
-
-
-_LOGGER_IDS = {"WandbLogger": "id", "MLFlowLogger": "run_id"}
-_WITHOUT_ACCOUNT = {"wandb": "logger.wandb.offline=true"}
-"""Settings that make a logger work without a server, by its name."""
 
 
 def build_loggers(config: DictConfig, checkpoint: Checkpoint | None) -> list[Logger]:

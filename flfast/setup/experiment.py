@@ -43,7 +43,6 @@ from flfast.setup.build import (
     build_selection,
     initial_weights,
 )
-from flfast.setup.composed import object_capabilities
 from flfast.setup.machinery import Machinery, build_machinery
 from flfast.setup.model_check import try_training
 from flfast.setup.optimized_metric import check_direction, optimized_metric, use_metrics
@@ -59,6 +58,7 @@ from flfast.setup.resume import (
 )
 from flfast.setup.robustness import (
     check_cohorts,
+    object_capabilities,
     poison_examples,
     warn_of_rows,
 )

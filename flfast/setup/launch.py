@@ -38,6 +38,11 @@ log = logging.getLogger(__name__)
 STOP, REFUSAL = "stop", "refusal"
 """Names of note files: a stop was requested; why the run is refused."""
 
+_SPAWNABLE = (
+    "allowed: functions and classes of a module of your own; trainer.devices=1; or threads=1, no "
+    "CUDA and no other thread before the run, since ranks are then forked"
+)
+
 
 def run(phases: list[Phase], job: HydraJob, *, second: Second = "exit") -> float | None:
     """Run a checked config in as many processes as its strategies need.
@@ -194,12 +199,6 @@ def _join_world(phases: list[Phase], world: World) -> None:
         enter(backend, timeout_s=limit)
 
 
-_ALLOWED = (
-    "allowed: functions and classes of a module of your own; trainer.devices=1; or threads=1, no "
-    "CUDA and no other thread before the run, since ranks are then forked"
-)
-
-
 def check_spawnable(own: Own) -> None:
     """Refuse objects that another process cannot load.
 
@@ -209,7 +208,7 @@ def check_spawnable(own: Own) -> None:
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is not None and not Path(script).is_file():
         raise ConfigError(
-            f"{script} is no file, and ranks that are spawned import the program; {_ALLOWED}"
+            f"{script} is no file, and ranks that are spawned import the program; {_SPAWNABLE}"
         )
     for group, value in own.given().items():
         where = f"{group}={own.nodes[group]['_target_']}"
@@ -219,12 +218,12 @@ def check_spawnable(own: Own) -> None:
         except Exception as error:
             reason = f"{type(error).__name__}: {first_line(error)}"
             raise ConfigError(
-                f"{where}: cannot be pickled for ranks that are spawned: {reason}; {_ALLOWED}"
+                f"{where}: cannot be pickled for ranks that are spawned: {reason}; {_SPAWNABLE}"
             ) from error
         if search.found and script is None:
             raise ConfigError(
                 f"{where}: is defined in a notebook or a console, which ranks that are spawned "
-                f"cannot import; {_ALLOWED}"
+                f"cannot import; {_SPAWNABLE}"
             )
 
 

@@ -32,6 +32,12 @@ from flfast.state.plan import Batching, RoundPlan
 from flfast.state.tree import Tree
 from flfast.state.weights import convert_weights
 
+HEADROOM = 0.1
+"""Share of the free memory that is kept for fragmentation, workspaces and communication."""
+
+MEASURED_SIZES = (8, 16)
+"""Numbers of examples whose steps are measured on the CPU."""
+
 
 @dataclass(frozen=True)
 class MemoryProbe:
@@ -146,13 +152,6 @@ def extrapolate(points: Sequence[tuple[int, StepMemory]], num_examples: int) -> 
     factor = (num_examples - large) / (large - small)
     pairs = zip_longest(small_step.saved, large_step.saved, fillvalue=0)
     return StepMemory(large_step.fixed, [high + factor * (high - low) for low, high in pairs])
-
-
-HEADROOM = 0.1
-"""Share of the free memory that is kept for fragmentation, workspaces and communication."""
-
-MEASURED_SIZES = (8, 16)
-"""Numbers of examples whose steps are measured on the CPU."""
 
 
 def largest_fitting(fits: Callable[[int], bool], limit: int) -> int:

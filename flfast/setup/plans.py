@@ -30,6 +30,8 @@ from flfast.state.plan import Batching, RoundPlan
 
 log = logging.getLogger(__name__)
 
+PROFILERS = {"simple": SimpleProfiler, "advanced": AdvancedProfiler, "pytorch": PyTorchProfiler}
+
 
 def build_plans(phases: list[Phase], model: nn.Module) -> Plans:
     """The function that returns the plan of a round."""
@@ -123,9 +125,6 @@ def _max_cohort_size(config: DictConfig) -> int:
     if count or not num_clients or config.partition.get("within_owners"):
         return count or sys.maxsize
     return math.ceil(num_clients * config.sampler.get("fraction", 1.0))
-
-
-PROFILERS = {"simple": SimpleProfiler, "advanced": AdvancedProfiler, "pytorch": PyTorchProfiler}
 
 
 def build_trainer(

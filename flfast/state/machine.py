@@ -11,6 +11,9 @@ import psutil
 _CGROUP = Path("/sys/fs/cgroup")
 """Limits of a container."""
 
+# From malloc.h of glibc.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
 
 def num_cores() -> int:
     """Physical cores that this process may use: fewer than the machine's in a container."""
@@ -46,10 +49,6 @@ def free_memory() -> int:
             taken = int(used) - (int(kept[1]) if kept else 0)
             free = min(free, max(int(limit) - taken, 0))
     return int(free)
-
-
-# From malloc.h of glibc.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def keep_freed_memory() -> None:

@@ -21,16 +21,15 @@ from flfast.state.messages import naming
 from flfast.state.regular_file import make_folder, replacing
 from flfast.tasks.classification import CLASSIFICATION
 
+_DPI = 150
+_MOST_LABELLED = 20
+_SINGULAR = {"outputs": "predicted", "scores": "probability", "targets": "target"}
+
 
 def report(saved: SavedRun, options: Mapping[str, str]) -> dict[str, float]:
-    """Evaluate a run, print a table and write the files.
+    """Evaluate a run, print a table and write the files; returns the metrics by column.
 
-    Args:
-        saved: the run.
-        options: reads `split`, `personal`, `predictions` and `output`.
-
-    Returns:
-        The metrics by column, such as `global/accuracy`.
+    Of the options it reads `split`, `personal`, `predictions` and `output`.
 
     Raises:
         ConfigError: if the run cannot be opened or evaluated so.
@@ -74,11 +73,6 @@ def _table(sets: Sequence[EvaluatedSet]) -> Table:
         cells = [value(name, columns.get(f"{part.name}/{name}", float("nan"))) for name in shown]
         table.add_row(f"{part.name}/", str(len(part.examples)), *cells)
     return table
-
-
-_DPI = 150
-_MOST_LABELLED = 20
-_SINGULAR = {"outputs": "predicted", "scores": "probability", "targets": "target"}
 
 
 def metrics_of(sets: Sequence[EvaluatedSet]) -> dict[str, float]:

@@ -28,16 +28,18 @@ from flfast.state.weights import load_weights, read_weights, write_weights
 
 _ENDINGS = {"torch": ".pt2", "onnx": ".onnx"}
 
+LARGEST_DIFFERENCE = 1e-4
+"""Outputs of the exported program may differ from those of the model by so much."""
+
+_COMPARED, _MOST_NAMED = 64, 20
+_BATCH = 3  # any size of at least 2 stands for all
+Program = Callable[[Tensor], Tensor]
+
 
 def report(saved: SavedRun, options: Mapping[str, str]) -> Path:
-    """Export a model and print its description.
+    """Export a model and print its description; returns the file.
 
-    Args:
-        saved: the run.
-        options: reads `format`, `client` and `output`.
-
-    Returns:
-        The file.
+    Of the options it reads `format`, `client` and `output`.
 
     Raises:
         ConfigError: if the run has no such model, or the program does not agree with it.
@@ -66,15 +68,6 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> Path:
 def _file_of(run: OpenedRun, client_id: int) -> str:
     known = client_id < run.data.num_clients  # an unknown one is refused later, with a message
     return run.data.client_file(client_id) if known else str(client_id)
-
-
-LARGEST_DIFFERENCE = 1e-4
-"""Outputs of the exported program may differ from those of the model by so much."""
-
-_COMPARED, _MOST_NAMED = 64, 20
-_BATCH = 3  # any size of at least 2 stands for all
-
-Program = Callable[[Tensor], Tensor]
 
 
 class Exported(NamedTuple):

@@ -39,6 +39,11 @@ from flfast.state.output_streams import surviving_output
 OUTPUT = "output.log"
 """File in a job's folder: what it would have written to the screen."""
 
+log = logging.getLogger(__name__)
+_FORK = multiprocessing.get_context("fork")
+_POLL_S = 0.5
+_BY_SIGTERM = (-signal.SIGTERM, 128 + signal.SIGTERM)
+
 
 def run_forked(
     context: HydraContext,
@@ -82,13 +87,6 @@ def _pickled(result: JobReturn) -> bytes:
         if result.status == JobStatus.FAILED:
             result.return_value = RuntimeError(one_line(result._return_value))  # noqa: SLF001
         return pickle.dumps(result)
-
-
-log = logging.getLogger(__name__)
-
-_FORK = multiprocessing.get_context("fork")
-_POLL_S = 0.5
-_BY_SIGTERM = (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 def launch(

@@ -52,14 +52,7 @@ class DevicesFigure(Callback):
 
 
 def draw_devices(path: Path, *, devices: Devices, title: str, dpi: int) -> None:
-    """Write a PNG.
-
-    Args:
-        path: path of the PNG file.
-        devices: of the clients to draw, at least one.
-        title: title above the whole figure.
-        dpi: pixels per inch.
-    """
+    """Write a PNG about the devices of at least one client."""
     seconds = nominal_seconds(devices)
     with figure(path, size=(11, 3.8), dpi=dpi, title=title) as picture:
         times, day, bars = picture.subplots(1, 3, width_ratios=(4, 3, 3))
@@ -77,11 +70,8 @@ def nominal_seconds(devices: Devices) -> np.ndarray:
 def dropouts(devices: Devices, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities [K] that clients that begin a round leave it, and that they fail.
 
-    A client begins at any second of its availability, with equal probability.
-
-    Args:
-        devices: of K clients.
-        seconds: that the round takes each of them [K].
+    A client begins at any second of its availability, with equal probability. The round takes it
+    `seconds` [K].
     """
     length = np.where(devices.available < 1, devices.available * DAY, np.inf)
     # It leaves after a time that is uniform in [0, length], unless it ends or fails before.

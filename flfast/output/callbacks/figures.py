@@ -61,14 +61,7 @@ STYLE: dict[Any, Any] = {
 
 @contextmanager
 def figure(path: Path, *, size: tuple[float, float], dpi: int, title: str) -> Iterator[Figure]:
-    """Context with an empty figure, which is saved to `path` when the context ends.
-
-    Args:
-        path: path of the PNG file.
-        size: width and height, inches.
-        dpi: pixels per inch.
-        title: title above the whole figure.
-    """
+    """Context with an empty figure, `size` in inches, which is saved to `path` at its end."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -106,16 +99,9 @@ Style = Mapping[str, Any]
 def draw_charts(
     picture: Figure, charts: Sequence[LineChart], styles: Mapping[str, Style], *, columns: int = 1
 ) -> dict[str, Artist]:
-    """Draw charts side by side.
+    """Draw charts from left to right, then from top to bottom, with styles by name of a line.
 
-    Args:
-        picture: to draw into.
-        charts: from left to right, then from top to bottom.
-        styles: by name of a line.
-        columns: charts side by side.
-
-    Returns:
-        What a legend needs: what was drawn, by name.
+    Returns what a legend needs: what was drawn, by name.
     """
     drawn: dict[str, Artist] = {}
     grid = picture.subplots(-(-len(charts) // columns), columns, squeeze=False)

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.output.callbacks.figures import sampled
-from flfast.output.callbacks.partition_figure import Names, draw_partition
+from flfast.output.callbacks.partition_figure import draw_partition
 from flfast.state.messages import naming
 from flfast.state.options import Count
 
@@ -76,7 +76,7 @@ class PartitionReport(Callback):
             title += ", sorted by main class"
         draw_partition(
             federation.run_dir / "partition.png",
-            names=Names(
+            names=(
                 [data.client_names[k] if data.client_names else str(k) for k in shown.tolist()],
                 class_names(data) or [str(label) for label in range(counts.shape[1])],
             ),

@@ -26,11 +26,7 @@ NO_NUMBERS = "no numbers"
 def runs_table(content: Content, caption: str, names: Sequence[str], kind: str) -> DataTable:
     """A row for each run: what differs, its last values, and what it cost or what became of it.
 
-    Args:
-        content: of the runs.
-        caption: of the table.
-        names: of the runs, in their order.
-        kind: what a name is, such as `job`.
+    `names` are in the order of the runs; `kind` is what a name is, such as `job`.
     """
     keys, metrics = differing(content), _measured_metrics(content.runs)
     # Results of the sweep are then of different models, which the table has to say.
@@ -54,10 +50,7 @@ def runs_table(content: Content, caption: str, names: Sequence[str], kind: str) 
 def settings_table(content: Content, caption: str, *, named: bool = False) -> DataTable:
     """A row for each setting: its values of what differs, and means over seeds.
 
-    Args:
-        content: of the runs.
-        caption: of the table.
-        named: whether the first column has the settings' names.
+    If `named`, the first column has the settings' names.
     """
     metrics = _measured_metrics(content.runs)
     headings = [*["setting"] * named, *content.keys]

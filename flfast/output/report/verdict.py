@@ -16,6 +16,8 @@ from flfast.tasks.names import falls
 
 _FEW_SEEDS = 5
 
+_SPLITS = {"local": "test", "personal": "test", "finetuned": "test"}
+
 
 class Verdict(NamedTuple):
     """What the first screen says.
@@ -149,7 +151,6 @@ def _title(content: Content) -> str:
     return " · ".join(word for word in words if word) or "The run"
 
 
-_SPLITS = {"local": "test", "personal": "test", "finetuned": "test"}
 _SPLITS |= {"val": "val", "personal_val": "val"}
 """Split of each client, by view."""
 

@@ -33,11 +33,7 @@ class _Loader(PARSER):  # type: ignore[misc, valid-type]
 def read_yaml(path: Path, loader: Any = _Loader) -> Any:
     """The content of a YAML file; texts in it have no control characters. None if it is empty.
 
-    Nothing in it is deep, and no node is twice.
-
-    Args:
-        path: of the file.
-        loader: a safe loader of the library `yaml`.
+    Nothing in it is deep, and no node is twice. The loader is a safe one of the library `yaml`.
 
     Raises:
         OSError: if it cannot be read, or is no file.
@@ -58,10 +54,6 @@ def read_yaml(path: Path, loader: Any = _Loader) -> Any:
 
 def read_mapping(path: Path, loader: Any = _Loader) -> dict[str, Any]:
     """The content of a YAML file whose top level has keys, as `read_yaml`.
-
-    Args:
-        path: of the file.
-        loader: a safe loader of the library `yaml`.
 
     Raises:
         OSError: if it cannot be read, or is no file.

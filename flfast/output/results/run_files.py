@@ -32,15 +32,13 @@ _OF_COMMANDS = (
 OF_A_RUN = (*OF_ITS_END, *OF_ALL_ROUNDS, *_OF_COMMANDS)
 """All of them, but for the log, which goes on, `.lock`, `.hydra`, `result.json` and records."""
 
+_ASIDE = ".records-before"
+
 
 def remove_files(folder: Path, patterns: Iterable[str]) -> None:
-    """Delete files and folders of a run, and folders that are empty then.
+    """Delete files and folders of a run by patterns, and folders that are empty then.
 
     Links are deleted; what they point to stays.
-
-    Args:
-        folder: of the run.
-        patterns: relative to it.
 
     Raises:
         OSError: if one of them cannot be deleted.
@@ -66,9 +64,6 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink()
-
-
-_ASIDE = ".records-before"
 
 
 @contextmanager

@@ -22,6 +22,15 @@ log = logging.getLogger(__name__)
 
 _ROUND = re.compile("[0-9]{1,9}")
 
+_OF_NUMBERS = {
+    *(column.partition("/")[0] for column in COLUMNS if not column.startswith("plan/")),
+    *("attack", "monitor", "privacy"),
+}
+"""First words of the columns that hold numbers; `monitor/` and others come with an option."""
+
+_NUMBER = re.compile(r"-?([0-9]+\.?[0-9]*(e[+-]?[0-9]+)?|inf|nan)", re.IGNORECASE)
+_TAIL_BYTES = 16 * 2**20
+
 
 class RoundTable:
     """A CSV file to which rows are appended round by round; every row has a column `round`.
@@ -109,11 +118,7 @@ def parse_table(content: bytes, path: Path, *needed: str) -> list[dict[str, str]
 
     Windows line ends and a byte-order mark are read as well: spreadsheets write them. A process
     that is killed while writing leaves an incomplete last line: it is left out with a warning.
-
-    Args:
-        content: of the file.
-        path: of the file, for messages.
-        needed: columns that it must have.
+    `path` is for messages, and `needed` are columns that there must be.
 
     Raises:
         ValueError: with the path, if one of them is missing, if two columns have one name, or
@@ -171,17 +176,6 @@ def require_rounds(rows: Iterable[Row], path: Path) -> None:
     """
     if not all(_ROUND.fullmatch(row.get("round", "")) for row in rows):
         raise ValueError(f"{path} is no table: a row is of no round")
-
-
-_OF_NUMBERS = {
-    *(column.partition("/")[0] for column in COLUMNS if not column.startswith("plan/")),
-    *("attack", "monitor", "privacy"),
-}
-"""First words of the columns that hold numbers; `monitor/` and others come with an option."""
-
-_NUMBER = re.compile(r"-?([0-9]+\.?[0-9]*(e[+-]?[0-9]+)?|inf|nan)", re.IGNORECASE)
-
-_TAIL_BYTES = 16 * 2**20
 
 
 def read_history(path: Path) -> list[Row]:

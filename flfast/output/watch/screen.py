@@ -18,13 +18,7 @@ def screen(*, plain_width: int) -> Console:
 def empty_table(
     words: Iterable[str], numbers: Iterable[str], *, title: str | None = None
 ) -> Table:
-    """A table without rows.
-
-    Args:
-        words: headings of the columns of text, which come first.
-        numbers: headings of the columns of numbers.
-        title: the line above it.
-    """
+    """A table without rows: headings of columns of text come first, then those of numbers."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in words:
         table.add_column(Text(name))
