@@ -86,11 +86,10 @@ class Run:
         given = (*self._given.values(), *self._arguments.values())
         if all(value is None for value in given):
             return NOTHING
-        from flfast.api.own_objects import own_objects  # these import torch
-        from flfast.api.own_parts import chosen_task
+        from flfast.api.own_objects import own_objects  # imports torch
 
-        task = chosen_task([f"task={read_config(self.folder, self._allow).get('task')}"])
-        return own_objects(self._given, task=task, **self._arguments)
+        settings = [f"task={read_config(self.folder, self._allow).get('task')}"]
+        return own_objects(self._given, settings=settings, **self._arguments)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"

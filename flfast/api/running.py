@@ -111,11 +111,9 @@ def run(  # noqa: PLR0913 - one parameter an option
     with _alone():
         own = NOTHING
         if any(value is not None for value in (*given.values(), test_data, target, client)):
-            from flfast.api.own_objects import own_objects  # these import torch
-            from flfast.api.own_parts import chosen_task
+            from flfast.api.own_objects import own_objects  # imports torch
 
-            task = chosen_task(overrides)
-            own = own_objects(given, test_data, task=task, target=target, client=client)
+            own = own_objects(given, test_data, settings=overrides, **columns)
         words = [*_partition(own, overrides), *overrides]
         _refuse_options(own, overrides)
         return _run(_composed(words), own, folder)

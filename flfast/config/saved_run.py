@@ -128,7 +128,6 @@ def _check_rounds(folder: Path, config: DictConfig, rows: Sequence[Mapping[str, 
 def _find_checkpoint(
     name: str, folder: Path, config: DictConfig, rows: Sequence[Mapping[str, Any]]
 ) -> Checkpoint:
-    """The checkpoint that `checkpoint=NAME` means."""
     where = f"checkpoint={name}"
     try:
         if name == "last":
@@ -149,7 +148,6 @@ def _find_checkpoint(
 
 
 def _best(folder: Path, column: str | None, rows: Sequence[Mapping[str, Any]]) -> Checkpoint:
-    """The checkpoint of the best round by a column."""
     if column is None:
         raise ValueError("the run kept none; train with checkpoint.keep_best=val/loss")
     best = best_round(rows, column)
@@ -176,6 +174,5 @@ def _with_sizes(phases: list[Phase], folder: Path) -> list[Phase]:
 
 
 def _numbers(row: Row) -> dict[str, Any]:
-    """The cells of a row that are numbers."""
     cells = {name: parsed(cell) for name, cell in row.items()}
     return {name: cell for name, cell in cells.items() if isinstance(cell, (int, float))}

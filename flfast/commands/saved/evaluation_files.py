@@ -16,7 +16,7 @@ from flfast.config.saved_run import SavedRun
 from flfast.federation.table_rows import client_columns, evaluation_columns
 from flfast.output.callbacks.figures import INK, figure, tick_label
 from flfast.output.results.formats import value
-from flfast.output.watch.screen import empty_table, screen
+from flfast.output.watch.view import empty_table, screen
 from flfast.state.messages import naming
 from flfast.state.regular_file import make_folder, replacing
 from flfast.tasks.classification import CLASSIFICATION

@@ -20,7 +20,7 @@ from flfast.commands.saved.opened_run import OpenedRun, open_run, refused
 from flfast.config.errors import ConfigError
 from flfast.config.saved_run import SavedRun
 from flfast.datamodules.transforms import BatchTransform
-from flfast.output.watch.screen import screen
+from flfast.output.watch.view import screen
 from flfast.setup.build import build_model
 from flfast.state.messages import first_line
 from flfast.state.regular_file import make_folder, replacing
@@ -73,7 +73,6 @@ def _file_of(run: OpenedRun, client_id: int) -> str:
 class Exported(NamedTuple):
     """An exported model, its metadata, and the largest difference of the compared outputs."""
 
-    path: Path
     about: dict[str, str]
     num_compared: int
     difference: float
@@ -138,7 +137,7 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> Expo
                 f"format={kind}: outputs of the exported program differ by {difference:.2g} from "
                 f"those of the model; allowed: {LARGEST_DIFFERENCE:g}. The file is not written"
             )
-    return Exported(path, about, len(stored), difference)
+    return Exported(about, len(stored), difference)
 
 
 def _model(run: OpenedRun, client_id: int | None) -> nn.Module:

@@ -21,7 +21,7 @@ from flfast.output.results.history import (
     total,
     validation_column,
 )
-from flfast.output.watch.screen import empty_table, screen
+from flfast.output.watch.view import empty_table, screen
 
 if TYPE_CHECKING:
     from flfast.federation.loop import Federation
