@@ -139,8 +139,8 @@ def read_each(folders: Iterable[Path], read: Callable[[Path], T]) -> list[T]:
         found.append(one)
     if refused and not found:
         raise refused[0]
-    for error in refused:
-        log.warning("a run is left out: %s", first_line(error))
+    for reason in refused:
+        log.warning("a run is left out: %s", first_line(reason))
     return found
 
 
