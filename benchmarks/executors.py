@@ -30,7 +30,7 @@ from flfast.lit.local_module import LocalModule
 from flfast.models.cnn import cnn
 from flfast.models.logistic import logistic
 from flfast.models.mlp import mlp
-from flfast.setup.allocator import keep_freed_memory
+from flfast.state.machine import keep_freed_memory
 from flfast.state.tree import Tree, leaves
 
 _BATCH, _SHAPE = 10, (1, 28, 28)

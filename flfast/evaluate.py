@@ -4,7 +4,7 @@ Evaluates the models of a finished run, or of a checkpoint, as its last round di
 """
 
 from flfast.config.composition import CONF
-from flfast.config.saved_command import run_command
+from flfast.config.explain import run_command
 from flfast.config.saved_options import evaluate_options
 from flfast.config.saved_run import find_run
 
@@ -37,7 +37,7 @@ def evaluate(words: list[str]) -> None:
     """
     options, overrides = evaluate_options(words)
     saved = find_run(options, overrides, conf=CONF)
-    from flfast.commands.saved.evaluation_report import report  # imports torch
+    from flfast.commands.saved.evaluation_files import report  # imports torch
 
     report(saved, options)
 

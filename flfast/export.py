@@ -4,7 +4,7 @@ Exports a model of a saved run, loads the file again, and compares its outputs.
 """
 
 from flfast.config.composition import CONF
-from flfast.config.saved_command import run_command
+from flfast.config.explain import run_command
 from flfast.config.saved_options import export_options
 from flfast.config.saved_run import find_run
 
@@ -37,7 +37,7 @@ def export(words: list[str]) -> None:
     """
     options, overrides = export_options(words)
     saved = find_run(options, overrides, conf=CONF)
-    from flfast.commands.saved.export_report import report  # imports torch
+    from flfast.commands.saved.exported_model import report  # imports torch
 
     report(saved, options)
 

@@ -19,12 +19,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flfast.commands.sweeps.job_folders import GO_ON
 from flfast.config.check import check
-from flfast.config.command_line import check_overrides, implied
+from flfast.config.command_line import check_environment, check_overrides, implied
 from flfast.config.composition import CONF, VERSION_BASE
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.job import HydraJob
-from flfast.config.launcher_environment import check_environment
 from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import locked_folder, recorded, release_folders

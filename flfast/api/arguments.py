@@ -3,7 +3,6 @@
 import difflib
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 from flfast.config.errors import ConfigError
@@ -78,19 +77,6 @@ def check_objects(
     given = [column for column in columns.values() if column is not None]
     if len(set(given)) < len(given):
         raise ConfigError(f"{' and '.join(columns)} are both {given[0]!r}; allowed: two columns")
-
-
-@contextmanager
-def refused() -> Iterator[None]:
-    """Context in which an OSError or a ValueError is the error of Python's users.
-
-    Raises:
-        ConfigError: in its place.
-    """
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise ConfigError(str(error)) from None
 
 
 def _texts(settings: Mapping[Any, object]) -> str:

@@ -10,8 +10,7 @@ from torch.utils.data import ConcatDataset, Dataset
 
 from flfast.api.own_dataset import is_dataset
 from flfast.api.own_frame import Coded, coded_text, is_frame, refuse_missing_rows
-from flfast.api.own_parts import ALLOWED, OwnPart, PartReader, check_names
-from flfast.api.own_targets import num_outputs
+from flfast.api.own_parts import ALLOWED, OwnPart, PartReader, check_names, num_outputs
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import missing_owners

@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flfast.api.arguments import refused
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, refused
 from flfast.datamodules.missing import FIX, missing_rows, refuse_missing
 from flfast.datamodules.sources.extras import import_extra
 from flfast.datamodules.sources.table_files import Columns

@@ -1,7 +1,7 @@
 """Objects of a Python program: checked, and described for the config."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from types import CodeType, FunctionType
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.api.own_data import read_data
+from flfast.api.own_parts import chosen_task
 from flfast.config.errors import ConfigError
 from flfast.config.own import GROUPS, OWN, Own
 from flfast.setup.model_check import check_initialized, check_module
-from flfast.tasks.names import TaskName
 
 _KINDS: dict[str, tuple[type, ...]] = {"model": (nn.Module,), "algorithm": (Algorithm,)}
 
@@ -25,11 +25,11 @@ def own_objects(
     given: Mapping[str, Any],
     test_data: Any,
     *,
-    task: TaskName,
+    settings: Sequence[str],
     target: str | None,
     client: str | None,
 ) -> Own:
-    """The record of what replaces options of the config.
+    """The record of what replaces options of the config; the settings may name the task.
 
     Raises:
         ConfigError: naming the argument, what it is, and what is allowed.
@@ -48,7 +48,9 @@ def own_objects(
         check_module(where, model)
         check_initialized(where, model)
     nodes: dict[str, dict[str, Any]] = {}
-    read = read_data(found.get("data"), test_data, target=target, client=client, task=task)
+    read = read_data(
+        found.get("data"), test_data, target=target, client=client, task=chosen_task(settings)
+    )
     for group, value in found.items():
         content = read if group == "data" else value
         nodes[group] = {"_target_": name_of(value), OWN: fingerprint(content)}

@@ -1,21 +1,22 @@
-"""Reads one argument with a Python program's examples, in any of the allowed forms."""
+"""Reads one argument with a Python program's examples, in any form, and targets of any task."""
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from flfast.api.arguments import refused
 from flfast.api.own_dataset import check_plain, is_dataset, read_dataset
 from flfast.api.own_frame import is_frame, refuse_missing_column, refuse_missing_rows
-from flfast.api.own_targets import read_targets
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, refused
+from flfast.datamodules.examples import check_num_classes
 from flfast.datamodules.mapped import shared_tensor
 from flfast.datamodules.missing import missing_rows
-from flfast.datamodules.number_range import as_float32
+from flfast.datamodules.number_range import as_float32, regression_targets
 from flfast.tasks.names import TaskName
+from flfast.tasks.task_type import IGNORED
 
 ALLOWED = (
     "allowed: (inputs, targets) or (inputs, targets, clients) of tensors or arrays, a map-style "
@@ -23,6 +24,14 @@ ALLOWED = (
     "flfast, or a function that returns one"
 )
 """What an argument may be, for errors."""
+
+_NUM_DIMS = {"classification": 1, "regression": 2, "multilabel": 2, "language": 2}
+_TARGETS = {
+    "classification": "integers from 0; numbers are learned with task=regression",
+    "regression": "numbers [N] or [N, C]",
+    "multilabel": "0 or 1, [N, C]",
+    "language": "tokens, integers [N, T]",
+}
 
 
 class OwnPart(NamedTuple):
@@ -159,3 +168,55 @@ def _tensor(where: str, values: Any) -> Tensor:
         raise ConfigError(f"{where}: complex numbers; allowed: real numbers")
     found = found.detach().cpu().contiguous()
     return found.float() if found.dtype == torch.bool else found
+
+
+def chosen_task(overrides: Sequence[str]) -> TaskName:
+    """The task that the settings name; classification without one."""
+    words = [word.partition("=")[2] for word in overrides if word.startswith("task=")]
+    found = words[-1] if words else "auto"
+    named: TaskName = "classification"
+    return next((name for name in get_args(TaskName) if name == found), named)
+
+
+def read_targets(where: str, values: Any, task: TaskName) -> Tensor:
+    """Targets as `Examples` has them; an error begins with `where`.
+
+    Raises:
+        ConfigError: if they are no targets of the task.
+    """
+    allowed = _TARGETS[task]
+    check_plain(where, values)
+    try:
+        found = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+    except (TypeError, ValueError):
+        first = next(iter(values), None) if isinstance(values, Iterable) else values
+        kind = type(first).__name__
+        hint = ", such as those of pandas.factorize" if task == "classification" else ""
+        raise ConfigError(f"{where}: {kind}; allowed: {allowed.partition(';')[0]}{hint}") from None
+    integers = task in {"classification", "language"}
+    if found.is_complex() or (integers and found.is_floating_point()):
+        raise ConfigError(f"{where}: {found.dtype} numbers; allowed: {allowed}")
+    found = found.detach().cpu()
+    if task == "regression" and found.ndim == 1:
+        found = found.unsqueeze(1)
+    if found.ndim != _NUM_DIMS[task] and task != "classification":
+        raise ConfigError(f"{where} of shape {list(found.shape)}; allowed: {allowed}")
+    if integers:
+        return found.to(torch.int64)
+    if task != "regression":
+        return found.float()
+    with refused():
+        return torch.from_numpy(regression_targets(where, found.numpy()))
+
+
+def num_outputs(task: TaskName, inputs: Tensor | Dataset[Tensor], targets: Tensor) -> int:
+    """C of the data; see `Examples`."""
+    if task in {"regression", "multilabel"}:
+        return int(targets.shape[1])
+    largest = int(targets.max()) if len(targets) else -1
+    if task == "classification":
+        return check_num_classes(largest, len(targets), "data=: targets")
+    if task == "language":
+        read = inputs if isinstance(inputs, Tensor) else targets
+        largest = max(largest, int(read.max()), IGNORED)
+    return largest + 1

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from flfast.api.arguments import refused
 from flfast.config.composition import CONF
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, refused
 from flfast.config.own import NOTHING, Own
 from flfast.config.saved_config import read_config
 from flfast.config.saved_options import evaluate_options, export_options
 from flfast.config.saved_run import find_run
 from flfast.config.trust import named_by
-from flfast.output.results.history import Row
+from flfast.output.results.history import Row, parsed
 from flfast.output.results.outcome import Outcome, outcome
-from flfast.output.results.run_tables import read_clients, read_history
 from flfast.output.results.runs import read_choices
+from flfast.output.results.table import read_clients, read_history
 
 if TYPE_CHECKING:
     from torch import nn
@@ -87,11 +86,10 @@ class Run:
         given = (*self._given.values(), *self._arguments.values())
         if all(value is None for value in given):
             return NOTHING
-        from flfast.api.own_objects import own_objects  # these import torch
-        from flfast.api.own_targets import chosen_task
+        from flfast.api.own_objects import own_objects  # imports torch
 
-        task = chosen_task([f"task={read_config(self.folder, self._allow).get('task')}"])
-        return own_objects(self._given, task=task, **self._arguments)
+        settings = [f"task={read_config(self.folder, self._allow).get('task')}"]
+        return own_objects(self._given, settings=settings, **self._arguments)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
@@ -152,7 +150,7 @@ class Run:
         """
         options, overrides = evaluate_options([*self._words(), *words])
         saved = find_run(options, overrides, conf=CONF, own=self._own)
-        from flfast.commands.saved.evaluation_report import report  # imports torch
+        from flfast.commands.saved.evaluation_files import report  # imports torch
 
         return report(saved, options)
 
@@ -170,7 +168,7 @@ class Run:
         """
         options, overrides = export_options([*self._words(), *words])
         saved = find_run(options, overrides, conf=CONF, own=self._own)
-        from flfast.commands.saved.export_report import report  # imports torch
+        from flfast.commands.saved.exported_model import report  # imports torch
 
         return report(saved, options)
 
@@ -203,18 +201,9 @@ class Run:
 
 
 def _table(rows: list[Row]) -> Any:
-    values = [{name: _value(cell) for name, cell in row.items()} for row in rows]
+    values = [{name: parsed(cell) for name, cell in row.items()} for row in rows]
     if find_spec("pandas") is None:
         return values
     import pandas as pd
 
     return pd.DataFrame(values).fillna(float("nan")).infer_objects()
-
-
-def _value(cell: str | None) -> int | float | str | None:
-    if not cell:
-        return None
-    try:
-        return float(cell) if {".", "e", "n"} & set(cell) else int(cell)
-    except ValueError:
-        return cell

@@ -19,12 +19,11 @@ from flfast.api.arguments import check_objects, check_settings, check_words
 from flfast.api.result import Run
 from flfast.config import composition
 from flfast.config.check import check
-from flfast.config.command_line import check_overrides, implied
+from flfast.config.command_line import check_environment, check_overrides, implied
 from flfast.config.composition import CONF, without_hydra
 from flfast.config.errors import ConfigError, RunStopped
 from flfast.config.explain import message
 from flfast.config.job import HydraJob
-from flfast.config.launcher_environment import check_environment
 from flfast.config.own import GROUPS, NOTHING, Own
 from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_folder, finished_before
@@ -106,17 +105,15 @@ def run(  # noqa: PLR0913 - one parameter an option
     check_objects({**given, "test_data": test_data}, folder, columns)
     check_environment()
     if "torch" in sys.modules:  # otherwise it is as at its start
-        from flfast.api.surroundings import check_surroundings
+        from flfast.api.session import check_surroundings
 
         check_surroundings()
     with _alone():
         own = NOTHING
         if any(value is not None for value in (*given.values(), test_data, target, client)):
-            from flfast.api.own_objects import own_objects  # these import torch
-            from flfast.api.own_targets import chosen_task
+            from flfast.api.own_objects import own_objects  # imports torch
 
-            task = chosen_task(overrides)
-            own = own_objects(given, test_data, task=task, target=target, client=client)
+            own = own_objects(given, test_data, settings=overrides, **columns)
         words = [*_partition(own, overrides), *overrides]
         _refuse_options(own, overrides)
         return _run(_composed(words), own, folder)

@@ -7,8 +7,7 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from flfast.api.arguments import refused
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, refused
 from flfast.config.own import Own
 from flfast.config.saved_config import check_saved
 from flfast.setup.build import build_data, build_model

@@ -26,10 +26,8 @@ def read_tensors(
 ) -> dict[str, Any]:
     """Contents of a file written by `write_tensors`, on the CPU.
 
-    Args:
-        path: path of the file.
-        written: the `digest` of the file that was written; None accepts any file.
-        mapped: map tensors into memory instead of reading them.
+    `written` is the `digest` of the file that was written; None accepts any. If `mapped`, tensors
+    are mapped into memory instead of read.
 
     Raises:
         BrokenCheckpointError: if the file is truncated or corrupt, another one than was written,

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from flfast.config.composition import CONF, compose, without_hydra
 from flfast.config.errors import ConfigError
-from flfast.output.results.plain_yaml import read_mapping
+from flfast.output.results.runs import read_choices
 from flfast.state.messages import first_line
 
 _NOT_OF_RUNS = {"experiment", "hparams_search"}
@@ -24,12 +24,8 @@ _NOT_OF_RUNS = {"experiment", "hparams_search"}
 def with_added_keys(saved: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A copy of a saved config that has every key of today's config; interpolations stay.
 
-    A key of a group gets the default of the option that the run chose, if the option is still
-    there. Nodes that build something else than that option are left alone.
-
-    Args:
-        saved: the config, as plain values.
-        folder: of the run; its `.hydra/hydra.yaml` names the options.
+    A key of a group gets the default of the option that the run in the folder chose, if the option
+    is still there. Nodes that build something else than that option are left alone.
 
     Raises:
         ConfigError: if the options cannot be composed, or the file is no YAML of a run.
@@ -65,10 +61,7 @@ def lacks_keys(saved: Any, now: Mapping[str, Any]) -> bool:
 def _chosen(folder: Path) -> Iterator[tuple[str, str]]:
     """(group, option) for the options of `conf/` that the run in a folder chose."""
     path = folder / ".hydra" / "hydra.yaml"
-    node: Any = read_mapping(path) if path.exists() else {}
-    for name in ("hydra", "runtime", "choices"):
-        node = node.get(name) if isinstance(node, dict) else None
-    for group, option in node.items() if isinstance(node, dict) else ():
+    for group, option in read_choices(folder).items() if path.exists() else ():
         names = group not in _NOT_OF_RUNS and re.fullmatch(r"\w+/\w+", f"{group}/{option}")
         if names and Path(CONF, group, f"{option}.yaml").is_file():
             yield group, option

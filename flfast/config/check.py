@@ -110,13 +110,15 @@ def _describe(prefix: str, error: ValidationError, *, known: Iterable[str]) -> I
         elif details[0]["type"] == "missing":
             yield f"{key} is missing"
         else:
-            allowed = " or ".join(dict.fromkeys(_allowed(detail) for detail in details))
-            yield f"{key}={shown(details[0]['input'])}: {allowed}"
+            yield f"{key}={shown(details[0]['input'])}: {_allowed(details)}"
 
 
-def _allowed(detail: ErrorDetails) -> str:
-    message = detail["msg"].replace("Input should be", "must be")
-    return message.replace("a valid integer", "an integer").replace("a valid", "a")
+def _allowed(details: Iterable[ErrorDetails]) -> str:
+    found = (detail["msg"].replace("Input should be", "must be") for detail in details)
+    found = (
+        text.replace("a valid integer", "an integer").replace("a valid", "a") for text in found
+    )
+    return " or ".join(dict.fromkeys(found))
 
 
 def _check_targets(prefix: str, node: Any) -> Iterator[str]:
@@ -182,9 +184,7 @@ def _check_type(key: str, value: Any, annotation: Any) -> Iterator[str]:
     try:
         adapter.validate_python(value)
     except ValidationError as error:
-        details = error.errors(include_url=False)
-        allowed = " or ".join(dict.fromkeys(_allowed(detail) for detail in details))
-        yield f"{key}={shown(value)}: {allowed}"
+        yield f"{key}={shown(value)}: {_allowed(error.errors(include_url=False))}"
 
 
 def _check_trainer(trainer: Config) -> Iterator[str]:

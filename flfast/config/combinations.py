@@ -78,10 +78,8 @@ def refused(config: Config) -> str | None:
 def check_composed(config: DictConfig, found: Mapping[str, Capabilities]) -> None:
     """Refuse objects that do not go together, whatever their options are called.
 
-    Args:
-        config: the run's config.
-        found: capabilities of the objects, by group of the config, or by what the data tell, such
-            as `task=regression`.
+    `found` has their capabilities by group of the config, or by what the data tell, such as
+    `task=regression`.
 
     Raises:
         ConfigError: naming keys, values, the reason and what is allowed.

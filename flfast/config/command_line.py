@@ -1,5 +1,9 @@
-"""Checks overrides for mistakes that Hydra answers with a traceback or an unclear message."""
+"""Checks overrides for mistakes that Hydra answers with a traceback or an unclear message.
 
+Also what torchrun or srun says in the environment. Torch-free.
+"""
+
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,7 +23,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError
 from omegaconf.grammar_parser import parse
 
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, refused
+from flfast.state.environment import LEAST, integer
 from flfast.state.messages import first_line
 
 _EITHER = ("local_epochs", "local_steps")
@@ -33,11 +38,7 @@ _SETTING = re.compile(r"(?<![\w.@/+~\"'-])[\w.@/+~-]+=[^\s,{}\[\]\"']+")
 
 
 def check_overrides(arguments: Sequence[str], *, conf: str) -> None:
-    """Check each override of the command line on its own.
-
-    Args:
-        arguments: all arguments of the command; Hydra checks its flags.
-        conf: folder of the config.
+    """Check each override of the command line on its own; Hydra checks its flags.
 
     Raises:
         ConfigError: one line per problem, with the override and what is allowed.
@@ -143,9 +144,7 @@ def _with_quotes(text: str) -> str | None:
 def _is_empty(override: Override, options: list[str] | None) -> bool:
     """Whether an override sweeps over no value: Hydra would silently run no job.
 
-    Args:
-        override: one override of the command line.
-        options: the options of its group; None if other folders may hold more.
+    `options` are those of its group; None if other folders may hold more.
     """
     value = override._value  # noqa: SLF001 - as in `_values`
     if isinstance(value, Glob):
@@ -170,3 +169,28 @@ def _interpolation_error(text: str) -> str | None:
     except GrammarParseError as error:
         return f"not a valid interpolation: {first_line(error)}"
     return None
+
+
+def check_environment() -> None:
+    """Refuse an environment from which the world of ranks cannot be read.
+
+    Raises:
+        ConfigError: naming a variable, its value and what is allowed.
+    """
+    with refused():
+        values = {name: integer(name, 1) for name in LEAST if name in os.environ}
+    if not {"RANK", "WORLD_SIZE"} <= values.keys():
+        return
+    for name, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
+        if {name, size} <= values.keys() and values[name] >= values[size]:
+            raise ConfigError(
+                f"environment variable {name}={values[name]} with {size}={values[size]}: must be "
+                f"less than {size}"
+            )
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise ConfigError(
+            f"environment variable {missing[0]} is missing, and RANK={values['RANK']} "
+            f"WORLD_SIZE={values['WORLD_SIZE']} say that a launcher started this process; set it, "
+            f"as torchrun does, or unset RANK"
+        )

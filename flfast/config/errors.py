@@ -1,5 +1,8 @@
 """Errors of a run, shown to the user without a traceback."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class ConfigError(ValueError):
     """A setting that cannot be run. The message names the key, its value and what is allowed."""
@@ -14,3 +17,12 @@ class RunStopped(KeyboardInterrupt):
 
     The request was the first one. A second one raises `KeyboardInterrupt` at once.
     """
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Context in which an OSError or a ValueError becomes a `ConfigError`."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise ConfigError(str(error)) from None

@@ -1,8 +1,13 @@
-"""Messages about errors of the config: without a traceback, with what is allowed. Torch-free."""
+"""Messages about errors of the config: without a traceback, with what is allowed. Torch-free.
 
+`run_command` is the frame of commands that show them, but for the training itself.
+"""
+
+import logging
+import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,9 +16,10 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from flfast.config.composition import compose, without_hydra
+from flfast.config.composition import CONF, compose, without_hydra
 from flfast.config.errors import ConfigError
 from flfast.state.messages import did_you_mean, printable
+from flfast.state.output_streams import surviving_output
 
 _ABSENT = object()
 _UNKNOWN = re.compile(r"Could not (?:override|delete.*?|append.*?) '([^']+)'")
@@ -23,15 +29,9 @@ KEYS = "All keys: python -m flfast.train --cfg job."
 
 
 def explain(error: Exception, *, conf: str, hint: str = KEYS) -> int:
-    """Print the message of the command's error to stderr, without a traceback.
+    """Print the error's message to stderr, without a traceback; returns the exit code, 2.
 
-    Args:
-        error: raised by flfast, Hydra or OmegaConf.
-        conf: folder of the config.
-        hint: where the user finds more.
-
-    Returns:
-        The exit code, 2.
+    `hint` says where the user finds more.
     """
     text = printable(message(error, sys.argv[1:], conf=conf))
     lines = "\n".join(f"  {line}" for line in text.splitlines())
@@ -41,12 +41,9 @@ def explain(error: Exception, *, conf: str, hint: str = KEYS) -> int:
 
 
 def message(error: Exception, arguments: Sequence[str], *, conf: str) -> str:
-    """The error's message for the user, which may have several lines.
+    """The user's message for an error of flfast, Hydra or OmegaConf, which may have several lines.
 
-    Args:
-        error: raised by flfast, Hydra or OmegaConf.
-        arguments: of the command line, or overrides.
-        conf: folder of the config.
+    The arguments are those of the command line, or overrides.
     """
     text = str(error)
     unknown = _UNKNOWN.match(text)
@@ -131,3 +128,23 @@ def _keys(node: Any, prefix: str) -> Iterator[str]:
         yield f"{prefix}{name}"
         if isinstance(child, dict):
             yield from _keys(child, f"{prefix}{name}.")
+
+
+@surviving_output()
+def run_command(name: str, usage: str, work: Callable[[list[str]], None]) -> None:
+    """Run a command with the words of the command line; exit code 2 for a wrong setting.
+
+    `name` is that of the module. `usage` is printed for `--help`, or without words.
+    """
+    words = sys.argv[1:]
+    if not words or {"--help", "-h"} & set(words):
+        sys.stdout.write(usage)
+        return
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    try:
+        work(words)
+    except (ConfigError, HydraException, OmegaConfBaseException, OSError) as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        hint = f"All options: python -m {name} --help."
+        sys.exit(explain(error, conf=CONF, hint=hint))

@@ -60,10 +60,7 @@ class HydraJob:
     def of(cls, composed: DictConfig, given: DictConfig, own: Own = NOTHING) -> "HydraJob":
         """The job of a composed config whose `hydra.runtime.output_dir` is set.
 
-        Args:
-            composed: has Hydra's own node.
-            given: the config without that node, as Hydra passes it to a job.
-            own: objects of a Python program.
+        `given` is the config without Hydra's own node, as Hydra passes it to a job.
         """
         hydra = composed.hydra
         return cls(

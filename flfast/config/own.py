@@ -45,10 +45,6 @@ class Own:
     def require(self, config: DictConfig, folder: Path) -> None:
         """Refuse a saved run whose objects are not all here.
 
-        Args:
-            config: of the run.
-            folder: of the run, for the lines that open it.
-
         Raises:
             ConfigError: with the lines of Python that work.
         """

@@ -36,11 +36,7 @@ def compose_phases(
     """The run's phases, sorted by their first round; the first one starts at round 1.
 
     Each phase is composed from the job's overrides followed by its own. A phase that would start
-    outside of the run is skipped.
-
-    Args:
-        config: of round 1; values of Hydra are filled in.
-        compose: (overrides) -> the config with them, such as a job's.
+    outside of the run is skipped. In `config`, of round 1, values of Hydra are filled in.
 
     Raises:
         ConfigError: if a phase cannot be composed, or overrides a key that phases cannot change.

@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.checkpoints.compatibility import check_same_experiment
-from flfast.checkpoints.folders import find_checkpoints
+from flfast.checkpoints.folders import Checkpoint, find_checkpoints
 from flfast.config.added_keys import lacks_keys, with_added_keys
 from flfast.config.errors import ConfigError
 from flfast.config.run_folder import is_held
@@ -32,12 +32,7 @@ def recorded_config(config: DictConfig, folder: Path) -> dict[str, Any]:
 
 
 def finished_before(config: DictConfig, folder: Path) -> Result | None:
-    """The result of the run that `resume=auto` finds finished with this config; else None.
-
-    Args:
-        config: of the run that is to go on.
-        folder: of the run.
-    """
+    """The result of the run that `resume=auto` finds finished with this config; else None."""
     said = read_result(folder) if config.resume == "auto" else None
     if said is None or said.outcome != "finished":
         return None
@@ -46,12 +41,7 @@ def finished_before(config: DictConfig, folder: Path) -> Result | None:
 
 
 def settings_before(saved: Any, now: dict[str, Any], folder: Path) -> Any:
-    """The settings of a run, which may be of an older flfast that had fewer keys.
-
-    Args:
-        saved: its config, as JSON has it.
-        now: that of the command that goes on with it.
-        folder: of the run.
+    """The settings of a run, as JSON has them, which may be of an older flfast with fewer keys.
 
     Raises:
         ConfigError: if defaults of the run's options cannot be composed, or looked up.
@@ -77,11 +67,8 @@ def began_before(config: DictConfig, folder: Path) -> bool:
 def check_folder(config: DictConfig, folder: Path, *, setting: str | None = None) -> None:
     """Refuse to lose or to mix runs: the table of docs/operations.md.
 
-    Args:
-        config: of the run.
-        folder: of the run.
-        setting: what the user would change to get another folder, for messages; by default
-            `hydra.run.dir=` and the folder.
+    `setting` is what the user would change to get another folder, for messages; by default
+    `hydra.run.dir=` and the folder.
 
     Raises:
         ConfigError: with all differences between the configs, if the run in the folder or the
@@ -111,9 +98,7 @@ def check_folder(config: DictConfig, folder: Path, *, setting: str | None = None
 def _check_run(config: DictConfig, folder: Path, setting: str) -> None:
     """Check whether the run in the folder, if any, goes on with this config."""
     for checkpoint in find_checkpoints("auto", folder)[:1]:
-        now = plain_config(config)
-        before = settings_before(checkpoint.about["config"], now, folder)
-        check_same_experiment(before, now, done=checkpoint.round_idx)
+        _check_same(config, checkpoint, folder)
         return
     if not holds_run(folder):
         return
@@ -137,9 +122,7 @@ def _check_run(config: DictConfig, folder: Path, setting: str) -> None:
 def _check_checkpoint(config: DictConfig, folder: Path, setting: str) -> None:
     """Check whether the named checkpoint may go on in the folder."""
     for checkpoint in find_checkpoints(config.resume, folder)[:1]:
-        now = plain_config(config)
-        before = settings_before(checkpoint.about["config"], now, checkpoint.run_dir)
-        check_same_experiment(before, now, done=checkpoint.round_idx)
+        _check_same(config, checkpoint, checkpoint.run_dir)
         own = checkpoint.run_dir.resolve() == folder.resolve()
         if own and config.overwrite:
             raise ConfigError(
@@ -148,6 +131,12 @@ def _check_checkpoint(config: DictConfig, folder: Path, setting: str) -> None:
             )
         if not own and holds_run(folder) and not config.overwrite:
             raise ConfigError(_taken(folder, setting, "resume=auto to go on with that one"))
+
+
+def _check_same(config: DictConfig, checkpoint: Checkpoint, folder: Path) -> None:
+    now = plain_config(config)
+    before = settings_before(checkpoint.about["config"], now, folder)
+    check_same_experiment(before, now, done=checkpoint.round_idx)
 
 
 def _taken(folder: Path, setting: str, going_on: str) -> str:

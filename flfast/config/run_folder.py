@@ -75,11 +75,7 @@ def release_folders() -> None:
 
 @contextmanager
 def hold_folder(folder: Path, *, key: str) -> Iterator[None]:
-    """Context that locks the folder of a run from Python.
-
-    Args:
-        folder: absolute.
-        key: the setting that names the folder, for messages.
+    """Context that locks the folder of a run from Python; messages name it by the setting `key`.
 
     Raises:
         ConfigError: if another run holds the lock, or the folder cannot be written.
@@ -100,11 +96,9 @@ def _lock(folder: Path, key: str) -> None:
 
 
 def recorded(folder: Path, train: Callable[[], float | None]) -> float | None:
-    """Train a run; at its end `result.json` says what has become of it, if it was accepted.
+    """Train a run in a folder that this process has locked, and return its result.
 
-    Args:
-        folder: of the run, which this process has locked.
-        train: trains the run and returns its result.
+    At its end `result.json` says what has become of it, if it was accepted.
     """
     try:
         value = train()

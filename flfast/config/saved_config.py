@@ -79,11 +79,7 @@ def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
 
 
 def looked_up(raw: dict[str, Any], allow: Sequence[str] = ()) -> dict[str, Any]:
-    """A config with values in place of interpolations.
-
-    Args:
-        raw: the config as it was saved.
-        allow: resolvers that the user trusts.
+    """A config with values in place of interpolations, also of resolvers that the user allows.
 
     Raises:
         ConfigError: if it has an interpolation that is not looked up in a saved run.
@@ -112,12 +108,7 @@ def of_config(folder: Path) -> Iterator[None]:
 
 
 class _Values:
-    """Looks interpolations up in a config, each once.
-
-    Args:
-        raw: the config as it was saved.
-        allow: resolvers that the user trusts.
-    """
+    """Looks interpolations up in a config, each once; also with resolvers that the user allows."""
 
     def __init__(self, raw: dict[str, Any], allow: Sequence[str]) -> None:
         self._raw = raw

@@ -17,14 +17,14 @@ from flfast.checkpoints.folders import (
 )
 from flfast.checkpoints.policy import best_round
 from flfast.config.check import check
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, refused
 from flfast.config.own import NOTHING, Own
 from flfast.config.phases import AUTO_SIZES, Phase, compose_phases, replace_auto
 from flfast.config.saved_config import check_saved, read_config
-from flfast.config.saved_options import allowed_names
-from flfast.config.saved_overrides import check_known, overridden
+from flfast.config.saved_options import allowed_names, check_known, overridden
 from flfast.config.trust import short, targets
-from flfast.output.results.run_tables import read_history
+from flfast.output.results.history import Row, parsed
+from flfast.output.results.table import read_history
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +59,7 @@ def find_run(
 ) -> SavedRun:
     """The run that a command names, checked as far as that is possible without torch.
 
-    Args:
-        options: the command's; reads `run`, `allow`, `checkpoint` and `model`.
-        overrides: of the run's config.
-        conf: folder of the config, for overrides that choose an option of a group.
-        own: objects of a Python program, in place of what the run's config names.
+    Of the options it reads `run`, `allow`, `checkpoint` and `model`.
 
     Raises:
         ConfigError: if folder, weights or overrides are wrong.
@@ -78,10 +74,8 @@ def find_run(
         check(config)
     else:
         check_saved(config, folder)
-    try:
+    with refused():
         rows = [_numbers(row) for row in read_history(folder / "metrics.csv")]
-    except (OSError, ValueError) as error:
-        raise ConfigError(str(error)) from None
     _check_rounds(folder, config, rows)
     if "checkpoint" in options and "model" in options:
         raise ConfigError("model and checkpoint exclude each other; set one of them")
@@ -134,7 +128,6 @@ def _check_rounds(folder: Path, config: DictConfig, rows: Sequence[Mapping[str, 
 def _find_checkpoint(
     name: str, folder: Path, config: DictConfig, rows: Sequence[Mapping[str, Any]]
 ) -> Checkpoint:
-    """The checkpoint that `checkpoint=NAME` means."""
     where = f"checkpoint={name}"
     try:
         if name == "last":
@@ -155,7 +148,6 @@ def _find_checkpoint(
 
 
 def _best(folder: Path, column: str | None, rows: Sequence[Mapping[str, Any]]) -> Checkpoint:
-    """The checkpoint of the best round by a column."""
     if column is None:
         raise ValueError("the run kept none; train with checkpoint.keep_best=val/loss")
     best = best_round(rows, column)
@@ -181,18 +173,6 @@ def _with_sizes(phases: list[Phase], folder: Path) -> list[Phase]:
     return replace_auto(phases, dict.fromkeys(unknown, 1))  # no local step is taken
 
 
-def _numbers(row: Mapping[str, str]) -> dict[str, Any]:
-    """The cells of a row that are numbers."""
-    found = {name: _number(cell) for name, cell in row.items()}
-    return {
-        name: int(value) if name == "round" else value
-        for name, value in found.items()
-        if value is not None
-    }
-
-
-def _number(cell: str) -> float | None:
-    try:
-        return float(cell)
-    except (TypeError, ValueError):
-        return None
+def _numbers(row: Row) -> dict[str, Any]:
+    cells = {name: parsed(cell) for name, cell in row.items()}
+    return {name: cell for name, cell in cells.items() if isinstance(cell, (int, float))}

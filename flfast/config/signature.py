@@ -53,13 +53,9 @@ class _Unreadable(Exception):  # noqa: N818 - a signal, not an error
 
 @cache
 def read_signature(target: str) -> Signature | None:
-    """Signature of a function or class.
+    """Signature of a function or class by its dotted path; re-exports are followed.
 
-    Args:
-        target: its dotted path, such as `torch.optim.SGD`; re-exports are followed.
-
-    Returns:
-        None if the source does not tell (compiled code, dynamic definitions).
+    None if the source does not tell (compiled code, dynamic definitions).
 
     Raises:
         LookupError: if the module does not exist, or does not define the name.

@@ -51,9 +51,7 @@ class BuiltNode(NamedTuple):
 def targets(node: Any, key: str = "") -> Iterator[BuiltNode]:
     """All targets in a part of a config, but for objects of a program, which are not built.
 
-    Args:
-        node: without interpolations.
-        key: of the node; empty for the whole config.
+    The part has no interpolations; `key` is its place, empty for the whole config.
     """
     if isinstance(node, Mapping):
         if key in GROUPS and OWN in node:
@@ -97,11 +95,9 @@ def named_by(config: DictConfig) -> list[str]:
 
 
 def refusals(node: Any, allow: Sequence[str]) -> Iterator[str]:
-    """A line for each target that must not be built.
+    """A line for each target of a whole config that must not be built.
 
-    Args:
-        node: a whole config without interpolations.
-        allow: packages, modules or functions that the user trusts, by dotted path.
+    `allow` has packages, modules or functions that the user trusts, by dotted path.
     """
     for target in targets(node):
         if any(f"{target.name}.".startswith(f"{name}.") for name in allow):

@@ -16,10 +16,8 @@ from flfast.distributed.devices import num_devices
 from flfast.distributed.world import World
 from flfast.lit.local_module import LocalModule
 from flfast.models.adapters.adapted import Adapted
-from flfast.setup.memory_probe import MemoryProbe
-from flfast.setup.memory_search import num_fitting
-from flfast.setup.plans import choose_precision, choose_strategy
-from flfast.setup.trainer import build_trainer
+from flfast.setup.memory_search import MemoryProbe, num_fitting
+from flfast.setup.plans import build_trainer, choose_precision, choose_strategy
 from flfast.state.capabilities import Capabilities
 from flfast.state.plan import Batching, RoundPlan
 from flfast.state.tree import Tree

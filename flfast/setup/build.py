@@ -34,10 +34,10 @@ from flfast.setup.model_check import (
     check_module,
     check_outputs,
     first_batch,
+    model_offers,
 )
-from flfast.setup.model_offers import model_offers
 from flfast.setup.preload import data_source
-from flfast.setup.user_code import named
+from flfast.setup.user_code import named, of_kind
 from flfast.state.injection import asks_for, call_with, forwards_any
 from flfast.state.optimizer_state import LOCAL_MESSAGE, state_tensors, trial_step
 from flfast.state.randomness import seed_torch
@@ -85,11 +85,8 @@ def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
     def source(seed: int) -> Examples:
         with named("data", target):
             offers = {"seed": seed, "task": None if config.task == "auto" else config.task}
-            found: object = call_with(data_source(config) if given is None else given, **offers)
-        if not isinstance(found, Examples):
-            kind = type(found).__name__
-            raise ConfigError(f"data={target}: gives a {kind}; allowed: an Examples of flfast")
-        return found
+            found = call_with(data_source(config) if given is None else given, **offers)
+        return of_kind(found, Examples, f"data={target}", allowed="an Examples of flfast")
 
     return source
 
@@ -113,9 +110,7 @@ def build_model(config: DictConfig, data: FederatedDataModule, own: Own = NOTHIN
         builder = made
         if not isinstance(made, nn.Module):
             made = call_with(made, **model_offers(made, data.examples))
-    if not isinstance(made, nn.Module):
-        kind = type(made).__name__
-        raise ConfigError(f"{where}: gives a {kind}; allowed: a torch.nn.Module")
+    made = of_kind(made, nn.Module, where, allowed="a torch.nn.Module")
     check_module(where, made)
     batch = first_batch(data, made)
     reads = f"inputs of shape {list(data.examples.input_shape)}: model"
@@ -157,12 +152,9 @@ def build_optimizer(
         make: Callable[..., Optimizer] = instantiate(config.optimizer)
         trained = [p for p in model.parameters() if p.requires_grad]
         copies = [p.detach().clone().requires_grad_() for p in trained]
-        optimizer: object = make(copies, lr=config.optimizer.lr)
-        if isinstance(optimizer, Optimizer):
-            trial_step(optimizer, copies)
-    if not isinstance(optimizer, Optimizer):
-        kind = type(optimizer).__name__
-        raise ConfigError(f"optimizer={target}: gives a {kind}; allowed: a torch.optim.Optimizer")
+        made, allowed = make(copies, lr=config.optimizer.lr), "a torch.optim.Optimizer"
+        optimizer = of_kind(made, Optimizer, f"optimizer={target}", allowed=allowed)
+        trial_step(optimizer, copies)
     if algorithm.optimizer is not None:
         for p in copies:
             state_tensors(optimizer.state[p], **LOCAL_MESSAGE)
@@ -226,17 +218,14 @@ def _algorithm(config: DictConfig, own: Own, offers: dict[str, Any]) -> Algorith
         made: object = instantiate(config.algorithm) if given is None else given
         if callable(made) and not isinstance(made, Algorithm):
             made = call_with(made, **offers)
-    if not isinstance(made, Algorithm):
-        kind = type(made).__name__
-        raise ConfigError(f"algorithm={target}: gives a {kind}; allowed: an Algorithm of flfast")
-    with named("algorithm", target):
-        missing = {*WEIGHTS} - made.server_state(offers["initial"]).keys()
+        found = of_kind(made, Algorithm, f"algorithm={target}", allowed="an Algorithm of flfast")
+        missing = {*WEIGHTS} - found.server_state(offers["initial"]).keys()
     if missing:
         raise ConfigError(
             f"algorithm={target}: its server state has no {' and no '.join(sorted(missing))}; "
             f"allowed: the initial weights beside what it adds, though the server may not use them"
         )
-    return made
+    return found
 
 
 def build_selection(

@@ -30,10 +30,9 @@ from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import dtype_of_precision
-from flfast.setup.acceptance import accept
+from flfast.setup.acceptance import accept, build_loggers, end_records
 from flfast.setup.adapters import build_adapter
 from flfast.setup.all_ranks import on_all_ranks
-from flfast.setup.allocator import keep_freed_memory, return_freed_memory
 from flfast.setup.batch_size import Components, find_sizes, smallest_sizes, use_sizes
 from flfast.setup.build import (
     build_algorithm,
@@ -44,8 +43,6 @@ from flfast.setup.build import (
     build_selection,
     initial_weights,
 )
-from flfast.setup.composed import object_capabilities
-from flfast.setup.loggers import build_loggers, end_records
 from flfast.setup.machinery import Machinery, build_machinery
 from flfast.setup.model_check import try_training
 from flfast.setup.optimized_metric import check_direction, optimized_metric, use_metrics
@@ -61,10 +58,12 @@ from flfast.setup.resume import (
 )
 from flfast.setup.robustness import (
     check_cohorts,
+    object_capabilities,
     poison_examples,
     warn_of_rows,
 )
 from flfast.setup.user_code import own_failure
+from flfast.state.machine import keep_freed_memory, return_freed_memory
 from flfast.state.weights import convert_weights, read_weights
 
 log = logging.getLogger(__name__)

@@ -1,13 +1,15 @@
 """Starts the ranks of a run, or joins a world that is already running."""
 
+import io
 import logging
+import pickle
 import signal
 import sys
 import time
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,10 +18,11 @@ from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
 from flfast.checkpoints.signals import Second, StopRanks, StopRequests
-from flfast.config.errors import ConfigError, OneRankError
-from flfast.config.hardware_rules import cannot_start
+from flfast.config.errors import ConfigError, OneRankError, refused
 from flfast.config.job import HydraJob
+from flfast.config.own import Own
 from flfast.config.phases import Phase
+from flfast.config.rules import cannot_start
 from flfast.distributed.devices import num_devices
 from flfast.distributed.launcher import RankDiedError, can_fork, on_ranks, other_threads
 from flfast.distributed.world import ALONE, World, enter, gather, launched_world
@@ -28,12 +31,17 @@ from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.experiment import run_experiment
 from flfast.setup.external_world import fit_to_threads, fit_to_world
 from flfast.setup.plans import choose_strategy
-from flfast.setup.spawning import check_spawnable
+from flfast.state.messages import first_line
 
 log = logging.getLogger(__name__)
 
 STOP, REFUSAL = "stop", "refusal"
 """Names of note files: a stop was requested; why the run is refused."""
+
+_SPAWNABLE = (
+    "allowed: functions and classes of a module of your own; trainer.devices=1; or threads=1, no "
+    "CUDA and no other thread before the run, since ranks are then forked"
+)
 
 
 def run(phases: list[Phase], job: HydraJob, *, second: Second = "exit") -> float | None:
@@ -90,10 +98,8 @@ def num_ranks(phases: list[Phase]) -> int:
 
 
 def _num_ranks(config: DictConfig) -> int:
-    try:
+    with refused():
         strategy, chosen = choose_strategy(config)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
     return num_devices(chosen) if strategy in {"ddp", "fsdp"} else 1
 
 
@@ -191,3 +197,44 @@ def _join_world(phases: list[Phase], world: World) -> None:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         limit = max(phase.config.strategy.get("timeout_s", 1800) for phase in phases)
         enter(backend, timeout_s=limit)
+
+
+def check_spawnable(own: Own) -> None:
+    """Refuse objects that another process cannot load.
+
+    Raises:
+        ConfigError: naming the object and the reason; also if the program itself is no file.
+    """
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is not None and not Path(script).is_file():
+        raise ConfigError(
+            f"{script} is no file, and ranks that are spawned import the program; {_SPAWNABLE}"
+        )
+    for group, value in own.given().items():
+        where = f"{group}={own.nodes[group]['_target_']}"
+        search = _Search(b"__main__")
+        try:
+            pickle.Pickler(search).dump(value)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            raise ConfigError(
+                f"{where}: cannot be pickled for ranks that are spawned: {reason}; {_SPAWNABLE}"
+            ) from error
+        if search.found and script is None:
+            raise ConfigError(
+                f"{where}: is defined in a notebook or a console, which ranks that are spawned "
+                f"cannot import; {_SPAWNABLE}"
+            )
+
+
+class _Search(io.RawIOBase):
+    """A file that keeps nothing, and knows whether a word was written to it."""
+
+    def __init__(self, word: bytes) -> None:
+        super().__init__()
+        self._word, self.found = word, False
+
+    def write(self, data: Any) -> int:
+        content = bytes(data)
+        self.found = self.found or self._word in content
+        return len(content)

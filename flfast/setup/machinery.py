@@ -27,9 +27,8 @@ from flfast.lit.trainers import Trainers
 from flfast.setup.batch_size import Components
 from flfast.setup.build import build_callbacks
 from flfast.setup.optimized_metric import check_metrics
-from flfast.setup.plans import build_plans
+from flfast.setup.plans import build_plans, build_trainer, check_sharding
 from flfast.setup.robustness import build_channel
-from flfast.setup.trainer import build_trainer, check_sharding
 from flfast.state.injection import call_with
 
 log = logging.getLogger(__name__)

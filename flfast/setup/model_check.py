@@ -1,6 +1,6 @@
-"""Checks that a model can be trained, before any training."""
+"""What a model gets of the data, and checks that it can be trained, before any training."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -12,9 +12,11 @@ from torch.nn.parameter import is_lazy
 
 from flfast.config.errors import ConfigError
 from flfast.datamodules.batches import Batch
+from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.batchnorm import freeze
 from flfast.setup.user_code import named, place
+from flfast.state.injection import asks_for
 from flfast.state.weights import dtype_of_module
 
 
@@ -125,3 +127,34 @@ def try_training(target: str, model: nn.Module, data: FederatedDataModule, *, bn
             raise ConfigError(
                 f"model={target}: {name} has NaN or infinity; allowed: finite weights"
             )
+
+
+def model_offers(model: Callable[..., Any], examples: Examples) -> dict[str, Any]:
+    """Arguments by name; a model gets the ones that are its parameters.
+
+    - `input_shape`: shape of one input; `num_classes`: C.
+    - `task`: the learning task.
+    - `num_tokens`: size of the vocabulary of the inputs; 0 if they are no tokens.
+    - `categories`: number of categories of each of the last columns of a table.
+    """
+    offers = {
+        "input_shape": examples.input_shape,
+        "num_classes": examples.num_classes,
+        "task": examples.task,
+        "categories": examples.categories,
+    }
+    if not asks_for(model, "num_tokens"):
+        return offers
+    return {**offers, "num_tokens": _num_tokens(examples)}
+
+
+def _num_tokens(examples: Examples) -> int:
+    if examples.vocabulary is not None:
+        return len(examples.vocabulary)
+    if examples.task == "language":
+        return examples.num_classes
+    inputs = examples.inputs
+    # Whole numbers of 8 bits are images.
+    if not isinstance(inputs, Tensor) or inputs.is_floating_point() or inputs.itemsize == 1:
+        return 0
+    return int(inputs.max()) + 1

@@ -81,14 +81,7 @@ def _participation(config: DictConfig, population: int) -> Participation:
 
 
 def protect(privacy: Privacy, algorithm: Algorithm, initial: Tree, *, rounds: int) -> Algorithm:
-    """The algorithm, as the privacy of the run wraps it; logs what the privacy costs.
-
-    Args:
-        privacy: the run's privacy mechanism.
-        algorithm: the run's algorithm.
-        initial: weights before round 1.
-        rounds: number of rounds of the run.
-    """
+    """The algorithm, as the privacy of the run wraps it; logs what the privacy costs."""
     if privacy.unit is None:
         return algorithm
     if privacy.epsilon is not None:

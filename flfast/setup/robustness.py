@@ -1,4 +1,7 @@
-"""Builds attacks, faults, secure aggregation and the server's defences from config nodes."""
+"""Builds attacks, faults, secure aggregation and the server's defences from config nodes.
+
+Also asks the objects of a run what they need and break, whatever their options are called.
+"""
 
 import logging
 from collections.abc import Iterable
@@ -8,6 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.algorithm_capabilities import capabilities_of
 from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.channel.attacks.attack import Attack, choose_attackers
 from flfast.channel.channel import Channel
@@ -19,8 +23,12 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.world import ALONE, World
 from flfast.federation.samplers.cohort import Cohort
 from flfast.setup.protection import noise_source
+from flfast.state.capabilities import Capabilities, needing
+from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)
+
+_CHANNEL = ("aggregation", "attack", "audit", "compression", "faults", "secure")
 
 
 def poison_examples(config: DictConfig, data: FederatedDataModule) -> None:
@@ -118,20 +126,6 @@ def check_cohorts(
     )
 
 
-def check_precision(secure: Secure, cohorts: Iterable[Cohort]) -> None:
-    """Refuse settings whose numbers are too coarse for the largest of these cohorts.
-
-    Args:
-        secure: of the run.
-        cohorts: of the first rounds.
-
-    Raises:
-        ValueError: naming bits, range, precision and the size of the cohort.
-    """
-    if secure.check is not None:
-        secure.check(max(len(cohort.clients) for cohort in cohorts))
-
-
 def warn_of_rows(aggregation: Aggregation, algorithm: Algorithm) -> None:
     """Warn if a robust rule does not act on all that is learned."""
     rows = [name for name, part in algorithm.parts.items() if part.rule == "rows" and part.learned]
@@ -144,3 +138,29 @@ def warn_of_rows(aggregation: Aggregation, algorithm: Algorithm) -> None:
 
 def _attackers(attack: Attack, config: DictConfig, data: FederatedDataModule) -> frozenset[int]:
     return choose_attackers(data.candidates, attack.fraction, seed=config.seed)
+
+
+def object_capabilities(
+    config: DictConfig,
+    data: FederatedDataModule,
+    algorithm: Algorithm,
+    selected: Algorithm,
+    privacy: Privacy,
+    initial: Tree,
+) -> dict[str, Capabilities]:
+    """Capabilities of the objects that a run is composed of, by group of the config.
+
+    `selected` is the algorithm as the selection wraps it.
+    """
+    bare, wrapped = (capabilities_of(one, initial) for one in (algorithm, selected))
+    selecting = Capabilities(
+        wrapped.needs - bare.needs,
+        {name: why for name, why in wrapped.breaks.items() if name not in bare.breaks},
+    )
+    return {
+        f"task={data.examples.task}": needing(data.examples.task),
+        "algorithm": bare,
+        "selection": selecting,
+        "privacy": privacy.capabilities,
+        **{group: instantiate(config[group]).capabilities for group in _CHANNEL},
+    }

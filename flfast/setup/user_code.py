@@ -6,11 +6,14 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from hydra.errors import InstantiationException
 
 from flfast.config.errors import ConfigError
 from flfast.state.messages import first_line
+
+T = TypeVar("T")
 
 _PACKAGE = Path(__file__).parents[1]
 _LIBRARIES = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
@@ -33,6 +36,17 @@ def named(key: str, target: str) -> Iterator[None]:
         if isinstance(cause, ConfigError) or (isinstance(cause, ValueError) and _is_ours(cause)):
             raise
         raise ConfigError(f"{key}={target}: {described(cause)}") from error
+
+
+def of_kind(made: object, kind: type[T], setting: str, *, allowed: str) -> T:
+    """What a setting's function has made.
+
+    Raises:
+        ConfigError: if that is of another type.
+    """
+    if not isinstance(made, kind):
+        raise ConfigError(f"{setting}: gives a {type(made).__name__}; allowed: {allowed}")
+    return made
 
 
 def described(error: BaseException) -> str:

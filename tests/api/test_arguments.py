@@ -14,7 +14,7 @@ from torch import nn
 import flfast
 from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.fedavg import fedavg
-from flfast.config.launcher_environment import check_environment
+from flfast.config.command_line import check_environment
 from flfast.state.environment import LEAST, integer
 
 INPUTS, TARGETS = torch.randn(60, 5), torch.arange(60) % 3

@@ -16,8 +16,8 @@ from flfast.config.errors import ConfigError
 from flfast.federation.paces.pace import Setting
 from flfast.federation.sampling import Sampling
 from flfast.setup.build import build_sampler, build_selection
-from flfast.setup.composed import object_capabilities
 from flfast.setup.protection import build_privacy
+from flfast.setup.robustness import object_capabilities
 from flfast.state.capabilities import MEANINGS, NEUTRAL, Capabilities, Choice, needing, refusals
 from flfast.state.weights import read_weights
 from flfast.train import CONF

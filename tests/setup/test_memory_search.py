@@ -12,8 +12,13 @@ from torch import nn
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
 from flfast.lit.local_module import LocalModule
-from flfast.setup.memory_probe import MemoryProbe, extrapolate, measure_memory
-from flfast.setup.memory_search import largest_fitting, num_fitting
+from flfast.setup.memory_search import (
+    MemoryProbe,
+    extrapolate,
+    largest_fitting,
+    measure_memory,
+    num_fitting,
+)
 from flfast.state.plan import Batching, RoundPlan
 from flfast.state.weights import flatten, read_weights
 

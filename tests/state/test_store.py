@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flfast.checkpoints.files import read_tensors
-from flfast.setup.allocator import keep_freed_memory, return_freed_memory
+from flfast.state.machine import keep_freed_memory, return_freed_memory
 from flfast.state.store import ClientStates
 from flfast.state.tensor_file import write_tensors
 from flfast.state.tree import leaves, tree_map

@@ -12,30 +12,67 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from rich.text import Text
 from torch import Tensor, nn
 from torch.export import Dim
 
-from flfast.commands.saved.opened_run import OpenedRun, refused
+from flfast.commands.saved.opened_run import OpenedRun, open_run, refused
 from flfast.config.errors import ConfigError
+from flfast.config.saved_run import SavedRun
 from flfast.datamodules.transforms import BatchTransform
+from flfast.output.watch.view import screen
 from flfast.setup.build import build_model
 from flfast.state.messages import first_line
-from flfast.state.regular_file import replacing
+from flfast.state.regular_file import make_folder, replacing
 from flfast.state.weights import load_weights, read_weights, write_weights
+
+_ENDINGS = {"torch": ".pt2", "onnx": ".onnx"}
 
 LARGEST_DIFFERENCE = 1e-4
 """Outputs of the exported program may differ from those of the model by so much."""
 
 _COMPARED, _MOST_NAMED = 64, 20
 _BATCH = 3  # any size of at least 2 stands for all
-
 Program = Callable[[Tensor], Tensor]
+
+
+def report(saved: SavedRun, options: Mapping[str, str]) -> Path:
+    """Export a model and print its description; returns the file.
+
+    Of the options it reads `format`, `client` and `output`.
+
+    Raises:
+        ConfigError: if the run has no such model, or the program does not agree with it.
+        OSError: if the file cannot be written.
+    """
+    client_id = int(options["client"]) if "client" in options else None
+    run = open_run(saved, personal=client_id is not None)
+    name = "model" if client_id is None else f"personal/{_file_of(run, client_id)}"
+    default = saved.folder / f"{name}{_ENDINGS[options['format']]}"
+    path = Path(options.get("output", default))
+    # The run's folder itself is named by the user, and `personal` in it is not.
+    make_folder(path.parent, named="output" in options or client_id is None)
+    try:
+        found = export(run, options["format"], path, client_id)
+    finally:
+        refused(run.engine.close)
+    console = screen(plain_width=100)
+    for key, value in found.about.items():
+        console.print(Text(f"{key}: {value}"), soft_wrap=True)
+    difference = f"{found.difference:.1e} on {found.num_compared} examples"
+    console.print(Text(f"largest difference of an output: {difference}"), soft_wrap=True)
+    console.print(Text(str(path), style="bold"), soft_wrap=True)
+    return path
+
+
+def _file_of(run: OpenedRun, client_id: int) -> str:
+    known = client_id < run.data.num_clients  # an unknown one is refused later, with a message
+    return run.data.client_file(client_id) if known else str(client_id)
 
 
 class Exported(NamedTuple):
     """An exported model, its metadata, and the largest difference of the compared outputs."""
 
-    path: Path
     about: dict[str, str]
     num_compared: int
     difference: float
@@ -100,7 +137,7 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> Expo
                 f"format={kind}: outputs of the exported program differ by {difference:.2g} from "
                 f"those of the model; allowed: {LARGEST_DIFFERENCE:g}. The file is not written"
             )
-    return Exported(path, about, len(stored), difference)
+    return Exported(about, len(stored), difference)
 
 
 def _model(run: OpenedRun, client_id: int | None) -> nn.Module:

@@ -24,8 +24,7 @@ from flfast.setup.batch_size import Components
 from flfast.setup.experiment import build_components
 from flfast.setup.machinery import build_engine
 from flfast.setup.optimized_metric import use_metrics
-from flfast.setup.plans import build_plans
-from flfast.setup.trainer import build_trainer
+from flfast.setup.plans import build_plans, build_trainer
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree

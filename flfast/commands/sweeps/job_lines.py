@@ -16,8 +16,7 @@ from omegaconf import DictConfig
 
 from flfast.config.errors import ConfigError
 from flfast.config.job import typed_overrides
-from flfast.output.results.durations import readable
-from flfast.output.results.formats import value
+from flfast.output.results.formats import readable, value
 from flfast.output.results.history import last_value
 from flfast.output.results.outcome import RESULT, outcome
 from flfast.output.results.runs import read_run

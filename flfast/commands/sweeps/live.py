@@ -47,11 +47,7 @@ class JobTable:
             self._live.start()
 
     def update(self, begun: Collection[int]) -> None:
-        """Show the jobs.
-
-        Args:
-            begun: numbers of those that run, or have ended.
-        """
+        """Show the jobs; `begun` are the numbers of those that run, or have ended."""
         if self._live is not None:
             self._live.update(sweep_table(self.look(begun)), refresh=True)
 

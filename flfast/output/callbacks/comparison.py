@@ -31,10 +31,10 @@ from flfast.output.report.outcome_tables import (
 from flfast.output.report.page import report_or_warn
 from flfast.output.results.history import last_value
 from flfast.output.results.outcome import Outcome
-from flfast.output.results.runs import RunRecord, read_jobs
+from flfast.output.results.runs import RunRecord, find_runs, read_jobs
 from flfast.output.results.settings import flat_settings
 from flfast.output.results.statistics import FEWEST_SEEDS
-from flfast.output.watch.screen import empty_table, screen
+from flfast.output.watch.view import empty_table, screen
 
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6B6B6B", "#000000"]
 _PLAIN_WIDTH = 140
@@ -66,7 +66,7 @@ def write_comparison(sweep_dir: Path) -> None:
     content = Content(jobs)
     _write_csv(jobs, content, sweep_dir / "comparison.csv")
     draw_comparison(content, sweep_dir / "comparison.png")
-    report_or_warn([sweep_dir], sweep_dir / "report.html")
+    report_or_warn(lambda: find_runs([sweep_dir]), sweep_dir / "report.html")
     _print(jobs, content, sweep_dir)
 
 

@@ -10,8 +10,8 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.federation.devices.device import DAY, Devices
-from flfast.output.callbacks.figures import COLOURS, figure
-from flfast.output.results.durations import readable
+from flfast.output.callbacks.figures import COLOURS, figure, sampled
+from flfast.output.results.formats import readable
 from flfast.state.options import Count
 
 if TYPE_CHECKING:
@@ -45,29 +45,14 @@ class DevicesFigure(Callback):
         timing = federation.timing
         if timing.is_ideal:
             return
-        population = federation.data.num_clients
-        num_shown = min(population, self._max_clients)
-        shown = np.linspace(0, population - 1, num_shown).round().astype(np.int64)
-        title = federation.title
-        if num_shown < population:
-            title += f"\n{num_shown:,} of {population:,} clients"
-        draw_devices(
-            federation.run_dir / "devices.png",
-            devices=timing.devices(shown),
-            title=title,
-            dpi=self._dpi,
-        )
+        num = federation.data.num_clients
+        shown, title = sampled(num, self._max_clients, federation.title)
+        path, devices = federation.run_dir / "devices.png", timing.devices(shown)
+        draw_devices(path, devices=devices, title=title, dpi=self._dpi)
 
 
 def draw_devices(path: Path, *, devices: Devices, title: str, dpi: int) -> None:
-    """Write a PNG.
-
-    Args:
-        path: path of the PNG file.
-        devices: of the clients to draw, at least one.
-        title: title above the whole figure.
-        dpi: pixels per inch.
-    """
+    """Write a PNG about the devices of at least one client."""
     seconds = nominal_seconds(devices)
     with figure(path, size=(11, 3.8), dpi=dpi, title=title) as picture:
         times, day, bars = picture.subplots(1, 3, width_ratios=(4, 3, 3))
@@ -85,11 +70,8 @@ def nominal_seconds(devices: Devices) -> np.ndarray:
 def dropouts(devices: Devices, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities [K] that clients that begin a round leave it, and that they fail.
 
-    A client begins at any second of its availability, with equal probability.
-
-    Args:
-        devices: of K clients.
-        seconds: that the round takes each of them [K].
+    A client begins at any second of its availability, with equal probability. The round takes it
+    `seconds` [K].
     """
     length = np.where(devices.available < 1, devices.available * DAY, np.inf)
     # It leaves after a time that is uniform in [0, length], unless it ends or fails before.

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.output.callbacks.events_table import EventsTable
 from flfast.output.callbacks.figures import COLOURS, INK, figure
-from flfast.output.results.durations import unit
+from flfast.output.results.formats import unit
 from flfast.output.results.history import series
 from flfast.output.results.table import iterate_rows
 from flfast.state.messages import first_line
@@ -92,12 +92,9 @@ class EventsFigure(Callback):
 def read_bars(
     rows: Iterable[Mapping[str, str]], *, max_clients: int, max_steps: int
 ) -> tuple[list[Bar], list[float]]:
-    """The first clients' work, and the times of the server's first steps.
+    """The work of the clients that begin first, and the times of the server's first steps.
 
-    Args:
-        rows: of `events.csv`; no more of them are read than needed.
-        max_clients: most clients, in the order of their first dispatch.
-        max_steps: most steps.
+    Of `events.csv`, no more rows are read than needed.
 
     Raises:
         KeyError: if a column is missing.
@@ -131,15 +128,7 @@ def read_bars(
 def draw_events(
     path: Path, *, bars: Sequence[Bar], steps: Sequence[float], title: str, dpi: int
 ) -> None:
-    """Write a PNG.
-
-    Args:
-        path: path of the PNG file.
-        bars: of all clients to draw.
-        steps: virtual seconds of the server's steps, at least one, ascending.
-        title: title above the whole figure.
-        dpi: pixels per inch.
-    """
+    """Write a PNG; `steps` are virtual seconds of the server's steps, at least one, ascending."""
     from matplotlib.ticker import MaxNLocator
 
     size, name = unit(steps[-1])

@@ -61,14 +61,7 @@ STYLE: dict[Any, Any] = {
 
 @contextmanager
 def figure(path: Path, *, size: tuple[float, float], dpi: int, title: str) -> Iterator[Figure]:
-    """Context with an empty figure, which is saved to `path` when the context ends.
-
-    Args:
-        path: path of the PNG file.
-        size: width and height, inches.
-        dpi: pixels per inch.
-        title: title above the whole figure.
-    """
+    """Context with an empty figure, `size` in inches, which is saved to `path` at its end."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -92,6 +85,13 @@ def tick_label(name: str) -> str:
     return short.replace("$", r"\$")
 
 
+def sampled(num: int, most: int, title: str) -> tuple[np.ndarray, str]:
+    """At most `most` of `num` clients, evenly, and the title, which tells if some are missing."""
+    shown = np.linspace(0, num - 1, min(num, most)).round().astype(np.int64)
+    left_out = f"\n{len(shown):,} of {num:,} clients" if len(shown) < num else ""
+    return shown, f"{title}{left_out}"
+
+
 Style = Mapping[str, Any]
 """Matplotlib's words for a line: at least `color`."""
 
@@ -99,16 +99,9 @@ Style = Mapping[str, Any]
 def draw_charts(
     picture: Figure, charts: Sequence[LineChart], styles: Mapping[str, Style], *, columns: int = 1
 ) -> dict[str, Artist]:
-    """Draw charts side by side.
+    """Draw charts from left to right, then from top to bottom, with styles by name of a line.
 
-    Args:
-        picture: to draw into.
-        charts: from left to right, then from top to bottom.
-        styles: by name of a line.
-        columns: charts side by side.
-
-    Returns:
-        What a legend needs: what was drawn, by name.
+    Returns what a legend needs: what was drawn, by name.
     """
     drawn: dict[str, Artist] = {}
     grid = picture.subplots(-(-len(charts) // columns), columns, squeeze=False)

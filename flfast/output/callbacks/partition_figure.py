@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,22 +20,10 @@ _LONGEST_LEVEL = 3
 """Characters of a class that fit side by side."""
 
 
-class Names(NamedTuple):
-    """What clients and classes are called in a figure.
-
-    Attributes:
-        clients: of M clients, names or numbers.
-        classes: of C classes, names or numbers.
-    """
-
-    clients: Sequence[str]
-    classes: Sequence[str]
-
-
 def draw_partition(
     path: Path,
     *,
-    names: Names,
+    names: tuple[Sequence[str], Sequence[str]],
     counts: np.ndarray,
     sizes: dict[str, np.ndarray],
     title: str,
@@ -43,24 +31,19 @@ def draw_partition(
 ) -> None:
     """Write a PNG. M clients, C classes; 0 classes are sizes only.
 
-    Args:
-        path: path of the PNG file.
-        names: of the M clients from top to bottom, and of the C classes.
-        counts: examples of each class, int64 [M, C].
-        sizes: examples in each split, int64 [M] each.
-        title: title above the whole figure.
-        dpi: pixels per inch.
+    `names` are those of the clients from top to bottom, and those of the classes. `counts` int64
+    [M, C] are examples of each class, `sizes` int64 [M] those in each split.
     """
-    num_clients, num_classes = counts.shape
+    (num_clients, num_classes), (clients, classes) = counts.shape, names
     size = (9.5, float(np.clip(1.7 + 0.3 * num_clients, 3.2, 8)))
     with figure(path, size=size, dpi=dpi, title=title) as picture:
         ticks = _ticks(num_clients, most=25)
-        clients = [tick_label(names.clients[tick]) for tick in ticks]
+        labels = [tick_label(clients[tick]) for tick in ticks]
         if not num_classes:
             bars = picture.subplots()
             _size_bars(bars, sizes)
             bars.set_ylabel("client")
-            bars.set_yticks(ticks, labels=clients)
+            bars.set_yticks(ticks, labels=labels)
             bars.tick_params(axis="y", labelleft=True)
             bars.invert_yaxis()
             return
@@ -74,11 +57,11 @@ def draw_partition(
         heat.set_title("Examples of each class")
         heat.set_xlabel("class")
         heat.set_ylabel("client")
-        heat.set_yticks(ticks, labels=clients)
+        heat.set_yticks(ticks, labels=labels)
         chosen = _ticks(num_classes, most=20)
-        classes = [tick_label(names.classes[tick]) for tick in chosen]
-        tilted = 90 if max(map(len, classes)) > _LONGEST_LEVEL else 0
-        heat.set_xticks(chosen, labels=classes, rotation=tilted)
+        labels = [tick_label(classes[tick]) for tick in chosen]
+        tilted = 90 if max(map(len, labels)) > _LONGEST_LEVEL else 0
+        heat.set_xticks(chosen, labels=labels, rotation=tilted)
 
 
 def _heat_map(axes: Axes, counts: np.ndarray) -> AxesImage:

@@ -9,7 +9,8 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
-from flfast.output.callbacks.partition_figure import Names, draw_partition
+from flfast.output.callbacks.figures import sampled
+from flfast.output.callbacks.partition_figure import draw_partition
 from flfast.state.messages import naming
 from flfast.state.options import Count
 
@@ -66,20 +67,16 @@ class PartitionReport(Callback):
     def on_run_end(self, federation: Federation) -> None:
         """Draw `partition.png`: classes and sizes of clients."""
         data = federation.data
-        num_shown = min(data.num_clients, self._max_clients)
-        shown = np.linspace(0, data.num_clients - 1, num_shown).round().astype(np.int64)
+        shown, title = sampled(data.num_clients, self._max_clients, federation.title)
         counts = label_counts(data, shown)
-        title = federation.title
-        if num_shown < data.num_clients:
-            title += f"\n{num_shown:,} of {data.num_clients:,} clients"
-        if num_shown < data.num_clients and counts.size:
+        if len(shown) < data.num_clients and counts.size:
             # In a sample, the order of ids means nothing: group clients by their main class.
             order = np.lexsort((-counts.max(axis=1), counts.argmax(axis=1)))
             shown, counts = shown[order], counts[order]
             title += ", sorted by main class"
         draw_partition(
             federation.run_dir / "partition.png",
-            names=Names(
+            names=(
                 [data.client_names[k] if data.client_names else str(k) for k in shown.tolist()],
                 class_names(data) or [str(label) for label in range(counts.shape[1])],
             ),

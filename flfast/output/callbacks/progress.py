@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from rich import progress
 from rich.console import Console
 
-from flfast.output.results.durations import readable
+from flfast.output.results.formats import readable
 from flfast.output.watch.view import scores, usage, virtual
 from flfast.state.options import Positive
 

@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flfast.output.results.columns import ALL_METRICS, VIEWS
-from flfast.output.results.durations import readable
-from flfast.output.results.formats import value
+from flfast.output.results.formats import readable, value
 from flfast.output.results.history import (
     Row,
     best_row,
@@ -22,7 +21,7 @@ from flfast.output.results.history import (
     total,
     validation_column,
 )
-from flfast.output.watch.screen import empty_table, screen
+from flfast.output.watch.view import empty_table, screen
 
 if TYPE_CHECKING:
     from flfast.federation.loop import Federation

@@ -156,11 +156,7 @@ def sample_tokens(
 
 
 def encode(prompt: str, vocabulary: Sequence[str]) -> list[int]:
-    """Tokens of a text: at every place the longest token that fits.
-
-    Args:
-        prompt: not empty.
-        vocabulary: text of every token.
+    """Tokens of a text: at every place the longest text of `vocabulary` that fits.
 
     Raises:
         ValueError: if the text is empty, or no token fits somewhere.

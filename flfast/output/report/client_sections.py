@@ -47,7 +47,8 @@ def clients(content: Content) -> Section | None:
         if not pooled:
             continue
         ordered = np.sort(pooled)
-        lines.append(Line(name, ordered.tolist(), _shares(ordered)))
+        shares = np.arange(1, len(ordered) + 1) / len(ordered)
+        lines.append(Line(name, ordered.tolist(), shares.tolist()))
         marks = [float(np.quantile(ordered, q)) for q in (0.0, 0.1, 0.5, 0.9, 1.0)]
         first = setting.finished[0]
         own = _own_column(rows[first.folder], column)
@@ -77,10 +78,6 @@ def _own_column(rows: Sequence[Row], column: str) -> str:
 
 def _metric(column: str) -> str:
     return column.rpartition("/")[2]
-
-
-def _shares(ordered: np.ndarray) -> list[float]:
-    return (np.arange(1, len(ordered) + 1) / len(ordered)).tolist()
 
 
 def _worst(

@@ -2,18 +2,17 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from flfast.output.report.bar_chart import bar_chart
 from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
 from flfast.output.report.line_chart import line_chart
-from flfast.output.results.criterion import Criterion
-from flfast.output.results.durations import readable
-from flfast.output.results.formats import interval, tick, value
+from flfast.output.results.criterion import Criterion, spent_until
+from flfast.output.results.formats import interval, readable, tick, value
 from flfast.output.results.history import clock, series, total
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.statistics import Interval, mean_interval
-from flfast.output.results.targets import spent_until
 
 _STEPS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
 _MOST_STEPS = 5
@@ -25,47 +24,39 @@ def targets(content: Content) -> Section | None:
     criterion, common = content.criterion, content.target
     if criterion is None or common is None:
         return None
-    reaching = "all finished runs reach that improve at all"
+    reaching, goal = (
+        "all finished runs reach that improve at all",
+        f"until {criterion.name} reaches",
+    )
+    fields = ["rounds", "seconds", "bytes"]
+    headings = ["rounds", "time", "bytes up and down"]
+    if any(clock(run.history) for run in content.runs):
+        fields, headings = [*fields, "virtual_seconds"], [*headings, "virtual time"]
+    costs = partial(_costs, criterion, fields)
     if len(content.settings) == 1 and criterion.rises:
-        histories = [run.history for run in content.runs if run.counts]
-        curves = [series(history, criterion.column(history))[1] for history in histories]
+        runs = content.settings[0].finished
+        curves = [series(run.history, criterion.column(run.history))[1] for run in runs]
         above = max(curve[0] for curve in curves if curve)
         chosen = [step for step in _STEPS if above < step <= common][-_MOST_STEPS:] or [common]
         intro = f"Accuracies that {reaching}, and what they had spent by then."
+        rows = [[f"{100 * target:.4g} %", *costs(target, runs)] for target in chosen]
+        first, goal = "target", f"{goal} a target"
     else:
-        chosen = [common]
         what = "highest accuracy" if criterion.rises else "lowest loss"
         intro = f"The target is the {what} that {reaching}."
-    tables = [_target_table(content, criterion, target) for target in chosen]
-    if len(content.settings) == 1 and criterion.rises:
-        cells = [[*table.rows[0][1:]] for table in tables]
-        rows = [[f"{100 * t:.4g} %", *row] for t, row in zip(chosen, cells, strict=True)]
-        caption = f"Costs until {criterion.name} reaches a target"
-        tables = [DataTable(caption, ["target", *tables[0].headings[1:]], rows)]
+        rows = [[name, *costs(common, setting.finished)] for name, setting in content.named]
+        first, goal = "setting", f"{goal} {value(criterion.name, common)}"
     intro += " Seconds are those of training and evaluation on the machine that ran it."
-    return Section("Costs to a target", intro, tables=tables)
+    table = DataTable(f"Costs {goal}", [first, *headings, "runs"], rows)
+    return Section("Costs to a target", intro, tables=[table])
 
 
-def _target_table(content: Content, criterion: Criterion, target: float) -> DataTable:
-    rows: list[list[str]] = []
-    timed = any(clock(run.history) for run in content.runs)
-    for name, setting in content.named:
-        spent = [spent_until(run.history, criterion, target) for run in setting.finished]
-        cells = [
-            interval(field, _over([getattr(one, field) for one in spent]))
-            for field in ("rounds", "seconds", "bytes", *["virtual_seconds"] * timed)
-        ]
-        rows.append([name, *cells, str(len(spent))])
-    headings = [
-        "setting",
-        "rounds",
-        "time",
-        "bytes up and down",
-        *["virtual time"] * timed,
-        "runs",
-    ]
-    goal = f"Costs until {criterion.name} reaches {value(criterion.name, target)}"
-    return DataTable(goal, headings, rows)
+def _costs(
+    criterion: Criterion, fields: Sequence[str], target: float, runs: Sequence[RunRecord]
+) -> list[str]:
+    spent = [spent_until(run.history, criterion, target) for run in runs]
+    means = (interval(name, _over([getattr(one, name) for one in spent])) for name in fields)
+    return [*means, str(len(spent))]
 
 
 def _over(values: Sequence[float]) -> Interval:
@@ -129,17 +120,13 @@ def virtual_time(content: Content) -> Section | None:
         if any(values):
             charts += [chart for chart in [line_chart(content.chart(title, column))] if chart]
     rows = [
-        [name, *(readable(*_last_clock(run)) for run in setting.finished[:1])]
+        [name, readable(max(clock(setting.finished[0].history).values(), default=math.nan))]
         for name, setting in content.named
         if setting.finished
     ]
     intro = "Staleness is the number of server steps between a client's download and its upload."
     table = DataTable("Virtual time of a whole run, of the first seed", ["setting", "time"], rows)
     return Section("Virtual time", intro, charts, [table])
-
-
-def _last_clock(run: RunRecord) -> tuple[float]:
-    return (max(clock(run.history).values(), default=math.nan),)
 
 
 def lost_clients(content: Content) -> Section | None:

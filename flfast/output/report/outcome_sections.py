@@ -1,17 +1,28 @@
-"""Sections about results: the table of settings, tests, and curves."""
+"""Sections about results: tests, curves, and accuracy of classes if they were evaluated."""
 
+import logging
 import math
+import re
+from pathlib import Path
 
 from flfast.output.report.chart import DataTable, Section
 from flfast.output.report.content import Content
 from flfast.output.report.line_chart import line_chart
 from flfast.output.results.columns import VIEWS
-from flfast.output.results.formats import difference, p_value
+from flfast.output.results.formats import count, difference, p_value, value
 from flfast.output.results.history import series
 from flfast.output.results.lines import run_charts
+from flfast.output.results.runs import RunRecord
 from flfast.output.results.statistics import FEWEST_SEEDS
+from flfast.output.results.table import parse_table
+from flfast.state.messages import first_line
+from flfast.state.regular_file import read_file
+
+log = logging.getLogger(__name__)
 
 _FIRST_TESTS = 12
+_CONFUSION = "evaluation/confusion.csv"
+_MOST_CLASSES = 100
 
 
 def tests(content: Content) -> Section | None:
@@ -69,3 +80,46 @@ def curves(content: Content) -> Section | None:
     elif any(line.band for chart in found for line in chart.lines):
         intro = "The band is the standard deviation over clients."
     return Section("Curves", intro, charts)
+
+
+def classes(content: Content) -> Section | None:
+    """Accuracy by class of the first evaluated run of each setting; None if there is none."""
+    tables = []
+    for name, setting in content.named:
+        run = next((run for run in setting.finished if (run.folder / _CONFUSION).exists()), None)
+        rows = _class_rows(run) if run else []
+        if run and rows:
+            whose = "" if content.single else f" of {name}, seed {run.seed}"
+            hidden = "" if len(rows) <= _MOST_CLASSES else f" (the first {_MOST_CLASSES})"
+            headings = ["set", "class", "examples", "accuracy", "most frequent mistake"]
+            caption = f"Classes{whose}{hidden}"
+            tables.append(DataTable(caption, headings, rows[:_MOST_CLASSES]))
+    intro = "Accuracy is the share of a class's examples that are predicted as it (its recall)."
+    return Section("Classes", intro, tables=tables) if tables else None
+
+
+def _class_rows(run: RunRecord) -> list[list[str]]:
+    """A row for each class with examples; empty, with a warning, if the file is damaged."""
+    path = run.folder / _CONFUSION
+    try:
+        found = [
+            _class_row(row, path) for row in parse_table(read_file(path), path, "set", "target")
+        ]
+    except (OSError, ValueError) as error:
+        log.warning("classes are not shown: %s", first_line(error))
+        return []
+    return [row for row in found if row]
+
+
+def _class_row(row: dict[str, str], path: Path) -> list[str]:
+    """A row of the report; empty for a class without examples."""
+    name, target = row.pop("set"), row.pop("target")
+    if target not in row or not all(re.fullmatch("[0-9]{1,18}", cell) for cell in row.values()):
+        raise ValueError(f"{path} has other cells than counts of classes")
+    counts = {predicted: int(cell) for predicted, cell in row.items()}
+    number, right = sum(counts.values()), counts.pop(target)
+    if not number:
+        return []
+    worst = max(counts, key=lambda other: counts[other], default="")
+    mistake = f"{worst} ({count(counts[worst])})" if worst and counts[worst] else "-"
+    return [name, target, count(number), value("accuracy", right / number), mistake]

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 
 from flfast.output.report.chart import DataTable
 from flfast.output.report.content import Content
-from flfast.output.results.durations import readable
-from flfast.output.results.formats import value
+from flfast.output.results.criterion import Spent, spent_until
+from flfast.output.results.formats import readable, value
 from flfast.output.results.history import clock, last_value, total
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.settings import SEED, flat_settings
 from flfast.output.results.statistics import mean_interval
-from flfast.output.results.targets import Spent, spent_until
 
 METRICS = tuple(
     f"{view}/{name}"
@@ -27,11 +26,7 @@ NO_NUMBERS = "no numbers"
 def runs_table(content: Content, caption: str, names: Sequence[str], kind: str) -> DataTable:
     """A row for each run: what differs, its last values, and what it cost or what became of it.
 
-    Args:
-        content: of the runs.
-        caption: of the table.
-        names: of the runs, in their order.
-        kind: what a name is, such as `job`.
+    `names` are in the order of the runs; `kind` is what a name is, such as `job`.
     """
     keys, metrics = differing(content), _measured_metrics(content.runs)
     # Results of the sweep are then of different models, which the table has to say.
@@ -55,10 +50,7 @@ def runs_table(content: Content, caption: str, names: Sequence[str], kind: str) 
 def settings_table(content: Content, caption: str, *, named: bool = False) -> DataTable:
     """A row for each setting: its values of what differs, and means over seeds.
 
-    Args:
-        content: of the runs.
-        caption: of the table.
-        named: whether the first column has the settings' names.
+    If `named`, the first column has the settings' names.
     """
     metrics = _measured_metrics(content.runs)
     headings = [*["setting"] * named, *content.keys]

@@ -5,24 +5,22 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from flfast.output.report import (
-    class_section,
     client_sections,
     cost_sections,
     outcome_sections,
-    resolution,
     setting_sections,
 )
+from flfast.output.report.bar_chart import interval_chart
 from flfast.output.report.chart import Section
 from flfast.output.report.content import Content
-from flfast.output.report.interval_chart import interval_chart
-from flfast.output.report.verdict import verdict
-from flfast.output.results.runs import RunRecord, find_runs
+from flfast.output.report.verdict import num_tests, verdict, warning
+from flfast.output.results.runs import RunRecord
 from flfast.state.regular_file import replacing
 
 log = logging.getLogger(__name__)
@@ -30,30 +28,21 @@ log = logging.getLogger(__name__)
 _FILES = Path(__file__).with_name("page_files")
 
 
-def write_report(runs: Sequence[RunRecord], path: Path) -> None:
-    """Write the report of runs as one HTML file that needs no network.
-
-    Args:
-        runs: at least one.
-        path: of the file; an existing one is replaced.
+def write_page(content: Content, path: Path) -> None:
+    """Write a report as one HTML file that needs no network; an existing file is replaced.
 
     Raises:
         OSError: if it cannot be written.
     """
-    write_page(Content(runs), path)
-
-
-def write_page(content: Content, path: Path) -> None:
-    """Write a report of which the content is known already, as `write_report`."""
     page = render(content, path.parent)
     with replacing(path.parent) as place:
         (place / path.name).write_text(page, encoding="utf-8")
 
 
-def report_or_warn(folders: Sequence[Path], path: Path) -> None:
-    """Write the report of all runs in and below folders; if that fails, the log has a warning."""
+def report_or_warn(runs: Callable[[], Sequence[RunRecord]], path: Path) -> None:
+    """Write the report of what `runs` reads; if that fails, the log has a warning."""
     try:
-        write_report(find_runs(folders), path)
+        write_page(Content(runs()), path)
     except Exception as error:  # noqa: BLE001 - the runs' own results are already there
         log.warning("%s was not written: %s: %s", path, type(error).__name__, error)
 
@@ -78,7 +67,7 @@ def render(content: Content, folder: Path = Path()) -> str:
         verdict=verdict(content),
         chart=interval_chart(content),
         sections=_sections(content, folder),
-        warning=resolution.warning(content),
+        warning=warning(content),
         facts=_facts(content),
         # Both are files of this package.
         script=Markup(script),
@@ -98,7 +87,7 @@ def _sections(content: Content, folder: Path) -> list[Section]:
         outcome_sections.curves(content),
         cost_sections.targets(content),
         client_sections.clients(content),
-        class_section.classes(content),
+        outcome_sections.classes(content),
         client_sections.partitions(content),
         setting_sections.plans(content),
         cost_sections.phases(content),
@@ -122,7 +111,7 @@ def _facts(content: Content) -> dict[str, Any]:
     facts = {"Written": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"}
     if content.criterion:
         facts["Criterion"] = f"last {content.criterion.name} of each run"
-        if number := resolution.fact(content):
+        if number := num_tests(content):
             facts["Test examples"] = number
     if lost:
         facts["Not finished"] = f"{lost} of {len(content.runs)} runs"

@@ -10,7 +10,7 @@ from flfast.output.report.chart import Chart, DataTable, Link, Section
 from flfast.output.report.content import Content
 from flfast.output.report.line_chart import line_chart
 from flfast.output.report.outcome_tables import runs_table, settings_table
-from flfast.output.results.history import number
+from flfast.output.results.history import number, parsed
 from flfast.output.results.lines import Line, LineChart
 from flfast.output.results.runs import RunRecord
 
@@ -63,16 +63,8 @@ def plans(content: Content) -> Section | None:
 
 
 def _finite(run: RunRecord, column: str) -> tuple[list[float], list[float]]:
-    rows = [row for row in run.history if _is_number(row.get(column))]
+    rows = [row for row in run.history if isinstance(parsed(row.get(column)), (int, float))]
     return [number(row, "round") for row in rows], [number(row, column) for row in rows]
-
-
-def _is_number(cell: object) -> bool:
-    try:
-        float(str(cell))
-    except ValueError:
-        return False
-    return True
 
 
 def _changes(run: RunRecord, column: str) -> bool:

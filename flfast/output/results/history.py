@@ -20,6 +20,21 @@ def number(row: Row, column: str) -> float:
     return math.nan if cell is None or cell == "" else float(cell)
 
 
+def parsed(cell: Any) -> int | float | str | None:
+    """A cell as the number that it holds, or as text; None if it is missing or empty.
+
+    >>> parsed("5"), parsed("1e-3"), parsed("gpu:0"), parsed("")
+    (5, 0.001, 'gpu:0', None)
+    """
+    if cell is None or cell == "":
+        return None
+    text = str(cell)
+    try:
+        return float(text) if {".", "e", "n"} & set(text.lower()) else int(text)
+    except ValueError:
+        return text
+
+
 def series(history: Sequence[Row], column: str) -> tuple[list[int], list[float]]:
     """Rounds in which the column is finite, and its values there."""
     points = [(int(row["round"]), number(row, column)) for row in history]

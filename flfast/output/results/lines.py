@@ -10,8 +10,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from flfast.output.results.columns import VIEWS
-from flfast.output.results.durations import unit
-from flfast.output.results.formats import in_percent
+from flfast.output.results.formats import in_percent, unit
 from flfast.output.results.history import Row, clock, series, uploaded
 from flfast.output.results.statistics import Interval, mean_interval
 
@@ -129,14 +128,9 @@ def curve(history: Sequence[Row], column: str, over: Over = ROUNDS) -> Curve:
 def mean_line(name: str, column: str, curves: Sequence[Curve], over: Over = ROUNDS) -> Line:
     """Mean over seeds with its interval.
 
-    In each round it is over the runs that have measured the column then. Over anything else, runs
-    are interpolated, and the line is as long as all of them go on.
-
-    Args:
-        name: of the line.
-        column: that the curves show.
-        curves: one for each seed; empty ones are left out.
-        over: what their places are.
+    There is a curve for each seed; empty ones are left out. In each round the mean is over the
+    runs that have measured the column then. Over anything else, runs are interpolated, and the
+    line is as long as all of them go on.
     """
     curves = [points for points in curves if points[0]]
     if not curves:
@@ -165,10 +159,8 @@ def over_seeds(column: str, values: Iterable[float]) -> Interval:
 def run_charts(histories: Sequence[Sequence[Row]]) -> list[LineChart]:
     """Accuracy, or mean absolute error, and loss: over rounds, and over virtual time.
 
-    The line of a single run that is a mean over clients has a band of their deviation.
-
-    Args:
-        histories: of runs that differ in the seed alone.
+    The runs differ in the seed alone. The line of a single run that is a mean over clients has a
+    band of their deviation.
     """
     is_regression = any(series(history, f"{v}/mae")[0] for history in histories for v in VIEWS)
     names = {"mae": "Mean absolute error"} if is_regression else {"accuracy": "Accuracy"}

@@ -118,12 +118,9 @@ def write_result(folder: Path, result: Result) -> None:
 def outcome(folder: Path, *, own_lock: bool = False) -> Outcome:
     """What has become of the run in a folder.
 
-    A folder of an older flfast is judged by its rows, its log and its mark of a failure.
-    Where a disk has no locks, a run that goes on looks as if it was killed.
-
-    Args:
-        folder: of the run.
-        own_lock: whether the lock is that of a command which asks before its own run begins.
+    A folder of an older flfast is judged by its rows, its log and its mark of a failure. Where a
+    disk has no locks, a run that goes on looks as if it was killed. The lock is an `own_lock` if
+    it is that of a command which asks before its own run begins.
     """
     said = read_result(folder)
     if said is None and (folder / RESULT).exists():

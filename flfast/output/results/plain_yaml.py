@@ -30,8 +30,10 @@ class _Loader(PARSER):  # type: ignore[misc, valid-type]
         return super().construct_mapping(node, deep=deep)
 
 
-def yaml_text(path: Path) -> str:
-    """The text of a YAML file, which may be loaded: nothing in it is deep, and no node is twice.
+def read_yaml(path: Path, loader: Any = _Loader) -> Any:
+    """The content of a YAML file; texts in it have no control characters. None if it is empty.
+
+    Nothing in it is deep, and no node is twice. The loader is a safe one of the library `yaml`.
 
     Raises:
         OSError: if it cannot be read, or is no file.
@@ -45,24 +47,6 @@ def yaml_text(path: Path) -> str:
         _check(text)
         if text and not text.endswith("\n"):
             raise ValueError("its last line is incomplete")
-    except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(f"{path} is no YAML of a run: {printable(first_line(error))}") from None
-    return text
-
-
-def read_yaml(path: Path, loader: Any = _Loader) -> Any:
-    """The content of a YAML file; texts in it have no control characters. None if it is empty.
-
-    Args:
-        path: of the file.
-        loader: a safe loader of the library `yaml`.
-
-    Raises:
-        OSError: if it cannot be read, or is no file.
-        ValueError: with the path, if it is no such YAML.
-    """
-    text = yaml_text(path)
-    try:
         return _printable(yaml.load(text, loader))  # of the safe loaders
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{path} is no YAML of a run: {printable(first_line(error))}") from None
@@ -70,10 +54,6 @@ def read_yaml(path: Path, loader: Any = _Loader) -> Any:
 
 def read_mapping(path: Path, loader: Any = _Loader) -> dict[str, Any]:
     """The content of a YAML file whose top level has keys, as `read_yaml`.
-
-    Args:
-        path: of the file.
-        loader: a safe loader of the library `yaml`.
 
     Raises:
         OSError: if it cannot be read, or is no file.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from flfast.output.results.history import Row, validation_column
 from flfast.output.results.outcome import Outcome, error_of, outcome
 from flfast.output.results.plain_yaml import read_mapping, read_words
-from flfast.output.results.run_tables import read_clients, read_history
+from flfast.output.results.table import read_clients, read_history
 from flfast.state.messages import first_line
 from flfast.state.moved import renamed
 from flfast.state.regular_file import read_file
@@ -128,25 +128,20 @@ def read_each(folders: Iterable[Path], read: Callable[[Path], T]) -> list[T]:
     Raises:
         OSError: that of the first folder, if all are refused; or `ValueError`.
     """
-    tried = [_tried(folder, read) for folder in folders]
-    found = [one for one in tried if not isinstance(one, _Refused)]
-    refused = [one.error for one in tried if isinstance(one, _Refused)]
+    found: list[T] = []
+    refused: list[OSError | ValueError] = []
+    for folder in folders:
+        try:
+            one = read(folder)
+        except (OSError, ValueError) as error:
+            refused.append(error)
+            continue
+        found.append(one)
     if refused and not found:
         raise refused[0]
-    for error in refused:
-        log.warning("a run is left out: %s", first_line(error))
+    for reason in refused:
+        log.warning("a run is left out: %s", first_line(reason))
     return found
-
-
-class _Refused(NamedTuple):
-    error: OSError | ValueError
-
-
-def _tried(folder: Path, read: Callable[[Path], T]) -> T | _Refused:
-    try:
-        return read(folder)
-    except (OSError, ValueError) as error:
-        return _Refused(error)
 
 
 def find_runs(folders: Iterable[Path]) -> list[RunRecord]:

@@ -110,11 +110,9 @@ def _bootstrap(values: np.ndarray) -> tuple[float, float]:
 
 
 def paired_test(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[Interval, float]:
-    """Difference first - second over common seeds, and the p-value of the paired t-test.
+    """Difference first - second of values by seed, and the p-value of the paired t-test.
 
-    Args:
-        first: value by seed.
-        second: value by seed.
+    Only seeds count that both have.
     """
     pairs = [(value, second[seed]) for seed, value in first.items() if seed in second]
     pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
@@ -152,8 +150,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def compare_all(values: Mapping[str, Mapping[str, float]]) -> list[Comparison]:
     """Paired tests between all pairs of settings, corrected together; smallest p first.
 
-    Args:
-        values: value by seed, by label of the setting.
+    The values are by seed, by label of the setting.
     """
     found: list[tuple[str, str, Interval, float]] = []
     for first, second in itertools.combinations(values, 2):

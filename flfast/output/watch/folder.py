@@ -8,8 +8,8 @@ from typing import NamedTuple
 from flfast.output.results.history import Row, number, total
 from flfast.output.results.outcome import Outcome, is_locked, log_lines, outcome, planned_rounds
 from flfast.output.results.plain_yaml import read_mapping, read_words
-from flfast.output.results.run_tables import read_history
 from flfast.output.results.runs import run_folders
+from flfast.output.results.table import read_history
 
 _RECENT = 10
 """Rounds whose median duration predicts the rest."""

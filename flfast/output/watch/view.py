@@ -1,25 +1,46 @@
-"""How a run or a sweep looks on the screen while it is followed. Torch-free."""
+"""How a run or a sweep looks on the screen while it is followed, and tables alike at its end.
+
+Torch-free.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from rich.console import Group, RenderableType
+from rich import box
+from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from flfast.output.results.columns import VIEWS
-from flfast.output.results.durations import readable
-from flfast.output.results.formats import count, value
+from flfast.output.results.formats import count, readable, value
 from flfast.output.results.history import Row, last_value, number, series
 from flfast.output.watch.folder import Progress
-from flfast.output.watch.screen import empty_table
 from flfast.state.messages import printable
 
 _ROWS = 8
 _BAR_WIDTH = 40
 _STYLES = {"waits": "dim", "starts": "cyan", "running": "green", "finished": "bold"}
 _ENDED = "bold red"
+
+
+def screen(*, plain_width: int) -> Console:
+    """The terminal or notebook; where there is none, plain text of `plain_width` characters."""
+    console = Console()
+    shows = console.is_terminal or console.is_jupyter
+    return console if shows else Console(width=plain_width)
+
+
+def empty_table(
+    words: Iterable[str], numbers: Iterable[str], *, title: str | None = None
+) -> Table:
+    """A table without rows: headings of columns of text come first, then those of numbers."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in words:
+        table.add_column(Text(name))
+    for name in numbers:
+        table.add_column(Text(name), justify="right")
+    return table
 
 
 def view(jobs: Sequence[Progress]) -> RenderableType:

@@ -10,10 +10,9 @@ import flfast
 from flfast.output.callbacks.comparison import draw_comparison, write_comparison
 from flfast.output.report.content import Content
 from flfast.output.results.columns import COLUMNS
-from flfast.output.results.criterion import shown_columns
+from flfast.output.results.criterion import shown_columns, spent_until
 from flfast.output.results.runs import read_jobs
 from flfast.output.results.table import RoundTable, read_rows
-from flfast.output.results.targets import spent_until
 
 GROUPS = ("algorithm", "pace", "compression")
 REPOSITORY = Path(flfast.__file__).parents[1]

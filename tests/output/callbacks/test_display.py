@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 
 from flfast.output.callbacks.progress import RoundProgress
 from flfast.output.callbacks.summary import FinalTable
-from flfast.output.results.durations import readable
+from flfast.output.results.formats import readable
 
 CONF = Path(__file__).parents[3] / "conf"
 FILES = {"clients_table", "events_table", "partition_report", "devices_figure", "curves"} | {

@@ -2,7 +2,7 @@ import pytest
 from run_folders import accuracies, write_run
 
 from flfast.output.report.content import Content
-from flfast.output.results import run_tables
+from flfast.output.results import table
 from flfast.output.results.runs import find_runs, last_clients, read_run
 from flfast.output.results.settings import differing_keys, group_runs
 
@@ -120,5 +120,5 @@ def test_clients_of_the_last_evaluated_round(tmp_path, monkeypatch):
     assert last_clients(run._replace(folder=tmp_path)) == []
     # A large file is read from its end; its first line there may be torn.
     lines = path.read_text().splitlines(keepends=True)
-    monkeypatch.setattr(run_tables, "_TAIL_BYTES", sum(map(len, lines[-11:])) - 3)
+    monkeypatch.setattr(table, "_TAIL_BYTES", sum(map(len, lines[-11:])) - 3)
     assert last_clients(run) == whole

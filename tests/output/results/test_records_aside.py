@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from flfast.output.loggers.records_aside import records_aside
+from flfast.output.results.run_files import records_aside
 
 OLD = {"wandb/run/records": "of weeks", "mlflow.db": "old", "notes.txt": "mine"}
 NEW = {"wandb/run/records": "begins", "tensorboard/events": "begins"}
