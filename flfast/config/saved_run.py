@@ -175,4 +175,5 @@ def _with_sizes(phases: list[Phase], folder: Path) -> list[Phase]:
 
 def _numbers(row: Row) -> dict[str, Any]:
     cells = {name: parsed(cell) for name, cell in row.items()}
-    return {name: cell for name, cell in cells.items() if isinstance(cell, (int, float))}
+    found = {name: cell for name, cell in cells.items() if isinstance(cell, (int, float))}
+    return {name: int(cell) if name == "round" else cell for name, cell in found.items()}

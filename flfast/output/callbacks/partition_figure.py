@@ -20,10 +20,11 @@ _LONGEST_LEVEL = 3
 """Characters of a class that fit side by side."""
 
 
-def draw_partition(
+def draw_partition(  # noqa: PLR0913 - one parameter a part of the picture
     path: Path,
     *,
-    names: tuple[Sequence[str], Sequence[str]],
+    clients: Sequence[str],
+    classes: Sequence[str],
     counts: np.ndarray,
     sizes: dict[str, np.ndarray],
     title: str,
@@ -31,10 +32,10 @@ def draw_partition(
 ) -> None:
     """Write a PNG. M clients, C classes; 0 classes are sizes only.
 
-    `names` are those of the clients from top to bottom, and those of the classes. `counts` int64
-    [M, C] are examples of each class, `sizes` int64 [M] those in each split.
+    `clients`, from top to bottom, and `classes` are names. `counts` int64 [M, C] are examples of
+    each class, `sizes` int64 [M] those in each split.
     """
-    (num_clients, num_classes), (clients, classes) = counts.shape, names
+    num_clients, num_classes = counts.shape
     size = (9.5, float(np.clip(1.7 + 0.3 * num_clients, 3.2, 8)))
     with figure(path, size=size, dpi=dpi, title=title) as picture:
         ticks = _ticks(num_clients, most=25)

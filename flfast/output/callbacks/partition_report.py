@@ -76,10 +76,10 @@ class PartitionReport(Callback):
             title += ", sorted by main class"
         draw_partition(
             federation.run_dir / "partition.png",
-            names=(
-                [data.client_names[k] if data.client_names else str(k) for k in shown.tolist()],
-                class_names(data) or [str(label) for label in range(counts.shape[1])],
-            ),
+            clients=[
+                data.client_names[k] if data.client_names else str(k) for k in shown.tolist()
+            ],
+            classes=class_names(data) or [str(label) for label in range(counts.shape[1])],
             counts=counts,
             sizes={name: size[shown] for name, size in split_sizes(data).items()},
             title=title,
