@@ -74,6 +74,7 @@ class PartitionReport(Callback):
             order = np.lexsort((-counts.max(axis=1), counts.argmax(axis=1)))
             shown, counts = shown[order], counts[order]
             title += ", sorted by main class"
+        names = data.client_names
         draw_partition(
             federation.run_dir / "partition.png",
             clients=[
