@@ -4,7 +4,9 @@ import warnings
 import pytest
 
 from flfast import train
-from flfast.output.report.page import report_or_warn
+from flfast.output.report.content import Content
+from flfast.output.report.page import write_page
+from flfast.output.results.runs import find_runs
 
 ALGORITHMS = ("fedavg", "fedprox", "ditto")
 SEEDS = (0, 1, 2)
@@ -34,5 +36,5 @@ def pages(swept, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     few = [swept / str(job) for job in (0, 1, 3, 4)]
     for name, runs in {"sweep": [swept], "run": [swept / "0"], "few": few}.items():
-        report_or_warn(runs, folder / f"{name}.html")
+        write_page(Content(find_runs(runs)), folder / f"{name}.html")
     return folder
