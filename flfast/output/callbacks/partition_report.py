@@ -77,9 +77,7 @@ class PartitionReport(Callback):
         names = data.client_names
         draw_partition(
             federation.run_dir / "partition.png",
-            clients=[
-                data.client_names[k] if data.client_names else str(k) for k in shown.tolist()
-            ],
+            clients=[names[k] if names else str(k) for k in shown.tolist()],
             classes=class_names(data) or [str(label) for label in range(counts.shape[1])],
             counts=counts,
             sizes={name: size[shown] for name, size in split_sizes(data).items()},
