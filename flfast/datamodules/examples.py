@@ -33,7 +33,7 @@ class Examples:
             `language`: tokens int64 [N, T], `IGNORED` at positions without a target. `regression`:
             float32 [N, C]. `multilabel`: 0 or 1, [N, C].
         num_classes: C: classes, tokens of the vocabulary, numbers to predict, or labels.
-        input_shape: shape of one input, without the batch dimension.
+        input_shape: shape of one input, without the batch dimension; () reads the first input.
         transform: normalisation and augmentation of batches, on their device.
         is_test: members of the dataset's test set, bool [N]; None if it has no test set.
         owner: the dataset's own client of every example, int64 [N]; -1 for test examples of no
@@ -52,7 +52,7 @@ class Examples:
     inputs: Tensor | Dataset[Tensor]
     targets: Tensor
     num_classes: int
-    input_shape: tuple[int, ...]
+    input_shape: tuple[int, ...] = ()
     transform: BatchTransform = AS_STORED
     is_test: np.ndarray | None = None
     owner: np.ndarray | None = None
@@ -78,6 +78,8 @@ class Examples:
             value = getattr(self, name)
             if value is not None and len(value) != num:
                 raise ValueError(f"{name} has {len(value)} entries, targets have {num}")
+        if not self.input_shape:
+            object.__setattr__(self, "input_shape", tuple(self.inputs[0].shape))
 
     @property
     def task_type(self) -> TaskType:

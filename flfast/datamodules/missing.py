@@ -14,6 +14,9 @@ _SHOWN = 5
 FIX = "fill them, or leave these rows out"
 """Advice to the user where no option keeps or drops rows with missing values."""
 
+_DROP = "fill them, or set data.missing=drop to leave these rows out"
+_CATEGORY = ", or data.missing=category to make them a category"
+
 
 def missing_rows(values: Any) -> np.ndarray:
     """Rows of an array or a sequence [N, ...] that lack a value, bool [N].
@@ -66,7 +69,7 @@ def refuse_missing(where: str, missing: np.ndarray, *, advice: str = FIX) -> Non
 
 
 def complete_rows(
-    lacking: Mapping[str, np.ndarray], missing: str, *, is_test: np.ndarray | None, advice: str
+    lacking: Mapping[str, np.ndarray], missing: str, *, is_test: np.ndarray | None
 ) -> np.ndarray:
     """Rows to keep, bool [N]: all, or with `missing=drop` the complete ones.
 
@@ -77,7 +80,8 @@ def complete_rows(
     """
     if missing != "drop":
         for where, rows in lacking.items():
-            refuse_missing(where, rows, advice=advice)
+            is_category = where.startswith("data.categorical=")
+            refuse_missing(where, rows, advice=_DROP + (_CATEGORY if is_category else ""))
     dropped: np.ndarray = np.any(list(lacking.values()), axis=0)
     if dropped[slice(None) if is_test is None else ~is_test].all():
         raise ValueError(

@@ -63,7 +63,6 @@ def camelyon17(  # noqa: PLR0913 - one parameter an option
         inputs=inputs,
         targets=torch.from_numpy(tumor),
         num_classes=2,
-        input_shape=tuple(inputs[0].shape),
         transform=transform,
         is_test=is_test,
         owner=clients.owner,

@@ -60,7 +60,6 @@ def domains(  # noqa: PLR0913 - one parameter an option
         inputs=inputs,
         targets=torch.from_numpy(found.targets),
         num_classes=len(found.classes),
-        input_shape=tuple(inputs[0].shape),
         transform=transform,
         is_test=is_test,
         owner=_clients(found, is_test, clients_per_domain, test_domain, seed),

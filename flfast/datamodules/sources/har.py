@@ -39,7 +39,6 @@ def har(*, root: str, test_subjects: Literal["published", "none"]) -> Examples:
         inputs=torch.from_numpy(inputs),
         targets=torch.from_numpy(labels - 1),
         num_classes=_NUM_CLASSES,
-        input_shape=(len(SIGNALS), _STEPS),
         is_test=tests,
         owner=clients.owner,
         client_names=clients.names,

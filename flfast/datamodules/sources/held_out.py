@@ -60,7 +60,6 @@ def official_examples(
             inputs=torch.cat([train, test]).contiguous(),
             targets=torch.cat([train_labels, test_labels]).to(torch.int64),
             num_classes=num_classes,
-            input_shape=tuple(train.shape[1:]),
             transform=transform,
             is_test=np.arange(len(train) + len(test)) >= len(train),
         )

@@ -17,14 +17,15 @@ from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.hf_columns import (
     ColumnKind,
     HfImages,
+    HfRows,
     column_kind,
+    complete_hf_rows,
     decode_images,
     hf_targets,
     number_inputs,
     with_numbers,
 )
 from flfast.datamodules.sources.hf_files import load_splits
-from flfast.datamodules.sources.hf_missing import HfRows, complete_hf_rows
 from flfast.datamodules.sources.natural_clients import Clients
 from flfast.datamodules.sources.table_files import Columns
 from flfast.datamodules.sources.text_tokens import (
@@ -152,7 +153,6 @@ def hf(  # noqa: PLR0913 - one parameter an option
         inputs=values,
         targets=torch.from_numpy(wanted),
         num_classes=found.num_outputs,
-        input_shape=tuple(values[0].shape),
         transform=transform,
         is_test=is_test if is_test.any() else None,
         owner=None if known is None else known.owner,

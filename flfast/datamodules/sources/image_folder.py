@@ -50,7 +50,6 @@ def image_folder(  # noqa: PLR0913 - one parameter an option
         inputs=inputs,
         targets=torch.from_numpy(targets),
         num_classes=len(classes),
-        input_shape=tuple(inputs[0].shape),
         transform=transform,
         is_test=is_test,
         class_names=tuple(classes),

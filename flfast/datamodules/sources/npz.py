@@ -103,7 +103,6 @@ def npz(  # noqa: PLR0913 - one parameter an option
             inputs=shared_tensor(values),
             targets=torch.from_numpy(wanted),
             num_classes=num_outputs,
-            input_shape=values.shape[1:],
             transform=transform,
             is_test=test,
             owner=None if known is None else known.owner,

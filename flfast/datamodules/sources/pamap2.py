@@ -71,7 +71,6 @@ def pamap2(
         inputs=torch.from_numpy(np.concatenate(parts)),
         targets=torch.tensor(labels),
         num_classes=len(ACTIVITIES),
-        input_shape=(len(_SIGNALS), window),
         is_test=test if test.any() else None,
         owner=clients.owner,
         client_names=clients.names,

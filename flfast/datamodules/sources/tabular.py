@@ -17,9 +17,6 @@ from flfast.datamodules.value_names import warn_of_odd_names
 from flfast.state.options import BelowOne
 from flfast.tasks.task_type import TaskName
 
-_ADVICE = "fill them, or set data.missing=drop to leave these rows out"
-_CATEGORY = ", or data.missing=category to make them a category"
-
 _TEST, _TRAINING = {"true", "1", "test"}, {"false", "0", "train"}
 """Values of the column `is_test`, in lower case."""
 
@@ -109,7 +106,6 @@ def table(  # noqa: PLR0913 - one parameter an option
         inputs=torch.from_numpy(rows),
         targets=torch.from_numpy(values),
         num_classes=found.num_outputs,
-        input_shape=(len(numeric) + len(categorical),),
         is_test=held_out,
         owner=None if clients is None else clients.owner,
         task=found.task,
@@ -166,9 +162,7 @@ def _complete(
         held_out = _flags(columns, is_test)
     if owner is not None:
         lacking[f"data.owner={owner}"] = unowned(columns.values(owner), held_out)
-    first = next((where for where, rows in lacking.items() if rows.any()), "")
-    advice = _ADVICE + (_CATEGORY if first.startswith("data.categorical=") else "")
-    return columns.kept(complete_rows(lacking, missing, is_test=held_out, advice=advice))
+    return columns.kept(complete_rows(lacking, missing, is_test=held_out))
 
 
 def _split(

@@ -55,7 +55,6 @@ def text_folder(
         inputs=torch.from_numpy(padded_tokens(made, texts, max_tokens)),
         targets=torch.from_numpy(targets),
         num_classes=num_classes,
-        input_shape=(max_tokens,),
         is_test=is_test if is_test.any() else None,
         vocabulary=token_texts(made),
     )

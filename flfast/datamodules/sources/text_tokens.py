@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 PADDING_TOKENS = ("<pad>", "[PAD]", "<PAD>", "<|pad|>", "<|padding|>")
 """Names that a tokenizer's token 0 may have, which fills up short texts."""
 
-_SPECIAL = ["<pad>", "<unk>"]
-
 
 def make_tokenizer(tokenizer: str, *, texts: Sequence[str], vocabulary_size: int) -> Tokenizer:
     """A `tokenizer.json`, or `words` or `bpe` trained on texts; token 0 is padding.
@@ -32,10 +30,8 @@ def make_tokenizer(tokenizer: str, *, texts: Sequence[str], vocabulary_size: int
         ValueError: if the file cannot be read, or `bpe` has fewer tokens than bytes.
     """
     library = import_extra("tokenizers", extra="text")
-    if tokenizer == "words":
-        return _train_words(texts, vocabulary_size)
-    if tokenizer == "bpe":
-        return _train_bpe(texts, vocabulary_size)
+    if tokenizer in {"words", "bpe"}:
+        return _trained(tokenizer, texts, vocabulary_size)
     path = Path(tokenizer).expanduser()
     try:
         loaded: Tokenizer = library.Tokenizer.from_str(read_text(path))
@@ -49,40 +45,34 @@ def make_tokenizer(tokenizer: str, *, texts: Sequence[str], vocabulary_size: int
     return loaded
 
 
-def _train_words(texts: Sequence[str], vocabulary_size: int) -> Tokenizer:
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+def _trained(kind: str, texts: Sequence[str], vocabulary_size: int) -> Tokenizer:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-    words = Tokenizer(models.WordLevel(unk_token="<unk>"))
-    words.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=vocabulary_size, special_tokens=_SPECIAL, show_progress=False
-    )
-    words.train_from_iterator(texts, trainer)
-    return words
-
-
-def _train_bpe(texts: Sequence[str], vocabulary_size: int) -> Tokenizer:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    least = len(alphabet) + len(_SPECIAL)
-    if vocabulary_size < least:
-        raise ValueError(
-            f"data.vocabulary_size={vocabulary_size} with data.tokenizer=bpe: every byte is a "
-            f"token; allowed: >= {least}"
-        )
-    pairs = Tokenizer(models.BPE())
-    pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    pairs.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
-        special_tokens=_SPECIAL,
-        initial_alphabet=alphabet,
-        show_progress=False,
-    )
-    pairs.train_from_iterator(texts, trainer)
-    return pairs
+    trainer: Any
+    options: dict[str, Any] = {
+        "vocab_size": vocabulary_size,
+        "special_tokens": ["<pad>", "<unk>"],
+        "show_progress": False,
+    }
+    if kind == "words":
+        made = Tokenizer(models.WordLevel(unk_token="<unk>"))
+        made.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+        made.pre_tokenizer = pre_tokenizers.Whitespace()
+        trainer = trainers.WordLevelTrainer(**options)
+    else:
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        least = len(alphabet) + len(options["special_tokens"])
+        if vocabulary_size < least:
+            raise ValueError(
+                f"data.vocabulary_size={vocabulary_size} with data.tokenizer=bpe: every byte is a "
+                f"token; allowed: >= {least}"
+            )
+        made = Tokenizer(models.BPE())
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(initial_alphabet=alphabet, **options)
+    made.train_from_iterator(texts, trainer)
+    return made
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:

@@ -65,7 +65,6 @@ def language_examples(
         inputs=torch.from_numpy(np.concatenate([inputs for inputs, _ in windows])),
         targets=torch.from_numpy(np.concatenate([targets for _, targets in windows])),
         num_classes=len(vocabulary),
-        input_shape=(length,),
         is_test=is_test if is_test.any() else None,
         owner=owner if owned else None,
         task="language",
