@@ -15,8 +15,8 @@ from flfast.api.own_targets import num_outputs
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import missing_owners
-from flfast.datamodules.sources.natural_clients import Clients, number_clients
 from flfast.datamodules.transforms import BatchTransform
+from flfast.datamodules.value_names import Clients, number_clients
 from flfast.tasks.names import TaskName
 
 

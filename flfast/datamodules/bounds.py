@@ -5,6 +5,7 @@
 
 import gzip
 import io
+import shutil
 import struct
 import zipfile
 from collections.abc import Collection
@@ -40,6 +41,12 @@ def require_memory(num_bytes: int, what: str, *, free: int | None = None) -> Non
         raise MemoryBoundError(
             f"{what} needs {_size(num_bytes)}; allowed: up to {_size(free)}, which are free"
         )
+
+
+def free_disk(folder: Path) -> int:
+    """Bytes that are free where a folder is, or will be."""
+    place = folder.expanduser().absolute()
+    return shutil.disk_usage(next(p for p in [place, *place.parents] if p.exists())).free
 
 
 def open_gzip(path: Path, *, free: int | None = None) -> io.BufferedReader:

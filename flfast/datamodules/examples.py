@@ -35,7 +35,7 @@ class Examples:
         num_classes: C: classes, tokens of the vocabulary, numbers to predict, or labels.
         input_shape: shape of one input, without the batch dimension; () reads the first input.
         transform: normalisation and augmentation of batches, on their device.
-        is_test: members of the dataset's test set, bool [N]; None if it has no test set.
+        is_test: members of the dataset's test set, bool [N]; None if there are none.
         owner: the dataset's own client of every example, int64 [N]; -1 for test examples of no
             client; None if it has no clients.
         task: the learning task, which determines the loss and the metrics.
@@ -78,8 +78,10 @@ class Examples:
             value = getattr(self, name)
             if value is not None and len(value) != num:
                 raise ValueError(f"{name} has {len(value)} entries, targets have {num}")
-        if not self.input_shape:
-            object.__setattr__(self, "input_shape", tuple(self.inputs[0].shape))
+        if self.is_test is not None and not self.is_test.any():
+            object.__setattr__(self, "is_test", None)
+        shape = self.input_shape or tuple(self.inputs[0].shape)
+        object.__setattr__(self, "input_shape", shape)
 
     @property
     def task_type(self) -> TaskType:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.sources.natural_clients import number_clients
+from flfast.datamodules.value_names import number_clients
 
 SIGNALS = [
     f"{sensor}_{axis}" for sensor in ("body_acc", "body_gyro", "total_acc") for axis in "xyz"

@@ -26,16 +26,17 @@ from flfast.datamodules.sources.hf_columns import (
     with_numbers,
 )
 from flfast.datamodules.sources.hf_files import load_splits
-from flfast.datamodules.sources.natural_clients import Clients
 from flfast.datamodules.sources.table_files import Columns
 from flfast.datamodules.sources.text_tokens import (
+    Text,
     encode_texts,
+    language_examples,
     make_tokenizer,
     padded_tokens,
     token_texts,
 )
-from flfast.datamodules.sources.text_windows import Text, language_examples
 from flfast.datamodules.transforms import BatchTransform, image_transform
+from flfast.datamodules.value_names import Clients
 from flfast.state.options import BelowOne, Count, Positive, VocabularySize
 from flfast.tasks.task_type import TaskName
 
@@ -124,8 +125,7 @@ def hf(  # noqa: PLR0913 - one parameter an option
     if num_train == len(data):
         groups = np.zeros(len(data), dtype=np.int64) if found is None else found.groups
         groups = groups if known is None else known.owner
-        drawn = held_out_test(groups, test_fraction=test_fraction, seed=seed)
-        is_test = is_test if drawn is None else drawn
+        is_test = held_out_test(groups, test_fraction=test_fraction, seed=seed)
     transform, vocabulary = BatchTransform(), None
     values: Tensor | TorchDataset[Tensor]
     if kind == "text":
@@ -154,7 +154,7 @@ def hf(  # noqa: PLR0913 - one parameter an option
         targets=torch.from_numpy(wanted),
         num_classes=found.num_outputs,
         transform=transform,
-        is_test=is_test if is_test.any() else None,
+        is_test=is_test,
         owner=None if known is None else known.owner,
         task=found.task,
         vocabulary=vocabulary,

@@ -16,10 +16,9 @@ from flfast.datamodules.examples import check_targets
 from flfast.datamodules.missing import complete_rows, missing_rows
 from flfast.datamodules.number_range import as_float32
 from flfast.datamodules.sources.image_files import READ_ERRORS, UnreadableImageError, image_tensor
-from flfast.datamodules.sources.natural_clients import unowned
 from flfast.datamodules.sources.table_files import Columns
 from flfast.datamodules.sources.table_targets import Targets, read_targets
-from flfast.datamodules.value_names import names_of
+from flfast.datamodules.value_names import names_of, unowned
 from flfast.tasks.task_type import TaskName
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.sources.text_windows import Text, language_examples, split_by_time
+from flfast.datamodules.sources.text_tokens import Text, language_examples, split_by_time
 from flfast.datamodules.sources.word_vocabulary import make_vocabulary, words_of
 from flfast.state.options import BelowOne, Count, VocabularySize
 

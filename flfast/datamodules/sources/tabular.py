@@ -7,13 +7,11 @@ import torch
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import complete_rows
-from flfast.datamodules.number_range import as_float32, refuse_outliers
+from flfast.datamodules.number_range import as_float32, refuse_outliers, standardised
 from flfast.datamodules.sources.held_out import held_out_test
-from flfast.datamodules.sources.natural_clients import Clients, unowned
-from flfast.datamodules.sources.standardising import standardised
 from flfast.datamodules.sources.table_files import Columns, read_table
 from flfast.datamodules.sources.table_targets import read_targets
-from flfast.datamodules.value_names import warn_of_odd_names
+from flfast.datamodules.value_names import Clients, unowned, warn_of_odd_names
 from flfast.state.options import BelowOne
 from flfast.tasks.task_type import TaskName
 
@@ -81,10 +79,9 @@ def table(  # noqa: PLR0913 - one parameter an option
             "data.standardise=client needs data.owner, the column that names the clients; "
             "allowed without it: none, all"
         )
-    clients, held_out = _split(
+    clients, is_training = _split(
         columns, owner, is_test, groups=found.groups, test_fraction=test_fraction, seed=seed
     )
-    is_training = np.ones(len(found.values), bool) if held_out is None else ~held_out
     numbers = _stack([columns.numbers(name) for name in numeric], len(is_training))
     if standardise != "none":
         group = clients.owner if clients is not None and standardise == "client" else None
@@ -106,7 +103,7 @@ def table(  # noqa: PLR0913 - one parameter an option
         inputs=torch.from_numpy(rows),
         targets=torch.from_numpy(values),
         num_classes=found.num_outputs,
-        is_test=held_out,
+        is_test=~is_training,
         owner=None if clients is None else clients.owner,
         task=found.task,
         categories=tuple(len(names) for _, names in coded),
@@ -173,18 +170,18 @@ def _split(
     groups: np.ndarray,
     test_fraction: float,
     seed: int,
-) -> tuple[Clients | None, np.ndarray | None]:
-    """The client of each row, and the test rows, bool [N]; None if there are none."""
+) -> tuple[Clients | None, np.ndarray]:
+    """The client of each row, and the rows for training, bool [N]."""
     held_out = None if is_test is None else _flags(columns, is_test)
     clients = None if owner is None else columns.clients(owner, held_out)
-    if is_test is None:
+    if held_out is None:
         groups = groups if clients is None else clients.owner
         held_out = held_out_test(groups, test_fraction=test_fraction, seed=seed)
-    return clients, held_out
+    return clients, ~held_out
 
 
-def _flags(columns: Columns, name: str) -> np.ndarray | None:
-    """Test rows, bool [N]; None if there are none. A row without a value is no test row."""
+def _flags(columns: Columns, name: str) -> np.ndarray:
+    """Test rows, bool [N]. A row without a value is no test row."""
     codes, values = columns.codes(name)
     words = [None if value is None else str(value).lower() for value in values]
     if set(words) - {None, *_TEST, *_TRAINING}:
@@ -195,7 +192,7 @@ def _flags(columns: Columns, name: str) -> np.ndarray | None:
     is_test: np.ndarray = np.isin(codes, [i for i, word in enumerate(words) if word in _TEST])
     if is_test.all():
         raise ValueError(f"data.is_test={name}: all rows are for testing")
-    return is_test if is_test.any() else None
+    return is_test
 
 
 def _stack(columns: list[np.ndarray], num_rows: int) -> np.ndarray:
