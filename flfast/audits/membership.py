@@ -214,9 +214,7 @@ class Separation(NamedTuple):
 def separation(members: np.ndarray, others: np.ndarray) -> Separation:
     """How well "a low loss is a member's" works. Equal losses count one half.
 
-    Args:
-        members: losses of training examples [M], M >= 1.
-        others: losses of examples that nobody trained on [N], N >= 1.
+    Losses are those of M >= 1 training examples, and of N >= 1 that nobody trained on.
     """
     from sklearn.metrics import auc, roc_curve  # half a second
 

@@ -31,10 +31,7 @@ class MemoryBoundError(ValueError):
 def require_memory(num_bytes: int, what: str, *, free: int | None = None) -> None:
     """Refuse data that do not fit in memory, before any of them are computed.
 
-    The error begins with `what`, which names key and value.
-
-    Raises:
-        MemoryBoundError: if there is less.
+    The error, a `MemoryBoundError`, begins with `what`, which names key and value.
     """
     free = free_memory() if free is None else free
     if num_bytes > free:

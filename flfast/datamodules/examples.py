@@ -144,11 +144,7 @@ def check_targets(where: str, targets: np.ndarray, task: TaskName, num_outputs: 
 
 
 def check_scores(num_classes: int, num_test: int) -> None:
-    """Check that evaluation fits: it keeps a score of each class and test example.
-
-    Raises:
-        ValueError: if it does not.
-    """
+    """Check that evaluation fits: it keeps a score of each class and test example."""
     require_memory(
         4 * num_classes * num_test,
         f"a score of {num_classes:,} classes for each of {num_test:,} test examples",

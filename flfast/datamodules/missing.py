@@ -56,11 +56,7 @@ def missing_owners(names: Any) -> np.ndarray:
 
 
 def refuse_missing(where: str, missing: np.ndarray, *, advice: str = FIX) -> None:
-    """Refuse data with missing values, bool [N]; the error is about `where` and ends with advice.
-
-    Raises:
-        ValueError: if a row lacks a value; names the first rows, counted from 0.
-    """
+    """Refuse missing values, bool [N]; the error names `where` and the first rows, and advises."""
     if missing.any():
         raise ValueError(
             f"{where}: {int(missing.sum())} of {len(missing)} values are missing, in "

@@ -120,9 +120,6 @@ def refuse_outliers(values: np.ndarray, *, names: Sequence[str], rows: np.ndarra
     """Refuse a number that is so far from all others of its column that they would lose digits.
 
     Values are [n, D]; the error says names [D] of columns and numbers [n] of rows.
-
-    Raises:
-        ValueError: naming column, row and value.
     """
     for name, own in zip(names, values.T, strict=True):
         if (place := outlier(own)) is not None:

@@ -13,7 +13,6 @@ from torch.utils.data import Dataset as TorchDataset
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.number_range import regression_targets
-from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.hf_columns import (
     ColumnKind,
     HfImages,
@@ -27,6 +26,7 @@ from flfast.datamodules.sources.hf_columns import (
 )
 from flfast.datamodules.sources.hf_files import load_splits
 from flfast.datamodules.sources.table_files import Columns
+from flfast.datamodules.sources.table_targets import split_rows
 from flfast.datamodules.sources.text_tokens import (
     Text,
     encode_texts,
@@ -117,15 +117,13 @@ def hf(  # noqa: PLR0913 - one parameter an option
     rows = complete_hf_rows(
         rows, columns, inputs=names, targets=goals, owner=owner, missing=missing
     )
-    data, num_train = rows
+    data = rows.data
     columns = Columns(data.data.table, path)
     found = hf_targets(data, columns, goals, task) if goals else None
-    known = None if owner is None else columns.clients(owner, rows.is_test)
-    is_test = np.arange(len(data)) >= num_train
-    if num_train == len(data):
-        groups = np.zeros(len(data), dtype=np.int64) if found is None else found.groups
-        groups = groups if known is None else known.owner
-        is_test = held_out_test(groups, test_fraction=test_fraction, seed=seed)
+    groups = np.zeros(len(data), dtype=np.int64) if found is None else found.groups
+    known, is_test = split_rows(
+        columns, owner, rows.is_test, groups=groups, test_fraction=test_fraction, seed=seed
+    )
     transform, vocabulary = BatchTransform(), None
     values: Tensor | TorchDataset[Tensor]
     if kind == "text":

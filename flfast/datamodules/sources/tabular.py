@@ -8,10 +8,9 @@ import torch
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import complete_rows
 from flfast.datamodules.number_range import as_float32, refuse_outliers, standardised
-from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.table_files import Columns, read_table
-from flfast.datamodules.sources.table_targets import read_targets
-from flfast.datamodules.value_names import Clients, unowned, warn_of_odd_names
+from flfast.datamodules.sources.table_targets import read_targets, split_rows
+from flfast.datamodules.value_names import unowned, warn_of_odd_names
 from flfast.state.options import BelowOne
 from flfast.tasks.task_type import TaskName
 
@@ -79,20 +78,21 @@ def table(  # noqa: PLR0913 - one parameter an option
             "data.standardise=client needs data.owner, the column that names the clients; "
             "allowed without it: none, all"
         )
-    clients, is_training = _split(
-        columns, owner, is_test, groups=found.groups, test_fraction=test_fraction, seed=seed
+    flags = None if is_test is None else _flags(columns, is_test)
+    clients, held_out = split_rows(
+        columns, owner, flags, groups=found.groups, test_fraction=test_fraction, seed=seed
     )
-    numbers = _stack([columns.numbers(name) for name in numeric], len(is_training))
+    numbers = _stack([columns.numbers(name) for name in numeric], len(held_out))
     if standardise != "none":
         group = clients.owner if clients is not None and standardise == "client" else None
-        numbers = standardised(numbers, is_training=is_training, group=group, names=numeric)
+        numbers = standardised(numbers, is_training=~held_out, group=group, names=numeric)
     coded = [columns.codes(name) for name in categorical]
     for name, (codes, texts) in zip(categorical, coded, strict=True):
         warn_of_odd_names(f"data.categorical={name}", texts, codes)
     values = found.values
     if found.task == "regression":
         if standardise_targets:
-            values = standardised(values, is_training=is_training, names=named)
+            values = standardised(values, is_training=~held_out, names=named)
         values = _as_float32(values, "targets", named)
         if not standardise_targets:
             names = [f"data.targets={name}" for name in named]
@@ -103,7 +103,7 @@ def table(  # noqa: PLR0913 - one parameter an option
         inputs=torch.from_numpy(rows),
         targets=torch.from_numpy(values),
         num_classes=found.num_outputs,
-        is_test=~is_training,
+        is_test=held_out,
         owner=None if clients is None else clients.owner,
         task=found.task,
         categories=tuple(len(names) for _, names in coded),
@@ -160,24 +160,6 @@ def _complete(
     if owner is not None:
         lacking[f"data.owner={owner}"] = unowned(columns.values(owner), held_out)
     return columns.kept(complete_rows(lacking, missing, is_test=held_out))
-
-
-def _split(
-    columns: Columns,
-    owner: str | None,
-    is_test: str | None,
-    *,
-    groups: np.ndarray,
-    test_fraction: float,
-    seed: int,
-) -> tuple[Clients | None, np.ndarray]:
-    """The client of each row, and the rows for training, bool [N]."""
-    held_out = None if is_test is None else _flags(columns, is_test)
-    clients = None if owner is None else columns.clients(owner, held_out)
-    if held_out is None:
-        groups = groups if clients is None else clients.owner
-        held_out = held_out_test(groups, test_fraction=test_fraction, seed=seed)
-    return clients, ~held_out
 
 
 def _flags(columns: Columns, name: str) -> np.ndarray:
