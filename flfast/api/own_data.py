@@ -14,8 +14,8 @@ from flfast.api.own_parts import ALLOWED, OwnPart, PartReader, check_names, num_
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import missing_owners
-from flfast.datamodules.sources.natural_clients import Clients, number_clients
 from flfast.datamodules.transforms import BatchTransform
+from flfast.datamodules.value_names import Clients, number_clients
 from flfast.tasks.names import TaskName
 
 

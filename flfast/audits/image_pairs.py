@@ -51,12 +51,8 @@ def paired(
 ) -> Pairs:
     """Pair images such that the sum of squared errors is least: a batch has no order.
 
-    Args:
-        originals: normalised, [B, channels, H, W].
-        found: reconstructions, likewise.
-        labels: labels of the originals, int64 [B].
-        guessed: labels of the reconstructions, int64 [B].
-        bounds: smallest and largest value of a pixel, [channels, 1, 1] each.
+    Images are normalised; for the arguments see `Pairs`. `bounds` are the smallest and the largest
+    value of a pixel, [channels, 1, 1] each.
     """
     from scipy.optimize import linear_sum_assignment
 

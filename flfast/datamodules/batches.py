@@ -1,6 +1,7 @@
 """Divides a client's examples into the batches of a local epoch."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -158,32 +159,24 @@ class RankShare(NamedTuple):
 WHOLE = RankShare()
 
 
+@dataclass(eq=False)
 class TrainLoader:
     """Training batches of one client; each iteration is the next local epoch, newly shuffled.
 
-    Args:
+    Attributes:
         indices: the client's examples, int64 [n].
         shuffle: (epoch, n) -> permutation of n.
         counts: targets of each of all examples that count, int64 [N]; None: all count equally.
+        num_epochs: local epochs that have begun.
     """
 
-    def __init__(
-        self,
-        fetch: Fetch,
-        indices: np.ndarray,
-        epoch: LocalEpoch,
-        shuffle: Callable[[int, int], np.ndarray],
-        rank_share: RankShare = WHOLE,
-        *,
-        counts: np.ndarray | None = None,
-    ) -> None:
-        self.fetch = fetch
-        self.indices = indices
-        self.epoch = epoch
-        self.shuffle = shuffle
-        self.rank_share = rank_share
-        self.counts = counts
-        self.num_epochs = 0
+    fetch: Fetch
+    indices: np.ndarray
+    epoch: LocalEpoch
+    shuffle: Callable[[int, int], np.ndarray]
+    rank_share: RankShare = WHOLE
+    counts: np.ndarray | None = None
+    num_epochs: int = 0
 
     def __len__(self) -> int:
         return len(self.epoch.bounds)

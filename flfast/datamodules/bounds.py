@@ -5,6 +5,7 @@
 
 import gzip
 import io
+import shutil
 import struct
 import zipfile
 from collections.abc import Collection
@@ -30,16 +31,19 @@ class MemoryBoundError(ValueError):
 def require_memory(num_bytes: int, what: str, *, free: int | None = None) -> None:
     """Refuse data that do not fit in memory, before any of them are computed.
 
-    The error begins with `what`, which names key and value.
-
-    Raises:
-        MemoryBoundError: if there is less.
+    The error, a `MemoryBoundError`, begins with `what`, which names key and value.
     """
     free = free_memory() if free is None else free
     if num_bytes > free:
         raise MemoryBoundError(
             f"{what} needs {_size(num_bytes)}; allowed: up to {_size(free)}, which are free"
         )
+
+
+def free_disk(folder: Path) -> int:
+    """Bytes that are free where a folder is, or will be."""
+    place = folder.expanduser().absolute()
+    return shutil.disk_usage(next(p for p in [place, *place.parents] if p.exists())).free
 
 
 def open_gzip(path: Path, *, free: int | None = None) -> io.BufferedReader:

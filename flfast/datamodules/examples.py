@@ -33,9 +33,9 @@ class Examples:
             `language`: tokens int64 [N, T], `IGNORED` at positions without a target. `regression`:
             float32 [N, C]. `multilabel`: 0 or 1, [N, C].
         num_classes: C: classes, tokens of the vocabulary, numbers to predict, or labels.
-        input_shape: shape of one input, without the batch dimension.
+        input_shape: shape of one input, without the batch dimension; () reads the first input.
         transform: normalisation and augmentation of batches, on their device.
-        is_test: members of the dataset's test set, bool [N]; None if it has no test set.
+        is_test: members of the dataset's test set, bool [N]; None if there are none.
         owner: the dataset's own client of every example, int64 [N]; -1 for test examples of no
             client; None if it has no clients.
         task: the learning task, which determines the loss and the metrics.
@@ -52,7 +52,7 @@ class Examples:
     inputs: Tensor | Dataset[Tensor]
     targets: Tensor
     num_classes: int
-    input_shape: tuple[int, ...]
+    input_shape: tuple[int, ...] = ()
     transform: BatchTransform = AS_STORED
     is_test: np.ndarray | None = None
     owner: np.ndarray | None = None
@@ -78,6 +78,10 @@ class Examples:
             value = getattr(self, name)
             if value is not None and len(value) != num:
                 raise ValueError(f"{name} has {len(value)} entries, targets have {num}")
+        if self.is_test is not None and not self.is_test.any():
+            object.__setattr__(self, "is_test", None)
+        shape = self.input_shape or tuple(self.inputs[0].shape)
+        object.__setattr__(self, "input_shape", shape)
 
     @property
     def task_type(self) -> TaskType:
@@ -140,11 +144,7 @@ def check_targets(where: str, targets: np.ndarray, task: TaskName, num_outputs: 
 
 
 def check_scores(num_classes: int, num_test: int) -> None:
-    """Check that evaluation fits: it keeps a score of each class and test example.
-
-    Raises:
-        ValueError: if it does not.
-    """
+    """Check that evaluation fits: it keeps a score of each class and test example."""
     require_memory(
         4 * num_classes * num_test,
         f"a score of {num_classes:,} classes for each of {num_test:,} test examples",

@@ -23,8 +23,8 @@ from flfast.datamodules.examples import Examples, warn_of_equal_targets
 from flfast.datamodules.fetching import Loading, make_fetch
 from flfast.datamodules.number_range import warn_of_outliers
 from flfast.datamodules.shifts.applying import shift_examples
-from flfast.datamodules.shifts.shift import NO_SHIFT, Affected, Drawn, Shift
-from flfast.datamodules.splits import ClientIndices, Split, hold_out, split_examples
+from flfast.datamodules.shifts.shift import NO_SHIFT, Affected, Shift
+from flfast.datamodules.splits import Split, hold_out, split_examples
 from flfast.state.injection import call_with
 from flfast.state.plan import Batching
 from flfast.state.randomness import generator
@@ -70,17 +70,6 @@ class FederatedDataModule(L.LightningDataModule):
         batching: batching of training outside of a federation, which has no plan.
     """
 
-    examples: Examples
-    splits: dict[str, ClientIndices]
-    central_test: np.ndarray
-    server: int | None
-    train_clients: ClientIndices
-    owner: np.ndarray
-    digest: str
-    held_out: np.ndarray
-    participants: np.ndarray
-    drawn: Drawn
-
     def __init__(  # noqa: PLR0913 - what a population is made of
         self,
         source: Callable[..., Examples],
@@ -122,7 +111,8 @@ class FederatedDataModule(L.LightningDataModule):
         own_test = self.splits["test"].only(self.participants)
         self.central_test = central if len(central) else own_test.indices
         train = self.splits["train"]
-        self.server, self.train_clients = None, train
+        self.server: int | None = None
+        self.train_clients = train
         if self.pooled:
             self.train_clients = train.only(self.participants).pooled()
         elif len(server):
@@ -172,11 +162,7 @@ class FederatedDataModule(L.LightningDataModule):
         self._set_examples(relabelled)
 
     def poison(self, clients: Iterable[int], backdoor: Backdoor) -> None:
-        """Give some training examples of some clients a trigger, before any training.
-
-        Raises:
-            ValueError: if the examples cannot have the trigger.
-        """
+        """Give some training examples of some clients a trigger, before any training."""
         changed = poisoned(self.examples, backdoor, clients, self.train_clients, seed=self.seed)
         self.backdoor = backdoor
         self.close()

@@ -14,6 +14,9 @@ _SHOWN = 5
 FIX = "fill them, or leave these rows out"
 """Advice to the user where no option keeps or drops rows with missing values."""
 
+_DROP = "fill them, or set data.missing=drop to leave these rows out"
+_CATEGORY = ", or data.missing=category to make them a category"
+
 
 def missing_rows(values: Any) -> np.ndarray:
     """Rows of an array or a sequence [N, ...] that lack a value, bool [N].
@@ -53,11 +56,7 @@ def missing_owners(names: Any) -> np.ndarray:
 
 
 def refuse_missing(where: str, missing: np.ndarray, *, advice: str = FIX) -> None:
-    """Refuse data with missing values, bool [N]; the error is about `where` and ends with advice.
-
-    Raises:
-        ValueError: if a row lacks a value; names the first rows, counted from 0.
-    """
+    """Refuse missing values, bool [N]; the error names `where` and the first rows, and advises."""
     if missing.any():
         raise ValueError(
             f"{where}: {int(missing.sum())} of {len(missing)} values are missing, in "
@@ -66,7 +65,7 @@ def refuse_missing(where: str, missing: np.ndarray, *, advice: str = FIX) -> Non
 
 
 def complete_rows(
-    lacking: Mapping[str, np.ndarray], missing: str, *, is_test: np.ndarray | None, advice: str
+    lacking: Mapping[str, np.ndarray], missing: str, *, is_test: np.ndarray | None
 ) -> np.ndarray:
     """Rows to keep, bool [N]: all, or with `missing=drop` the complete ones.
 
@@ -77,7 +76,8 @@ def complete_rows(
     """
     if missing != "drop":
         for where, rows in lacking.items():
-            refuse_missing(where, rows, advice=advice)
+            is_category = where.startswith("data.categorical=")
+            refuse_missing(where, rows, advice=_DROP + (_CATEGORY if is_category else ""))
     dropped: np.ndarray = np.any(list(lacking.values()), axis=0)
     if dropped[slice(None) if is_test is None else ~is_test].all():
         raise ValueError(

@@ -39,9 +39,6 @@ def labels_of(examples: Examples, wanted_by: str, allowed: str) -> np.ndarray:
     """Labels of all examples, int64 [N].
 
     The error says which setting wants them, and what is allowed instead.
-
-    Raises:
-        ValueError: if there are none.
     """
     if examples.classes is None:
         raise ValueError(

@@ -117,12 +117,9 @@ def split_clients(
 def few_of_each_class(split: ClientIndices, labels: np.ndarray, *, most: int) -> ClientIndices:
     """At most `most` examples of each class, the first ones, that every client has."""
     owner = split.owner()
-    order = np.lexsort((labels[split.indices], owner))
-    kinds = np.stack([owner[order], labels[split.indices[order]]])
-    is_first = np.ones(len(order), dtype=bool)
-    is_first[1:] = (kinds[:, 1:] != kinds[:, :-1]).any(axis=0)
-    starts = np.flatnonzero(is_first)
-    place = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
+    cell = owner * (labels.max() + 1) + labels[split.indices]
+    order = np.argsort(cell, kind="stable")
+    place = np.arange(len(order)) - np.searchsorted(cell[order], cell[order])
     kept = np.sort(order[place < most])
     return group_by_client(split.indices[kept], owner[kept], len(split.offsets) - 1)
 

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim.swa_utils import update_bn
 
 from flfast.engines.evaluation.passes import for_evaluation
 from flfast.engines.site import Site
-from flfast.lit.batchnorm import Recalibrated, recalibrate, recalibration_bytes
+from flfast.lit.batchnorm import Recalibrated, recalibration_bytes
 from flfast.state.plan import RoundPlan
 from flfast.state.randomness import generator
 from flfast.state.tree import Tree
@@ -28,7 +29,7 @@ def recalibrate_batchnorm(
     mixed = np.concatenate([site.data.train_clients.indices_of(k) for k in cohort])
     mixed = generator(site.data.seed, "recalibrate", plan.round_idx).permutation(mixed)
     with trainer.precision_plugin.forward_context():
-        recalibrate(model, _inputs(site, mixed, device))
+        update_bn(_inputs(site, mixed, device), model)
     site.model.cpu()
     sent = recalibration_bytes(site.model, site.algorithm.broadcast(server))
     return Recalibrated({**server, "buffers": read_buffers(model)}, *sent)

@@ -7,12 +7,11 @@
   cohort's training data. The cohort receives the new model for this, and sends statistics back.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim.swa_utils import update_bn
 
 from flfast.state.tree import Tree, num_bytes
 from flfast.state.weights import model_weights, select_weights
@@ -44,11 +43,6 @@ def freeze(model: nn.Module, *, frozen: bool) -> None:
     """Make BatchNorm use its running statistics without updating them, or undo that."""
     for _, layer in batchnorm_layers(model):
         layer.train(not frozen)
-
-
-def recalibrate(model: nn.Module, inputs: Iterable[Tensor]) -> None:
-    """Set running statistics to their average over batches of transformed inputs [B, ...]."""
-    update_bn(inputs, model)
 
 
 def recalibration_bytes(model: nn.Module, broadcast: Tree) -> tuple[int, int]:

@@ -40,26 +40,14 @@ class CohortModule(L.LightningModule):
         self.train_clients(batch)
 
 
-class CohortDataModule(L.LightningDataModule):
-    """A single batch with the ids of the clients that this rank trains in a round."""
+class CohortLoader:
+    """A loader of one batch: the ids of the clients that this rank trains in a round."""
 
     def __init__(self, clients: Sequence[int]) -> None:
-        super().__init__()
-        self.clients = clients
-
-    def train_dataloader(self) -> "_SingleBatch":
-        """A loader of one batch: the client ids."""
-        return _SingleBatch(self.clients)
-
-
-class _SingleBatch:
-    """A loader of one batch."""
-
-    def __init__(self, batch: Sequence[int]) -> None:
-        self._batch = batch
+        self._clients = clients
 
     def __len__(self) -> int:
         return 1
 
     def __iter__(self) -> Iterator[Sequence[int]]:
-        yield self._batch
+        yield self._clients

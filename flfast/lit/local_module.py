@@ -18,8 +18,7 @@ from flfast.distributed.sharding import add_gradients, shard, sharded_leaves
 from flfast.lit.batchnorm import batchnorm_layers, freeze
 from flfast.lit.joint_leaves import JointLeaves
 from flfast.lit.predictions import PredictionStore
-from flfast.lit.surrogate import surrogate
-from flfast.lit.task import LocalTask, ShardedTask
+from flfast.lit.task import LocalTask, ShardedTask, surrogate
 from flfast.state.dtensor import full_copy, place_tree
 from flfast.state.optimizer_state import LOCAL_MESSAGE, load_optimizer_state, state_tensors
 from flfast.state.tree import Tree, float_type, merge, tree_map, without

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -153,6 +153,24 @@ class ShardedTask(LocalTask):
 
     def _loss(self, logits: Tensor | FactoredLogits, batch: Batch) -> Tensor:
         return mean_over_ranks(super()._loss(logits, batch) * self._rank_factor, self._mesh)
+
+
+def surrogate(value: Tensor, grads: Tree, params: Tree) -> Tensor:
+    """An objective with a given value and a given gradient.
+
+    >>> import torch
+    >>> w = torch.ones(2, requires_grad=True)
+    >>> loss = surrogate(torch.tensor(5.0), {"w": torch.tensor([2.0, 3.0])}, {"w": w})
+    >>> loss.item(), *torch.autograd.grad(loss, w)
+    (5.0, tensor([2., 3.]))
+
+    Args:
+        value: [].
+        grads: the gradient by name; other parameters get none.
+        params: parameters to differentiate with respect to.
+    """
+    terms = [(grad.detach() * (params[n] - params[n].detach())).sum() for n, grad in grads.items()]
+    return value.detach() + cast(Tensor, sum(terms))
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The Trainers of a run, one per phase and strategy, and the modules that they train."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, cast
 
@@ -9,6 +9,7 @@ import torch
 
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.evaluation_sets import EvaluationPart
+from flfast.lit.cohort_module import CohortLoader, CohortModule
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.state.plan import RoundPlan
@@ -67,7 +68,7 @@ class ReusedTrainer:
         self.trainer.fit(module, datamodule=data)
         return self.trainer.global_step
 
-    def fit_cohort(self, module: L.LightningModule, data: L.LightningDataModule) -> None:
+    def fit_cohort(self, module: CohortModule, clients: Sequence[int]) -> None:
         """Train all clients of a rank in one training step; see `CohortModule`."""
         loop = self.trainer.fit_loop
         loop.epoch_progress.reset()
@@ -75,7 +76,7 @@ class ReusedTrainer:
         # The program does both itself; Lightning refuses them with manual optimization.
         self.trainer.accumulate_grad_batches, self.trainer.gradient_clip_val = 1, None
         loop.max_epochs, loop.epoch_loop.max_steps = 1, -1
-        self.trainer.fit(module, datamodule=data)
+        self.trainer.fit(module, train_dataloaders=CohortLoader(clients))
 
     def test(self, module: L.LightningModule, data: EvaluationPart) -> None:
         """One evaluation pass."""

@@ -12,8 +12,7 @@ from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
 
-from flfast.audits.at_end import AuditAtEnd
-from flfast.audits.audit import Audit
+from flfast.audits.audit import Audit, AuditAtEnd
 from flfast.channel.privacy.privacy import Privacy
 from flfast.checkpoints.keeper import CheckpointKeeper
 from flfast.checkpoints.restore import Restored

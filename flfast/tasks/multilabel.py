@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.tasks.auc import micro_auc
-from flfast.tasks.task_type import Statistics, TaskType, group_means, group_sums
+from flfast.tasks.task_type import Statistics, TaskType, group_means, group_sums, micro_auc
 
 
 def _check(targets: Tensor, num_labels: int) -> None:

@@ -15,8 +15,7 @@ from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.local import local
 from flfast.algorithms.scaffold import scaffold
-from flfast.audits.at_end import AuditAtEnd
-from flfast.audits.audit import none
+from flfast.audits.audit import AuditAtEnd, none
 from flfast.audits.gradient_inversion import gradient_inversion
 from flfast.audits.interception import intercept
 from flfast.audits.membership import example_losses, membership

@@ -7,9 +7,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from flfast.algorithms.fedavg import fedavg
-from flfast.audits.gradient_matching import cosine_distance, match_gradient, variation
+from flfast.audits.gradient_matching import (
+    cosine_distance,
+    match_gradient,
+    surrogate_gradient,
+    variation,
+)
 from flfast.audits.image_pairs import paired, pixel_bounds
-from flfast.audits.surrogate_gradient import surrogate_gradient
 from flfast.datamodules.transforms import BatchTransform
 from flfast.lit.local_module import LocalModule
 from flfast.state.weights import read_weights

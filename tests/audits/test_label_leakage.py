@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from flfast.audits.label_leakage import leaked_labels
+from flfast.audits.gradient_inversion import leaked_labels
 
 
 def gradient(model, inputs, labels):

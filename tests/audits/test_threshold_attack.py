@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flfast.audits.threshold_attack import separation, standard_error
+from flfast.audits.membership import separation, standard_error
 
 LOSSES = st.lists(st.integers(0, 6), min_size=1, max_size=12)
 

@@ -17,17 +17,16 @@ from pyarrow import parquet
 from flfast.datamodules import bounds
 from flfast.datamodules.partitions import from_file
 from flfast.datamodules.sources import camelyon17, hf_files, pamap2, tiny_imagenet, word_vocabulary
-from flfast.datamodules.sources.idx_files import read_compressed
 from flfast.datamodules.sources.image_files import (
     ImageFiles,
     check_one_size,
 )
 from flfast.datamodules.sources.leaf_files import leaf_users
+from flfast.datamodules.sources.mnist import read_compressed
 from flfast.datamodules.sources.npz import read_arrays
 from flfast.datamodules.sources.numeric_pickle import load_arrays
 from flfast.datamodules.sources.table_files import read_table
-from flfast.datamodules.sources.text_tokens import make_tokenizer
-from flfast.datamodules.sources.text_windows import Text, language_examples
+from flfast.datamodules.sources.text_tokens import Text, language_examples, make_tokenizer
 
 SIZE = 5 * 10**7
 
@@ -129,8 +128,8 @@ def test_a_parquet_file_of_one_value_is_bounded_by_its_rows(tmp_path):
 @pytest.fixture
 def load_hf(tmp_path, monkeypatch):
     """Reads a file as `data=hf` does, with 10 MB free on the disk, and no memory."""
-    usage = hf_files.shutil.disk_usage(tmp_path)._replace(free=10**7)
-    monkeypatch.setattr(hf_files.shutil, "disk_usage", lambda _: usage)
+    usage = bounds.shutil.disk_usage(tmp_path)._replace(free=10**7)
+    monkeypatch.setattr(bounds.shutil, "disk_usage", lambda _: usage)
     monkeypatch.setattr(bounds, "free_memory", lambda: 0)
 
     def load(path):

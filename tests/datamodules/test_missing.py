@@ -14,8 +14,8 @@ from row_sources import read_hf, read_table
 import flfast
 from flfast.api.own_data import read_data
 from flfast.datamodules.missing import missing_owners, missing_rows
-from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.sources.npz import npz
+from flfast.datamodules.value_names import number_clients
 
 NUM = 12
 COLUMNS = {

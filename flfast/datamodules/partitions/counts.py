@@ -7,11 +7,7 @@ import numpy as np
 
 
 def check_enough(num_examples: int, *, num_clients: int, min_samples: int) -> None:
-    """Refuse a partition that needs more examples than there are.
-
-    Raises:
-        ValueError: if `num_clients * min_samples` exceeds `num_examples`.
-    """
+    """Refuse a partition that needs more examples than there are."""
     needed = num_clients * min_samples
     if needed > num_examples:
         raise ValueError(

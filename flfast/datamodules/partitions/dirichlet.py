@@ -11,6 +11,7 @@ Their alpha is C times ours: so, our alpha has the same meaning with both settin
 """
 
 import numpy as np
+from scipy.special import softmax
 
 from flfast.datamodules.partitions.counts import (
     assign,
@@ -49,8 +50,8 @@ def dirichlet(
         counts = counts_of_clients(class_sizes, sizes, alpha, rng)
         # The last clients had the least choice. Permuted, so that this does not depend on the id.
         return assign(classes, rng.permutation(counts), rng)
-    shares = softmax(dirichlet_logits(np.full((len(class_sizes), num_clients), alpha), rng))
-    counts = largest_remainder(shares, class_sizes).T  # [K, C]
+    logits = dirichlet_logits(np.full((len(class_sizes), num_clients), alpha), rng)
+    counts = largest_remainder(softmax(logits, axis=1), class_sizes).T  # [K, C]
     return assign(classes, raise_to_minimum(counts, min_samples), rng)
 
 
@@ -86,13 +87,3 @@ def dirichlet_logits(concentration: np.ndarray, rng: np.random.Generator) -> np.
     return (
         np.log(rng.standard_gamma(bounded + 1)) - rng.standard_exponential(bounded.shape) / bounded
     )
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Shares [..., D] that sum to 1 over the last axis; a logit of -inf gives 0.
-
-    >>> softmax(np.array([0.0, 0.0, -np.inf])).tolist()
-    [0.5, 0.5, 0.0]
-    """
-    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)

@@ -6,6 +6,7 @@ small ones.
 """
 
 import numpy as np
+from scipy.special import softmax
 
 from flfast.datamodules.partitions.counts import (
     assign,
@@ -13,7 +14,7 @@ from flfast.datamodules.partitions.counts import (
     largest_remainder,
     raise_to_minimum,
 )
-from flfast.datamodules.partitions.dirichlet import dirichlet_logits, softmax
+from flfast.datamodules.partitions.dirichlet import dirichlet_logits
 from flfast.state.options import Count, Positive
 
 
@@ -31,7 +32,7 @@ def quantity(
     sizes.
     """
     check_enough(num_examples, num_clients=num_clients, min_samples=min_samples)
-    shares = softmax(dirichlet_logits(np.full((1, num_clients), alpha), rng))
+    shares = softmax(dirichlet_logits(np.full((1, num_clients), alpha), rng), axis=1)
     sizes = largest_remainder(shares, np.array([num_examples])).T  # [K, 1]
     one_class = np.zeros(num_examples, dtype=np.int64)
     return assign(one_class, raise_to_minimum(sizes, min_samples), rng)

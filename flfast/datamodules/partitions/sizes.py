@@ -8,13 +8,13 @@ Hu, Wang, Xu, "FedLab: A Flexible Federated Learning Framework", JMLR 24 (100), 
 from typing import Literal
 
 import numpy as np
+from scipy.special import softmax
 
 from flfast.datamodules.partitions.counts import (
     check_enough,
     largest_remainder,
     raise_to_minimum,
 )
-from flfast.datamodules.partitions.dirichlet import softmax
 from flfast.state.csv_file import shortened
 from flfast.state.options import Count, Positive, Spread
 

@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -54,23 +55,25 @@ def shift_examples(
     inputs, targets = examples.inputs, examples.targets
     if shift.targets is not None:
         targets = changing.changed(targets, shift.targets)
-    if shift.inputs is not None and isinstance(inputs, Tensor) and _fits(inputs):
-        inputs = changing.changed(inputs, shift.inputs)
-    elif shift.inputs is not None:
-        inputs = ShiftedInputs(inputs, shift, changing)
+    if shift.inputs is not None:
+        if isinstance(inputs, Tensor) and inputs.nbytes <= free_memory() // 2:
+            inputs = changing.changed(inputs, shift.inputs)
+        else:
+            inputs = ShiftedInputs(inputs, shift.inputs, changing)
     return replace(examples, inputs=inputs, targets=targets), drawn
 
 
-class _Changing:
+class _Changing(NamedTuple):
     """Client of each example, int64 [N], -1 if it is not shifted, and what each client drew."""
 
-    def __init__(self, owner: np.ndarray, drawn: Drawn, facts: Facts) -> None:
-        self.owner, self._drawn, self._facts = owner, drawn, facts
+    owner: np.ndarray
+    drawn: Drawn
+    facts: Facts
 
     def affected(self, index: np.ndarray) -> Affected:
         """The given examples of clients, int64 [M]."""
         owner = self.owner[index]
-        return Affected(index, {k: v[owner] for k, v in self._drawn.items()}, self._facts)
+        return Affected(index, {k: v[owner] for k, v in self.drawn.items()}, self.facts)
 
     def changed(self, values: Tensor, change: Callable[[Tensor, Affected], Tensor]) -> Tensor:
         """New inputs or targets [N, ...]."""
@@ -89,24 +92,23 @@ class _Changing:
         yield from (order[start : start + size] for start in range(0, len(order), size))
 
 
+@dataclass(frozen=True, eq=False)
 class ShiftedInputs(Dataset[Tensor]):
     """Inputs that are shifted when they are read."""
 
-    def __init__(
-        self, inputs: Tensor | Dataset[Tensor], shift: Shift, changing: _Changing
-    ) -> None:
-        assert shift.inputs is not None
-        # Not the shift itself: its other functions need not be such that can be pickled.
-        self._inputs, self._change, self._changing = inputs, shift.inputs, changing
+    inputs: Tensor | Dataset[Tensor]
+    # Not the whole shift: its other functions need not be such that can be pickled.
+    change: Callable[[Tensor, Affected], Tensor]
+    changing: _Changing
 
     def __len__(self) -> int:
-        return len(self._changing.owner)
+        return len(self.changing.owner)
 
     def __getitem__(self, index: int) -> Tensor:
-        value = self._inputs[index]
-        if self._changing.owner[index] == _NOBODY:
+        value = self.inputs[index]
+        if self.changing.owner[index] == _NOBODY:
             return value
-        return self._change(value[None], self._changing.affected(np.array([index])))[0]
+        return self.change(value[None], self.changing.affected(np.array([index])))[0]
 
 
 def each_value(
@@ -135,7 +137,3 @@ def _owner(
     if clients is not None:
         owner[~np.isin(owner, list(clients))] = _NOBODY
     return owner
-
-
-def _fits(inputs: Tensor) -> bool:
-    return inputs.nbytes <= free_memory() // 2

@@ -12,8 +12,8 @@ import torch
 
 from flfast.datamodules.examples import Examples, check_targets
 from flfast.datamodules.sources.decoded_images import load_images
-from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.transforms import image_transform
+from flfast.datamodules.value_names import number_clients
 from flfast.state.options import Count, NonNegativeInt, Positive
 from flfast.state.regular_file import require_file
 
@@ -63,7 +63,6 @@ def camelyon17(  # noqa: PLR0913 - one parameter an option
         inputs=inputs,
         targets=torch.from_numpy(tumor),
         num_classes=2,
-        input_shape=tuple(inputs[0].shape),
         transform=transform,
         is_test=is_test,
         owner=clients.owner,

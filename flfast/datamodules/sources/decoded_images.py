@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -11,7 +10,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from flfast.datamodules.bounds import require_memory
+from flfast.datamodules.bounds import free_disk, require_memory
 from flfast.datamodules.mapped import map_array, shared_tensor
 from flfast.datamodules.sources.image_files import (
     ImageFiles,
@@ -74,11 +73,9 @@ def _cached(files: ImageFiles, folder: Path) -> Tensor:
 
 def _check_space(files: ImageFiles, folder: Path) -> None:
     """Check that the images fit onto the disk, and one into memory."""
-    place = folder.absolute()
-    existing = next(part for part in [place, *place.parents] if part.exists())
     require_memory(files.num_bytes(), files.about())
     try:
-        free = shutil.disk_usage(existing).free
+        free = free_disk(folder)
     except OSError as error:
         raise ValueError(f"data.cache={folder} cannot be written: {error}") from None
     require_memory(

@@ -27,7 +27,6 @@ def digits(
         inputs=torch.from_numpy(images).unsqueeze(1),
         targets=torch.from_numpy(data.target).to(torch.int64),
         num_classes=10,
-        input_shape=(1, 8, 8),
         transform=image_transform(mean=mean, std=std, channels=1),
         is_test=held_out_test(data.target, test_fraction=test_fraction, seed=seed),
     )

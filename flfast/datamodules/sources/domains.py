@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.sources.class_folders import list_class_folders
 from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.held_out import held_out_test
+from flfast.datamodules.sources.image_folder import list_class_folders
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import BelowOne, Count, NonNegativeInt, Positive
 from flfast.state.randomness import generator
@@ -60,7 +60,6 @@ def domains(  # noqa: PLR0913 - one parameter an option
         inputs=inputs,
         targets=torch.from_numpy(found.targets),
         num_classes=len(found.classes),
-        input_shape=tuple(inputs[0].shape),
         transform=transform,
         is_test=is_test,
         owner=_clients(found, is_test, clients_per_domain, test_domain, seed),
@@ -107,7 +106,7 @@ def _list_domains(folder: Path) -> _Listing:
 
 def _test_set(
     found: _Listing, test_domain: str | None, *, test_fraction: float, seed: int
-) -> np.ndarray | None:
+) -> np.ndarray:
     if test_domain is not None:
         return found.domain == found.names.index(test_domain)
     kinds = found.domain * len(found.classes) + found.targets
@@ -116,19 +115,18 @@ def _test_set(
 
 def _clients(
     found: _Listing,
-    is_test: np.ndarray | None,
+    is_test: np.ndarray,
     per_domain: int,
     test_domain: str | None,
     seed: int,
 ) -> np.ndarray:
     """Client of every example, int64 [N]; -1 in the test domain."""
     rng = generator(seed, "parts of domains")
-    tests = np.zeros(len(found.domain), bool) if is_test is None else is_test
     owner = np.full(len(found.domain), -1, dtype=np.int64)
     names = [name for name in found.names if name != test_domain]
     for number, name in enumerate(names):
         for test in (False, True):
-            own = np.flatnonzero((found.domain == found.names.index(name)) & (tests == test))
+            own = np.flatnonzero((found.domain == found.names.index(name)) & (is_test == test))
             if not test and len(own) < per_domain:
                 raise ValueError(
                     f"data.clients_per_domain={per_domain}: domain {name} has {len(own)} training "

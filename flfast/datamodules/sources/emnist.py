@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.held_out import Part, official_examples
-from flfast.datamodules.sources.idx_files import check_idx
+from flfast.datamodules.sources.mnist import check_idx
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import Positive
 

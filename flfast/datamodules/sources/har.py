@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.sources.natural_clients import number_clients
+from flfast.datamodules.value_names import number_clients
 
 SIGNALS = [
     f"{sensor}_{axis}" for sensor in ("body_acc", "body_gyro", "total_acc") for axis in "xyz"
@@ -39,7 +39,6 @@ def har(*, root: str, test_subjects: Literal["published", "none"]) -> Examples:
         inputs=torch.from_numpy(inputs),
         targets=torch.from_numpy(labels - 1),
         num_classes=_NUM_CLASSES,
-        input_shape=(len(SIGNALS), _STEPS),
         is_test=tests,
         owner=clients.owner,
         client_names=clients.names,

@@ -60,7 +60,6 @@ def official_examples(
             inputs=torch.cat([train, test]).contiguous(),
             targets=torch.cat([train_labels, test_labels]).to(torch.int64),
             num_classes=num_classes,
-            input_shape=tuple(train.shape[1:]),
             transform=transform,
             is_test=np.arange(len(train) + len(test)) >= len(train),
         )
@@ -68,16 +67,17 @@ def official_examples(
         raise ValueError(f"data.root={root}: {files} do not fit together: {error}") from None
 
 
-def held_out_test(targets: np.ndarray, *, test_fraction: float, seed: int) -> np.ndarray | None:
-    """Random stratified test set, bool [N]; None if `test_fraction` is 0.
+def held_out_test(targets: np.ndarray, *, test_fraction: float, seed: int) -> np.ndarray:
+    """Random stratified test set, bool [N], without examples if `test_fraction` is 0.
 
     The share of each class, int [N], is rounded. At least one example stays for training.
 
     Raises:
         ValueError: if no class has enough examples to hold one out.
     """
+    is_test = np.zeros(len(targets), dtype=bool)
     if not test_fraction:
-        return None
+        return is_test
     counts = np.bincount(targets)  # [C]
     num_test = np.minimum(np.floor(test_fraction * counts + 0.5), np.maximum(counts - 1, 0))
     if not num_test.any():
@@ -87,7 +87,6 @@ def held_out_test(targets: np.ndarray, *, test_fraction: float, seed: int) -> np
         )
     order = np.lexsort((generator(seed, "test set").random(len(targets)), targets))
     rank = np.arange(len(targets)) - np.repeat(np.cumsum(counts) - counts, counts)
-    is_test = np.empty(len(targets), dtype=bool)
     is_test[order] = rank < np.repeat(num_test, counts)
     return is_test
 

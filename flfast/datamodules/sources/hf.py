@@ -13,28 +13,30 @@ from torch.utils.data import Dataset as TorchDataset
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.number_range import regression_targets
-from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.hf_columns import (
     ColumnKind,
     HfImages,
+    HfRows,
     column_kind,
+    complete_hf_rows,
     decode_images,
     hf_targets,
     number_inputs,
     with_numbers,
 )
 from flfast.datamodules.sources.hf_files import load_splits
-from flfast.datamodules.sources.hf_missing import HfRows, complete_hf_rows
-from flfast.datamodules.sources.natural_clients import Clients
 from flfast.datamodules.sources.table_files import Columns
+from flfast.datamodules.sources.table_targets import split_rows
 from flfast.datamodules.sources.text_tokens import (
+    Text,
     encode_texts,
+    language_examples,
     make_tokenizer,
     padded_tokens,
     token_texts,
 )
-from flfast.datamodules.sources.text_windows import Text, language_examples
 from flfast.datamodules.transforms import BatchTransform, image_transform
+from flfast.datamodules.value_names import Clients
 from flfast.state.options import BelowOne, Count, Positive, VocabularySize
 from flfast.tasks.task_type import TaskName
 
@@ -115,16 +117,13 @@ def hf(  # noqa: PLR0913 - one parameter an option
     rows = complete_hf_rows(
         rows, columns, inputs=names, targets=goals, owner=owner, missing=missing
     )
-    data, num_train = rows
+    data = rows.data
     columns = Columns(data.data.table, path)
     found = hf_targets(data, columns, goals, task) if goals else None
-    known = None if owner is None else columns.clients(owner, rows.is_test)
-    is_test = np.arange(len(data)) >= num_train
-    if num_train == len(data):
-        groups = np.zeros(len(data), dtype=np.int64) if found is None else found.groups
-        groups = groups if known is None else known.owner
-        drawn = held_out_test(groups, test_fraction=test_fraction, seed=seed)
-        is_test = is_test if drawn is None else drawn
+    groups = np.zeros(len(data), dtype=np.int64) if found is None else found.groups
+    known, is_test = split_rows(
+        columns, owner, rows.is_test, groups=groups, test_fraction=test_fraction, seed=seed
+    )
     transform, vocabulary = BatchTransform(), None
     values: Tensor | TorchDataset[Tensor]
     if kind == "text":
@@ -152,9 +151,8 @@ def hf(  # noqa: PLR0913 - one parameter an option
         inputs=values,
         targets=torch.from_numpy(wanted),
         num_classes=found.num_outputs,
-        input_shape=tuple(values[0].shape),
         transform=transform,
-        is_test=is_test if is_test.any() else None,
+        is_test=is_test,
         owner=None if known is None else known.owner,
         task=found.task,
         vocabulary=vocabulary,

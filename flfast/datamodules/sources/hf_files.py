@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flfast.datamodules.bounds import check_archive, check_parquet, open_gzip
+from flfast.datamodules.bounds import check_archive, check_parquet, free_disk, open_gzip
 from flfast.datamodules.sources.extras import import_extra
 from flfast.datamodules.sources.table_files import check_csv
 from flfast.state.regular_file import require_file
@@ -83,7 +82,7 @@ def _check_files(paths: Iterable[Path], cache: Path) -> None:
     Raises:
         ValueError: if a file is damaged, too large, or packed so that its size cannot be known.
     """
-    free = _free_disk(cache)
+    free = free_disk(cache)
     for path in paths:
         require_file(path)
         packed = _packing(path)
@@ -106,14 +105,6 @@ def _packing(path: Path) -> str | None:
     with path.open("rb") as stream:
         start = stream.read(max(map(len, _PACKINGS)))
     return next((name for mark, name in _PACKINGS.items() if start.startswith(mark)), None)
-
-
-def _free_disk(folder: Path) -> int:
-    """Bytes that are free where a folder is, or will be."""
-    place = folder.expanduser().absolute()
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free
 
 
 def _load(

@@ -115,11 +115,7 @@ def decode_all(files: ImageFiles) -> Tensor:
 
 
 def check_one_size(paths: Sequence[str]) -> None:
-    """Check, from the files' headers, that all images have equal sizes.
-
-    Raises:
-        ValueError: if sizes differ, or a file is not an image.
-    """
+    """Check, from the files' headers, that all images have equal sizes."""
     first = _size(paths[0])
     for path in paths:
         if (size := _size(path)) != first:

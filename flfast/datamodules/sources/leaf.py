@@ -67,7 +67,6 @@ def leaf(  # noqa: PLR0913 - one parameter an option
             inputs=inputs,
             targets=torch.from_numpy(table.targets),
             num_classes=_NUM_CLASSES[dataset],
-            input_shape=tuple(inputs[0].shape),
             transform=transform,
             is_test=table.is_test,
             owner=table.owner,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flfast.datamodules.sources.natural_clients import number_clients
+from flfast.datamodules.value_names import number_clients
 from flfast.state.regular_file import read_text
 
 
@@ -80,7 +80,7 @@ class LeafTable(NamedTuple):
 
     inputs: list[Any]
     targets: np.ndarray
-    is_test: np.ndarray | None
+    is_test: np.ndarray
     owner: np.ndarray
     client_names: tuple[str, ...]
 
@@ -108,4 +108,4 @@ def read_users(
     is_test = np.repeat(np.array(tests), counts)
     owner = np.repeat(clients.owner, counts)
     joined = np.concatenate(targets)
-    return LeafTable(inputs, joined, is_test if is_test.any() else None, owner, clients.names)
+    return LeafTable(inputs, joined, is_test, owner, clients.names)

@@ -99,21 +99,16 @@ def leaf_reddit(*, root: str, vocabulary: str | None, vocabulary_size: Vocabular
     )
     known = make_vocabulary(vocabulary, words=words, size=vocabulary_size)
 
+    def numbers(words: list[str], padding: int) -> list[int]:
+        pairs = zip(words, known.encode(words), strict=True)
+        return [padding if word == _PADDING_WORD else number for word, number in pairs]
+
     def encode(user: LeafUser) -> tuple[np.ndarray, np.ndarray]:
         inputs, targets = [], []
         for x, y in _windows(user):
-            goal = [
-                IGNORED if word == _PADDING_WORD else number
-                for word, number in zip(y, known.encode(y), strict=True)
-            ]
-            if any(number != IGNORED for number in goal):
-                inputs.append(
-                    [
-                        PADDING if word == _PADDING_WORD else number
-                        for word, number in zip(x, known.encode(x), strict=True)
-                    ]
-                )
-                targets.append(goal)
+            if any(word != _PADDING_WORD for word in y):
+                inputs.append(numbers(x, PADDING))
+                targets.append(numbers(y, IGNORED))
         try:
             return np.array(inputs, dtype=np.int64), np.array(targets, dtype=np.int64)
         except ValueError:
@@ -132,17 +127,17 @@ def _tweets(user: LeafUser) -> Iterator[list[str]]:
 
 def _windows(user: LeafUser) -> Iterator[tuple[list[str], list[str]]]:
     """Words of every window and their targets; an entry of x has the windows of one comment."""
-    form = "x: windows of words, y: objects with target_tokens of the same shape"
     for x, y in zip(user.x, user.y, strict=True):
         goals: Any = y.get("target_tokens") if isinstance(y, dict) else None
-        if not isinstance(x, list) or not isinstance(goals, list) or len(x) != len(goals):
-            raise _other_form(user, form)
-        for window, goal in zip(x, goals, strict=True):
-            if not isinstance(window, list) or not isinstance(goal, list):
-                raise _other_form(user, form)
-            if len(window) != len(goal):
-                raise _other_form(user, form)
-            yield window, goal
+        if not _equally_long(x, goals) or not all(map(_equally_long, x, goals)):
+            raise _other_form(
+                user, "x: windows of words, y: objects with target_tokens of the same shape"
+            )
+        yield from zip(x, goals, strict=True)
+
+
+def _equally_long(x: Any, y: Any) -> bool:
+    return isinstance(x, list) and isinstance(y, list) and len(x) == len(y)
 
 
 def _other_form(user: LeafUser, expected: str) -> ValueError:
@@ -171,7 +166,6 @@ def _examples(
         inputs=torch.from_numpy(np.concatenate(table.inputs)),
         targets=torch.from_numpy(table.targets),
         num_classes=num_classes or len(vocabulary),
-        input_shape=table.inputs[0].shape[1:],
         is_test=table.is_test,
         owner=table.owner,
         client_names=table.client_names,

@@ -12,8 +12,8 @@ from flfast.datamodules.mapped import map_array, shared_tensor
 from flfast.datamodules.missing import missing_owners, refuse_missing
 from flfast.datamodules.number_range import regression_targets
 from flfast.datamodules.sources.held_out import held_out_test
-from flfast.datamodules.sources.natural_clients import number_clients
 from flfast.datamodules.transforms import BatchTransform, image_transform
+from flfast.datamodules.value_names import number_clients
 from flfast.state.options import BelowOne, Count, NonNegativeInt, Positive
 from flfast.tasks.names import TaskName
 
@@ -103,7 +103,6 @@ def npz(  # noqa: PLR0913 - one parameter an option
             inputs=shared_tensor(values),
             targets=torch.from_numpy(wanted),
             num_classes=num_outputs,
-            input_shape=values.shape[1:],
             transform=transform,
             is_test=test,
             owner=None if known is None else known.owner,

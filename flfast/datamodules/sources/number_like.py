@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _GROUPED = re.compile(r"\s*[-+]?(\d{1,3}([, '._]\d{3})+|\d+)([.,]\d+)?\s*")
-_PERCENT = "%‰"
 
 
 def as_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
@@ -72,9 +71,6 @@ def is_number(text: str) -> bool:
 
 
 def _looks_like(text: str) -> bool:
-    return is_number(text) or _GROUPED.fullmatch(_without_units(text)) is not None
-
-
-def _without_units(text: str) -> str:
-    """A text without signs of money and percent."""
-    return "".join(c for c in text if c not in _PERCENT and unicodedata.category(c) != "Sc")
+    # Without signs of percent and money.
+    plain = "".join(c for c in text if c not in "%‰" and unicodedata.category(c) != "Sc")
+    return is_number(text) or _GROUPED.fullmatch(plain) is not None

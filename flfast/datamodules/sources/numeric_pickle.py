@@ -74,22 +74,10 @@ def _array(content: Any, dtype: _Dtype, shape: Sequence[int], order: str, *axes:
     return array
 
 
-def _empty_array(*_: object) -> _Array:
-    return _Array()
-
-
-def _scalar(dtype: _Dtype, content: Any) -> _Array:
-    return _array(content, dtype, (), "C")
-
-
 def _latin1(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
         raise ValueError(f"encodes bytes as {encoding}, only latin1 is read")
     return text.encode("latin1")
-
-
-def _empty_bytes() -> bytes:
-    return b""
 
 
 _REPLACEMENTS: dict[tuple[str, str], Any] = {
@@ -98,11 +86,14 @@ _REPLACEMENTS: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): "ndarray",
     # Protocol 2 encodes bytes as calls of these two, the second for empty bytes.
     ("_codecs", "encode"): _latin1,
-    ("__builtin__", "bytes"): _empty_bytes,
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _empty_array for core in ("core", "_core")},
-    **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
-    **{(f"numpy.{core}.numeric", "_frombuffer"): _array for core in ("core", "_core")},
+    ("__builtin__", "bytes"): lambda: b"",
 }
+for _core in ("core", "_core"):
+    _REPLACEMENTS |= {
+        (f"numpy.{_core}.multiarray", "_reconstruct"): lambda *_: _Array(),
+        (f"numpy.{_core}.multiarray", "scalar"): lambda dtype, raw: _array(raw, dtype, (), "C"),
+        (f"numpy.{_core}.numeric", "_frombuffer"): _array,
+    }
 
 
 class _Unpickler(pickle._Unpickler):  # noqa: SLF001 - below

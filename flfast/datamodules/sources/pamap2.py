@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.sources.natural_clients import number_clients
+from flfast.datamodules.value_names import number_clients
 from flfast.state.options import BelowOne, Count, Positive
 from flfast.state.regular_file import require_file
 
@@ -71,8 +71,7 @@ def pamap2(
         inputs=torch.from_numpy(np.concatenate(parts)),
         targets=torch.tensor(labels),
         num_classes=len(ACTIVITIES),
-        input_shape=(len(_SIGNALS), window),
-        is_test=test if test.any() else None,
+        is_test=test,
         owner=clients.owner,
         client_names=clients.names,
     )

@@ -49,7 +49,6 @@ def pfllib(*, root: str) -> Examples:
         targets=torch.from_numpy(targets),
         num_classes=config.get("num_classes")
         or check_num_classes(int(targets.max(initial=0)), len(targets), f"data.root={root}"),
-        input_shape=inputs.shape[1:],
         is_test=np.repeat(np.arange(len(paths)) >= num_clients, counts),
         owner=np.repeat(np.arange(len(paths)) % num_clients, counts),
     )

@@ -5,13 +5,14 @@ from Decentralized Data. AISTATS 2017, section 3.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.sources.text_windows import Text, language_examples, split_by_time
+from flfast.datamodules.sources.text_tokens import Text, language_examples, split_by_time
 from flfast.datamodules.sources.word_vocabulary import make_vocabulary, words_of
 from flfast.state.options import BelowOne, Count, VocabularySize
 
@@ -73,38 +74,26 @@ def shakespeare(  # noqa: PLR0913 - one parameter an option
         raise ValueError(
             f"data.speakers={speakers} leaves none of {len(kept)}; allowed: all, even"
         )
-    if tokenizer == "characters":
-        encode, vocabulary = _characters_of(content)
-    else:
-        encode, vocabulary = _frequent_words(kept, test_share=test_share, size=vocabulary_size)
+    encode, vocabulary = _encoder(
+        tokenizer, content, kept, test_share=test_share, size=vocabulary_size
+    )
     texts = []
     for owner, speech in enumerate(half):
-        train, test = split_by_time(encode(speech), test_share)
+        train, test = split_by_time(np.array(encode(speech), dtype=np.int64), test_share)
         texts += [Text(train, owner, is_test=False), Text(test, owner, is_test=True)]
     return language_examples(texts, length=sequence_length, vocabulary=vocabulary)
 
 
-def _characters_of(content: str) -> tuple[Callable[[np.ndarray], np.ndarray], tuple[str, ...]]:
-    """An encoder of code points as tokens, and the text of every token."""
-    known = np.unique(_code_points(content))
-
-    def encode(points: np.ndarray) -> np.ndarray:
-        return np.searchsorted(known, points).astype(np.int64)
-
-    return encode, tuple(map(chr, known))
-
-
-def _frequent_words(
-    speeches: list[np.ndarray], *, test_share: float, size: int
-) -> tuple[Callable[[np.ndarray], np.ndarray], tuple[str, ...]]:
-    """An encoder of words as tokens, by frequency in the training sets, and their texts."""
+def _encoder(
+    tokenizer: str, content: str, speeches: list[np.ndarray], *, test_share: float, size: int
+) -> tuple[Callable[[np.ndarray], Any], tuple[str, ...]]:
+    """An encoder of characters or words as tokens, and the text of every token."""
+    if tokenizer == "characters":
+        known = np.unique(_code_points(content))
+        return partial(np.searchsorted, known), tuple(map(chr, known))
     training = (word for speech in speeches for word in split_by_time(speech, test_share)[0])
-    known = make_vocabulary(None, words=training, size=size)
-
-    def encode(words: np.ndarray) -> np.ndarray:
-        return np.array(known.encode(words), dtype=np.int64)
-
-    return encode, known.texts()
+    vocabulary = make_vocabulary(None, words=training, size=size)
+    return vocabulary.encode, vocabulary.texts()
 
 
 def _find(root: Path) -> Path:

@@ -67,7 +67,6 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
         inputs=torch.from_numpy(inputs).view(num, *shape),
         targets=torch.from_numpy(targets),
         num_classes=num_classes,
-        input_shape=tuple(shape),
         is_test=np.arange(num) >= num_examples if num_test else None,
         owner=position % num_clients,
         task=kind,

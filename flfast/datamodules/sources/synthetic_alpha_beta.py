@@ -76,7 +76,6 @@ def synthetic_alpha_beta(  # noqa: PLR0913 - one parameter an option
         inputs=torch.from_numpy(np.concatenate(inputs)),
         targets=torch.from_numpy(np.concatenate(classes)),
         num_classes=num_classes,
-        input_shape=(num_features,),
-        is_test=is_test if is_test.any() else None,
+        is_test=is_test,
         owner=owner,
     )

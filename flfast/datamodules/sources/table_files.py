@@ -14,9 +14,8 @@ from flfast.datamodules.bounds import check_parquet, open_gzip
 from flfast.datamodules.missing import missing_rows, refuse_missing, rows_of
 from flfast.datamodules.sources.csv_quotes import strict_rows
 from flfast.datamodules.sources.extras import import_extra
-from flfast.datamodules.sources.natural_clients import Clients, number_clients
 from flfast.datamodules.sources.number_like import as_numbers, odd_ones
-from flfast.datamodules.value_names import number_values
+from flfast.datamodules.value_names import Clients, number_clients, number_values
 from flfast.state.regular_file import require_file
 
 if TYPE_CHECKING:
@@ -110,21 +109,12 @@ class Columns:
         self._numbers: dict[str, pa.ChunkedArray | None] = {}
         self.names: list[str] = table.column_names
 
-    @property
-    def num_rows(self) -> int:
-        """Number of rows, N."""
-        return int(self._table.num_rows)
-
     def kept(self, rows: np.ndarray) -> Columns:
         """The same columns with some of the rows, bool [N]."""
         return Columns(self._table.filter(rows), self._path)
 
     def require(self, names: Sequence[str], option: str) -> None:
-        """Check that columns exist, each named once.
-
-        Raises:
-            ValueError: if one is missing, or named twice.
-        """
+        """Check that columns exist, each named once."""
         for place, name in enumerate(names):
             if name not in self.names:
                 raise ValueError(
@@ -155,11 +145,7 @@ class Columns:
         return missing_rows(self._column(name).to_pylist())
 
     def refuse_odd_numbers(self, name: str, advice: str) -> None:
-        """Refuse a column of text that is mostly numbers; advice says how to allow it.
-
-        Raises:
-            ValueError: naming the first values that are no numbers.
-        """
+        """Refuse a column of text that is mostly numbers; advice says how to allow it."""
         if self.kind(name) != "text":
             return
         values = self.values(name)
@@ -222,7 +208,7 @@ class Columns:
         A missing value is a value of its own, the first one.
         """
         self.kind(name)
-        values = np.fromiter(self.values(name), object, self.num_rows)
+        values = np.fromiter(self.values(name), object, self._table.num_rows)
         missing = missing_rows(values)
         ordered, numbers = number_values(values[~missing])
         codes = np.zeros(len(values), dtype=np.int64)

@@ -5,8 +5,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.table_files import Columns
-from flfast.datamodules.value_names import names_of, warn_of_odd_names
+from flfast.datamodules.value_names import Clients, names_of, warn_of_odd_names
 from flfast.tasks.task_type import TaskName
 
 _MOST_CLASSES = 100
@@ -51,6 +52,26 @@ def read_targets(columns: Columns, names: list[str], task: TaskName | None) -> T
             f"task={task} with data.targets={names}; allowed: {', '.join(_READERS)}, or auto"
         )
     return read(columns, names)
+
+
+def split_rows(
+    columns: Columns,
+    owner: str | None,
+    is_test: np.ndarray | None,
+    *,
+    groups: np.ndarray,
+    test_fraction: float,
+    seed: int,
+) -> tuple[Clients | None, np.ndarray]:
+    """The client of each row, None without owners, and the test rows, bool [N].
+
+    If `is_test` is None, test rows are drawn from each client, or else from each of `groups`.
+    """
+    clients = None if owner is None else columns.clients(owner, is_test)
+    if is_test is None:
+        groups = groups if clients is None else clients.owner
+        is_test = held_out_test(groups, test_fraction=test_fraction, seed=seed)
+    return clients, is_test
 
 
 def _classes(columns: Columns, names: list[str]) -> Targets:

@@ -7,18 +7,12 @@ import torch
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import complete_rows
-from flfast.datamodules.number_range import as_float32, refuse_outliers
-from flfast.datamodules.sources.held_out import held_out_test
-from flfast.datamodules.sources.natural_clients import Clients, unowned
-from flfast.datamodules.sources.standardising import standardised
+from flfast.datamodules.number_range import as_float32, refuse_outliers, standardised
 from flfast.datamodules.sources.table_files import Columns, read_table
-from flfast.datamodules.sources.table_targets import read_targets
-from flfast.datamodules.value_names import warn_of_odd_names
+from flfast.datamodules.sources.table_targets import read_targets, split_rows
+from flfast.datamodules.value_names import unowned, warn_of_odd_names
 from flfast.state.options import BelowOne
 from flfast.tasks.task_type import TaskName
-
-_ADVICE = "fill them, or set data.missing=drop to leave these rows out"
-_CATEGORY = ", or data.missing=category to make them a category"
 
 _TEST, _TRAINING = {"true", "1", "test"}, {"false", "0", "train"}
 """Values of the column `is_test`, in lower case."""
@@ -84,21 +78,21 @@ def table(  # noqa: PLR0913 - one parameter an option
             "data.standardise=client needs data.owner, the column that names the clients; "
             "allowed without it: none, all"
         )
-    clients, held_out = _split(
-        columns, owner, is_test, groups=found.groups, test_fraction=test_fraction, seed=seed
+    flags = None if is_test is None else _flags(columns, is_test)
+    clients, held_out = split_rows(
+        columns, owner, flags, groups=found.groups, test_fraction=test_fraction, seed=seed
     )
-    is_training = np.ones(len(found.values), bool) if held_out is None else ~held_out
-    numbers = _stack([columns.numbers(name) for name in numeric], len(is_training))
+    numbers = _stack([columns.numbers(name) for name in numeric], len(held_out))
     if standardise != "none":
         group = clients.owner if clients is not None and standardise == "client" else None
-        numbers = standardised(numbers, is_training=is_training, group=group, names=numeric)
+        numbers = standardised(numbers, is_training=~held_out, group=group, names=numeric)
     coded = [columns.codes(name) for name in categorical]
     for name, (codes, texts) in zip(categorical, coded, strict=True):
         warn_of_odd_names(f"data.categorical={name}", texts, codes)
     values = found.values
     if found.task == "regression":
         if standardise_targets:
-            values = standardised(values, is_training=is_training, names=named)
+            values = standardised(values, is_training=~held_out, names=named)
         values = _as_float32(values, "targets", named)
         if not standardise_targets:
             names = [f"data.targets={name}" for name in named]
@@ -109,7 +103,6 @@ def table(  # noqa: PLR0913 - one parameter an option
         inputs=torch.from_numpy(rows),
         targets=torch.from_numpy(values),
         num_classes=found.num_outputs,
-        input_shape=(len(numeric) + len(categorical),),
         is_test=held_out,
         owner=None if clients is None else clients.owner,
         task=found.task,
@@ -166,31 +159,11 @@ def _complete(
         held_out = _flags(columns, is_test)
     if owner is not None:
         lacking[f"data.owner={owner}"] = unowned(columns.values(owner), held_out)
-    first = next((where for where, rows in lacking.items() if rows.any()), "")
-    advice = _ADVICE + (_CATEGORY if first.startswith("data.categorical=") else "")
-    return columns.kept(complete_rows(lacking, missing, is_test=held_out, advice=advice))
+    return columns.kept(complete_rows(lacking, missing, is_test=held_out))
 
 
-def _split(
-    columns: Columns,
-    owner: str | None,
-    is_test: str | None,
-    *,
-    groups: np.ndarray,
-    test_fraction: float,
-    seed: int,
-) -> tuple[Clients | None, np.ndarray | None]:
-    """The client of each row, and the test rows, bool [N]; None if there are none."""
-    held_out = None if is_test is None else _flags(columns, is_test)
-    clients = None if owner is None else columns.clients(owner, held_out)
-    if is_test is None:
-        groups = groups if clients is None else clients.owner
-        held_out = held_out_test(groups, test_fraction=test_fraction, seed=seed)
-    return clients, held_out
-
-
-def _flags(columns: Columns, name: str) -> np.ndarray | None:
-    """Test rows, bool [N]; None if there are none. A row without a value is no test row."""
+def _flags(columns: Columns, name: str) -> np.ndarray:
+    """Test rows, bool [N]. A row without a value is no test row."""
     codes, values = columns.codes(name)
     words = [None if value is None else str(value).lower() for value in values]
     if set(words) - {None, *_TEST, *_TRAINING}:
@@ -201,7 +174,7 @@ def _flags(columns: Columns, name: str) -> np.ndarray | None:
     is_test: np.ndarray = np.isin(codes, [i for i, word in enumerate(words) if word in _TEST])
     if is_test.all():
         raise ValueError(f"data.is_test={name}: all rows are for testing")
-    return is_test if is_test.any() else None
+    return is_test
 
 
 def _stack(columns: list[np.ndarray], num_rows: int) -> np.ndarray:

@@ -47,16 +47,14 @@ def text_folder(
     if has_test:
         is_test = np.arange(len(targets)) >= num_train
     else:
-        held_out = held_out_test(targets, test_fraction=test_fraction, seed=seed)
-        is_test = np.zeros(len(targets), bool) if held_out is None else held_out
+        is_test = held_out_test(targets, test_fraction=test_fraction, seed=seed)
     training = [text for text, test in zip(texts, is_test, strict=True) if not test]
     made = make_tokenizer(tokenizer, texts=training, vocabulary_size=vocabulary_size)
     return Examples(
         inputs=torch.from_numpy(padded_tokens(made, texts, max_tokens)),
         targets=torch.from_numpy(targets),
         num_classes=num_classes,
-        input_shape=(max_tokens,),
-        is_test=is_test if is_test.any() else None,
+        is_test=is_test,
         vocabulary=token_texts(made),
     )
 

@@ -1,24 +1,25 @@
-"""Texts as tokens, with the library `tokenizers`: from a file, or trained on the texts."""
+"""Texts as tokens, with the library `tokenizers`, and windows of them for the next token."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 
 from flfast.datamodules.bounds import require_memory
+from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.extras import import_extra
 from flfast.state.regular_file import read_text
+from flfast.tasks.task_type import IGNORED
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PADDING_TOKENS = ("<pad>", "[PAD]", "<PAD>", "<|pad|>", "<|padding|>")
 """Names that a tokenizer's token 0 may have, which fills up short texts."""
-
-_SPECIAL = ["<pad>", "<unk>"]
 
 
 def make_tokenizer(tokenizer: str, *, texts: Sequence[str], vocabulary_size: int) -> Tokenizer:
@@ -32,10 +33,8 @@ def make_tokenizer(tokenizer: str, *, texts: Sequence[str], vocabulary_size: int
         ValueError: if the file cannot be read, or `bpe` has fewer tokens than bytes.
     """
     library = import_extra("tokenizers", extra="text")
-    if tokenizer == "words":
-        return _train_words(texts, vocabulary_size)
-    if tokenizer == "bpe":
-        return _train_bpe(texts, vocabulary_size)
+    if tokenizer in {"words", "bpe"}:
+        return _trained(tokenizer, texts, vocabulary_size)
     path = Path(tokenizer).expanduser()
     try:
         loaded: Tokenizer = library.Tokenizer.from_str(read_text(path))
@@ -49,40 +48,34 @@ def make_tokenizer(tokenizer: str, *, texts: Sequence[str], vocabulary_size: int
     return loaded
 
 
-def _train_words(texts: Sequence[str], vocabulary_size: int) -> Tokenizer:
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+def _trained(kind: str, texts: Sequence[str], vocabulary_size: int) -> Tokenizer:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-    words = Tokenizer(models.WordLevel(unk_token="<unk>"))
-    words.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=vocabulary_size, special_tokens=_SPECIAL, show_progress=False
-    )
-    words.train_from_iterator(texts, trainer)
-    return words
-
-
-def _train_bpe(texts: Sequence[str], vocabulary_size: int) -> Tokenizer:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    least = len(alphabet) + len(_SPECIAL)
-    if vocabulary_size < least:
-        raise ValueError(
-            f"data.vocabulary_size={vocabulary_size} with data.tokenizer=bpe: every byte is a "
-            f"token; allowed: >= {least}"
-        )
-    pairs = Tokenizer(models.BPE())
-    pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    pairs.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
-        special_tokens=_SPECIAL,
-        initial_alphabet=alphabet,
-        show_progress=False,
-    )
-    pairs.train_from_iterator(texts, trainer)
-    return pairs
+    trainer: Any
+    options: dict[str, Any] = {
+        "vocab_size": vocabulary_size,
+        "special_tokens": ["<pad>", "<unk>"],
+        "show_progress": False,
+    }
+    if kind == "words":
+        made = Tokenizer(models.WordLevel(unk_token="<unk>"))
+        made.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+        made.pre_tokenizer = pre_tokenizers.Whitespace()
+        trainer = trainers.WordLevelTrainer(**options)
+    else:
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        least = len(alphabet) + len(options["special_tokens"])
+        if vocabulary_size < least:
+            raise ValueError(
+                f"data.vocabulary_size={vocabulary_size} with data.tokenizer=bpe: every byte is a "
+                f"token; allowed: >= {least}"
+            )
+        made = Tokenizer(models.BPE())
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(initial_alphabet=alphabet, **options)
+    made.train_from_iterator(texts, trainer)
+    return made
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
@@ -116,3 +109,65 @@ def token_texts(tokenizer: Tokenizer) -> tuple[str, ...]:
     if tokenizer.decoder is None:
         return tuple(f" {tokenizer.id_to_token(number)}" for number in numbers)
     return tuple(tokenizer.decode([number], skip_special_tokens=False) for number in numbers)
+
+
+PADDING = 0
+"""Token behind the end of a text, in inputs. No target counts there."""
+
+
+class Text(NamedTuple):
+    """A text of one client >= 0, int64 [L], and whether it belongs to the client's test set."""
+
+    tokens: np.ndarray
+    owner: int
+    is_test: bool
+
+
+def next_token_windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets, int64 [ceil((L - 1) / T), T] each, that follow each other in a text [L].
+
+    The target of a position is the token behind it. Every token but the first is the target of
+    exactly one position. Behind the end, inputs are `PADDING` and targets `IGNORED`.
+    """
+    num = max(len(tokens) - 1, 0)
+    num_windows = -(-num // length)
+    inputs = np.full(num_windows * length, PADDING, dtype=np.int64)
+    targets = np.full(num_windows * length, IGNORED, dtype=np.int64)
+    inputs[:num], targets[:num] = tokens[:-1][:num], tokens[1:]
+    return inputs.reshape(-1, length), targets.reshape(-1, length)
+
+
+def split_by_time(tokens: np.ndarray, test_share: float) -> tuple[np.ndarray, np.ndarray]:
+    """The first part of a text [L] for training and its last part for testing.
+
+    A part without a next token to predict is left out: a text whose last part would have fewer
+    than 2 tokens is for training only, and a first part has at least 2 tokens.
+    """
+    cut = max(round(len(tokens) * (1 - test_share)), 2)
+    if len(tokens) - cut < 2:
+        cut = len(tokens)
+    return tokens[:cut], tokens[cut:]
+
+
+def language_examples(
+    texts: Sequence[Text], *, length: int, vocabulary: tuple[str, ...], owned: bool = True
+) -> Examples:
+    """Examples of the task `language` from the texts of all clients, `length` tokens each.
+
+    If they are not `owned`, the clients of the texts are unknown.
+    """
+    num = sum(-(-max(len(text.tokens) - 1, 0) // length) for text in texts)
+    require_memory(16 * num * length, f"{num:,} examples of {length:,} tokens")
+    windows = [next_token_windows(text.tokens, length) for text in texts]
+    counts = [len(inputs) for inputs, _ in windows]
+    is_test = np.repeat(np.array([text.is_test for text in texts], dtype=bool), counts)
+    owner = np.repeat(np.array([text.owner for text in texts], dtype=np.int64), counts)
+    return Examples(
+        inputs=torch.from_numpy(np.concatenate([inputs for inputs, _ in windows])),
+        targets=torch.from_numpy(np.concatenate([targets for _, targets in windows])),
+        num_classes=len(vocabulary),
+        is_test=is_test,
+        owner=owner if owned else None,
+        task="language",
+        vocabulary=vocabulary,
+    )

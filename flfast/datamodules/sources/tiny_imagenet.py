@@ -56,7 +56,6 @@ def tiny_imagenet(  # noqa: PLR0913 - one parameter an option
         inputs=inputs,
         targets=torch.tensor([label for _, label in samples]),
         num_classes=len(wnids),
-        input_shape=tuple(inputs[0].shape),
         transform=transform,
         is_test=np.arange(len(samples)) >= len(train),
     )

@@ -36,7 +36,7 @@ from flfast.engines.fused.run.stack_schedule import group_clients, local_steps, 
 from flfast.engines.fused.run.stack_width import not_stackable
 from flfast.engines.local_training import ClientStart, Deliver, check_allowed
 from flfast.engines.site import Site
-from flfast.lit.cohort_module import CohortDataModule, CohortModule
+from flfast.lit.cohort_module import CohortModule
 from flfast.state.messages import first_line
 from flfast.state.options import Count
 from flfast.state.plan import RoundPlan
@@ -153,7 +153,7 @@ class FusedTraining:
                             deliver(result)
 
         module = CohortModule(self._site.module, train_stacks)
-        trainer.fit_cohort(module, CohortDataModule(clients))
+        trainer.fit_cohort(module, clients)
 
     def programs(self, plan: RoundPlan) -> TrainingPrograms:
         """The programs of a plan; the model must be on the plan's device."""

@@ -116,7 +116,7 @@ def test_inputs_that_are_read_are_shifted_as_those_in_memory(name, monkeypatch):
         return
     given = images()
     object.__setattr__(given, "inputs", Read(given.inputs))
-    monkeypatch.setattr(applying, "_fits", lambda inputs: False)
+    monkeypatch.setattr(applying, "free_memory", lambda: 0)
     for examples in (given, images()):  # a Dataset, and a tensor without room for a copy
         read, _ = shift_examples(examples, shift, parts, seed=0)
         inputs = pickle.loads(pickle.dumps(read.inputs))

@@ -6,10 +6,9 @@ import torch
 from PIL import Image
 
 from flfast.datamodules.sources import image_files
-from flfast.datamodules.sources.class_folders import list_class_folders
 from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.image_files import ImageFiles
-from flfast.datamodules.sources.image_folder import image_folder
+from flfast.datamodules.sources.image_folder import image_folder, list_class_folders
 
 SETTINGS = {
     "image_size": None,

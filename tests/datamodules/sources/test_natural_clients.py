@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flfast.datamodules.sources.natural_clients import number_clients
+from flfast.datamodules.value_names import number_clients
 
 ROWS = st.lists(st.tuples(st.sampled_from(["b", "aa", "c", "d"]), st.booleans()), max_size=15)
 

@@ -45,12 +45,14 @@ def test_every_example_arrives_once_with_its_owner_and_part(sizes):
                 x = np.full((num, 2), 100 * client_id + (part == "test"), np.float32)
                 write(Path(folder), part, client_id, x=x, y=np.arange(num))
         examples = pfllib(root=folder)
-    code = 100 * examples.owner + examples.is_test
+    no_test = np.zeros(len(examples.targets), bool)
+    is_test = no_test if examples.is_test is None else examples.is_test
+    code = 100 * examples.owner + is_test
     assert np.array_equal(examples.inputs[:, 0].numpy(), code)
     for client_id, (num_train, num_test) in enumerate(sizes):
         own = examples.owner == client_id
-        assert examples.targets[own & ~examples.is_test].tolist() == [*range(num_train)]
-        assert examples.targets[own & examples.is_test].tolist() == [*range(num_test)]
+        assert examples.targets[own & ~is_test].tolist() == [*range(num_train)]
+        assert examples.targets[own & is_test].tolist() == [*range(num_test)]
 
 
 def test_inputs_stay_as_stored_and_are_not_normalised_again(root):

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flfast.datamodules.sources.standardising import standardised
+from flfast.datamodules.number_range import standardised
 
 
 @given(st.integers(2, 30), st.integers(0, 10), st.integers(1, 3), st.integers(0, 99))

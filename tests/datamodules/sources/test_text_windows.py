@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flfast.datamodules.sources.text_windows import (
+from flfast.datamodules.sources.text_tokens import (
     PADDING,
     Text,
     language_examples,

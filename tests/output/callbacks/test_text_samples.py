@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from flfast.datamodules.sources.text_windows import Text, language_examples
+from flfast.datamodules.sources.text_tokens import Text, language_examples
 from flfast.output.callbacks.text_samples import TextSamples, encode, sample_tokens
 from flfast.state.randomness import torch_generator
 
