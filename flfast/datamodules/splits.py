@@ -117,7 +117,8 @@ def split_clients(
 def few_of_each_class(split: ClientIndices, labels: np.ndarray, *, most: int) -> ClientIndices:
     """At most `most` examples of each class, the first ones, that every client has."""
     owner = split.owner()
-    cell = owner * (labels.max() + 1) + labels[split.indices]
+    _, kinds = np.unique(labels[split.indices], return_inverse=True)
+    cell = owner * (kinds.max(initial=0) + 1) + kinds
     order = np.argsort(cell, kind="stable")
     place = np.arange(len(order)) - np.searchsorted(cell[order], cell[order])
     kept = np.sort(order[place < most])

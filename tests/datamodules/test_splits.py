@@ -56,7 +56,7 @@ def test_splits_hold_every_example_once_and_leave_one_to_train(owner, val, test,
 @given(owners, st.integers(1, 4), st.data())
 def test_few_examples_of_each_class_are_the_first_ones(owner, most, data):
     owner = np.array(owner)
-    labels = np.array(data.draw(st.lists(st.integers(0, 2), min_size=60, max_size=60)))
+    labels = np.array(data.draw(st.lists(st.integers(-2, 2), min_size=60, max_size=60)))
     indices = np.random.default_rng(0).permutation(60)[: len(owner)]
     split = group_by_client(indices, owner, 5)
     kept = few_of_each_class(split, labels, most=most)

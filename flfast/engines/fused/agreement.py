@@ -62,7 +62,7 @@ def disagreement(site: Site, fused: LocalTraining, plan: RoundPlan) -> str | Non
     if not agree(_two_steps(eager, download, plan).end, expected):
         return "the model gives different numbers each time"
     same = agree(found.end, expected, nearby=nearby)
-    return None if same else "traced steps end at other weights"
+    return None if same else "traced steps end at other weights (docs/engines.md, Equal steps)"
 
 
 def agree(found: Tree, expected: TrialSteps, *, nearby: Iterable[TrialSteps] = ()) -> bool:

@@ -102,14 +102,20 @@ class DataParallelStrategy(ParallelStrategy):
                 return module.training_step(batch, 0)
             return module.replica_step(self._replicas[index - 1], batch, device)
 
+    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        """Identity: there is a single rank."""
+        return tensor
+
+    def all_gather(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Identity: there is a single rank."""
+        return tensor
+
     def barrier(self, *args: Any, **kwargs: Any) -> None:
         """Return at once: there is a single rank."""
 
-    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """Identity, as `all_gather` and `broadcast`: there is a single rank."""
-        return tensor
-
-    all_gather = broadcast = reduce
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """Identity: there is a single rank."""
+        return obj
 
 
 StrategyRegistry.register("dp", DataParallelStrategy, description="devices of one process")
