@@ -30,7 +30,7 @@ def evaluate(words: list[str]) -> None:
     """Evaluate a saved run, print a table, and write files.
 
     Args:
-        words: of the command line.
+        words: words of the command line.
 
     Raises:
         ConfigError: naming key, value and what is allowed.

@@ -30,7 +30,7 @@ def export(words: list[str]) -> None:
     """Export a model of a saved run, and print what was written.
 
     Args:
-        words: of the command line.
+        words: words of the command line.
 
     Raises:
         ConfigError: naming key, value and what is allowed.

@@ -42,7 +42,7 @@ def apple(
 
     Args:
         mu: strength of the pull of these weights to equal ones, >= 0.
-        share: of the rounds that have the pull, in [0, 1].
+        share: share of the rounds that have the pull, in [0, 1].
         p_lr: learning rate of the weights, as a factor of the local one, >= 0.
         horizon: rounds of the run.
         initial: weights before round 1.

@@ -102,7 +102,7 @@ def gaussian_features(
 
     Args:
         moments: `class_moments` of all examples.
-        num_per_class: of draws.
+        num_per_class: draws of each class.
         rng: on the CPU.
     """
     counts, sums, products = (moments[n].double() for n in ("counts", "sums", "products"))
@@ -137,7 +137,7 @@ def calibrated(
     """The parameters of a head after SGD on cross-entropy of `gaussian_features`, by name.
 
     Args:
-        head: of the model.
+        head: head of the model.
         params: to start from, by name.
         moments: `class_moments` of all examples.
         options: how to train.

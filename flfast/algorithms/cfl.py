@@ -105,9 +105,9 @@ def split_clusters(
     """Split clusters whose members disagree; returns the new clusters [K], and their number.
 
     Args:
-        clusters: of K clients [K], in [0, num).
-        changes: of the clients' models, float64 [K, P].
-        weights: of the clients in means, float64 [K].
+        clusters: clusters of K clients [K], in [0, num).
+        changes: changes of the clients' models, float64 [K, P].
+        weights: weights of the clients in means, float64 [K].
         num: clusters so far.
         limit: most clusters.
         eps: a cluster is split if the mean of its changes is shorter than the first number, and

@@ -41,8 +41,8 @@ def fedala(
 
     Args:
         layers: that are mixed, counted from the last; all if the model has fewer.
-        share: of a client's examples that W is learned on, in (0, 1].
-        mix_epochs: of learning W, >= 0. With `local_steps` it takes that many, unless 0.
+        share: share of a client's examples that W is learned on, in (0, 1].
+        mix_epochs: epochs of learning W, >= 0. With `local_steps` it takes that many, unless 0.
         mix_lr: learning rate of W, as a factor of the local one, > 0.
         initial: weights before round 1.
     """

@@ -41,7 +41,7 @@ def fedas(
     """FedPer with aligned bodies and Fisher weights.
 
     Args:
-        align_epochs: of the alignment, >= 0. With `local_steps` it takes that many, unless 0.
+        align_epochs: epochs of alignment, >= 0. With `local_steps` it takes that many, unless 0.
         align_lr: its learning rate, as a factor of the local one, > 0.
         head: the head, one linear layer; None is the last layer.
         initial: weights before round 1.

@@ -25,7 +25,7 @@ def fedavgm(*, server_lr: Positive, momentum: BelowOne, weighting: Weighting) ->
 
     Args:
         server_lr: server learning rate, > 0.
-        momentum: of the server, in [0, 1).
+        momentum: momentum of the server, in [0, 1).
         weighting: `samples` or `uniform`.
     """
     degenerate(

@@ -39,7 +39,7 @@ def fedcac(*, tau: UpToOne, beta: Positive, weighting: Weighting) -> Algorithm:
     Args:
         tau: share of critical parameters in each tensor, in [0, 1].
         beta: rounds after which no others share them, > 0.
-        weighting: of w: `samples` or `uniform`.
+        weighting: weighting of w: `samples` or `uniform`.
     """
     degenerate(tau == 0, "algorithm.tau=0 turns FedCAC into FedAvg")
 
@@ -87,7 +87,7 @@ def critical(change: Tensor, value: Tensor, share: float) -> Tensor:
     Args:
         change: by local training.
         value: after it.
-        share: of the elements.
+        share: share of the elements.
     """
     # Biases before BatchNorm change by rounding errors only, which differ between engines.
     rounding = ROUNDING * torch.finfo(value.dtype).eps * value.abs()
@@ -132,7 +132,7 @@ def collaboration(masks: Tree, strictness: float) -> Tensor:
     own: the mean overlap of all pairs, or more.
 
     Args:
-        masks: of critical parameters, each leaf [n, ...].
+        masks: masks of critical parameters, each leaf [n, ...].
         strictness: share of the way from the mean overlap to the largest one.
     """
     flat = torch.cat([leaf.flatten(1).double() for leaf in leaves(masks)], dim=1)

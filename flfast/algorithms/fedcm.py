@@ -39,7 +39,7 @@ def fedcm(
         alpha: share of the client's own gradient in a step, in (0, 1].
         server_lr: server learning rate, > 0.
         weighting: `uniform` as in the paper, or `samples`.
-        momentum: of the local optimizer, in [0, 1); None (an optimizer other than SGD) is refused.
+        momentum: the local optimizer's, in [0, 1); None (an optimizer other than SGD) is refused.
         nesterov: whether it is Nesterov momentum.
         local_optimizer_state: must be `reset`, because |a|_1 assumes that momentum starts at zero.
     """

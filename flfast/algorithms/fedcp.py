@@ -34,7 +34,7 @@ def fedcp(
         head: the head, one linear layer, whose inputs are the features; None is the last layer.
         weighting: `samples` or `uniform`.
         initial: weights before round 1.
-        seed: of the run.
+        seed: seed of the run.
     """
     top = linear_head(initial, head)
     d = top.shape[1]

@@ -45,10 +45,10 @@ def fedcross(
 
     Args:
         alpha: share of a model itself when it is mixed, in [0, 1].
-        selection: of the other model: `in_order`, or `highest` or `lowest` similarity.
+        selection: selection of the other model: `in_order`, or `highest` or `lowest` similarity.
         num_models: K, >= 1; None: the size of a cohort, by `fraction`.
         fraction: share of the clients in a cohort, in (0, 1]; None is 1.
-        seed: of the run.
+        seed: seed of the run.
         num_clients: in the federation.
     """
     num = num_models or max(1, round((fraction or 1.0) * num_clients))
@@ -92,7 +92,7 @@ def cross_aggregated(models: Tree, alpha: float, selection: Selection, num_round
     Args:
         models: each leaf [K, ...].
         alpha: share of the model itself.
-        selection: of the other model, see `collaborators`.
+        selection: selection of the other model, see `collaborators`.
         num_rounds: before this one.
     """
     others = collaborators(models, selection, num_rounds)

@@ -37,7 +37,7 @@ def feddf(
     """FedAvg and ensemble distillation; needs examples of the server.
 
     Args:
-        server_steps: of distillation in a round, >= 0.
+        server_steps: steps of distillation in a round, >= 0.
         server_lr: learning rate of these steps, > 0.
         server_batch_size: examples in a step, >= 1.
         weighting: `samples` or `uniform`.

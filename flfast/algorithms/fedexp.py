@@ -24,7 +24,7 @@ def fedexp(*, epsilon: Positive, weighting: Weighting, clip_norm: Positive | Non
 
     Args:
         epsilon: added to the squared norm of the mean update, > 0.
-        weighting: of both means, `uniform` as in the paper, or `samples`.
+        weighting: weighting of both means, `uniform` as in the paper, or `samples`.
         clip_norm: `upload_clip_norm`; must be None, because the norms are those before clipping
             and would undo it.
     """

@@ -43,7 +43,7 @@ def fedgc(
     Args:
         server_lr: learning rate of the correction, >= 0.
         head: the head, one linear layer; None is the last layer.
-        weighting: of the body: `samples` or `uniform`.
+        weighting: weighting of the body: `samples` or `uniform`.
         initial: weights before round 1.
     """
     top, (kept, _) = linear_head(initial, head), split(initial, head)
@@ -89,7 +89,7 @@ def corrected(records: Records, clients: Sequence[int], name: str, lr: float) ->
     Args:
         records: with embeddings w [C, D] among `params`, and `classes` [C].
         clients: any; those without a record stay as they are.
-        name: of w.
+        name: name of w.
         lr: length of the step, in units of the gradient.
     """
     known, rows = records.known(), records[records.known()]

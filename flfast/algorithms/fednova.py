@@ -33,9 +33,9 @@ def fednova(
 
     Args:
         weighting: p_k, `samples` or `uniform`.
-        momentum: of the local optimizer, in [0, 1); None (an optimizer other than SGD) is refused.
+        momentum: the local optimizer's, in [0, 1); None (an optimizer other than SGD) is refused.
         nesterov: whether it is Nesterov momentum.
-        local_steps: of every client; None if they differ.
+        local_steps: local steps of every client; None if they differ.
         local_optimizer_state: must be `reset`, because a_k assumes that momentum starts at zero.
     """
     coefficient_sum = gradient_weight_of_sgd("fednova", momentum=momentum, nesterov=nesterov)

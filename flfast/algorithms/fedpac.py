@@ -102,8 +102,8 @@ def statistics(ctx: Context, dtype: torch.dtype) -> Tree:
     """What a client uploads, after the measure `statistics_sums` and then, trained, `class_sums`.
 
     Args:
-        ctx: of the client.
-        dtype: of all leaves.
+        ctx: context of the client.
+        dtype: data type of all leaves.
 
     Returns:
         `sums` and `counts` of the trained features by class, and `own`: `means` m [C, D], sums of
@@ -123,8 +123,8 @@ def combined(*, head: Tree, means: Tensor, variance: Tensor) -> Tree:
 
     Args:
         head: h, each leaf [K, ...].
-        means: of `statistics`, [K, C, D].
-        variance: of `statistics`, [K].
+        means: means of `statistics`, [K, C, D].
+        variance: variance of `statistics`, [K].
     """
     weights = combinations(means, variance)
     return tree_map(lambda leaf: torch.tensordot(weights.to(leaf), leaf, 1), head)

@@ -24,7 +24,7 @@ def fedyogi(
     Args:
         server_lr: server learning rate, > 0.
         beta1: decay of the first moment, in [0, 1).
-        beta2: of the second moment, in [0, 1); a step changes v by (1 - beta2) * Delta^2.
+        beta2: rate of the second moment, in [0, 1); a step changes v by (1 - beta2) * Delta^2.
         tau: adaptivity, > 0; smaller values adapt more.
         weighting: `samples` or `uniform`.
     """

@@ -36,7 +36,7 @@ def gpfl(
         mu: weight decay of gamma, beta and E, >= 0.
         head: the head, one linear layer, whose inputs are the features; None is the last layer.
         initial: weights before round 1.
-        seed: of the run.
+        seed: seed of the run.
     """
     top = linear_head(initial, head)
     num, d = top.shape

@@ -41,9 +41,9 @@ def ifca(*, num_clusters: Count, spread: UpToOne, weighting: Weighting, seed: in
 
     Args:
         num_clusters: models on the server; the paper's k.
-        spread: of the initial models: 0 are equal ones, 1 independent ones.
+        spread: spread of the initial models: 0 are equal ones, 1 independent ones.
         weighting: `samples`, or `uniform` as in the paper.
-        seed: of the run.
+        seed: seed of the run.
     """
     first = partial(several, num=num_clusters, spread=spread, seed=seed)
     degenerate(num_clusters == 1, "algorithm.num_clusters=1 turns IFCA into FedAvg")

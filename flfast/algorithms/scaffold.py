@@ -35,7 +35,7 @@ def scaffold(
 
     Args:
         server_lr: server learning rate, > 0.
-        momentum: of the local optimizer, in [0, 1); None (an optimizer other than SGD) is refused.
+        momentum: the local optimizer's, in [0, 1); None (an optimizer other than SGD) is refused.
         nesterov: whether it is Nesterov momentum.
         local_optimizer_state: must be `reset`, because |a|_1 assumes that momentum starts at zero.
     """

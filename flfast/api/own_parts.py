@@ -39,7 +39,7 @@ class OwnPart(NamedTuple):
 
     Attributes:
         inputs: tensor [N, ...], or a `Dataset` of N input tensors.
-        targets: of the task; see `Examples`.
+        targets: targets of the task; see `Examples`.
         clients: name of each example's client, [N]; None if there are none.
     """
 

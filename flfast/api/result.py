@@ -32,10 +32,10 @@ class Run:
     """A run, read from its folder: one of `flfast.run` or of the command line.
 
     Attributes:
-        folder: of the run, absolute.
+        folder: folder of the run, absolute.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         data: examples for `evaluate`, `export` and models that `model=` makes by a function; as
             of `flfast.run`. A run that had its own data needs them, and any other may have them.
         test_data: as of `flfast.run`.

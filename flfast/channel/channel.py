@@ -32,7 +32,7 @@ class Channel:
     """Privacy, attacks, compression and faults of uploads, and the server's defences.
 
     Attributes:
-        seed: of the run.
+        seed: seed of the run.
         aggregation: combines uploads.
         clip_norm: largest Euclidean norm of an upload's learned parts; larger ones are scaled
             down to it. None is no bound.

@@ -19,9 +19,9 @@ class Reduced(NamedTuple):
         shortage: the reason if some, but too few uploads arrived; otherwise empty.
         rows: parts that are not combined, each leaf [K, ...].
         clients: ids of the rows, int64 [K].
-        weights: of the rows, float64 [K].
+        weights: weights of the rows, float64 [K].
         traffic: bytes of each client that takes part in secure aggregation.
-        memory: of the aggregation, for the next round.
+        memory: memory of the aggregation, for the next round.
     """
 
     mean: Tree | None

@@ -19,7 +19,7 @@ class Aggregated(NamedTuple):
     Attributes:
         round_idx: from 1.
         num_uploads: that were aggregated.
-        num_within: of these, whose change was not longer than the clipping norm.
+        num_within: clients whose change was not longer than the clipping norm.
     """
 
     round_idx: int
@@ -34,9 +34,9 @@ def released(channel: Channel, mean: Tree, parts: Mapping[str, Part], uploads: A
 
     Args:
         channel: with central noise.
-        mean: of the uploads, which all weigh the same; sums for such parts.
-        parts: of uploads, by name.
-        uploads: of the call.
+        mean: mean of the uploads, which all weigh the same; sums for such parts.
+        parts: parts of uploads, by name.
+        uploads: uploads of the call.
     """
     privacy, limit = channel.privacy, channel.clip_limit
     add_noise, expected = privacy.central_noise, privacy.expected_clients

@@ -21,7 +21,7 @@ class Basis(NamedTuple):
 
     Attributes:
         num_clients: N, of the population.
-        memory: of the rule after the last round; empty before the first.
+        memory: memory of the rule after the last round; empty before the first.
         trusted: upload of training on the server's own examples; empty if the rule does not ask
             for it.
     """

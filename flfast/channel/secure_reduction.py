@@ -33,7 +33,7 @@ class SecureReduction:
 
     Args:
         secure: the round of the protocol.
-        parts: of uploads, by name; other parts are means.
+        parts: parts of uploads, by name; other parts are means.
         max_weight: largest weight of a client.
         log_costs: whether to log what the protocol has cost.
     """

@@ -29,7 +29,7 @@ def compose(
 
     Args:
         overrides: as on the command line.
-        name: of the file without its ending.
+        name: name of the file without its ending.
         sources: where groups are looked for; None: in `CONF` only.
 
     Raises:

@@ -40,8 +40,8 @@ class HydraJob:
     """The composition that a run comes from.
 
     Attributes:
-        folder: of the run, absolute.
-        overrides: of the config, as typed; those of Hydra itself are not among them.
+        folder: folder of the run, absolute.
+        overrides: overrides of the config, as typed; those of Hydra itself are not among them.
         choices: option of each group, such as `{"model": "mlp"}`.
         hydra: a config with Hydra's own node `hydra`: logging, config sources, and what
             `${hydra:...}` stands for.

@@ -44,7 +44,7 @@ def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
     Keys that the run was saved without have their default. Loggers and callbacks are left out.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         allow: packages, modules or functions that the user trusts, by dotted path; also
             resolvers of interpolations, such as `oc.env`.
 

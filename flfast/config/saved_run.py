@@ -33,9 +33,9 @@ class SavedRun(NamedTuple):
     """A run folder, and the weights in it that shall be used.
 
     Attributes:
-        folder: of the run.
-        phases: of its config, with the overrides of the command.
-        rows: of its `metrics.csv`, as numbers; text is left out.
+        folder: folder of the run.
+        phases: phases of its config, with the overrides of the command.
+        rows: rows of its `metrics.csv`, as numbers; text is left out.
         checkpoint: that has the weights; None: the files written at the end of the run.
         model: a file of the server's weights instead of those of the run.
         own: objects of a Python program in place of what the config names.

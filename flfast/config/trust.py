@@ -30,7 +30,7 @@ class BuiltNode(NamedTuple):
     """A node of a config that is built.
 
     Attributes:
-        key: of the node, such as `optimizer`.
+        key: key of the node, such as `optimizer`.
         node: with `_target_` and the arguments.
     """
 

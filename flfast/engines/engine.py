@@ -101,7 +101,7 @@ class Engine:
         Args:
             server: server state.
             cohort: ids of the clients.
-            plan: of the round.
+            plan: plan of the round.
             on_client: called with the report of each client that this rank trained.
             local: one of the algorithm's calls; None is the algorithm itself.
             orders: by client, for those that do something else than the others.
@@ -231,7 +231,7 @@ class Engine:
 
         Args:
             server: server state.
-            plan: of the round.
+            plan: plan of the round.
             fraction: fraction of each client's and of the central test examples, in (0, 1].
         """
         plan = for_evaluation(plan)

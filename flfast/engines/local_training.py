@@ -60,9 +60,9 @@ def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan) -> None:
     """Refuse a plan that splits batches or shards the model where the algorithm does not allow it.
 
     Args:
-        algorithm: of the clients.
+        algorithm: algorithm of the clients.
         joint: leaves that it trains beside the model, `{"params": ..., "buffers": ...}`.
-        plan: of a round.
+        plan: plan of a round.
 
     Raises:
         ValueError: with the reason and an alternative.

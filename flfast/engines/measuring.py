@@ -22,7 +22,7 @@ class Measuring(NamedTuple):
     """Adds up measures over clients' training examples, without augmentation.
 
     Attributes:
-        model: of the rank; its own weights are not read.
+        model: model of the rank; its own weights are not read.
         task_type: gives the loss.
         trainer: gives device and precision.
         data: the population.

@@ -16,8 +16,8 @@ class ClientReport(NamedTuple):
         num_steps: local steps taken.
         loss: mean local training loss over the examples seen.
         up_bytes: size of the upload on arrival.
-        status: of the upload: `trained`, `lost` or `rejected`.
-        reason: of a rejection, or `clipped`; otherwise empty.
+        status: status of the upload: `trained`, `lost` or `rejected`.
+        reason: reason of a rejection, or `clipped`; otherwise empty.
     """
 
     client_id: int

@@ -92,9 +92,9 @@ class Choice(NamedTuple):
     """What a run has chosen.
 
     Attributes:
-        group: of the config, or a key; a choice never refuses another one of its group.
+        group: group of the config, or a key; a choice never refuses another one of its group.
         setting: key and value, such as `privacy=central`.
-        capabilities: of it.
+        capabilities: capabilities of it.
         instead: a setting without them.
     """
 

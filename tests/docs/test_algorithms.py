@@ -46,9 +46,9 @@ def test_a_docstring_is_cited_by_its_first_paper():
 
 
 @pytest.mark.parametrize("path", [path for path in BLOCKS if path.endswith(".py")])
-def test_ones_own_algorithm_is_shorter_than_thirty_lines_and_clean(root, path):
+def test_ones_own_algorithm_is_shorter_than_forty_lines_and_clean(root, path):
     text = BLOCKS[path]
-    assert text.count("\n") < 30
+    assert text.count("\n") < 40
     for command in (("check", "--no-cache"), ("format", "--check")):
         ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", path, "-"]
         found = subprocess.run(
@@ -57,12 +57,11 @@ def test_ones_own_algorithm_is_shorter_than_thirty_lines_and_clean(root, path):
         assert found.returncode == 0, found.stdout + found.stderr
 
 
-MORE_BYTES = {"extrapolate": 10 * 4, "fair": 0, "nearest": 0, "pairs": 0, "two_heads": 0}
+NAMES = ["extrapolate", "fair", "nearest", "pairs", "mixed", "two_heads", "careful"]
+MORE_BYTES = {**dict.fromkeys(NAMES[1:-1], 0), "extrapolate": 10 * 4}
 
 
-@pytest.mark.parametrize(
-    "name", ["extrapolate", "fair", "nearest", "pairs", "two_heads", "careful"]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_ones_own_algorithm_runs(flfast_run, tmp_path, monkeypatch, name):
     own = f"mine_{name}"
     for path in (f"flfast/algorithms/{name}.py", f"conf/algorithm/{name}.yaml"):

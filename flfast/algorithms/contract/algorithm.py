@@ -129,7 +129,7 @@ class Algorithm:
             may change such buffers in place.
         facts: what the functions read in `Context.facts`, as float64: `examples`, their number
             []; `labels`, how many the client has of each class [C]; `round` [].
-        stages: of local training and measures, in order, each over the client's examples.
+        stages: stages of local training and measures, in order, each over the client's examples.
         optimizer: (broadcast, client state) -> initial state of the local optimizer by parameter
             name; None starts fresh every round.
         make_optimizer: (parameters, lr=...) -> the local optimizer; None is that of the run.
@@ -142,7 +142,7 @@ class Algorithm:
         finish: (`Finished`, context) -> (upload, new client state). An upload is a change, so a
             client that learned nothing uploads zeros, and no step of the channel knows what it
             is added to. By default it is `Context.change` of the final weights.
-        parts: of the upload, by top-level key. Others are learned and averaged; `params` and
+        parts: parts of the upload, by top-level key. Others are learned and averaged; `params` and
             `buffers` among them are changes of what was broadcast under the same name.
         server_step: (server state, `Uploads`) -> new server state; by default the state plus the
             mean of the uploads.

@@ -131,7 +131,7 @@ class LocalStage(NamedTuple):
         trains: names of the parameters to train; None is all of them.
         epochs: local epochs; None is the plan's number. If the plan counts local steps instead,
             every stage takes that many.
-        share: of the client's examples that the stage sees, in (0, 1], drawn anew every round.
+        share: part of the client's examples that it sees, in (0, 1], drawn anew every round.
         loss: local objective.
         gradient: instead of an objective. Without both, the stage has the algorithm's.
         lr: factor of the local learning rate, > 0.
@@ -151,7 +151,7 @@ class Measure(NamedTuple):
     """A pass over a client's training examples between stages, in evaluation mode.
 
     Attributes:
-        name: of the result in `Context.measured`.
+        name: name of the result in `Context.measured`.
         sums: (task, weights by name, batch, context) -> tensors, each a sum over the examples of
             the batch. They are added up over the client's batches.
     """

@@ -19,8 +19,8 @@ class Version(NamedTuple):
     """A server's model that clients are training from, and how they were told to train.
 
     Attributes:
-        broadcast: of the server after round `plan.round_idx` - 1.
-        plan: of round `plan.round_idx`.
+        broadcast: broadcast of the server after round `plan.round_idx` - 1.
+        plan: plan of round `plan.round_idx`.
     """
 
     broadcast: Tree
@@ -55,7 +55,7 @@ class Download(Protocol):
 
         Args:
             client_id: the client.
-            plan: of the call, which decides all else.
+            plan: plan of the call, which decides all else.
         """
 
 
@@ -63,10 +63,10 @@ class Downloads:
     """What each client of a call downloads; see `Download`.
 
     Args:
-        algorithm: of the call.
+        algorithm: algorithm of the call.
         server: server state.
         records: what the server keeps of clients.
-        clients: of the call.
+        clients: clients of the call.
         orders: by client, for those that do something else than the others.
 
         encode: broadcast -> (what clients decode, bytes); None sends it as it is.
@@ -76,7 +76,7 @@ class Downloads:
         exact: the broadcast before it was encoded.
         broadcast: what clients without a version of their own download.
         num_bytes: for one client.
-        num_clients: of the call.
+        num_clients: number of clients of the call.
     """
 
     def __init__(

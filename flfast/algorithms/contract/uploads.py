@@ -41,7 +41,7 @@ class Uploads(NamedTuple):
         rows: parts with the rule `rows`, each leaf [K, ...].
         sent: what `Algorithm.send` gave the clients of the rows, each leaf [K, ...].
         clients: ids of the rows, int64 [K].
-        weights: of the rows in means, float64 [K].
+        weights: weights of the rows in means, float64 [K].
         round: number of the round, from 1.
     """
 

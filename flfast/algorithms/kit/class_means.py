@@ -39,7 +39,7 @@ def class_means(ctx: Context, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
     Args:
         ctx: after the measure `class_sums`.
-        dtype: of both results.
+        dtype: data type of both results.
     """
     sums, counts = summed(ctx)
     means = sums / counts.clamp(min=1).unsqueeze(1)

@@ -13,7 +13,7 @@ def gradient(task: Task, params: Tree, batch: Batch, *, trained: Tree) -> tuple[
     Args:
         task: the model's.
         params: where to evaluate.
-        batch: of any size.
+        batch: batch of any size.
         trained: parameters of local training by the same names; the gradient is with respect to
             those that require one.
     """
@@ -32,7 +32,7 @@ def hessian_product(
     Args:
         task: the model's. Its operators must have second derivatives.
         params: where to evaluate.
-        batch: of any size.
+        batch: batch of any size.
         direction: by parameter name, such as a gradient.
         trained: as in `gradient`.
     """

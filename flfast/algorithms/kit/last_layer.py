@@ -17,7 +17,7 @@ class LinearHead(NamedTuple):
 
     Attributes:
         layer: its path.
-        names: of W [C, D] and b [C], if there is one.
+        names: names of W [C, D] and b [C], if there is one.
         initial: its weights before round 1, `{"params": ..., "buffers": {}}`.
     """
 

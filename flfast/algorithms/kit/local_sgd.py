@@ -25,7 +25,7 @@ def gradient_weight_of_sgd(
 
     Args:
         algorithm: that needs it, for the message.
-        momentum: of the local optimizer; None if it is not SGD.
+        momentum: momentum of the local optimizer; None if it is not SGD.
         nesterov: whether it is Nesterov momentum.
 
     Raises:

@@ -19,7 +19,7 @@ def min_norm_weights(gram: Tensor, center: Tensor, radius: float) -> Tensor:
 
     Args:
         gram: inner products of the K vectors, [K, K], about 1 on the diagonal.
-        center: of the weights, on the simplex, [K].
+        center: center of the weights, on the simplex, [K].
         radius: >= 0.
     """
     gram, x = gram.double(), center.double()

@@ -21,7 +21,7 @@ def group_means(models: Tree, before: Tensor, groups: Tensor, uploads: Uploads) 
     Args:
         models: before.
         before: places [K] of the models that the clients changed, in [0, C).
-        groups: of the K clients that uploaded [K], in [0, C).
+        groups: groups of the K clients that uploaded [K], in [0, C).
         uploads: with `params` and `buffers` as rows.
     """
     rows = add(one_of(models, before), model_weights(uploads.rows))

@@ -21,10 +21,10 @@ class OwnModule:
     BatchNorm.
 
     Args:
-        name: of the module, one per algorithm.
+        name: name of the module, one per algorithm.
         make: makes the module, with initial weights from torch's global generator.
         like: weights of the model, whose data type the module gets.
-        seed: of the run; the initial weights are a function of it and of the name.
+        seed: seed of the run; the initial weights are a function of it and of the name.
 
     Attributes:
         initial: the initial weights, `{"params": ..., "buffers": ...}`.
@@ -43,7 +43,7 @@ class OwnModule:
 
         Args:
             weights: by name; others are ignored. They are converted to the type of the inputs.
-            inputs: of the module, all of one type.
+            inputs: inputs of the module, all of one type.
         """
         own = {
             name.removeprefix(self._prefix): leaf.to(inputs[0].dtype)

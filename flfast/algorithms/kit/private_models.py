@@ -16,7 +16,7 @@ def private_models(name: str, initial: Tree, *, known: Callable[[Tree], Tree]) -
     model as `own`.
 
     Args:
-        name: of the algorithm.
+        name: name of the algorithm.
         initial: weights before round 1.
         known: download -> what a client's upload is a change of. Leaves that it lacks, such as
             buffers, are uploaded whole.

@@ -42,7 +42,7 @@ def no_rows(num: int, like: Tree) -> Tree:
 
     Args:
         num: M.
-        like: of one client, leaves without M.
+        like: one client's, leaves without M.
     """
     rows = {name: leaf.new_zeros(num, *leaf.shape) for name, leaf in like.items()}
     return {**rows, "clients": torch.full((num,), -1)}

@@ -59,7 +59,7 @@ def optimizer_step(
         make_optimizer: parameters -> any torch optimizer that needs no closure.
         params: by name.
         grads: by name.
-        state: of the optimizer by parameter name; empty before the first step.
+        state: state of the optimizer by parameter name; empty before the first step.
     """
     if not params:
         return {}, {}

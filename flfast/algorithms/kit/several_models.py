@@ -17,10 +17,10 @@ def several(weights: Tree, num: int, *, spread: float, seed: int) -> Tree:
     initialiser draws independently have the same distribution in any order, and constants stay.
 
     Args:
-        weights: of one model.
+        weights: weights of one model.
         num: K.
         spread: share of the way, in [0, 1].
-        seed: of the run.
+        seed: seed of the run.
     """
     rngs = [torch_generator(seed, "initial models", number) for number in range(1, num)]
 

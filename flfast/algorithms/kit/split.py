@@ -12,7 +12,7 @@ def split(weights: Tree, head: Sequence[str] | None) -> tuple[Tree, Tree]:
     """(head, body) weights of a model.
 
     Args:
-        weights: of the model, `{"params": ..., "buffers": ...}`.
+        weights: weights of the model, `{"params": ..., "buffers": ...}`.
         head: paths of modules or parameters, such as `fc` or `layer4.1`, or regular expressions
             for them; None is the last layer that has parameters.
 

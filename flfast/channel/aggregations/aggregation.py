@@ -38,7 +38,7 @@ class Layout(NamedTuple):
         num_clients: N, of the population.
         num_values: D, of an upload.
         last_layer: columns of a row that hold the parameters of the model's last layer.
-        dtype: of the rows.
+        dtype: data type of the rows.
     """
 
     num_clients: int
@@ -51,9 +51,9 @@ class Known(NamedTuple):
     """What a rule with a memory, or with a trusted change, gets beside the rows.
 
     Attributes:
-        layout: of the rows.
+        layout: layout of the rows.
         clients: ids of the rows, int64 [K].
-        memory: of the last round in which it combined uploads; at first that of
+        memory: memory of the last round in which it combined uploads; at first that of
             `Aggregation.memory`.
         trusted: change that training on the server's own examples gave, [D]; empty for rules that
             do not ask for it.

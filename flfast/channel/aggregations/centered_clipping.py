@@ -25,7 +25,7 @@ def centered_clipping(*, radius: Positive, iterations: Count) -> Robust:
 
     Args:
         radius: most that a change may differ from the center, > 0.
-        iterations: of clipping, >= 1.
+        iterations: number of clipping steps, >= 1.
     """
 
     def combine(rows: Tensor, weights: Tensor, known: Known) -> Combined:

@@ -31,7 +31,7 @@ def edge_case(
         fraction: share of the population that attacks, in [0, 1].
         source: class of the images that are turned.
         target: class that they shall be put into.
-        share: of an attacker's examples of the source class that it turns, in (0, 1].
+        share: share of an attacker's examples of the source class that it turns, in (0, 1].
         scale: factor of the update, > 0; 1 is none, the size of the cohort replaces the model.
     """
     backdoor = Backdoor(trigger=_turned, target=target, share=share, source=source)

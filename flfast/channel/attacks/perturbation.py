@@ -39,7 +39,7 @@ def perturbation(changes: Tensor, direction: Direction) -> Perturbation:
     """The perturbation of changes [A, D], A >= 1.
 
     Args:
-        changes: of the attackers.
+        changes: changes of the attackers.
         direction: p: `std` is minus the standard deviation of each coordinate, `unit` minus the
             mean's unit vector, `sign` minus the mean's signs.
     """

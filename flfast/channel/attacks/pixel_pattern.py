@@ -34,9 +34,9 @@ def pixel_pattern(
     Args:
         fraction: share of the population that attacks, in [0, 1].
         target: class of images with the square.
-        share: of an attacker's examples of other classes that get the square, in (0, 1].
+        share: share of an attacker's examples of other classes that get the square, in (0, 1].
         size: pixels of each side of the square, >= 1.
-        value: of its pixels: in [0, 1] of the range if pixels are bytes, else in their unit.
+        value: value of its pixels: in [0, 1] of the range if pixels are bytes, else in their unit.
         scale: factor of the update, > 0; 1 is none, the size of the cohort replaces the model.
     """
     backdoor = Backdoor(

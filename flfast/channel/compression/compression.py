@@ -74,7 +74,7 @@ def transmit(
     Args:
         compression: not `NO_COMPRESSION`.
         change: floating-point leaves, finite.
-        rng: of this message; afterwards in the state in which `encode` left it.
+        rng: generator of this message; afterwards in the state in which `encode` left it.
 
     Returns:
         The message, and what the receiver makes of it.

@@ -24,7 +24,7 @@ def lowrank(*, rank: Count, feedback: bool) -> Encoding:
     """The best factors of rank `rank` of every matrix; where nothing is saved, the change.
 
     Args:
-        rank: of the factors, >= 1.
+        rank: rank of the factors, >= 1.
         feedback: whether clients keep the error and add it to their next change.
     """
 

@@ -24,7 +24,7 @@ def powersgd(*, rank: Count, feedback: bool) -> Encoding:
     """Factors of rank `rank` of every matrix; a rank at which nothing is saved is the change.
 
     Args:
-        rank: of the factors, >= 1.
+        rank: rank of the factors, >= 1.
         feedback: whether clients keep the error and add it to their next change.
     """
 

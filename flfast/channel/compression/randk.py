@@ -24,7 +24,7 @@ def randk(*, share: PositiveUpToOne, feedback: bool) -> Encoding:
     """Random elements; share = 1 is the change itself.
 
     Args:
-        share: of elements to send, rounded up, in (0, 1].
+        share: share of elements to send, rounded up, in (0, 1].
         feedback: whether clients keep the other elements and add them to their next change; if
             not, values are scaled by 1 / share.
     """

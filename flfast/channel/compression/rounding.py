@@ -50,9 +50,9 @@ def round_randomly(
 
     Args:
         vector: x, [D]; its memory may be used.
-        factors: of each bucket, in the dtype of the vector; products lie in -half to half.
+        factors: factors of each bucket, in the dtype of the vector; products lie in -half to half.
         half: level of zero.
-        seed: of the random numbers.
+        seed: seed of the random numbers.
         sizes: elements of each leaf.
         bucket: elements of a bucket; None: each leaf is a bucket.
     """
@@ -90,7 +90,7 @@ def values_of_levels(
 
     Args:
         levels: uint8 [D].
-        scales: of each bucket.
+        scales: scales of each bucket.
         half: level of zero.
         step: 1 or 2; where scales are large, step * scale may overflow and the value does not.
         sizes: elements of each leaf.
@@ -116,7 +116,7 @@ class Tile(NamedTuple):
     """Consecutive elements of the vector, all of the same bucket or of whole buckets.
 
     Attributes:
-        elements: of the vector.
+        elements: elements of the vector.
         buckets: that the elements belong to, one for each row.
         rows: buckets of equal size in this tile, or 1.
     """

@@ -25,7 +25,7 @@ def topk(*, share: PositiveUpToOne, feedback: bool) -> Encoding:
     """The elements of largest magnitude; share = 1 is the change itself.
 
     Args:
-        share: of elements to send, rounded up, in (0, 1].
+        share: share of elements to send, rounded up, in (0, 1].
         feedback: whether clients keep the other elements and add them to their next change. The
             largest elements alone are biased, and may not converge.
     """

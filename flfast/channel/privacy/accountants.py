@@ -102,7 +102,7 @@ def fixed_size_sampled(multiplier: float, delta: float, participation: Participa
     Args:
         multiplier: standard deviation of the noise over C, >= 0.
         delta: in (0, 1).
-        participation: of the kind `fixed`.
+        participation: participation of the kind `fixed`.
     """
     replaced = multiplier / 2
     unsampled = composed_gaussian(replaced, delta, float)
@@ -126,7 +126,7 @@ def central_epsilon(
         multiplier: standard deviation of the noise over C, >= 0.
         delta: in (0, 1).
         participation: `poisson`, `fixed` or `cyclic`.
-        accountant: of Poisson sampling.
+        accountant: accountant of Poisson sampling.
     """
     if participation.kind == "poisson":
         return poisson_sampled(multiplier, delta, participation.rate, accountant)

@@ -34,7 +34,7 @@ class AdaptiveClipping(NamedTuple):
 
         Args:
             num_within: uploads whose change has a norm of at most C.
-            num_uploads: of the round.
+            num_uploads: number of uploads of the round.
             expected: mean number of uploads of a round, > 0.
             z: standard normal noise of the round, the same on all ranks.
         """
@@ -52,7 +52,7 @@ def sum_multiplier(noise_multiplier: float, count_std: float) -> float:
 
     Args:
         noise_multiplier: z of both together, >= 0.
-        count_std: of the noise on the count; larger than z / 2.
+        count_std: standard deviation of the noise on the count; larger than z / 2.
 
     Raises:
         ValueError: if the count alone costs as much privacy as both may together.

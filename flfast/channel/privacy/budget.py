@@ -19,7 +19,7 @@ class Spending(NamedTuple):
     """What a run spends.
 
     Attributes:
-        multiplier: of the noise.
+        multiplier: multiplier of the noise.
         epsilon: rounds done -> epsilon.
         rounds: most rounds within `max_epsilon`; None: all of the run.
     """
@@ -43,10 +43,10 @@ def spending(
     Args:
         make_epsilon: noise multiplier > 0 -> the run's epsilon.
         clip_norm: bound on what the noise hides; None is none.
-        noise_multiplier: of the noise; None finds the smallest one for `epsilon`.
+        noise_multiplier: multiplier of the noise; None finds the smallest one for `epsilon`.
         epsilon: budget of all rounds; None if the noise is given.
         max_epsilon: stop before the round in which it would be exceeded; None never stops.
-        rounds: of the run.
+        rounds: rounds of the run.
 
     Raises:
         ValueError: if not exactly one of noise and epsilon is given, if there is noise without a
@@ -97,7 +97,7 @@ def calibrated(make_epsilon: Callable[[float], Epsilon], *, budget: float, round
     Args:
         make_epsilon: noise multiplier -> the run's epsilon.
         budget: largest epsilon after all rounds, > 0.
-        rounds: of the run, >= 1.
+        rounds: rounds of the run, >= 1.
 
     Raises:
         ValueError: if no noise meets the budget, or it allows to have no noise at all.

@@ -50,7 +50,7 @@ def central(  # noqa: PLR0913 - one parameter an option
         epsilon: find the smallest z whose epsilon after all rounds is at most this.
         delta: probability with which epsilon may be exceeded.
         max_epsilon: end the run before the round in which it would be exceeded.
-        accountant: of Poisson sampling: `pld` or `rdp`.
+        accountant: accountant of Poisson sampling: `pld` or `rdp`.
         adaptive_quantile: C follows this quantile of the norms; None keeps C.
         adaptive_lr: step size in the logarithm of C.
         adaptive_count_std: standard deviation of the noise on the count of unclipped changes;
@@ -59,7 +59,7 @@ def central(  # noqa: PLR0913 - one parameter an option
         noise_population: clients from whom that cohort is drawn; None is the run's.
         secure: draw noise from the system's randomness.
         participation: who takes part in a round.
-        rounds: of the run.
+        rounds: rounds of the run.
 
     Raises:
         ValueError: with key, value and what is allowed.

@@ -67,7 +67,7 @@ def dp_sgd(  # noqa: PLR0913 - one parameter an option
         max_epsilon: end the run before the round in which it would be exceeded.
         micro_batch: most examples whose gradients are in memory at once.
         participation: who takes part in a round.
-        rounds: of the run.
+        rounds: rounds of the run.
         batch_size: examples of a local step, by which sums are divided; -1 is all of a client's.
         local_epochs: passes over a client's examples; None if `local_steps` is set.
         local_steps: local steps; an example may be in each of them, if it is of a small client.

@@ -43,7 +43,7 @@ def local(  # noqa: PLR0913 - one parameter an option
         max_epsilon: end the run before the round in which it would be exceeded.
         secure: draw noise from the system's randomness.
         participation: who takes part in a round.
-        rounds: of the run.
+        rounds: rounds of the run.
 
     Raises:
         ValueError: with key, value and what is allowed.

@@ -45,7 +45,7 @@ def secure_noise(seed: int, purpose: str) -> NoiseSource:
     """Noise that nobody can predict without the seed.
 
     Args:
-        seed: of `draw_secure_seed`, in [0, 2^256).
+        seed: seed of `draw_secure_seed`, in [0, 2^256).
         purpose: what the noise is used for.
 
     Raises:

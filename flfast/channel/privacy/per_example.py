@@ -31,8 +31,8 @@ def clipped_sum(  # noqa: PLR0913 - what a `Gradient` gets, and two options
         task: the model's. Its weights say which examples are padding; these count zero.
         params: by name; the gradient is with respect to those that require one.
         batch: B examples.
-        ctx: of the client.
-        clip_norm: of the gradient over all these parameters; None is no bound.
+        ctx: context of the client.
+        clip_norm: bound of the gradient over all these parameters; None is no bound.
         micro_batch: most examples whose gradients are in memory at once.
 
     Returns:

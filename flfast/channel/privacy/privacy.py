@@ -49,7 +49,7 @@ class CentralNoise(Protocol):
             like: the sum, learned leaves only; only shapes and types are read.
             std: `central_multiplier` times the clipping norm of the round.
             round_idx: from 1.
-            source: of the run, the same on all ranks.
+            source: source of the run, the same on all ranks.
         """
 
 
@@ -61,7 +61,7 @@ class Privacy:
     all clients weigh the same.
 
     Attributes:
-        name: of the option.
+        name: name of the option.
         clip_norm: C, bound on the norm of a change, in round 1 if it adapts; None is no bound.
         adaptive: how C changes from round to round; None keeps it.
         local_multiplier: each client adds N(0, (local_multiplier * C)^2) to every element of its

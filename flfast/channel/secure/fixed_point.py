@@ -15,9 +15,9 @@ class FixedPoint:
     expectation, which matters if the step is coarse; `masks` refuses coarse steps.
 
     Attributes:
-        bits: of the modulus, at most 62.
+        bits: bits of the modulus, at most 62.
         limit: largest absolute value.
-        exponent: of the step between two neighbouring numbers, 2^-exponent.
+        exponent: exponent of the step between two neighbouring numbers, 2^-exponent.
     """
 
     bits: int
@@ -64,9 +64,9 @@ def fixed_point(bits: int, limit: float, num: int) -> FixedPoint:
     """The finest numbers of which `num` can be added.
 
     Args:
-        bits: of the modulus.
+        bits: bits of the modulus.
         limit: largest absolute value of a number.
-        num: of numbers in a sum.
+        num: number of numbers in a sum.
 
     >>> fixed_point(bits=32, limit=4.0, num=10).exponent
     25

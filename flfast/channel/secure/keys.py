@@ -87,7 +87,7 @@ class Agreements:
     Both clients of a pair compute the same, so a simulation computes it once.
 
     Attributes:
-        num: of agreements that were computed.
+        num: number of agreements that were computed.
     """
 
     def __init__(self) -> None:

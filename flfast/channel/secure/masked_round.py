@@ -29,15 +29,15 @@ class MaskedRound:
 
     Args:
         cohort: ids, in [0, 2^32). The sum of less than two clients is not unmasked.
-        seed: of the run.
+        seed: seed of the run.
         path: the round, and the number of the call in the round. A path must not come twice:
             the difference of two uploads with the same masks would be visible.
         numbers: how values are encoded.
         threshold: share of the cohort, and of each client's neighbours, that must arrive.
-        neighbors: of each client; None is the whole cohort.
+        neighbors: neighbors of each client; None is the whole cohort.
 
     Attributes:
-        costs: of this rank so far.
+        costs: costs of this rank so far.
     """
 
     def __init__(

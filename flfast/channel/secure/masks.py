@@ -32,12 +32,12 @@ def masks(
     """Secure aggregation of fixed-point integers modulo 2^bits.
 
     Args:
-        bits: of the modulus, in [16, 62]. The masks of up to 32 bits cost half of those of more.
+        bits: bits of the modulus, in [16, 62]. Masks of up to 32 bits cost half of longer ones.
         max_change: largest absolute value of an element of a change; larger ones are clamped.
         precision: largest rounding error of an element of the mean, for clients of equal weight.
         max_weight: largest weight of a client; None is the largest number of examples.
         threshold: share of the cohort, and of each client's neighbours, that must arrive.
-        neighbors: of each client, rounded up to an even number; None is the whole cohort.
+        neighbors: number for each client, rounded up to an even one; None: the whole cohort.
     """
 
     def check(num: int) -> None:

@@ -18,7 +18,7 @@ def neighbor_graph(
     `degree` / 2 places away on a ring. It is symmetric, regular and connected.
 
     Args:
-        num: of clients.
+        num: number of clients.
         degree: neighbours of each, rounded up to an even number; None is all others.
         rng: orders the clients.
     """

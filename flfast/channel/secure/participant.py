@@ -14,8 +14,8 @@ class PublicKeys(NamedTuple):
     """What a client advertises, 32 bytes each.
 
     Attributes:
-        mask: of the pairwise masks.
-        share: of the encryption of shares. A key of its own: that of the masks becomes known to
+        mask: key of the pairwise masks.
+        share: key of the encryption of shares. A key of its own: that of the masks becomes known to
             the server if the client drops out.
     """
 

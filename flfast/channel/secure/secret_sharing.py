@@ -46,7 +46,7 @@ def combine(points: Sequence[int], shares: Sequence[bytes]) -> bytes:
     """The secret of at least t shares; fewer give a wrong one.
 
     Args:
-        points: of the shares' holders.
+        points: points of the shares' holders.
         shares: from `split`.
 
     Raises:

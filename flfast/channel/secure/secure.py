@@ -35,8 +35,8 @@ class Costs:
     """What a round has cost on this rank so far.
 
     Attributes:
-        agreements: of two clients' keys.
-        stream_bytes: of expanded masks.
+        agreements: agreements of two clients' keys.
+        stream_bytes: bytes of expanded masks.
         mask_s: seconds in `mask`.
         unmask_s: seconds in `unmask`.
     """
@@ -77,7 +77,7 @@ class SecureRound(Protocol):
     around: the moduli divide 2^64, so the sum modulo 2^64 has all that `unmask` needs.
 
     Attributes:
-        costs: of this rank so far.
+        costs: costs of this rank so far.
     """
 
     costs: Costs
@@ -86,7 +86,7 @@ class SecureRound(Protocol):
         """A client's masked upload, int64 [D + W], and how many elements had to be clamped.
 
         Args:
-            client_id: of the cohort.
+            client_id: one of the cohort.
             values: float64 [D]; they are clamped to the range of the settings.
             wide: float64 [W], absolute values below 2^31; they have words of 62 bits.
 
@@ -121,7 +121,7 @@ class Secure:
     """A protocol of secure aggregation.
 
     Attributes:
-        name: of the option.
+        name: name of the option.
         make_round: (cohort, seed of the run, path) -> one execution of the protocol. The path is
             the round, and the number of the call in the round. None: uploads are sent in clear.
         check: (clients of the largest cohort) -> nothing; raises ValueError if the settings do not

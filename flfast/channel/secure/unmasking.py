@@ -42,7 +42,7 @@ class Unmasking:
         Args:
             words: sums of masked uploads, uint32 or uint64 arrays.
             arrived: clients in the sums.
-            answers: of the clients that arrived.
+            answers: answers of the clients that arrived.
 
         Raises:
             ShortageError: if too few neighbours of a client arrived.

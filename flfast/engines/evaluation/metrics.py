@@ -17,7 +17,7 @@ class GroupMetrics(NamedTuple):
 
     Attributes:
         num_examples: int64 [G].
-        weight: of each group in a mean over groups, float64 [G]: the targets that count.
+        weight: weight of each group in a mean over groups, float64 [G]: the targets that count.
         values: every metric of each group [G], by name; NaN for empty groups.
         pooled: metrics that are not a mean over examples, of all groups together.
         headline: the metric whose spread over groups the summary has.

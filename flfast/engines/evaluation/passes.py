@@ -28,7 +28,7 @@ class Evaluation:
     """The evaluation passes of an engine.
 
     Args:
-        site: of this rank; all ranks of its world share every pass.
+        site: site of this rank; all ranks of its world share every pass.
         finetune: further local training before the last pass; None is off.
 
     Attributes:

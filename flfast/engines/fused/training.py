@@ -70,7 +70,7 @@ class FusedTraining:
     See `LocalTraining`.
 
     Args:
-        site: of this rank.
+        site: site of this rank.
         decided: earlier decisions of `auto`, by name; new ones are added.
         stack: number of clients that train together; `auto` chooses it by speed.
     """

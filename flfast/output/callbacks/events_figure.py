@@ -40,8 +40,8 @@ class Bar(NamedTuple):
         start: virtual seconds of the dispatch.
         end: virtual seconds of the arrival or failure, or those when the client was too late;
             None if it is still at work.
-        kind: of the event that ends it; `working` if there is none yet.
-        staleness: of the upload; 0 if there is none.
+        kind: kind of the event that ends it; `working` if there is none yet.
+        staleness: staleness of the upload; 0 if there is none.
     """
 
     client: int

@@ -28,7 +28,7 @@ def bar_chart(  # noqa: PLR0913 - all but two are texts
     """The chart; None if all parts are zero.
 
     Args:
-        title: of the chart.
+        title: title of the chart.
         bars: lengths of the parts, one per series, by name; from top to bottom.
         series: names of the parts.
         heading: what the bars are, such as `client`.

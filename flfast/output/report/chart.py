@@ -27,7 +27,7 @@ class DataTable(NamedTuple):
 
     Attributes:
         caption: what the table shows.
-        headings: of the columns; the first one is that of the rows' names.
+        headings: headings of the columns; the first one is that of the rows' names.
         rows: cells, as many as there are headings.
         words: number of the columns of text, which come first, before those of numbers.
     """

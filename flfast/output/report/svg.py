@@ -109,7 +109,7 @@ def grid(
     """Lines at the ticks of an axis, and their values.
 
     Args:
-        scale: of the axis.
+        scale: scale of the axis.
         across: ends of the lines on the other axis; values stand beside the first one.
         vertical: whether the lines are vertical, for the x axis.
         form: a value as text.

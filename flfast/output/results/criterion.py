@@ -87,8 +87,8 @@ class Spent(NamedTuple):
     """What a run has spent when it reaches a value; NaN if it does not, or did not measure it.
 
     Attributes:
-        rounds: of training.
-        seconds: of training and evaluation.
+        rounds: rounds of training.
+        seconds: seconds of training and evaluation.
         bytes: that all clients sent and received.
         virtual_seconds: seconds of virtual time.
     """

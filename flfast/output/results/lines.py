@@ -57,7 +57,7 @@ class LineChart(NamedTuple):
     """What a chart of lines shows, on a page or in a picture.
 
     Attributes:
-        title: of the chart.
+        title: title of the chart.
         lines: in the order of their colours.
         x: name of the x axis.
         y: name of the y axis, such as a column.
@@ -79,7 +79,7 @@ class Over(NamedTuple):
     """What lies on the x axis.
 
     Attributes:
-        name: of the axis, with its unit.
+        name: name of the axis, with its unit.
         places: rows of a run -> place at the end of each round.
         title: what it adds to a chart's title.
         log: whether the axis is logarithmic.

@@ -52,7 +52,7 @@ class Result(NamedTuple):
 
     Attributes:
         outcome: as far as the run itself could say.
-        config: of the run, as JSON has it.
+        config: config of the run, as JSON has it.
         value: `optimized_metric` after the last round; None if it was not measured.
         error: message of the error that ended a failed run, in one line.
     """
@@ -74,7 +74,7 @@ class StoppedAtEndError(StoppedError):
     """A request to stop came in the last round, so that the run finished.
 
     Args:
-        value: of the run, see `Result`.
+        value: value of the run, see `Result`.
     """
 
     def __init__(self, value: float | None) -> None:

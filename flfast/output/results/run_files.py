@@ -79,7 +79,7 @@ def records_aside(folder: Path, *, kept: bool) -> Iterator[None]:
         FOLDER/.records-before.old     the new ones are there: these are being deleted
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         kept: whether loggers find the records of before, and may go on with them.
     """
     _put_back(folder)  # for a command that was killed in here

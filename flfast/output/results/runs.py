@@ -23,7 +23,7 @@ class RunRecord(NamedTuple):
     """A run, as its folder tells.
 
     Attributes:
-        folder: of the run.
+        folder: folder of the run.
         num: Hydra's job number; None if the run belongs to no sweep.
         overrides: by key.
         choices: option of each config group, such as `algorithm` -> `fedprox`.

@@ -21,7 +21,7 @@ class Interval(NamedTuple):
     """A mean over seeds and its 95 % interval.
 
     Attributes:
-        mean: of the values; NaN if there is none.
+        mean: mean of the values; NaN if there is none.
         low: lower end; NaN if there are fewer than `FEWEST_SEEDS` values.
         high: upper end, likewise.
         num: number of values.

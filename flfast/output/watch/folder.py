@@ -21,8 +21,8 @@ class Progress(NamedTuple):
     """How far a run is.
 
     Attributes:
-        folder: of the run.
-        overrides: of its command line.
+        folder: folder of the run.
+        overrides: overrides of its command line.
         rounds: that it shall have.
         history: rows of `metrics.csv`, values as text; empty before round 0.
         outcome: what has become of it.

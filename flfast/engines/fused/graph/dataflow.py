@@ -132,7 +132,7 @@ def invariants(graph: Graph, rows: set[Node]) -> set[Node]:
     """Operators that can run once before the loop over steps.
 
     Args:
-        graph: of a step.
+        graph: graph of a step.
         rows: inputs that are other tensors in every step. The other inputs are the same tensors,
             but steps may change their values.
     """

@@ -52,7 +52,7 @@ class LocalStep:
     Args:
         module: model in training mode, algorithm and task.
         optimizer: gives the update.
-        stage: of local training; `trains` names the parameters.
+        stage: stage of local training; `trains` names the parameters.
         joint: leaves that train beside the model, `{"params": ..., "buffers": ...}`.
         clip: gradient clipping.
     """

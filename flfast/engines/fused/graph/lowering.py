@@ -42,7 +42,7 @@ def lower(graph: Graph, *, pulls: bool) -> None:
     stays as it is.
 
     Args:
-        graph: of a step, after `rewrite`; changed in place.
+        graph: graph of a step, after `rewrite`; changed in place.
         pulls: whether proximal terms are joined with the products.
     """
     found = any(is_plain(node) for node in calls(graph, *_SUMS, *_PRODUCTS, *_UPDATES))

@@ -170,7 +170,7 @@ class BoundStep:
         Stacks cannot be split.
 
         Args:
-            rows: of one step, each [B, ...]; only shapes and types are read.
+            rows: rows of one step, each [B, ...]; only shapes and types are read.
         """
         key = (self._key, *((name, row.shape) for name, row in rows.items()))
         splits = self._programs.splits

@@ -57,7 +57,7 @@ def operators(fn: Callable[..., None], trees: Sequence[Tree]) -> GraphModule:
 
     Args:
         fn: changes leaves in place and returns nothing.
-        trees: of tensors. Only shapes, types and devices are read; no value is changed.
+        trees: trees of tensors. Only shapes, types and devices are read; no value is changed.
 
     Returns:
         A graph module. Its inputs are the leaves in order; constants are its attributes.

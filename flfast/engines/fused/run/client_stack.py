@@ -117,7 +117,7 @@ class StackProgram:
         Args:
             stack: where each client starts, those with the most steps first; all of one learning
                 rate and with equal leaves; see `stack_schedule`.
-            plans: of each client, those of every stage, with its epochs or steps.
+            plans: plans of each client, those of every stage, with its epochs or steps.
 
         Yields:
             Each client's result, in the order of the stack.
@@ -239,7 +239,7 @@ class _StackOrder:
     """The indices of every client's examples in the order of its steps.
 
     Attributes:
-        data: of the clients.
+        data: data of the clients.
         seen: targets that count of each client's steps, int64 [S].
     """
 

@@ -72,7 +72,7 @@ class FrozenLayers:
         examples: the client's, not augmented.
         bind: gives the bound step of a span.
         order: indices of all its examples; at least two.
-        chunks: of a local epoch.
+        chunks: chunks of a local epoch.
 
     Attributes:
         exist: whether the steps of all batch sizes have expensive layers that are frozen.

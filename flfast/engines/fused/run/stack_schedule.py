@@ -57,7 +57,7 @@ def local_steps(
     """The steps of a client's local training.
 
     Args:
-        num_examples: of the client, >= 1.
+        num_examples: number of examples of the client, >= 1.
         batching: one batch per step, without micro-batches.
         epochs: local epochs; None where `steps` is set.
         steps: local steps; None where `epochs` is set.

@@ -68,7 +68,7 @@ def epoch_chunks(
     """The chunks of a local epoch.
 
     Args:
-        num_examples: of the client, >= 1.
+        num_examples: number of examples of the client, >= 1.
         batching: how they become local steps.
         num_steps: largest number of local steps; None takes all.
         exact: keep every batch size; otherwise odd sizes are padded by less than a quarter, so
