@@ -19,7 +19,7 @@ class Aggregated(NamedTuple):
     Attributes:
         round_idx: from 1.
         num_uploads: that were aggregated.
-        num_within: clients whose change was not longer than the clipping norm.
+        num_within: uploads whose change was not longer than the clipping norm.
     """
 
     round_idx: int

@@ -24,7 +24,7 @@ class Own:
         data: an `Examples`, or a function that returns one.
         model: a module, which is copied, or a function that makes one.
         algorithm: an `Algorithm`, or a function that makes one.
-        nodes: parts of the config, by group: `_target_` and a fingerprint under `_own_`; of data also
+        nodes: parts of the config, by group: `_target_`, a fingerprint under `_own_`; of data also
             `target` and `client`, and whether there is `test_data`, if they were given.
     """
 

@@ -15,8 +15,8 @@ class PublicKeys(NamedTuple):
 
     Attributes:
         mask: key of the pairwise masks.
-        share: key of the encryption of shares. A key of its own: that of the masks becomes known to
-            the server if the client drops out.
+        share: key of the encryption of shares. It is another one, since that of the masks becomes
+            known to the server if the client drops out.
     """
 
     mask: bytes
