@@ -41,7 +41,7 @@ def images(make_data):
 def test_a_share_of_the_attackers_training_examples_gets_the_pattern(
     images, dtype, in_memory, monkeypatch
 ):
-    monkeypatch.setattr(applying, "_fits", lambda inputs: in_memory)
+    monkeypatch.setattr(applying, "free_memory", lambda: 2**40 if in_memory else 0)
     data = images(dtype)
     before = data.examples
     data.poison([1, 3], pixel_pattern(**PATTERN).backdoor)
