@@ -7,6 +7,7 @@ from ast import literal_eval
 from importlib.util import find_spec
 
 import pytest
+from sampling import others_slow
 
 # What the message must name: key, value, what is allowed.
 BEFORE_TORCH = {
@@ -254,104 +255,107 @@ def test_one_clear_error_before_torch_is_imported(tmp_path, root):
     assert not config[2]
 
 
+BEFORE_TRAINING = [
+    (("model=cnn",), "needs images of at least 16x16"),
+    (("data=mnist", "data.root={tmp}/nothing", "data.download=false"), "data.root"),
+    (("data=pfllib", "data.root={tmp}/nothing", "partition=natural"), "nothing"),
+    (
+        ("optimized_metric=personal/loss",),
+        "optimized_metric=personal/loss will not be measured",
+    ),
+    (("partition=natural",), "partition=natural needs data that names its clients"),
+    (("partition.num_clients=500",), "min_samples"),
+    (("sampler.count=11",), "sampler.count=11 exceeds the population"),
+    (("sampler.count=9", "sampler.holdout_clients=2"), "allowed: 1 to 8"),
+    (("sampler.holdout_clients=10",), "leaves none of 10 clients to train"),
+    (("sampler.holdout_clients=2", "split.test=0"), "held-out clients have no test data"),
+    (("finetune_epochs=2", "split.test=0"), "no client has test data of its own"),
+    (("aggregation=krum", "aggregation.num_byzantine=4"), "needs 11 uploads for aggre"),
+    (
+        ("secure=masks", "secure.bits=16"),
+        "more than secure.precision=1e-06; allowed: ",
+    ),
+    (
+        ("secure=masks", "algorithm=fedfomo"),
+        "of each client, but secure needs a server that uses only the sum",
+    ),
+    (
+        ("secure=masks", "algorithm=fedas"),
+        "algorithm=fedas with secure=masks: its weights are not numbers of examples, but",
+    ),
+    (
+        (
+            "selection=power_of_choice",
+            "selection.count=4",
+            "aggregation=krum",
+            "aggregation.num_byzantine=1",
+        ),
+        "needs 5 uploads for aggregation=krum, and selection.count=4 of them count; allowed",
+    ),
+    (
+        ("selection=power_of_choice", "selection.count=4", "algorithm=fedper"),
+        "selection=power_of_choice with algorithm=fedper: clients measure the loss of the",
+    ),
+    (
+        ("algorithm=feddf",),
+        "split.server_examples=0 with algorithm=feddf: there are none, but algorithm "
+        "needs examples of the server; allowed: split.server_examples=1 or more",
+    ),
+    (
+        ("split.server_examples=99999",),
+        "server_examples=99999 leaves none of 1438 training ex",
+    ),
+    (
+        ("data=synthetic", "data.num_examples=120", "partition=natural", NUM_SERVER),
+        "split.server_examples=100 leaves no training example to client",
+    ),
+    (
+        ("model=resnet18", "algorithm=feddf", "bn=local", NUM_SERVER),
+        "(bn=local) with algorithm=feddf, which trains the whole model on the server; use",
+    ),
+    (("optimized_metric=local/accuracy", "split.test=0"), "will not be measured"),
+    (("algorithm=local", "optimized_metric=val/accuracy"), "allowed: personal, personal_val"),
+    (("checkpoint.keep_best=personal_val/loss",), "keep_best=personal_val/loss will not be"),
+    (
+        ("algorithm=fedrep", "schedule=adaptive", "schedule.adapt.metric=val/auc"),
+        "schedule.adapt.metric=val/auc will not be measured",
+    ),
+    (("init_from={tmp}/text.pt",), "text.pt holds no weights"),
+    (
+        (
+            "model=custom",
+            "model._target_=torch.nn.Linear",
+            "+model.in_features=3",
+            "+model.out_features=2",
+        ),
+        "inputs of shape [1, 8, 8]: model=torch.nn.Linear: RuntimeError",
+    ),
+    (
+        (
+            "local_optimizer_state=keep",
+            "optimizer=custom",
+            "optimizer._target_=torch.optim.LBFGS",
+        ),
+        "use another optimizer, or local_optimizer_state=reset",
+    ),
+    (
+        (f"+callbacks.swa={SWA}",),
+        "would average over clients",
+    ),
+    ((f"+callbacks.early={{{EARLY}, monitor: val/loss}}",), "limit_val_batches=1.0"),
+    ((f"+callbacks.early={{{EARLY}, monitor: val/f1}}",), "allowed: val/loss; stop="),
+    (("optimizer.nesterov=true",), "Nesterov momentum requires a momentum"),
+    (("bn=local", "optimizer.lr=1e18"), "diverged"),
+    (
+        (f"lr_schedule.scheduler={PLATEAU}",),
+        "needs a metric",
+    ),
+]
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
-    [
-        (("model=cnn",), "needs images of at least 16x16"),
-        (("data=mnist", "data.root={tmp}/nothing", "data.download=false"), "data.root"),
-        (("data=pfllib", "data.root={tmp}/nothing", "partition=natural"), "nothing"),
-        (
-            ("optimized_metric=personal/loss",),
-            "optimized_metric=personal/loss will not be measured",
-        ),
-        (("partition=natural",), "partition=natural needs data that names its clients"),
-        (("partition.num_clients=500",), "min_samples"),
-        (("sampler.count=11",), "sampler.count=11 exceeds the population"),
-        (("sampler.count=9", "sampler.holdout_clients=2"), "allowed: 1 to 8"),
-        (("sampler.holdout_clients=10",), "leaves none of 10 clients to train"),
-        (("sampler.holdout_clients=2", "split.test=0"), "held-out clients have no test data"),
-        (("finetune_epochs=2", "split.test=0"), "no client has test data of its own"),
-        (("aggregation=krum", "aggregation.num_byzantine=4"), "needs 11 uploads for aggre"),
-        (
-            ("secure=masks", "secure.bits=16"),
-            "more than secure.precision=1e-06; allowed: ",
-        ),
-        (
-            ("secure=masks", "algorithm=fedfomo"),
-            "of each client, but secure needs a server that uses only the sum",
-        ),
-        (
-            ("secure=masks", "algorithm=fedas"),
-            "algorithm=fedas with secure=masks: its weights are not numbers of examples, but",
-        ),
-        (
-            (
-                "selection=power_of_choice",
-                "selection.count=4",
-                "aggregation=krum",
-                "aggregation.num_byzantine=1",
-            ),
-            "needs 5 uploads for aggregation=krum, and selection.count=4 of them count; allowed",
-        ),
-        (
-            ("selection=power_of_choice", "selection.count=4", "algorithm=fedper"),
-            "selection=power_of_choice with algorithm=fedper: clients measure the loss of the",
-        ),
-        (
-            ("algorithm=feddf",),
-            "split.server_examples=0 with algorithm=feddf: there are none, but algorithm "
-            "needs examples of the server; allowed: split.server_examples=1 or more",
-        ),
-        (
-            ("split.server_examples=99999",),
-            "server_examples=99999 leaves none of 1438 training ex",
-        ),
-        (
-            ("data=synthetic", "data.num_examples=120", "partition=natural", NUM_SERVER),
-            "split.server_examples=100 leaves no training example to client",
-        ),
-        (
-            ("model=resnet18", "algorithm=feddf", "bn=local", NUM_SERVER),
-            "(bn=local) with algorithm=feddf, which trains the whole model on the server; use",
-        ),
-        (("optimized_metric=local/accuracy", "split.test=0"), "will not be measured"),
-        (("algorithm=local", "optimized_metric=val/accuracy"), "allowed: personal, personal_val"),
-        (("checkpoint.keep_best=personal_val/loss",), "keep_best=personal_val/loss will not be"),
-        (
-            ("algorithm=fedrep", "schedule=adaptive", "schedule.adapt.metric=val/auc"),
-            "schedule.adapt.metric=val/auc will not be measured",
-        ),
-        (("init_from={tmp}/text.pt",), "text.pt holds no weights"),
-        (
-            (
-                "model=custom",
-                "model._target_=torch.nn.Linear",
-                "+model.in_features=3",
-                "+model.out_features=2",
-            ),
-            "inputs of shape [1, 8, 8]: model=torch.nn.Linear: RuntimeError",
-        ),
-        (
-            (
-                "local_optimizer_state=keep",
-                "optimizer=custom",
-                "optimizer._target_=torch.optim.LBFGS",
-            ),
-            "use another optimizer, or local_optimizer_state=reset",
-        ),
-        (
-            (f"+callbacks.swa={SWA}",),
-            "would average over clients",
-        ),
-        ((f"+callbacks.early={{{EARLY}, monitor: val/loss}}",), "limit_val_batches=1.0"),
-        ((f"+callbacks.early={{{EARLY}, monitor: val/f1}}",), "allowed: val/loss; stop="),
-        (("optimizer.nesterov=true",), "Nesterov momentum requires a momentum"),
-        (("bn=local", "optimizer.lr=1e18"), "diverged"),
-        (
-            (f"lr_schedule.scheduler={PLATEAU}",),
-            "needs a metric",
-        ),
-    ],
+    others_slow(BEFORE_TRAINING, BEFORE_TRAINING[::2]),
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_one_clear_error_before_training_starts(flfast_run, capsys, tmp_path, overrides, message):

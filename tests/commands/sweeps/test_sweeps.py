@@ -133,7 +133,7 @@ def test_a_sweep_is_not_overwritten(uninterrupted, tmp_path):
     assert "optimizer.lr: " in errors
 
 
-@pytest.mark.parametrize(("launcher", "every"), rotating(["packed", "basic"], [0, 1], every=2))
+@pytest.mark.parametrize(("launcher", "every"), rotating(["packed", "basic"], [0, 1], every=4))
 @pytest.mark.usefixtures("ran_once")
 def test_a_job_that_has_finished_is_not_repeated(tmp_path, launcher, every):
     """Its result is known without a checkpoint, whichever settings the launcher adds."""
