@@ -187,7 +187,7 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("algorithm", others_slow(KINDS, KINDS[::2]))
+@pytest.mark.parametrize("algorithm", others_slow(KINDS, KINDS[::4]))
 def test_oort_wraps_every_kind_of_algorithm(make, algorithm):
     """Uploads have the utility in addition, and nothing else differs."""
     plain = algorithm_of(algorithm, mlp().double(), num_clients=len(SIZES))

@@ -31,6 +31,7 @@ def patience(monkeypatch):
     monkeypatch.setattr(examination, "_ROUNDS", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patience")
 def test_it_says_what_works_in_plain_lines_and_that_a_run_will_work(start, tmp_path):
     code, text = said(start, folder="here")

@@ -251,6 +251,7 @@ def peak_memory():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+@pytest.mark.slow
 def test_both_engines_train_on_a_million_images_in_little_memory(million, flfast_run):
     before = peak_memory()
     losses = []

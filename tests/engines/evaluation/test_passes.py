@@ -66,9 +66,17 @@ def loss_after(weights, data, client, *, steps, lr=0.1):
     return loss("test").item()
 
 
+TUNED = [
+    (EagerTraining, None),
+    (EagerTraining, alone),
+    (FusedTraining, None),
+    (AutoTraining, alone),
+]
+
+
 @pytest.mark.parametrize(
     ("kind", "algorithm"),
-    [(EagerTraining, None), (EagerTraining, alone), (FusedTraining, None), (AutoTraining, alone)],
+    others_slow(TUNED, TUNED[1:3]),
 )
 def test_fine_tuned_models_equal_those_of_plain_torch(make, kind, algorithm):
     federation = make(kind, algorithm=algorithm)

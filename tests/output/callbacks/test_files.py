@@ -140,6 +140,7 @@ def test_partitions_of_any_size_are_drawn(federation, num_clients, num_classes):
     assert (run.run_dir / "partition.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.slow
 def test_a_million_clients_are_reported_in_seconds(federation):
     run = federation(num_clients=1_000_000, num_examples=1_500_000)
     report = PartitionReport(max_clients=100, dpi=60)
