@@ -11,7 +11,7 @@ def rotating(*axes, every, name=lambda value: getattr(value, "__name__", str(val
     """Parameters: each combination of values, all marked slow but one in `every`.
 
     Any two values of different axes are together in one that is not slow, if there is a third axis
-    with at least `every` values; with two axes, each value is in one.
+    with at least `every` values; with two axes, each value is in one if one has as many.
     """
     chosen = []
     for places in product(*(range(len(axis)) for axis in axes)):
