@@ -243,6 +243,7 @@ def in_world():
             world = launched_world()
             rank_zero_only.rank = world.rank
             enter("gloo", timeout_s=120)
+            dist.barrier()  # work without a collective may end before others have connected
             result = work(world)
             dist.destroy_process_group()
             return result
