@@ -283,3 +283,5 @@ def quiet_lightning() -> None:
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # Lightning's own use of torch
+    # Ranks need no srun: this is said wherever SLURM is installed.
+    warnings.filterwarnings("ignore", message="The `srun` command is available")
