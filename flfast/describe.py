@@ -98,7 +98,7 @@ def narrowed(document: Schema, word: str) -> Schema:
     options = {f"{group}={name}": one for group, named in groups for name, one in named.items()}
     found = {name: one for name, one in options.items() if word in {name, name.split("=")[0]}}
     keys = [*entries(document)]
-    for option, key, schema in keys:
+    for option, key, schema in keys if not found else ():
         if key == word and "config" not in found:  # experiments only set keys of the config
             found[option or "config"] = {key: schema}
     if not found:
