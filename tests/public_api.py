@@ -11,6 +11,7 @@ from pages import PAGES, ROOT, named_files, page, programs
 
 import flfast
 from flfast.config import signature
+from flfast.config.schema import OptimizerSettings, SchedulerSettings
 from flfast.describe import describe, entries
 from flfast.output.results.columns import CALLBACK_TABLES, COLUMNS, VIEWS
 from flfast.output.results.outcome import EXIT_STOPPED, RESULT
@@ -20,6 +21,7 @@ from flfast.tasks.names import HEADLINES, METRICS
 RECORD = ROOT / "tests" / "public_api.txt"
 PACKAGE = ROOT / "flfast"
 OURS = ("flfast.", "hydra_plugins.")
+CHECKED = {*OptimizerSettings.model_fields, *SchedulerSettings.model_fields}
 RECIPES = ("experiment=", "hparams_search=", "hydra=")
 """Options whose keys are not their own."""
 
@@ -65,8 +67,9 @@ def keys(document):
     for option, key, schema in found:
         if "properties" in schema or key.endswith("._target_"):
             continue
-        target = targets.get((option, key.rpartition(".")[0]), OURS[0])
-        types = allowed(schema) if target.startswith(OURS) else ""
+        place, _, name = key.rpartition(".")
+        is_ours = targets.get((option, place), OURS[0]).startswith(OURS) or name in CHECKED
+        types = allowed(schema) if is_ours else ""
         default = json.dumps(schema["default"]) if "default" in schema else "???"
         words = [f"key {option} {key}".replace("  ", " "), f": {types}" * bool(types)]
         yield "".join(words) + f" = {default}" + ", in phases" * schema["phase"]
