@@ -15,7 +15,6 @@ from typing import Any, get_args
 import yaml
 from omegaconf._utils import get_yaml_loader
 from pydantic import TypeAdapter
-from pydantic.errors import PydanticUserError
 
 from flfast.config.composition import CONF
 from flfast.config.errors import ConfigError
@@ -46,9 +45,14 @@ def describe(*folders: Path) -> Schema:
 
     Args:
         folders: folders with more options, as of `--config-dir`.
+
+    Raises:
+        ConfigError: if there is no such folder.
     """
     options: dict[str, dict[str, Schema]] = {}
-    for folder in (Path(CONF), *folders):
+    for folder in (*folders, Path(CONF)):  # as Hydra, which takes flfast's of two of a name
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: there is no such folder")
         for path in sorted(folder.glob("*/**/*.yaml")):
             group = path.parent.relative_to(folder).as_posix()
             options.setdefault(group, {})[path.stem] = _option(path, group)
@@ -74,18 +78,20 @@ def entries(document: Schema) -> Iterator[tuple[str, str, Schema]]:
 
     The option is `GROUP=NAME`; it is empty for keys that are in no group.
     """
+    for option, schema in {"": document, **_options(document)}.items():
+        yield from ((option, *found) for found in _keys(schema, schema.get("prefix", "")))
 
-    def inside(schema: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
-        for name, child in schema["properties"].items():
-            if "option" not in child:  # a group
-                yield f"{prefix}{name}", child
-            if "properties" in child:
-                yield from inside(child, f"{prefix}{name}.")
 
-    yield from (("", *found) for found in inside(document, ""))
-    for group, options in document["$defs"].items():
-        for name, option in options.items():
-            yield from ((f"{group}={name}", *found) for found in inside(option, option["prefix"]))
+def _options(document: Schema) -> dict[str, Schema]:
+    groups = document["$defs"].items()
+    return {f"{group}={name}": one for group, named in groups for name, one in named.items()}
+
+
+def _keys(schema: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
+    for name, child in schema.get("properties", {}).items():
+        if "option" not in child:  # it is no group
+            yield f"{prefix}{name}", child
+            yield from _keys(child, f"{prefix}{name}.")
 
 
 def narrowed(document: Schema, word: str) -> Schema:
@@ -94,8 +100,7 @@ def narrowed(document: Schema, word: str) -> Schema:
     Raises:
         ConfigError: if there is no such group, option or key.
     """
-    groups = document["$defs"].items()
-    options = {f"{group}={name}": one for group, named in groups for name, one in named.items()}
+    options = _options(document)
     found = {name: one for name, one in options.items() if word in {name, name.split("=")[0]}}
     keys = [*entries(document)]
     for option, key, schema in keys if not found else ():
@@ -115,20 +120,18 @@ def _option(path: Path, group: str) -> Schema:
     known = _fields(Settings if is_global else _fields(Settings).get(group))
     properties = _properties(text, known, prefix)
     target = properties.get("_target_", {})
-    called = str(target.get("default", ""))
-    signature = _signature(called)
+    signature = _signature(target.get("default"))
     says = signature.capabilities
     if group == "sampler":
         says |= capabilities_of_sampler(signature.parameters)
     lines = [line for line in top if not line.startswith(("@package", "family:"))]
-    summary = " ".join(lines) or target.get("description") or _first_line(called)
+    summary = " ".join(lines) or target.get("description") or _first_line(target.get("default"))
     return {"description": summary, "prefix": prefix, **_said(says), "properties": properties}
 
 
-def _first_line(target: str) -> str:
+def _first_line(target: Any) -> str:
     """First line of the docstring of a target's module."""
-    module = target.rpartition(".")[0]
-    path = module_path(module) if module else None
+    path = module_path(str(target).rpartition(".")[0])
     source = path.read_text(encoding="utf-8") if path and path.suffix == ".py" else ""
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
@@ -174,10 +177,10 @@ def _said(says: Capabilities) -> Schema:
     return {name: said for name, said in (("needs", needs), ("breaks", says.breaks)) if said}
 
 
-def _signature(target: str) -> Signature:
+def _signature(target: Any) -> Signature:
     """Signature of a target; without parameters if its package is missing or does not tell."""
     try:
-        found = read_signature(target)
+        found = read_signature(str(target))
     except LookupError:
         found = None
     return found or Signature({}, open_ended=True)
@@ -194,7 +197,7 @@ def _type(annotation: Any) -> Schema:
     """Types and ranges that a value may have; empty if the source does not tell."""
     try:
         found = TypeAdapter(Any if annotation is None else annotation).json_schema()
-    except PydanticUserError:  # a type that JSON does not have
+    except Exception:  # noqa: BLE001 - a type that pydantic or JSON does not have
         found = {}
     if not found or "$defs" in found:  # the keys of a mapping are described themselves
         return {}
@@ -208,11 +211,10 @@ def main() -> None:
         prog="flfast.describe", description="Prints a JSON Schema of the config, for editors, too."
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="a key, GROUP=OPTION or a group")
-    help_dir = "a folder with options of yours"
-    parser.add_argument("--config-dir", "-cd", type=Path, action="append", help=help_dir)
+    parser.add_argument("--config-dir", "-cd", type=Path, action="append", default=[])
     given = parser.parse_args()
     try:
-        document = describe(*given.config_dir or ())
+        document = describe(*given.config_dir)
         told = {k: v for word in given.words for k, v in narrowed(document, word).items()}
     except (OSError, ValueError, yaml.YAMLError) as error:
         parser.error(str(error))

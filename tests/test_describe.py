@@ -117,11 +117,11 @@ def test_words_narrow_it(document):
         narrowed(document, "algorithm=fedprxo")
 
 
-def test_a_wrong_word_ends_with_code_2_and_a_message(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["flfast.describe", "roundz"])
+def test_a_wrong_folder_ends_with_code_2_and_a_message(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["flfast.describe", "--config-dir", "nowhere"])
     with pytest.raises(SystemExit, match="2"):
         main()
-    assert "did you mean rounds?" in capsys.readouterr().err
+    assert "nowhere: there is no such folder" in capsys.readouterr().err
 
 
 def test_it_has_options_of_the_user_and_does_not_import_torch(printed):
