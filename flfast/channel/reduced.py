@@ -1,5 +1,6 @@
 """What collects a cohort's uploads, and what comes out of it."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -8,6 +9,9 @@ from torch import Tensor
 from flfast.channel.secure.secure import Traffic
 from flfast.distributed.world import World
 from flfast.state.tree import Tree
+
+Specs = Sequence[Tree | None]
+"""Shapes and dtypes of trees, as meta tensors."""
 
 
 class Reduced(NamedTuple):
@@ -44,5 +48,11 @@ class Reduction(Protocol):
             ValueError: if its leaves differ from those of earlier uploads.
         """
 
-    def combine(self, world: World) -> Reduced:
-        """Combine all ranks' uploads; every rank gets the same result. Collective."""
+    def specs(self) -> list[Tree | None]:
+        """Shapes and dtypes of what this rank added, for `common_spec`; None: nothing yet."""
+
+    def combine(self, world: World, specs: Specs | None = None) -> Reduced:
+        """Combine all ranks' uploads; every rank gets the same result. Collective.
+
+        `specs` are what the ranks agreed on; this rank's own, if it is alone.
+        """

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from flfast.algorithms.contract import Part
 from flfast.channel.aggregations.aggregation import Aggregation
-from flfast.channel.reduced import Reduced, Reduction
+from flfast.channel.reduced import Reduced, Reduction, Specs
 from flfast.channel.row_reduction import NO_BASIS, Basis, RowReduction
-from flfast.distributed.world import World, gather, reduce_mean
+from flfast.distributed.world import World, gather, reduce_mean, spec
 from flfast.state.stack import check_same_leaves, structure
 from flfast.state.tree import Tree, WeightedMean, tree_map
 
@@ -71,9 +71,15 @@ class PartsReduction:
         # A robust rule combines sums as means, which `combine` multiplies again.
         return "mean" if rule == "sum" and self._robust else rule
 
-    def combine(self, world: World) -> Reduced:
+    def specs(self) -> list[Tree | None]:
         """See `Reduction`."""
-        reduced, sums = self._combined.combine(world), self._sums.combine(world)
+        return [*self._combined.specs(), *self._sums.specs()]
+
+    def combine(self, world: World, specs: Specs | None = None) -> Reduced:
+        """See `Reduction`."""
+        specs = self.specs() if specs is None else specs
+        reduced = self._combined.combine(world, specs[:1])
+        sums = self._sums.combine(world, specs[1:])
         if reduced.mean is None:
             return reduced
         gathered = [pair for part in gather(world, self._rows) for pair in part.items()]
@@ -136,7 +142,12 @@ class MeanReduction:
             check_same_leaves(upload, self._mean.like, f"client {client_id}")
         self._mean.add(upload, weight)
 
-    def combine(self, world: World) -> Reduced:
+    def specs(self) -> list[Tree | None]:
         """See `Reduction`."""
-        mean = reduce_mean(world, self._mean)
+        return [spec(None if self._mean.total is None else self._mean.like)]
+
+    def combine(self, world: World, specs: Specs | None = None) -> Reduced:
+        """See `Reduction`."""
+        (like,) = self.specs() if specs is None else specs
+        mean = reduce_mean(world, self._mean, like)
         return Reduced(mean.result() if mean.weight else None)

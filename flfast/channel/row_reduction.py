@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flfast.channel.aggregations.aggregation import Aggregation, Combined, Known, Layout
-from flfast.channel.reduced import Reduced
-from flfast.distributed.world import World, common_spec
+from flfast.channel.reduced import Reduced, Specs
+from flfast.distributed.world import World, spec
 from flfast.models.adapters.layer_names import layer_of
 from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree
@@ -79,9 +79,13 @@ class RowReduction:
             self._learned = torch.zeros(num, sizes.learned, dtype=sizes.dtype)
             self._counted = torch.zeros(num, sizes.counted, dtype=torch.float64)
 
-    def combine(self, world: World) -> Reduced:
+    def specs(self) -> list[Tree | None]:
         """See `Reduction`."""
-        like = common_spec(world, self._like)
+        return [spec(self._like)]
+
+    def combine(self, world: World, specs: Specs | None = None) -> Reduced:
+        """See `Reduction`."""
+        (like,) = self.specs() if specs is None else specs
         if like is None:
             return self._none("")
         self._allocate(like)

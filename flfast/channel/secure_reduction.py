@@ -13,10 +13,10 @@ from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Part
 from flfast.channel.channel import Channel
-from flfast.channel.reduced import Reduced
+from flfast.channel.reduced import Reduced, Specs
 from flfast.channel.reduction import divided
 from flfast.channel.secure.secure import SecureRound, ShortageError
-from flfast.distributed.world import World, common_spec, gather
+from flfast.distributed.world import World, gather, spec
 from flfast.state.near_ties import nearest_whole
 from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree, leaves
@@ -87,9 +87,13 @@ class SecureReduction:
             flags.append(torch.full((leaf.numel(),), is_sum))
         return torch.cat(flags)
 
-    def combine(self, world: World) -> Reduced:
+    def specs(self) -> list[Tree | None]:
         """See `Reduction`."""
-        like = common_spec(world, self._like)
+        return [spec(self._like)]
+
+    def combine(self, world: World, specs: Specs | None = None) -> Reduced:
+        """See `Reduction`."""
+        (like,) = self.specs() if specs is None else specs
         if like is None:
             return Reduced(None)
         sizes = vector_sizes(like, self._is_wide)

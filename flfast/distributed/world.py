@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import pickle
 import re
 import socket
 import stat
@@ -170,13 +171,37 @@ def cluster_environment(world: World) -> ClusterEnvironment:
     return TorchElasticEnvironment() if world.size > 1 else LightningEnvironment()
 
 
-def gather(world: World, value: Any) -> list[Any]:
-    """All-gather of picklable values; collective."""
+_rooms: dict[str, int] = {}
+"""Bytes that a gather of each name has room for, the same on all ranks."""
+
+
+def gather(world: World, value: Any, name: str = "") -> list[Any]:
+    """All-gather of picklable values; collective.
+
+    It is one exchange between the ranks if every value fits in the room of its name, which is
+    that of the largest values so far; otherwise two.
+    """
     if world.size == 1:
         return [value]
-    values: list[Any] = [None] * world.size
-    dist.all_gather_object(values, value)
-    return values
+    own = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    messages = _exchange(world, own, _rooms.get(name, 1 << 10))
+    longest = max(length for length, _ in messages)
+    if longest > _rooms.get(name, 1 << 10):
+        _rooms[name] = 1 << (longest - 1).bit_length()
+        messages = _exchange(world, own, longest)
+    return [pickle.loads(bytes(message[:length].numpy())) for length, message in messages]
+
+
+def _exchange(world: World, own: bytes, room: int) -> list[tuple[int, torch.Tensor]]:
+    """The length and the first `room` bytes of every rank's message; collective."""
+    sent = torch.zeros(8 + room, dtype=torch.uint8)
+    part = own[:room]
+    sent[:8].view(torch.int64)[0] = len(own)
+    sent[8 : 8 + len(part)] = torch.frombuffer(bytearray(part), dtype=torch.uint8)
+    received = torch.empty(world.size * len(sent), dtype=torch.uint8)
+    dist.all_gather_into_tensor(received, sent)
+    rows = received.view(world.size, -1)
+    return [(int(row[:8].clone().view(torch.int64)[0]), row[8:]) for row in rows]
 
 
 def sum_over_ranks(world: World, values: Sequence[float]) -> list[float]:
@@ -197,15 +222,12 @@ def average_buffers(world: World, module: nn.Module) -> None:
             buffer /= world.size
 
 
-def reduce_mean(world: World, mean: WeightedMean) -> WeightedMean:
+def reduce_mean(world: World, mean: WeightedMean, like: Tree | None) -> WeightedMean:
     """Combine the means of all ranks by one all-reduce of a flat tensor; collective.
 
-    A rank that added nothing takes part with zeros.
+    A rank that added nothing takes part with zeros. `like` is what all agreed on, or None.
     """
-    if world.size == 1:
-        return mean
-    like = common_spec(world, None if mean.total is None else mean.like)
-    if like is None:
+    if world.size == 1 or like is None:
         return mean
     if mean.total is None:
         mean.start_at_zero(like)
@@ -220,14 +242,18 @@ def reduce_mean(world: World, mean: WeightedMean) -> WeightedMean:
     return mean
 
 
-def common_spec(world: World, like: Tree | None) -> Tree | None:
-    """Shapes and dtypes of the ranks' trees, as meta tensors; None without a tree; collective.
+def spec(like: Tree | None) -> Tree | None:
+    """Shapes and dtypes of a tree, as meta tensors; None without a tree."""
+    return None if like is None else tree_map(lambda leaf: leaf.to("meta"), like)
+
+
+def common_spec(specs: Sequence[Tree | None]) -> Tree | None:
+    """The spec of those ranks that have one; None if none has.
 
     Raises:
         ValueError: if the trees of two ranks have different leaves.
     """
-    spec = None if like is None else tree_map(lambda leaf: leaf.to("meta"), like)
-    specs = [(rank, found) for rank, found in enumerate(gather(world, spec)) if found is not None]
-    for rank, found in specs[1:]:
-        check_same_leaves(found, specs[0][1], f"rank {rank}")
-    return specs[0][1] if specs else None
+    found = [(rank, spec) for rank, spec in enumerate(specs) if spec is not None]
+    for rank, other in found[1:]:
+        check_same_leaves(other, found[0][1], f"rank {rank}")
+    return found[0][1] if found else None

@@ -4,7 +4,7 @@
 rank trains its share with a `LocalTraining`, and the ranks reduce the uploads to their mean.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -12,7 +12,8 @@ from flfast.algorithms.contract import Algorithm, Uploads
 from flfast.algorithms.contract.downloads import Downloads, Order
 from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.channel.channel import DIRECT, Channel
-from flfast.channel.reduction import Reduced, Reduction, reduction_for
+from flfast.channel.reduced import Reduced, Reduction, Specs
+from flfast.channel.reduction import reduction_for
 from flfast.channel.release import Aggregated, released, with_next_norm
 from flfast.channel.row_reduction import Basis
 from flfast.channel.secure_reduction import secure_reduction
@@ -20,7 +21,7 @@ from flfast.channel.server_side import CLIPPED, NOT_SELECTED
 from flfast.datamodules.evaluation_sets import EvaluationDataModule
 from flfast.distributed.assignment import Assignment, assign_cohort, assign_to_all, assign_to_first
 from flfast.distributed.client_state_placement import fetch_states, return_states
-from flfast.distributed.world import ALONE, gather
+from flfast.distributed.world import ALONE, World, common_spec, gather
 from flfast.engines.delivery import Delivery
 from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.evaluation.passes import Evaluation, FineTune, for_evaluation
@@ -141,8 +142,8 @@ class Engine:
         divided = site.divides_batches(plan)
         world = ALONE if divided else site.world
         delivery.close(world)
-        reduced = reduction.combine(world)
-        reports = delivery.reports if divided else self._gather(delivery.reports, cohort)
+        reports, specs = self._exchange(world, delivery.reports, reduction, cohort)
+        reduced = reduction.combine(world, specs)
         if reduced.memory:
             self.channel = channel.remembering(site.algorithm.name, reduced.memory)
         num_clients: float = sum(report.accepted for report in reports)
@@ -216,11 +217,19 @@ class Engine:
         sizes = [len(site.data.train_clients.indices_of(k)) for k in cohort]
         return assign_cohort(cohort, sizes, site.world, stateful=site.keeps_states)
 
-    def _gather(self, reports: list[ClientReport], cohort: Sequence[int]) -> list[ClientReport]:
-        """All ranks' reports in the order of the cohort; collective."""
+    @staticmethod
+    def _exchange(
+        world: World, own: list[ClientReport], reduction: Reduction, cohort: Sequence[int]
+    ) -> tuple[list[ClientReport], Specs]:
+        """All ranks' reports in the order of the cohort, and what uploads look like; collective.
+
+        Both are sent together: each exchange takes as long as a message to the furthest rank.
+        """
+        found = gather(world, (own, reduction.specs()), "reports")
         place = {client_id: i for i, client_id in enumerate(cohort)}
-        gathered = [report for part in gather(self.site.world, reports) for report in part]
-        return sorted(gathered, key=lambda report: place[report.client_id])
+        reports = [report for part, _ in found for report in part]
+        reports.sort(key=lambda report: place[report.client_id])
+        return reports, [common_spec(specs) for specs in zip(*(s for _, s in found), strict=True)]
 
     def evaluate(
         self, server: Tree, plan: RoundPlan, *, fraction: float = 1.0
@@ -240,7 +249,7 @@ class Engine:
 
     def predict(
         self, server: Tree, plan: RoundPlan, passes: Sequence[tuple[str, ...]]
-    ) -> Iterator[tuple[EvaluationDataModule, Statistics]]:
+    ) -> list[tuple[EvaluationDataModule, Statistics]]:
         """Predictions of chosen evaluation sets; see `Evaluation.predict`."""
         plan, together = for_evaluation(plan), self.site.divides_batches(plan)
         return self._evaluation.predict(server, plan, passes, together=together)

@@ -1,4 +1,4 @@
-"""Predictions of an evaluation pass, collected over batches and ranks by torchmetrics."""
+"""Predictions of an evaluation pass, collected over batches by torchmetrics."""
 
 from typing import Any
 
@@ -15,7 +15,8 @@ class PredictionStore(Metric):
     full_state_update = False
 
     def __init__(self, task_type: TaskType) -> None:
-        super().__init__()
+        # `engines/evaluation/passes.py` exchanges those of all passes at once.
+        super().__init__(sync_on_compute=False)
         self.task_type = task_type
         self.names = list(task_type.statistics(*task_type.no_predictions(1)))
         for name in self.names:
@@ -31,7 +32,7 @@ class PredictionStore(Metric):
         return tuple(dim_zero_cat(getattr(self, name)) for name in self.names)
 
     def collect(self, num_classes: int) -> Statistics:
-        """All predictions of all ranks; torchmetrics would squeeze a single one."""
+        """All predictions of this rank; torchmetrics would squeeze a single one."""
         if not self.loss:
             self.update(*self.task_type.no_predictions(num_classes))
         # The shapes of examples, since a single one may be a single number.

@@ -1,13 +1,15 @@
 """Evaluation passes: every example is predicted once, by the server's or by personal models."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+
+import torch
 
 from flfast.algorithms.contract.downloads import Downloads
 from flfast.datamodules.batches import RankShare
 from flfast.datamodules.evaluation_sets import ATTACK, EvaluationDataModule
 from flfast.distributed.client_state_placement import fetch_states, owner
-from flfast.distributed.world import gather
+from flfast.distributed.world import World, gather
 from flfast.engines.evaluation.metrics import GroupMetrics, set_metrics
 from flfast.engines.evaluation.personal_models import PersonalModels, faster_vmapped
 from flfast.engines.site import Site
@@ -66,11 +68,8 @@ class Evaluation:
             together: whether every batch is divided over all ranks, as FSDP requires.
             fraction: fraction of each group's examples that are predicted.
         """
-        results: dict[str, GroupMetrics] = {}
         found = self.predict(server, plan, self._passes, together=together, fraction=fraction)
-        for data, predictions in found:
-            results.update(self._set_metrics(predictions, data))
-        return results
+        return self._set_metrics(found)
 
     def predict(
         self,
@@ -80,8 +79,10 @@ class Evaluation:
         *,
         together: bool,
         fraction: float = 1.0,
-    ) -> Iterator[tuple[EvaluationDataModule, Statistics]]:
+    ) -> list[tuple[EvaluationDataModule, Statistics]]:
         """(sets, predictions) of every pass that has examples; collective.
+
+        The ranks exchange predictions once, after the last pass.
 
         Args:
             server: server state.
@@ -91,6 +92,7 @@ class Evaluation:
             fraction: fraction of each group's examples that are predicted.
         """
         trainer, module = self._site.trainers.trainer(plan), self._site.trainers.module(plan)
+        modules, own = list[EvaluationDataModule](), list[Statistics]()
         for names in passes:
             limit = trainer.test_limit
             data = self._data(names, limit=limit, shard_batches=together, fraction=fraction)
@@ -102,21 +104,26 @@ class Evaluation:
             elif len(data.indices):
                 write_weights(module.model, server)
                 trainer.test(module, data)
-            yield data, _off_mps(module.predictions.collect(self._site.data.num_classes))
+            modules.append(data)
+            own.append(_off_mps(module.predictions.collect(self._site.data.num_classes)))
+        return list(zip(modules, _of_all_ranks(self._site.world, own), strict=True))
 
     def _set_metrics(
-        self, predictions: Statistics, data: EvaluationDataModule
+        self, found: Sequence[tuple[EvaluationDataModule, Statistics]]
     ) -> dict[str, GroupMetrics]:
         """Metrics of all sets; every rank computes some of them, distributed by size."""
-        task_type = self._site.data.examples.task_type
-        order = sorted(data.sets, key=lambda name: -len(data.sets[name].positions))
-        share = order[self._site.world.rank :: self._site.world.size]
-        parts = gather(
-            self._site.world,
-            {name: set_metrics(task_type, predictions, data.sets[name]) for name in share},
-        )
-        found = {name: metrics for part in parts for name, metrics in part.items()}
-        return {name: metrics for name in data.sets if (metrics := found[name]) is not None}
+        task_type, world = self._site.data.examples.task_type, self._site.world
+        sets = {
+            name: (predictions, part)
+            for data, predictions in found
+            for name, part in data.sets.items()
+        }
+        order = sorted(sets, key=lambda name: -len(sets[name][1].positions))
+        share = order[world.rank :: world.size]
+        own = {name: set_metrics(task_type, *sets[name]) for name in share}
+        parts = gather(world, own, "metrics")
+        metrics = {name: value for part in parts for name, value in part.items()}
+        return {name: value for name in sets if (value := metrics[name]) is not None}
 
     def _predict_personal(
         self, server: Tree, plan: RoundPlan, data: EvaluationDataModule, *, finetuned: bool
@@ -170,6 +177,18 @@ def for_evaluation(plan: RoundPlan) -> RoundPlan:
     """The plan for evaluation: every rank predicts by itself on one device, except with FSDP."""
     single = plan._replace(strategy="single", shard="clients")
     return plan if plan.strategy == "fsdp" else single
+
+
+def _of_all_ranks(world: World, own: list[Statistics]) -> list[Statistics]:
+    """Predictions of every pass, those of rank 0 first; collective."""
+    if world.size == 1:
+        return own
+    sent = [{name: tensor.cpu() for name, tensor in part.items()} for part in own]
+    ranks = gather(world, sent, "predictions")
+    return [
+        {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        for parts in zip(*ranks, strict=True)
+    ]
 
 
 def _off_mps(predictions: Statistics) -> Statistics:
