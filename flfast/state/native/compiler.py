@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
 _HEADERS = sorted(_SOURCE.parent.glob("*.h"))
+_CPUINFO = Path("/proc/cpuinfo")
 COMPILERS = ("c++", "g++", "clang++")
 VARIABLE = "FLFAST_MARCH"
 """The compiler's `-march`, such as `x86-64-v3`: kernels for another processor than this one."""
@@ -110,8 +111,7 @@ def supported() -> list[str]:
     wanted = os.environ.get(VARIABLE)
     if wanted:
         return [wanted] if wanted in levels else []
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text() if cpuinfo.is_file() else ""
+    text = _CPUINFO.read_text() if _CPUINFO.is_file() else ""
     found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
     flags = set(found[1].split()) if found else set()
     lowest_first: list[str] = []
