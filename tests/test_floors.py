@@ -23,7 +23,7 @@ FLOORS = (
     {"config"},
     {"setup"},
     {"commands"},
-    {"api", "train", "evaluate", "export", "report", "watch"},
+    {"api", "train", "describe", "evaluate", "export", "report", "watch"},
     {"doctor"},
 )
 STREET = "files of the street itself"
@@ -39,6 +39,7 @@ FLOORS_OF_STREETS = {
 }
 HYDRA = {
     "flfast.train",
+    "flfast.describe",
     "flfast.evaluate",
     "flfast.export",
     "flfast.api.*",
@@ -50,6 +51,7 @@ HYDRA = {
 }
 TORCH_FREE = {
     "flfast.train",
+    "flfast.describe",
     "flfast.evaluate",
     "flfast.export",
     "flfast.api.running",

@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from flfast.checkpoints.compatibility import check_same_experiment
+from flfast.checkpoints.compatibility import check_same_experiment, differences
 from flfast.checkpoints.folders import Checkpoint, find_checkpoints
 from flfast.config.added_keys import lacks_keys, with_added_keys
 from flfast.config.errors import ConfigError
@@ -14,7 +14,7 @@ from flfast.config.run_folder import is_held
 from flfast.config.saved_config import looked_up
 from flfast.output.results.outcome import Result, holds_run, outcome, read_result
 from flfast.state.config_keys import influence
-from flfast.state.environment import integer
+from flfast.state.environment import UNNAMED, integer, launch_id
 
 
 def plain_config(config: DictConfig) -> dict[str, Any]:
@@ -32,9 +32,11 @@ def recorded_config(config: DictConfig, folder: Path) -> dict[str, Any]:
 
 
 def finished_before(config: DictConfig, folder: Path) -> Result | None:
-    """The result of the run that `resume=auto` finds finished with this config; else None."""
-    said = read_result(folder) if config.resume == "auto" else None
+    """The result of the run that goes on, if it has finished with this config; else None."""
+    said = read_result(folder)
     if said is None or said.outcome != "finished":
+        return None
+    if config.resume != "auto" and not began_before(config, folder):
         return None
     now = recorded_config(config, folder)
     return said if _same(settings_before(said.config, now, folder), now) else None
@@ -55,13 +57,26 @@ def settings_before(saved: Any, now: dict[str, Any], folder: Path) -> Any:
 
 
 def began_before(config: DictConfig, folder: Path) -> bool:
-    """Whether torchrun or TorchElastic started the ranks again that began the folder's run."""
-    if integer("TORCHELASTIC_RESTART_COUNT", 0) == 0:
-        return False
+    """Whether the ranks that began the folder's run were started again, and this is one of them.
+
+    How a run that was interrupted ended depends on who noticed first: torchrun asks ranks to stop
+    when a node comes or goes, and a rank that loses another one fails.
+    """
     said = read_result(folder)
-    if said is None or said.outcome != "running":
+    if said is None or not _same_launch(said) or (said.outcome == "finished" and config.overwrite):
         return False
-    return bool(said.config == recorded_config(config, folder))
+    now = recorded_config(config, folder)
+    return not differences(settings_before(said.config, now, folder), now)
+
+
+def _same_launch(said: Result) -> bool:
+    restarted = integer("TORCHELASTIC_RESTART_COUNT", 0) > 0
+    if restarted and integer("RANK", 0) > 0:
+        return True  # of a launch without a name only rank 0 knows whether it began this run
+    if said.launch is None or said.launch != launch_id():
+        return False
+    # torchrun counts on each node for itself: one that has come back has had no restart.
+    return restarted or not said.launch.startswith(UNNAMED)
 
 
 def check_folder(config: DictConfig, folder: Path, *, setting: str | None = None) -> None:

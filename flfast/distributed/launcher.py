@@ -44,7 +44,7 @@ def on_ranks(
                 "MASTER_ADDR": "localhost",
                 "MASTER_PORT": "0",  # ranks meet in a file
                 RENDEZVOUS: str(Path(folder) / f"attempt-{attempt}"),
-                "TORCHELASTIC_RUN_ID": "flfast",
+                "TORCHELASTIC_RUN_ID": "none",
                 "TORCHELASTIC_RESTART_COUNT": str(attempt),
             }
             world = _Attempt(size, environment, fn, args)

@@ -1,10 +1,16 @@
 """The world: the ranks of a run and their collectives. Without a launcher it is one rank."""
 
 import datetime
-import itertools
+import json
 import os
 import re
+import socket
+import stat
+import sys
+import time
+import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -43,8 +49,8 @@ ALONE = World()
 RENDEZVOUS = "FLFAST_RENDEZVOUS"
 """Environment variable with the path of the file in which the ranks of our launcher meet."""
 
-
-_groups = itertools.count()  # of this process; all ranks of a world count alike
+SILENCE_S = 60
+"""A rank whose machine says nothing for so long is lost; a network cut of half of it is not."""
 
 
 def launched_world() -> World | None:
@@ -66,11 +72,6 @@ def launched_world() -> World | None:
     )
 
 
-def num_restarts() -> int:
-    """How often our launcher or torchrun has restarted this world."""
-    return integer("TORCHELASTIC_RESTART_COUNT", 0)
-
-
 def enter(backend: str, *, timeout_s: float) -> None:
     """Initialise the launched world's process group; `timeout_s` limits waiting; collective."""
     limit = datetime.timedelta(seconds=timeout_s)
@@ -81,10 +82,65 @@ def enter(backend: str, *, timeout_s: float) -> None:
         store.set_timeout(limit)
     else:
         store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=limit))
-    # The store still holds the addresses of dead ranks after a restart, and those of the group
-    # before where a world is entered again: each group needs a prefix of its own.
-    store = dist.PrefixStore(f"attempt-{num_restarts()}/group-{next(_groups)}", store)
+    store = _of_this_group(store, rank, size, limit)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+    _notice_lost_machines()
+
+
+def _of_this_group(store: dist.Store, rank: int, size: int, limit: datetime.timedelta) -> Any:
+    """The part of a store that belongs to the ranks that now enter it.
+
+    A store still holds the addresses of dead ranks after a restart, and those of the group before
+    where a world is entered again. How often the ranks were started does not tell them apart:
+    torchrun counts on each node for itself. So rank 0 takes the next number, and a rank is in its
+    group once rank 0 has read what the rank wrote there.
+    """
+    if rank == 0:
+        number = str(store.add("groups", 1))
+        group = dist.PrefixStore(f"group-{number}", store)
+        store.set("group", number)
+        others = [f"rank-{other}" for other in range(1, size)]
+        group.wait(others, limit)
+        group.set("members", json.dumps([group.get(other).decode() for other in others]))
+        return group
+    own, last = uuid.uuid4().hex, ""
+    end = time.monotonic() + limit.total_seconds()
+    while time.monotonic() < end:
+        number = store.get("group").decode()
+        group = dist.PrefixStore(f"group-{number}", store)
+        if number != last:
+            group.set(f"rank-{rank}", own)
+            last = number
+        if group.check(["members"]) and own in json.loads(group.get("members")):
+            return group
+        time.sleep(0.02)
+    raise RuntimeError(f"rank {rank} of {size}: rank 0 did not join within {limit}")
+
+
+def _notice_lost_machines() -> None:
+    """Let the kernel end connections to machines that are switched off, or cut off.
+
+    Such a machine does not close its connections, and gloo would wait for `timeout_s`. A rank that
+    only computes for long is not concerned: its kernel answers.
+    """
+    if sys.platform != "linux":
+        return
+    options = {
+        socket.TCP_KEEPIDLE: SILENCE_S // 4,
+        socket.TCP_KEEPINTVL: SILENCE_S // 12,
+        socket.TCP_USER_TIMEOUT: SILENCE_S * 1000,
+    }
+    for file in Path("/dev/fd").iterdir():
+        try:
+            if not stat.S_ISSOCK(file.stat().st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(file.name))) as peer:
+                if peer.family in {socket.AF_INET, socket.AF_INET6}:
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                    for option, value in options.items():
+                        peer.setsockopt(socket.IPPROTO_TCP, option, value)
+        except OSError:  # closed by now, or no stream
+            continue
 
 
 def _in_slurm_step() -> bool:

@@ -98,7 +98,7 @@ def evaluation_columns(name: str, metrics: GroupMetrics) -> Columns:
     Of the central test set with an attack's trigger, the share that gets the attackers' class.
     """
     if name == ATTACK:
-        return {f"{name}/success": summary(metrics)["accuracy"]}
+        return {"attack/success": summary(metrics)["accuracy"]}
     keys = metrics.values if name == "global" else None
     return {f"{name}/{k}": v for k, v in summary(metrics).items() if keys is None or k in keys}
 

@@ -21,6 +21,7 @@ from flfast.output.results.columns import COLUMNS
 from flfast.output.results.outcome import Result, holds_run, read_result, write_result
 from flfast.output.results.run_files import OF_A_RUN, OF_ITS_END, records_aside, remove_files
 from flfast.output.results.table import RoundTable
+from flfast.state.environment import launch_id
 from flfast.state.messages import first_line
 
 _LOGGER_IDS = {"WandbLogger": "id", "MLFlowLogger": "run_id"}
@@ -47,7 +48,8 @@ def accept(
     replaces = restored is None and (holds_run(folder) or read_result(folder) is not None)
     with records_aside(folder, kept=not replaces), job.new_settings():
         federation.loggers = make_loggers()  # only here: other ranks would make the same files
-        write_result(folder, Result("running", recorded_config(config, folder)))
+        now = recorded_config(config, folder)
+        write_result(folder, Result("running", now, launch=launch_id()))
         if replaces:
             remove_files(folder, OF_A_RUN)
         elif len(federation.history) <= federation.last_round:

@@ -42,6 +42,7 @@ from flfast.setup.build import (
     build_selection,
     initial_weights,
 )
+from flfast.setup.external_world import check_data_are_equal, check_folder_is_shared
 from flfast.setup.machinery import Machinery, build_machinery
 from flfast.setup.model_check import try_training
 from flfast.setup.optimized_metric import check_direction, optimized_metric, use_metrics
@@ -122,6 +123,7 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     """
     given, config = phases, phases[0].config
     folder = gather(world, job.folder)[0]
+    check_folder_is_shared(world, folder)
     first = world.rank == 0
     found = on_all_ranks(world, lambda: first and find_resumable(config, folder))
     checkpoints = gather(world, found)[0]
@@ -132,6 +134,7 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     waits = world.local_rank > 0 and _downloads(config.data)
     early = on_all_ranks(world, lambda: None if waits else build_components(config, job.own))
     components = on_all_ranks(world, lambda: early or build_components(config, job.own))
+    check_data_are_equal(world, components.data)
     target, model = config.model["_target_"], components.module.model
     on_all_ranks(world, lambda: try_training(target, model, components.data, bn=config.bn))
     sizes = on_all_ranks(world, partial(find_sizes, phases, job.folder, components, world))
@@ -283,3 +286,5 @@ def quiet_lightning() -> None:
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # Lightning's own use of torch
+    # Ranks need no srun: this is said wherever SLURM is installed.
+    warnings.filterwarnings("ignore", message="The `srun` command is available")

@@ -1,14 +1,21 @@
-"""Adapts the config to what surrounds the run: ranks that were started, threads that run."""
+"""What surrounds the run: ranks that were started, threads that run, nodes and their disks."""
 
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from copy import deepcopy
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import torch
 from omegaconf import DictConfig, ListConfig
 
+from flfast.checkpoints.restore import fingerprint
+from flfast.config.errors import ConfigError
 from flfast.config.phases import Phase
-from flfast.distributed.world import World
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.distributed.world import World, gather
+from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.plans import choose_strategy
 
 log = logging.getLogger(__name__)
@@ -39,6 +46,50 @@ def _ranks_are_ours(config: DictConfig) -> bool:
         return False
     name, devices = choose_strategy(config)
     return name == "ddp" and isinstance(devices, int)
+
+
+def check_folder_is_shared(world: World, folder: Path) -> None:
+    """Refuse a run folder that some nodes do not see, since all ranks write there; collective.
+
+    Raises:
+        ConfigError: on every rank, naming those that look into another folder.
+    """
+    if world.size == world.local_size:
+        return
+    with ExitStack() as stack:
+
+        def leave() -> str | None:
+            if world.rank:
+                return None
+            folder.mkdir(parents=True, exist_ok=True)
+            return stack.enter_context(NamedTemporaryFile(prefix=".nodes-", dir=folder)).name
+
+        name = gather(world, on_all_ranks(world, leave))[0]
+        found = gather(world, Path(name).exists())
+    if not all(found):
+        others = [rank for rank, seen in enumerate(found) if not seen]
+        raise ConfigError(
+            f"hydra.run.dir={folder}: ranks {others} are on a node that has another folder of "
+            f"this name; allowed: a folder on a disk that all nodes share"
+        )
+
+
+def check_data_are_equal(world: World, data: FederatedDataModule) -> None:
+    """Refuse nodes whose files hold other data; collective.
+
+    Raises:
+        ConfigError: on every rank, naming the ranks whose data differ from those of rank 0.
+    """
+    if world.size == world.local_size:
+        return
+    own = fingerprint(data) if world.local_rank == 0 else None
+    found = gather(world, own)
+    others = [rank for rank, seen in enumerate(found) if seen not in {None, found[0]}]
+    if others:
+        raise ConfigError(
+            f"data: clients, labels or inputs of ranks {others} differ from those of rank 0, on "
+            f"another node; allowed: the same files on every node"
+        )
 
 
 def fit_to_world(phases: list[Phase], world: World, *, equal_nodes: bool) -> list[Phase]:

@@ -16,11 +16,12 @@ from flfast.checkpoints.signals import StopRequests
 from flfast.config.phases import AUTO_SIZES, Phase, replace_auto
 from flfast.config.resume_check import began_before
 from flfast.distributed.devices import hardware
-from flfast.distributed.world import World, gather, num_restarts
+from flfast.distributed.world import World, gather
 from flfast.engines.engine import Engine
 from flfast.engines.site import Site
 from flfast.federation.schedules.adaptive import Plans
 from flfast.state.config_keys import keys_with
+from flfast.state.environment import integer
 from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def find_resumable(config: DictConfig, folder: Path) -> list[Checkpoint]:
     found = _find_readable(folder) if restarted or config.resume == "auto" else []
     if not found and config.resume not in {None, "auto"}:
         found = find_checkpoints(config.resume, folder)
-    if num_restarts() > 0:
+    if restarted or integer("TORCHELASTIC_RESTART_COUNT", 0) > 0:
         start = f"round {found[0].round_idx}" if found else "the beginning"
         log.warning("a rank died: all ranks resume from %s", start)
     elif not found and config.resume is not None:

@@ -1,6 +1,9 @@
 """Reads the environment variables by which a launcher numbers its processes. Torch-free."""
 
 import os
+import platform
+
+import psutil
 
 LEAST = {
     "RANK": 0,
@@ -13,6 +16,27 @@ LEAST = {
     "MASTER_PORT": 0,
 }
 """Variables that torchrun, TorchElastic or srun set, and the smallest value of each."""
+
+
+UNNAMED = "process "
+"""Beginning of the name of a launch that its launcher did not name."""
+
+
+def launch_id() -> str | None:
+    """What tells the launch of this world from others; None for a process that nobody launched.
+
+    It is the same when ranks, nodes or the job are started again: torchrun's `--rdzv-id`, or the
+    number of SLURM's job. A launch without a name is known by its process on this node.
+    """
+    if "RANK" in os.environ:
+        name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+        if name != "none":
+            return f"torchrun {name}"
+        started = psutil.Process(os.getppid()).create_time()
+        return f"{UNNAMED}{os.getppid()} of {platform.node()}, started {started}"
+    if integer("SLURM_STEP_NUM_TASKS", 1) > 1 and "SLURM_JOB_ID" in os.environ:
+        return f"slurm {os.environ['SLURM_JOB_ID']}"
+    return None
 
 
 def integer(name: str, default: int) -> int:

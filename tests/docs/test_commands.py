@@ -13,6 +13,7 @@ from pages import PAGES, commands, first_job, runnable
 from sampling import rotating
 
 import flfast
+from flfast.describe import main as describe
 from flfast.evaluate import evaluate
 from flfast.export import export
 from flfast.report import main as report
@@ -60,6 +61,7 @@ def finished(tmp_path_factory):
 
 
 COMMANDS = {
+    "flfast.describe": lambda words: describe(),
     "flfast.report": lambda words: report([*words, "output=page.html"]),
     "flfast.watch": lambda words: watch(),
     "flfast.evaluate": evaluate,
@@ -71,7 +73,7 @@ COMMANDS = {
 @pytest.mark.parametrize("words", rotating(FOUND, every=12, name=lambda w: " ".join(w[2:])[:90]))
 def test_a_command_runs(words, finished, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    module, *words = words[words.index("-m") + 1 :]
+    module, *words = words[words.index("-m") + 1 : words.index(">") if ">" in words else None]
     # The gallery's own run is `first`.
     words = [re.sub(r"FOLDER(\.\.\.)?|(?<=run=)first$", str(finished), word) for word in words]
     monkeypatch.setattr("sys.argv", [module, *words])

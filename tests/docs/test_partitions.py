@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pytest
 
 from docs.partitions import PANELS, PICTURE, ROOT, draw, panels
 
@@ -21,6 +22,7 @@ def test_panels_hold_every_example():
         assert (np.bincount(panel.owner) > 0).all()
 
 
+@pytest.mark.slow
 def test_the_picture_can_be_drawn(tmp_path):
     draw(tmp_path / "partitions.png")
     header = (tmp_path / "partitions.png").read_bytes()[:24]

@@ -20,8 +20,9 @@ HIDDEN = {"_target_", "_partial_", "defaults"}
 
 def section(file):
     """What the reference says about the option of a file of conf/."""
-    group, _, option = file.removesuffix(".yaml").partition("/")
-    text = REFERENCE[f"reference/{group}.md"]
+    group, _, option = file.removesuffix(".yaml").rpartition("/")
+    text = REFERENCE[f"reference/{group.replace('/', '-') or option}.md"]
+    option = option if group else ""
     return text.partition(f"\n## {option}\n")[2].partition("\n## ")[0] if option else text
 
 
@@ -54,6 +55,9 @@ def test_the_reference_has_defaults_comments_and_docstrings():
     assert "| `checkpoint.keep_last` | `2` | number of newest" in section("config.yaml")
     phases = "`[{from: 11, overrides: [batch_size=50]}, "
     assert f"| `schedule.phases` | {phases}" in section("schedule/growing_batch.yaml")
+    told = section("aggregation/median.yaml")
+    assert "It needs clients that send something; several uploads in a step." in told
+    assert "uploads is refused with it: it reads single uploads." in told
 
 
 def test_a_docstring_becomes_markdown():

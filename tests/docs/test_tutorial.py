@@ -32,6 +32,7 @@ def few(words):
     return [*found, *rounds, *SHORT]
 
 
+@pytest.mark.slow  # all commands of the docs compose in test_site.py
 def test_the_commands_run(folder, start):
     for _, _, module, *words in commands(TEXT):
         if module == "flfast.train":

@@ -54,12 +54,14 @@ class Result(NamedTuple):
         config: config of the run, as JSON has it.
         value: `optimized_metric` after the last round; None if it was not measured.
         error: message of the error that ended a failed run, in one line.
+        launch: name of the launch that runs it (`environment.launch_id`), if it has one.
     """
 
     outcome: Outcome
     config: Any
     value: float | None = None
     error: str = ""
+    launch: str | None = None
 
 
 class StoppedError(SystemExit):
@@ -97,7 +99,8 @@ def read_result(folder: Path) -> Result | None:
         if type(value) not in (int, float, type(None)):
             return None
         error = printable(str(found.get("error", "")))
-        result = Result(outcome, renamed(found["config"]), value, error)
+        launch = found.get("launch")
+        result = Result(outcome, renamed(found["config"]), value, error, launch)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return result if outcome in get_args(Outcome) else None

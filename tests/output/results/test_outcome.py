@@ -104,4 +104,4 @@ def test_folders_without_a_result_are_judged_by_what_they_hold(
 
 def test_a_finished_job_of_0_1_0_is_finished(tmp_path):
     (tmp_path / RESULT).write_text(json.dumps({"value": 0.5, "config": {"rounds": 2}}))
-    assert read_result(tmp_path) == ("finished", {"rounds": 2}, 0.5, "")
+    assert read_result(tmp_path) == ("finished", {"rounds": 2}, 0.5, "", None)
