@@ -3,6 +3,7 @@
 The config is checked before torch and Lightning are imported, which takes seconds.
 """
 
+import argparse
 import logging
 import os
 import sys
@@ -32,6 +33,13 @@ from flfast.state.environment import integer
 from flfast.state.output_streams import surviving_output
 
 log = logging.getLogger("flfast.train")  # as `python -m`, too
+
+if sys.version_info >= (3, 14):
+    # Hydra 1.3 has a help that is no string, which this check refuses (its issue 3121).
+    _check = argparse.ArgumentParser._check_help  # noqa: SLF001
+    argparse.ArgumentParser._check_help = lambda parser, action: (  # noqa: SLF001
+        _check(parser, action) if isinstance(action.help, str) else None
+    )
 
 
 @hydra.main(version_base=VERSION_BASE, config_path=CONF, config_name="config")

@@ -80,6 +80,24 @@ TORCH_FREE = {
     "flfast.output.watch.*",
 }
 
+POSIX_ONLY = {
+    *(
+        "fcntl",
+        "grp",
+        "pty",
+        "pwd",
+        "resource",
+        "syslog",
+        "termios",
+        "tty",
+        "os.fork",
+        "os.getuid",
+    ),
+    *("os.geteuid", "os.O_NOFOLLOW", "os.O_NONBLOCK", "os.register_at_fork", "os.sysconf"),
+    *("os.sched_getaffinity", "signal.SIGALRM", "signal.SIGHUP", "signal.SIGKILL"),
+    *("signal.SIGUSR1", "signal.SIGUSR2"),
+}
+
 
 def name(path):
     return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
@@ -187,3 +205,36 @@ def test_modules_of_the_config_check_do_not_import_torch():
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert process.returncode == 0, process.stderr or "one of them imports torch"
+
+
+def run_at_import(node):
+    """What an import of the module runs: no body of a function, and no branch of a platform."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        children = [*node.decorator_list, *node.args.defaults, *node.args.kw_defaults]
+    elif isinstance(node, ast.Lambda) or "sys.platform" in condition(node):
+        children = []
+    else:
+        children = ast.iter_child_nodes(node)
+    yield node
+    for child in filter(None, children):
+        yield from run_at_import(child)
+
+
+def condition(node):
+    return ast.unparse(node.test) if isinstance(node, (ast.If, ast.IfExp)) else ""
+
+
+def needed_at_import(path):
+    for node in run_at_import(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+        elif isinstance(node, ast.Attribute):
+            yield ast.unparse(node)
+
+
+def test_every_module_can_be_imported_without_posix():
+    plugins = (PACKAGE.parent / "hydra_plugins").rglob("*.py")
+    needs = {path: POSIX_ONLY.intersection(needed_at_import(path)) for path in [*FILES, *plugins]}
+    assert {str(path): found for path, found in needs.items() if found} == {}

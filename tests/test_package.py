@@ -28,5 +28,22 @@ def test_the_oldest_and_the_newest_python_are_tested():
     assert minors == list(range(minors[0], minors[-1] + 1))
     wanted = metadata("flfast")["Requires-Python"]
     assert set(wanted.split(",")) == {f">=3.{minors[0]}", f"<3.{minors[-1] + 1}"}
-    matrix = read_yaml(".github/workflows/ci.yml")["jobs"]["checks"]["strategy"]["matrix"]
-    assert matrix["python"] == [named[0], named[-1]]
+    jobs = read_yaml(".github/workflows/ci.yml")["jobs"]
+    assert jobs["checks"]["strategy"]["matrix"]["python"] == [named[0], named[-1]]
+    assert jobs["between"]["strategy"]["matrix"]["python"] == named[1:-1]
+
+
+def test_the_conda_recipe_needs_what_the_package_needs():
+    recipe = read_yaml(".ci/recipe.yaml")
+    assert recipe["context"]["version"] == flfast.__version__
+    known = metadata("flfast")
+    needs = [need for need in known.get_all("Requires-Dist") if "extra ==" not in need]
+    ours = {as_set(need) for need in (*needs, f"python{known['Requires-Python']}")}
+    other_names = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
+    theirs = {as_set(need) for need in recipe["requirements"]["run"]}
+    assert {(other_names.get(name, name), bounds) for name, bounds in theirs} == ours
+
+
+def as_set(need):
+    """Name and bounds of a requirement; the bounds may be in any order."""
+    return re.match(r"[\w-]+", need)[0], frozenset(re.findall(r"[<>=]+[\w.]+", need))

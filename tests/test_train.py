@@ -7,6 +7,8 @@ import re
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -302,3 +304,11 @@ def test_ranks_that_cannot_be_forked_are_spawned(flfast_run, start):
     folder = spawned.folder / "run"
     assert_same_numbers(rows(folder), alone, rel=1e-4)
     assert "ddp/clients on cpu:2" in (folder / "train.log").read_text()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="the check of help is of Python 3.14")
+def test_hydra_alone_does_not_start():
+    """If this fails, Hydra has its fix: require that version, and remove ours from train.py."""
+    program = "from hydra._internal.utils import get_args_parser; get_args_parser()"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "LazyCompletionHelp" in process.stderr

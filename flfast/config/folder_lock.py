@@ -5,12 +5,12 @@ before has no right to change the folder: log lines and new folders disappear. T
 """
 
 import errno
-import fcntl
 import logging
 import os
 import platform
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
@@ -41,10 +41,13 @@ class FolderLock:
         made: folders that were made for this command already, the inner ones first.
 
     Raises:
-        ConfigError: if another run holds the lock, or the folder cannot be written.
+        ConfigError: if another run holds the lock, the folder cannot be written, or the system has
+            no POSIX file locks.
     """
 
     def __init__(self, folder: Path, *, key: str, made: list[Path] | None = None) -> None:
+        if find_spec("fcntl") is None:
+            raise ConfigError("this system has no POSIX file locks; allowed: on Windows, use WSL")
         self.folder, self._key = folder, key
         self._made = made or []
         self._settings = _identity(folder / SETTINGS)
@@ -68,6 +71,8 @@ class FolderLock:
         self._end_logs()
         if not self.accepted:
             self._undo()
+        import fcntl
+
         fcntl.flock(self._file, fcntl.LOCK_UN)
         self._file.close()
 
@@ -120,6 +125,8 @@ class FolderLock:
 
     def _lock(self, file: TextIO, *, patient: bool) -> bool:
         """Whether the file is locked now, and still the one of the folder."""
+        import fcntl
+
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

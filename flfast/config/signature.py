@@ -7,6 +7,7 @@ trees. Annotations are evaluated if they need `_IMPORTABLE` modules and builtins
 import ast
 import builtins
 import importlib
+import sys
 from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -61,6 +62,8 @@ def read_signature(target: str) -> Signature | None:
         LookupError: if the module does not exist, or does not define the name.
     """
     module, _, name = target.rpartition(".")
+    if module in sys.builtin_module_names:  # `math` is one of some builds of Python
+        return None
     path = module_path(module) if module else None
     if path is None:
         raise LookupError(f"module {module or target}")

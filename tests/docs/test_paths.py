@@ -7,7 +7,10 @@ from fnmatch import fnmatch
 import pytest
 from pages import PAGES, ROOT, named_files
 
-FOLDERS = ("flfast", "conf", "docs", "tests", "benchmarks", "notebooks", "hydra_plugins")
+FOLDERS = (
+    *("flfast", "conf", "docs", "tests", "benchmarks", "notebooks", "hydra_plugins"),
+    *(".ci", ".github"),
+)
 SUFFIXES = {"py", "pyi", "yaml", "yml", "md", "toml", "cpp", "h", "js", "css", "cff", "ipynb"}
 CODE = re.compile(r"`([^`\s]+)`")
 OF_OTHERS = {

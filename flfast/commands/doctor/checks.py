@@ -18,7 +18,7 @@ from flfast.distributed.launcher import RankDiedError, on_ranks
 from flfast.distributed.world import enter
 from flfast.engines.fused.graph.executor import choice, wanted
 from flfast.state.machine import cpu_name, num_cores
-from flfast.state.native.compiler import cache_folder, missing
+from flfast.state.native.compiler import loaded, missing
 
 Result = tuple[bool | None, str]
 
@@ -81,7 +81,7 @@ def kernels() -> Result:
         x, w = torch.randn(10, 20), torch.randn(30, 20)
         found = torch.ops.flfast.linear(x, w, None, False)  # noqa: FBT003 - C++ knows no names
         if torch.allclose(found, x @ w.T, atol=1e-4):
-            return True, f"compiled in {cache_folder()}, a product is correct"
+            return True, f"{loaded()}, a product is correct"
         reason = "a product is wrong"
     return False, (
         f"{reason}; without our C++ training is correct but slower; install g++ or "

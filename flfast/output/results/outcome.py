@@ -1,6 +1,5 @@
 """What has become of a run, as its folder tells: one function for all who ask. Torch-free."""
 
-import fcntl
 import json
 import logging
 from collections.abc import Mapping
@@ -160,6 +159,8 @@ def holds_run(folder: Path) -> bool:
 
 def is_locked(folder: Path) -> bool:
     """Whether a process holds the lock of a run's folder; False where there are no locks."""
+    import fcntl  # Windows has none
+
     try:
         with open(folder / LOCK, encoding="utf-8", opener=opener) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

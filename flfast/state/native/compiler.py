@@ -1,10 +1,14 @@
-"""Compiles our C++ once for this machine, and loads it. Imports torch only to load it."""
+"""Loads our C++: the wheel's library, or one that is compiled here once for this machine.
 
-import fcntl
+Torch is imported only to load it, and nothing of flfast when this file is: `.ci/kernels.py`, which
+compiles libraries for a wheel, reads it where flfast is not installed.
+"""
+
 import hashlib
 import logging
 import os
 import platform
+import re
 import shutil
 import stat
 import subprocess
@@ -15,15 +19,26 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from flfast.state.messages import first_line
-
 log = logging.getLogger(__name__)
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
 _HEADERS = sorted(_SOURCE.parent.glob("*.h"))
+_CPUINFO = Path("/proc/cpuinfo")
 COMPILERS = ("c++", "g++", "clang++")
 VARIABLE = "FLFAST_MARCH"
 """The compiler's `-march`, such as `x86-64-v3`: kernels for another processor than this one."""
+LEVELS = {
+    "x86_64": {
+        "x86-64-v4": "avx512f avx512bw avx512cd avx512dq avx512vl",
+        "x86-64-v3": "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave",
+        "x86-64": "",
+    },
+    "aarch64": {"armv8-a": ""},
+}
+"""By machine: each `-march` that a wheel has a library for, the fastest first.
+
+A processor has the flags of its level in /proc/cpuinfo, and those of the levels below.
+"""
 
 
 @lru_cache(maxsize=1)
@@ -36,8 +51,17 @@ def missing() -> str | None:
     """
     import torch  # a build may run beside this import
 
+    from flfast.state.messages import first_line
+
+    library = packed()
+    if library:
+        try:
+            torch.ops.load_library(str(library))
+            return None
+        except OSError as error:  # a torch that its maker changed, but not its version
+            log.warning("%s does not fit this torch: %s", library.name, first_line(error))
     try:
-        torch.ops.load_library(str(build()))
+        torch.ops.load_library(str(_compiled()))
     except (OSError, RuntimeError) as error:
         reason = first_line(error)
         log.warning("training takes longer, as our C++ is missing: %s", reason)
@@ -45,17 +69,70 @@ def missing() -> str | None:
     return None
 
 
+def loaded() -> Path | None:
+    """The library that was loaded: of the wheel, or of the cache."""
+    import torch
+
+    libraries = map(Path, torch.ops.loaded_libraries)
+    return next((path for path in libraries if path.name.startswith("kernels-")), None)
+
+
 def build() -> Path:
-    """Path of the library for this machine and this torch; compiled by the first process to ask.
+    """Path of the library for this machine and this torch: the wheel's, or a compiled one.
 
     Raises:
-        OSError: if there is no compiler, or no folder to write to.
+        OSError: if it must be compiled, and there is no compiler, or no folder to write to.
         RuntimeError: if the compiler fails, with its first error.
     """
+    return packed() or _compiled()
+
+
+def packed() -> Path | None:
+    """The wheel's library for this torch and this processor, if it has one.
+
+    Only releases of torch count: nightly builds and those of other makers, such as 2.9.0a0, have
+    an ABI between two versions.
+    """
+    release = re.match(r"(\d+\.\d+)\.\d+(?:\+|$)", version("torch"))
+    if release is None:
+        return None
+    libraries = (_SOURCE.with_name(library_name(release[1], level)) for level in supported())
+    return next((library for library in libraries if library.exists()), None)
+
+
+def library_name(torch: str, level: str) -> str:
+    """File name of a wheel's library for a minor version of torch, such as `2.9`."""
+    return f"kernels-{torch}-{level}.so"
+
+
+def supported() -> list[str]:
+    """Levels that this processor has, the fastest first, or the one that `FLFAST_MARCH` names."""
+    levels = LEVELS.get(platform.machine(), {})
+    wanted = os.environ.get(VARIABLE)
+    if wanted:
+        return [wanted] if wanted in levels else []
+    text = _CPUINFO.read_text() if _CPUINFO.is_file() else ""
+    found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    flags = set(found[1].split()) if found else set()
+    lowest_first: list[str] = []
+    for level, needed in reversed(levels.items()):
+        if not flags.issuperset(needed.split()):
+            break
+        lowest_first.append(level)
+    return lowest_first[::-1]
+
+
+def _compiled() -> Path:
+    """Path of the library in the cache; compiled by the first process to ask."""
+    import fcntl  # a wheel's library needs no lock
+
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         raise OSError(f"no C++ compiler among {', '.join(COMPILERS)}")
-    command = _command(compiler)
+    spec = find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    command = compile_command(compiler, Path(spec.origin).parent, _march())
     folder = cache_folder()
     target = folder / f"kernels-{_fingerprint(command)}.so"
     if not target.exists():  # also said by processes that wait for another one's compiler
@@ -67,15 +144,12 @@ def build() -> Path:
     return target
 
 
-def _command(compiler: str) -> list[str]:
-    spec = find_spec("torch")
-    assert spec is not None
-    assert spec.origin is not None
-    torch = Path(spec.origin).parent
+def compile_command(compiler: str, torch: Path, march: str) -> list[str]:
+    """Call of the compiler, without `-o FILE`; `torch` is the folder of its package."""
     headers = [torch / "include", torch / "include" / "torch" / "csrc" / "api" / "include"]
     return [
         compiler,
-        *("-O3", _march(), "-std=c++20", "-shared", "-fPIC"),
+        *("-O3", f"-march={march}", "-std=c++20", "-shared", "-fPIC"),
         *(f"-I{folder}" for folder in headers),
         str(_SOURCE),
         *(f"-L{torch / 'lib'}", "-lc10", "-ltorch_cpu"),
@@ -83,7 +157,7 @@ def _command(compiler: str) -> list[str]:
 
 
 def _march() -> str:
-    return f"-march={os.environ.get(VARIABLE) or 'native'}"
+    return os.environ.get(VARIABLE) or "native"
 
 
 def _compile(command: list[str], target: Path) -> None:
@@ -120,7 +194,7 @@ def cache_folder() -> Path:
 def _fingerprint(command: list[str]) -> str:
     """Hash of all that the library depends on: source, compiler, torch, processor."""
     compiler = subprocess.run(
-        [command[0], _march(), "-E", "-dM", "-x", "c++", os.devnull],
+        [command[0], f"-march={_march()}", "-E", "-dM", "-x", "c++", os.devnull],
         capture_output=True,
         check=False,
     ).stdout

@@ -3,11 +3,15 @@
 import logging
 import multiprocessing
 import os
+import platform
+import subprocess
+import sys
 import tempfile
 
 import pytest
 
-from flfast.state.native.compiler import build, cache_folder
+from flfast.state.native import compiler as module
+from flfast.state.native.compiler import LEVELS, build, cache_folder, library_name, packed
 
 
 @pytest.fixture
@@ -121,3 +125,79 @@ def test_a_link_in_place_of_the_temporary_folder_is_refused(temporary, tmp_path)
     temporary.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="others may write there"):
         cache_folder()
+
+
+V3 = "fpu avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"
+V4 = f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl"
+
+
+@pytest.fixture
+def wheel(monkeypatch, tmp_path):
+    """An installed wheel with libraries for torch 2.9, on a processor with these flags."""
+
+    def wheel(flags, *, torch="2.9.1+cpu", machine="x86_64", march=""):
+        (tmp_path / "cpuinfo").write_text(
+            f"processor : 0\nflags\t\t: {flags}\n\nflags\t\t: none\n"
+        )
+        for level in LEVELS.get(machine, ()):
+            (tmp_path / library_name("2.9", level)).touch()
+        monkeypatch.setattr(module, "_SOURCE", tmp_path / "kernels.cpp")
+        monkeypatch.setattr(module, "_CPUINFO", tmp_path / "cpuinfo")
+        monkeypatch.setattr(module, "version", {"torch": torch}.get)
+        monkeypatch.setattr(module.platform, "machine", lambda: machine)
+        monkeypatch.setenv("FLFAST_MARCH", march)
+        return packed() and packed().stem.removeprefix("kernels-2.9-")
+
+    return wheel
+
+
+def test_a_wheel_has_a_library_for_each_processor(wheel):
+    assert wheel(V4) == "x86-64-v4"
+    assert wheel(V4.replace("avx512cd ", "")) == "x86-64-v3"
+    assert wheel(V3) == "x86-64-v3"
+    assert wheel(V4.replace("fma ", "")) == "x86-64"  # as a virtual machine may hide it
+    assert wheel("fpu sse2") == "x86-64"
+    assert wheel("", machine="aarch64") == "armv8-a"
+    assert wheel(V4, machine="riscv64") is None
+
+
+def test_another_torch_than_the_wheel_knows_has_no_library(wheel):
+    assert wheel(V4, torch="2.9.0") == "x86-64-v4"
+    for other in ("2.10.0", "2.9.0a0+gitb3fe8d0", "2.9.0.dev20250901", "2.9.0rc1", "3.0.0"):
+        assert wheel(V4, torch=other) is None
+
+
+def test_the_variable_names_a_library_of_the_wheel_or_compiles(wheel):
+    assert wheel(V4, march="x86-64-v3") == "x86-64-v3"
+    assert wheel(V3, march="x86-64-v4") == "x86-64-v4"
+    assert wheel(V4, march="native") is None
+    assert wheel(V4, march="znver4") is None
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_library_that_does_not_load_is_compiled_instead(wheel, monkeypatch, caplog):
+    compiled = module.loaded()
+    assert wheel(V4) == "x86-64-v4"  # an empty file
+    monkeypatch.setattr(module, "_compiled", lambda: compiled)
+    assert module.missing.__wrapped__() is None
+    assert "kernels-2.9-x86-64-v4.so does not fit this torch" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("level", LEVELS.get(platform.machine(), ()))
+def test_the_kernels_of_every_level_give_the_numbers_of_eager(level, root):
+    """The library is that of a wheel: the same source and flags."""
+    if level not in module.supported():
+        pytest.skip("not of this processor")
+    tests = ["tests/state/native/test_kernels.py", "tests/engines/test_invariance.py"]
+    options = ["-p", "no:cacheprovider", "-m", "not slow"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *tests],
+        env={**os.environ, "FLFAST_MARCH": level},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=root,
+    )
+    assert done.returncode == 0, done.stdout
