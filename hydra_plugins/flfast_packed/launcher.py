@@ -1,4 +1,4 @@
-"""The launcher `hydra/launcher=packed`: jobs of a sweep side by side.
+"""The launchers `hydra/launcher=packed` and `ray`: jobs of a sweep here, or on a Ray cluster.
 
 Every Hydra program of this environment imports this file at its start, so it imports nothing.
 """
@@ -11,7 +11,15 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 
-class PackedLauncher(Launcher):
+class _Launcher(Launcher):
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        """Keep what a job needs."""
+        self.context = (hydra_context, task_function, config)
+
+
+class PackedLauncher(_Launcher):
     """Runs jobs in forked processes that share the imports and the data.
 
     Args:
@@ -20,13 +28,6 @@ class PackedLauncher(Launcher):
 
     def __init__(self, workers: int | str) -> None:
         self.workers = workers
-
-    def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:
-        """Keep what a job needs."""
-        self.hydra_context, self.task_function = hydra_context, task_function
-        self.config = config
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
@@ -39,5 +40,23 @@ class PackedLauncher(Launcher):
         """
         from flfast.commands.sweeps.packed import launch
 
-        context = (self.hydra_context, self.task_function, self.config)
-        return launch(*context, job_overrides, initial_job_idx, workers=self.workers)
+        return launch(*self.context, job_overrides, initial_job_idx, workers=self.workers)
+
+
+class RayLauncher(_Launcher):
+    """Runs each job as a task of a Ray cluster.
+
+    Args:
+        gpus: GPUs of a job, >= 0; a fraction is a share of one.
+    """
+
+    def __init__(self, gpus: float) -> None:
+        self.gpus = gpus
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        """Run the jobs, as `PackedLauncher` does."""
+        from flfast.commands.sweeps.ray_tasks import launch
+
+        return launch(*self.context, job_overrides, initial_job_idx, gpus=self.gpus)
