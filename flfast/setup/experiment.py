@@ -283,3 +283,5 @@ def quiet_lightning() -> None:
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # Lightning's own use of torch
+    # On a SLURM machine, of every run without `srun`. Those are as they should be.
+    warnings.filterwarnings("ignore", message=".*`srun` command is available.*")

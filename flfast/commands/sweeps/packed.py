@@ -139,7 +139,7 @@ def compose_batch(
     return jobs
 
 
-def died(job: JobConfig, reason: str) -> JobReturn:
+def job_died(job: JobConfig, reason: str) -> JobReturn:
     """The result of a job whose process died; its folder says so, too."""
     result = JobReturn(status=JobStatus.FAILED)
     result.overrides = typed_overrides(job.config)
@@ -228,7 +228,7 @@ class _Pack:
                 other.process.terminate()
             return
         if result is None:
-            result = died(job, f"its process died with code {process.exitcode}")
+            result = job_died(job, f"its process died with code {process.exitcode}")
         self._results[job.num] = result
         with self._table.hidden():
             show(self._context, job, result)

@@ -3,7 +3,6 @@
 import logging
 import os
 import pickle
-from collections.abc import Sequence
 from typing import Any
 
 from hydra.core.singleton import Singleton
@@ -13,14 +12,13 @@ from omegaconf import DictConfig
 
 from flfast.checkpoints.signals import StopRequests
 from flfast.commands.sweeps.job_folders import GO_ON, JobConfig
-from flfast.commands.sweeps.packed import compose_batch, died, pickled, run_into_log, show
+from flfast.commands.sweeps.packed import compose_batch, job_died, pickled, run_into_log, show
 from flfast.commands.sweeps.workers import cores_of
 from flfast.config.errors import ConfigError
 from flfast.output.results.outcome import StoppedError
 from flfast.state.messages import one_line
 
 log = logging.getLogger(__name__)
-_RETRIES = 3  # of a job whose worker or node died, if it can go on
 
 
 def run_task(cwd: str, hydra_state: Any, *job: Any) -> bytes | None:
@@ -36,27 +34,21 @@ def run_task(cwd: str, hydra_state: Any, *job: Any) -> bytes | None:
 
 
 def launch(
-    context: HydraContext,
-    task: TaskFunction,
-    config: DictConfig,
-    job_overrides: Sequence[Sequence[str]],
-    initial_job_idx: int,
-    *,
-    gpus: float,
+    context: HydraContext, task: TaskFunction, config: DictConfig, *batch: Any, gpus: float
 ) -> list[JobReturn]:
     """Run the jobs of a batch on this machine's cluster; returns their results in order.
 
     Raises:
-        ConfigError: if there is no cluster.
+        ConfigError: if Ray is not installed.
+        ConnectionError: if there is no cluster.
         StoppedError: if the sweep or a job received a stop request.
     """
-    import ray
-
-    jobs = compose_batch(context, config, job_overrides, initial_job_idx)
     try:
-        ray.init("auto", ignore_reinit_error=True, log_to_driver=False)
-    except ConnectionError as error:
-        raise ConfigError(f"hydra/launcher=ray: {one_line(error)}; see `ray start`") from None
+        import ray
+    except ImportError:
+        raise ConfigError("hydra/launcher=ray needs ray: pip install 'flfast[ray]'") from None
+    ray.init("auto", ignore_reinit_error=True, log_to_driver=False)
+    jobs = compose_batch(context, config, *batch)
     remote = ray.remote(max_calls=1)(run_task)  # a process for each job, as torch is set up once
     variables = {name: value for name, value in os.environ.items() if name.startswith("FLFAST_")}
     waiting: dict[Any, JobConfig] = {}
@@ -64,24 +56,22 @@ def launch(
         run = remote.options(
             num_cpus=cores_of(job.config),
             num_gpus=gpus,
-            max_retries=_RETRIES if job.config.resume == "auto" else 0,
+            max_retries=3 if job.config.resume == "auto" else 0,  # of a worker or node that died
             runtime_env={"env_vars": variables},
         )
         state = Singleton.get_state()
         waiting[run.remote(os.getcwd(), state, context, task, job.config)] = job  # noqa: PTH109
     results: dict[int, JobReturn] = {}
-    stopping = stopped = False
+    stopped = stopping = False
     with StopRequests(second="exit") as requests:
         while waiting:
             for done in ray.wait(list(waiting), timeout=0.5)[0]:
                 job = waiting.pop(done)
                 result = _result(ray, done, job)
-                if result is None:
-                    stopped = True
-                    continue
-                results[job.num] = result
-                show(context, job, result)
-            stopped = stopped or requests.received is not None
+                if result is not None:
+                    results[job.num] = result
+                    show(context, job, result)
+            stopped = requests.received is not None or len(results) + len(waiting) < len(jobs)
             for run in waiting if stopped and not stopping else ():
                 ray.cancel(run)  # SIGINT for a job that runs; a second one would end it at once
             stopping = stopped
@@ -98,5 +88,5 @@ def _result(ray: Any, done: Any, job: JobConfig) -> JobReturn | None:
     except ray.exceptions.TaskCancelledError:
         return None
     except ray.exceptions.RayError as error:
-        return died(job, f"its worker died: {one_line(error)}")
+        return job_died(job, f"its worker died: {one_line(error)}")
     return data and pickle.loads(data)
