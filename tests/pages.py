@@ -56,14 +56,14 @@ def trainings(text):
 
 
 def first_job(words):
-    """Overrides of the first job of a training; words of Hydra are left out.
+    """Overrides of the first job of a training; words of Hydra and of the shell are left out.
 
     Raises:
         AssertionError: if a sweep names an option that its group of conf/ does not have.
     """
     overrides = []
     for word in words:
-        if word.startswith(("-", "hydra")):
+        if word.startswith(("-", "hydra", "$")):
             continue
         (parsed,) = OverridesParser.create().parse_overrides([word])
         if not parsed.is_sweep_override():

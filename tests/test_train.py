@@ -63,6 +63,12 @@ def test_repeating_a_run_gives_identical_numbers(flfast_run):
     assert timeless(first) != timeless(other)
 
 
+def test_a_run_beside_slurm_has_no_warning(flfast_run, tmp_path, monkeypatch):
+    (tmp_path / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    flfast_run(*QUICK, "rounds=1")  # Lightning's warning would be an error
+
+
 def test_a_run_starts_from_given_weights_of_its_model(flfast_run, capsys):
     first = flfast_run(*QUICK, "rounds=1", "callbacks=files", run_dir="a")
     given = (*QUICK, "rounds=1", f"init_from={first / 'model.pt'}")

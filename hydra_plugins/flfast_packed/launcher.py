@@ -1,9 +1,11 @@
-"""The launcher `hydra/launcher=packed`: jobs of a sweep side by side.
+"""The launchers `hydra/launcher=packed` and `ray`: jobs of a sweep here, or on a Ray cluster.
 
 Every Hydra program of this environment imports this file at its start, so it imports nothing.
 """
 
+import importlib
 from collections.abc import Sequence
+from typing import Any
 
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
@@ -12,32 +14,28 @@ from omegaconf import DictConfig
 
 
 class PackedLauncher(Launcher):
-    """Runs jobs in forked processes that share the imports and the data.
+    """Runs jobs in forked processes that share the imports and the data."""
 
-    Args:
-        workers: jobs at a time, >= 1; `auto`: one per GPU, or one per core of the CPU.
-    """
+    module = "flfast.commands.sweeps.packed"
 
-    def __init__(self, workers: int | str) -> None:
-        self.workers = workers
+    def __init__(self, **options: Any) -> None:
+        self.options = options
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
         """Keep what a job needs."""
-        self.hydra_context, self.task_function = hydra_context, task_function
-        self.config = config
+        self.context = (hydra_context, task_function, config)
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        """Run the jobs; returns their results in order.
+        """Run the jobs as `launch` in `module` does; returns their results in order."""
+        launch = importlib.import_module(self.module).launch
+        return launch(*self.context, job_overrides, initial_job_idx, **self.options)
 
-        Raises:
-            ConfigError: if `workers` is not valid.
-            StoppedError: if the sweep received a stop request.
-        """
-        from flfast.commands.sweeps.packed import launch
 
-        context = (self.hydra_context, self.task_function, self.config)
-        return launch(*context, job_overrides, initial_job_idx, workers=self.workers)
+class RayLauncher(PackedLauncher):
+    """Runs each job as a task of a Ray cluster."""
+
+    module = "flfast.commands.sweeps.ray_tasks"

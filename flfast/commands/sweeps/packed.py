@@ -60,25 +60,30 @@ def run_forked(
     # Ctrl-C reaches all processes of a group. The sweep passes it on, once.
     os.setpgid(0, 0)
     os.environ |= slot
+    connection.send_bytes(pickled(run_into_log(context, task, config)))
+
+
+def run_into_log(context: HydraContext, task: TaskFunction, config: DictConfig) -> JobReturn:
+    """Run a job; its output, and all later output of this process, goes into its folder."""
     folder = Path(config.hydra.runtime.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / OUTPUT).open("a", encoding="utf-8", buffering=1) as output:
-        for number, stream in ((1, sys.stdout), (2, sys.stderr)):
-            stream.flush()
-            os.dup2(output.fileno(), number)
-        sys.stdout = sys.stderr = output
-        with surviving_output():
-            result = run_job(
-                hydra_context=context,
-                task_function=task,
-                config=config,
-                job_dir_key="hydra.sweep.dir",
-                job_subdir_key="hydra.sweep.subdir",
-            )
-        connection.send_bytes(_pickled(result))
+    output = (folder / OUTPUT).open("a", encoding="utf-8", buffering=1)
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        stream.flush()
+        os.dup2(output.fileno(), number)
+    sys.stdout = sys.stderr = output
+    with surviving_output():
+        return run_job(
+            hydra_context=context,
+            task_function=task,
+            config=config,
+            job_dir_key="hydra.sweep.dir",
+            job_subdir_key="hydra.sweep.subdir",
+        )
 
 
-def _pickled(result: JobReturn) -> bytes:
+def pickled(result: JobReturn) -> bytes:
+    """The result of a job for another process; an error that cannot be pickled is its text."""
     try:
         data = pickle.dumps(result)
         pickle.loads(data)  # some exceptions cannot be made again
@@ -104,24 +109,50 @@ def launch(
         ConfigError: if `workers` is not valid.
         StoppedError: if the sweep or a job received a stop request.
     """
-    setup_globals()
-    configure_log(config.hydra.hydra_logging, config.hydra.verbose)
-    nums = range(initial_job_idx, initial_job_idx + len(job_overrides))
-    load = context.config_loader.load_sweep_config
-    jobs = [
-        compose_job(load, config, num, overrides)
-        for num, overrides in zip(nums, job_overrides, strict=True)
-    ]
+    jobs = compose_batch(context, config, job_overrides, initial_job_idx)
     places = slots(workers, [job.config for job in jobs])
     log.info("%d jobs, %d at a time", len(jobs), min(len(places), len(jobs)))
-    for job in jobs:
-        words = " ".join(filter_overrides(typed_overrides(job.config)))
-        log.info("\t#%d : %s", job.num, words)
     from flfast.setup.preload import preload  # imports torch, once for all jobs
 
     preload([job.config for job in jobs])
     results = _Pack(context, task, jobs, places).run()
     return [results[job.num] for job in jobs]
+
+
+def compose_batch(
+    context: HydraContext,
+    config: DictConfig,
+    job_overrides: Sequence[Sequence[str]],
+    initial_job_idx: int,
+) -> list[JobConfig]:
+    """Compose the jobs of a batch, and log their settings."""
+    setup_globals()
+    configure_log(config.hydra.hydra_logging, config.hydra.verbose)
+    load = context.config_loader.load_sweep_config
+    jobs = [
+        compose_job(load, config, num, overrides)
+        for num, overrides in enumerate(job_overrides, start=initial_job_idx)
+    ]
+    for job in jobs:
+        words = " ".join(filter_overrides(typed_overrides(job.config)))
+        log.info("\t#%d : %s", job.num, words)
+    return jobs
+
+
+def job_died(job: JobConfig, reason: str) -> JobReturn:
+    """The result of a job whose process died; its folder says so, too."""
+    result = JobReturn(status=JobStatus.FAILED)
+    result.overrides = typed_overrides(job.config)
+    result.return_value = error = RuntimeError(reason)
+    record_failure(job.config, error, died=True)
+    return result
+
+
+def show(context: HydraContext, job: JobConfig, result: JobReturn) -> None:
+    """Log the line of a job that ended elsewhere."""
+    for callback in context.callbacks.callbacks:
+        if isinstance(callback, SweepProgress):
+            callback.show(job.config, result)
 
 
 class _Running(NamedTuple):
@@ -197,16 +228,10 @@ class _Pack:
                 other.process.terminate()
             return
         if result is None:
-            result = JobReturn(status=JobStatus.FAILED)
-            result.overrides = typed_overrides(job.config)
-            error = RuntimeError(f"its process died with code {process.exitcode}")
-            result.return_value = error
-            record_failure(job.config, error, died=True)
+            result = job_died(job, f"its process died with code {process.exitcode}")
         self._results[job.num] = result
         with self._table.hidden():
-            for callback in self._context.callbacks.callbacks:
-                if isinstance(callback, SweepProgress):
-                    callback.show(job.config, result)
+            show(self._context, job, result)
 
 
 class _StopJobs(StopRequests):

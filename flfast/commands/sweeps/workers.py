@@ -15,10 +15,10 @@ Slot = dict[str, str]
 def launcher_overrides(config: DictConfig) -> list[str]:
     """Overrides that the launcher of a sweep adds to a job's own.
 
-    Packed jobs run side by side, so that none may start a rank on every core.
+    Jobs of our launchers run side by side, so that none may start a rank on every core.
     """
-    packed = config.hydra.launcher["_target_"].endswith(".PackedLauncher")
-    return ["trainer.devices=1"] if packed and config.trainer.devices in ("auto", -1) else []
+    ours = config.hydra.launcher["_target_"].endswith((".PackedLauncher", ".RayLauncher"))
+    return ["trainer.devices=1"] if ours and config.trainer.devices in ("auto", -1) else []
 
 
 def slots(workers: int | str, configs: Sequence[DictConfig]) -> list[Slot]:
@@ -41,7 +41,7 @@ def slots(workers: int | str, configs: Sequence[DictConfig]) -> list[Slot]:
         return [{"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} for i in range(num)]
     if workers != "auto":
         return [{}] * int(workers)
-    cores = max((_cores(config) for config in configs), default=1)
+    cores = max((cores_of(config) for config in configs), default=1)
     return [{}] * max(1, num_cores() // cores)
 
 
@@ -54,7 +54,7 @@ def visible_gpus() -> list[str]:
     return named.split(",")[:num] if named else [str(index) for index in range(num)]
 
 
-def _cores(config: DictConfig) -> int:
+def cores_of(config: DictConfig) -> int:
     """Cores that a job on the CPU keeps busy."""
     devices = config.trainer.devices
     ranks = len(devices) if isinstance(devices, Sequence) else int(devices)

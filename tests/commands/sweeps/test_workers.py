@@ -14,9 +14,10 @@ def job(devices="auto", *, threads=1, accelerator="cpu", launcher=PACKED):
     return OmegaConf.create({"trainer": trainer, "threads": threads, "hydra": hydra})
 
 
-def test_a_packed_job_has_one_rank_unless_the_user_asks_for_several():
+def test_a_job_of_our_launchers_has_one_rank_unless_the_user_asks_for_several():
     assert launcher_overrides(job()) == launcher_overrides(job(-1)) == ["trainer.devices=1"]
     assert launcher_overrides(job(2)) == launcher_overrides(job([0])) == []
+    assert launcher_overrides(job(launcher="x.RayLauncher")) == ["trainer.devices=1"]
     assert launcher_overrides(job(launcher="BasicLauncher")) == []
 
 
