@@ -6,6 +6,7 @@ disturbed. The table says how long nothing happened: the longest time between tw
 """
 
 import argparse
+import re
 import signal
 import subprocess
 import sys
@@ -104,7 +105,11 @@ class Run:
 
     def wait_for_rows(self, num: int = _ROWS) -> None:
         """Wait until the run has written some rows."""
-        self.wait(lambda: self.rows() >= num, f"{num} rows")
+        self.wait(lambda: self.rows() >= num or self._ended(), f"{num} rows")
+        assert self.rows() >= num, f"the run ended before {num} rows"
+
+    def _ended(self) -> bool:
+        return all(process.poll() is not None for process in self.processes.values())
 
     def wait_for_more(self, num: int = 5) -> None:
         """Wait until the run has gone on."""
@@ -280,7 +285,7 @@ def main() -> int:
             start = time.perf_counter()
             try:
                 with Network(2) as network:
-                    run = CASES[name].run(network, place / name.replace(" ", "-"))
+                    run = CASES[name].run(network, place / re.sub(r"\W+", "-", name))
                 weights = run.weights()
                 reference = reference or weights
                 off = _difference(weights, reference)

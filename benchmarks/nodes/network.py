@@ -3,13 +3,18 @@
 It needs Linux and root. Nothing is left of it afterwards, in particular no process.
 """
 
+import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+
+from benchmarks.nodes.slow_switch import Link, forward, mac, open_port
 
 
 class Network:
@@ -17,9 +22,12 @@ class Network:
 
     Args:
         size: number of machines; they have the addresses 10.77.0.1, 10.77.0.2, ...
+        link: how slow their cables are; without it, as fast as memory.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, link: Link | None = None) -> None:
+        self._link = link
+        self._forwarding: BaseProcess | None = None
         self._switch = f"flfast-{os.getpid()}-switch"
         self.machines = [
             Machine(f"flfast-{os.getpid()}-{number}", number, self._switch)
@@ -29,20 +37,35 @@ class Network:
     def __enter__(self) -> "Network":
         """Make the switch, the machines and the cables between them."""
         try:
-            _ip("netns", "add", self._switch)
-            _ip("-n", self._switch, "link", "add", "switch", "type", "bridge")
-            _ip("-n", self._switch, "link", "set", "switch", "up")
-            for machine in self.machines:
-                machine.plug_in()
+            if self._link is None:
+                _ip("netns", "add", self._switch)
+                _ip("-n", self._switch, "link", "add", "switch", "type", "bridge")
+                _ip("-n", self._switch, "link", "set", "switch", "up")
+                for machine in self.machines:
+                    machine.plug_in()
+            else:
+                self._forwarding = self._forward(self._link)
         except BaseException:
             self.__exit__()
             raise
         return self
 
+    def _forward(self, link: Link) -> BaseProcess:
+        """Start a slow switch, and plug all machines in."""
+        ports = [machine.plug_into_port() for machine in self.machines]
+        process = multiprocessing.get_context("fork").Process(target=forward, args=(ports, link))
+        process.start()
+        for port in ports:
+            os.close(port)
+        return process
+
     def __exit__(self, *_: object) -> None:
         """Kill what runs on the machines, and remove them."""
         for machine in self.machines:
             machine.kill()
+        if self._forwarding is not None:
+            self._forwarding.kill()
+            self._forwarding.join()
         for name in [self._switch, *(machine.name for machine in self.machines)]:
             if Path("/run/netns", name).exists():
                 _ip("netns", "delete", name)
@@ -62,9 +85,28 @@ class Machine:
         end = ("peer", "name", "eth0", "netns", self.name)
         _ip("-n", self._switch, "link", "add", self._port, "type", "veth", *end)
         _ip("-n", self._switch, "link", "set", self._port, "master", "switch", "up")
+        self._go_up()
+
+    def plug_into_port(self) -> int:
+        """Make the machine; returns the switch's end of its cable."""
+        _ip("netns", "add", self.name)
+        number = int(self.address.rpartition(".")[2]) - 1
+        tap = f"fl{os.getpid()}-{number}"
+        port = open_port(tap)
+        _ip("link", "set", tap, "netns", self.name, "name", "eth0", "address", mac(number))
+        self._go_up()
+        return port
+
+    def _go_up(self) -> None:
         _ip("-n", self.name, "address", "add", f"{self.address}/24", "dev", "eth0")
         _ip("-n", self.name, "link", "set", "eth0", "up")
         _ip("-n", self.name, "link", "set", "lo", "up")
+
+    def num_bytes(self) -> int:
+        """Bytes that the machine has sent and received."""
+        text = _ip("-n", self.name, "-s", "-j", "link", "show", "eth0")
+        found = json.loads(text)[0]["stats64"]
+        return int(found["tx"]["bytes"] + found["rx"]["bytes"])
 
     def start(
         self, command: Sequence[str], folder: Path, env: dict[str, str]

@@ -1,7 +1,9 @@
 """Worlds that torchrun or SLURM started: joined, checked, and ended together; real processes."""
 
+import ctypes
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,15 @@ from omegaconf import OmegaConf
 from tables import assert_same_numbers, rows
 
 from flfast import train
+from flfast.config.errors import ConfigError
 from flfast.config.phases import Phase
 from flfast.distributed.world import World, launched_world
-from flfast.setup.external_world import fit_to_threads, fit_to_world
+from flfast.setup.external_world import (
+    check_data_are_equal,
+    check_folder_is_shared,
+    fit_to_threads,
+    fit_to_world,
+)
 
 QUICK = ("experiment=quick", "rounds=2", "callbacks=none", "engine=eager")
 STEP = {
@@ -203,3 +211,46 @@ def test_devices_that_are_not_the_ranks_are_one_error(run_ranks):
     assert [code for code, _ in found] == [2, 2]
     message = "trainer.devices=3 with strategy=ddp: torchrun or SLURM started 2 rank(s)"
     assert [error.count(message) for _, error in found] == [1, 0]
+
+
+def see_an_own_disk(folder):
+    """Let this thread see an empty disk in a folder, as another machine would."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.unshare(0x00020000) == 0  # CLONE_NEWNS
+    assert libc.mount(b"none", b"/", None, 0x4000 | (1 << 18), None) == 0  # MS_REC | MS_PRIVATE
+    assert libc.mount(b"none", os.fsencode(folder), b"tmpfs", 0, None) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts need root")
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_run_folder_that_nodes_do_not_share_is_refused_on_all(in_world, tmp_path, shared):
+    def found(world):
+        if world.rank and not shared:
+            see_an_own_disk(tmp_path)
+        try:
+            check_folder_is_shared(world._replace(local_rank=0, local_size=1), tmp_path)
+        except ConfigError as error:
+            return str(error)
+
+    said = in_world(2, found)
+    assert said[0] == said[1]
+    assert said[0] is None if shared else f"{tmp_path}: ranks [1] are on a node" in said[0]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("changed", ["inputs", "targets", None])
+def test_data_that_differ_between_nodes_are_refused_on_all(in_world, make_data, changed):
+    def found(world):
+        data = make_data([6, 6])
+        if world.rank and changed:
+            getattr(data.examples, changed)[3] += 1
+        try:
+            check_data_are_equal(world._replace(local_rank=0, local_size=1), data)
+        except ConfigError as error:
+            return str(error)
+
+    said = in_world(2, found)
+    assert said[0] == said[1]
+    assert (
+        said[0] is None if changed is None else "ranks [1] differ from those of rank 0" in said[0]
+    )
