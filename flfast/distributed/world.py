@@ -50,8 +50,8 @@ ALONE = World()
 RENDEZVOUS = "FLFAST_RENDEZVOUS"
 """Environment variable with the path of the file in which the ranks of our launcher meet."""
 
-SILENCE_S = 60
-"""A rank whose machine says nothing for so long is lost; a network cut of half of it is not."""
+SILENCE_S = 20
+"""A rank whose machine says nothing for so long is lost."""
 
 
 def launched_world() -> World | None:
@@ -128,7 +128,7 @@ def _notice_lost_machines() -> None:
         return
     options = {
         socket.TCP_KEEPIDLE: SILENCE_S // 4,
-        socket.TCP_KEEPINTVL: SILENCE_S // 12,
+        socket.TCP_KEEPINTVL: SILENCE_S // 4,
         socket.TCP_USER_TIMEOUT: SILENCE_S * 1000,
     }
     for file in Path("/dev/fd").iterdir():
