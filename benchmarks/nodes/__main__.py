@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -129,12 +130,21 @@ class Run:
         return found
 
 
+def rank_on(machine: Machine) -> psutil.Process | None:
+    """The process of the rank on a machine; None if there is none."""
+    for pid in machine.pids():
+        with suppress(psutil.NoSuchProcess):
+            words = psutil.Process(pid).cmdline()
+            if "flfast.train" in words and "--nproc-per-node=1" not in words:
+                return psutil.Process(pid)
+    return None
+
+
 def kill_worker(machine: Machine) -> None:
     """Kill the rank on a machine; its agent lives."""
-    for pid in machine.pids():
-        process = psutil.Process(pid)
-        if "flfast.train" in process.cmdline() and "--nproc-per-node=1" not in process.cmdline():
-            process.send_signal(signal.SIGKILL)
+    rank = rank_on(machine)
+    assert rank is not None
+    rank.send_signal(signal.SIGKILL)
 
 
 def lose(machine: Machine) -> None:
@@ -204,11 +214,15 @@ def node_is_needed(network: Network, folder: Path) -> Run:
 
 
 def launcher_lost(network: Network, folder: Path) -> Run:
-    """The first machine, which has torchrun's store, is switched off; both are started again."""
+    """The first machine, which has torchrun's store, is switched off; both are started again.
+
+    The other agent of torchrun waits for the store for minutes; a scheduler would end it, too.
+    """
     run = Run(network, folder)
     both(run)
     lose(network.machines[0])
-    run.end(network.machines[1])
+    run.wait(lambda: not rank_on(network.machines[1]), "the end of the other rank")
+    network.machines[1].kill()
     network.machines[0].connect(connected=True)
     for machine in network.machines:
         run.start(machine)
