@@ -80,7 +80,7 @@ def checked(constants: Constants) -> list[str]:
     here, cores = check.local(), num_cores()
     lines = [
         "",
-        f"two ranks here: {here.network.hop_s * 1e6:.0f} µs a hop, "
+        f"two ranks here: {here.network.round_trip_s * 1e6:.0f} µs a hop, "
         f"{here.network.bytes_per_s / 1e9:.2f} GB/s, barrier {here.barrier_s * 1e6:.0f} µs",
         "",
         "| ranks, clients | "
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, default=10**6, help="of the model")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    constants = measured(num_cores())
+    constants = measured()
     lines = [", ".join(f"{name} {value}" for name, value in facts().items()), ""]
     lines += [f"{name} = {value:.3g}" for name, value in constants._asdict().items()]
     for name, network in NETWORKS.items():

@@ -1,8 +1,8 @@
 """Seconds of a round on many ranks, beside local training: formulas. Torch-free.
 
 P is the number of ranks, K the number of clients in a cohort. gloo's all-gather is a ring of P - 1
-hops, each with one rank's message. Its all-reduce is a ring of 2 (P - 1) hops, each with 1/P of the
-tensor. What all ranks do at the same time counts once.
+hops, each with one rank's message. Its all-reduce is a ring of 2 (P - 1) hops, each with a part
+1/P of the tensor. What all ranks do at the same time counts once.
 """
 
 import math
@@ -25,17 +25,18 @@ class Network(NamedTuple):
     """A network between any two ranks.
 
     Attributes:
-        hop_s: latency of a message, one way.
+        round_trip_s: latency of a message and its answer. A hop of gloo takes one: the receiver
+            says that it is ready before the sender sends.
         bytes_per_s: bandwidth of a rank, in each direction.
     """
 
-    hop_s: float
+    round_trip_s: float
     bytes_per_s: float
 
 
 NETWORKS = {
-    "data centre (25 µs, 10 Gbit/s)": Network(25e-6, 10e9 / 8),
-    "WAN (20 ms, 100 Mbit/s)": Network(20e-3, 100e6 / 8),
+    "data centre (25 µs, 10 Gbit/s)": Network(50e-6, 10e9 / 8),
+    "WAN (20 ms, 100 Mbit/s)": Network(40e-3, 100e6 / 8),
 }
 
 
@@ -108,18 +109,20 @@ def room(num_bytes: float) -> int:
 
 def gather_s(ranks: int, num_bytes: float, network: Network) -> float:
     """An all-gather of messages of at most `num_bytes`, over a ring."""
-    return (ranks - 1) * (network.hop_s + (8 + room(num_bytes)) / network.bytes_per_s)
+    return (ranks - 1) * (network.round_trip_s + (8 + room(num_bytes)) / network.bytes_per_s)
 
 
 def all_reduce_s(ranks: int, num_bytes: float, network: Network) -> float:
     """An all-reduce over a ring, as gloo does it."""
-    return 2 * (ranks - 1) * (network.hop_s + num_bytes / ranks / network.bytes_per_s)
+    return 2 * (ranks - 1) * (network.round_trip_s + num_bytes / ranks / network.bytes_per_s)
 
 
 def tree_reduce_s(ranks: int, num_bytes: float, network: Network) -> float:
     """An all-reduce by recursive halving and doubling, which gloo does not do by default."""
     steps = math.ceil(math.log2(ranks))
-    return 2 * (steps * network.hop_s + (ranks - 1) / ranks * num_bytes / network.bytes_per_s)
+    return 2 * (
+        steps * network.round_trip_s + (ranks - 1) / ranks * num_bytes / network.bytes_per_s
+    )
 
 
 def round_terms(constants: Constants, load: Load, network: Network) -> dict[str, float]:
@@ -170,11 +173,13 @@ def start_terms(
     fixed, by_peer = RECORD_BYTES
     peers = 2 if lazy else ranks - 1
     record = fixed + (0 if lazy else by_peer * ranks)
-    get = 2 * network.hop_s + constants.request_s
+    trip = network.round_trip_s
+    # The store's client asks whether there is a key before it reads it, and gloo does so itself.
+    asks = peers * 3 * trip
     return {
-        "rank 0 reads the members": (ranks - 1) * get,
+        "rank 0 reads the members": (ranks - 1) * (2 * trip + constants.request_s),
         "all read the list of members": ranks**2 * MEMBER_BYTES / network.bytes_per_s,
-        "requests for records": ranks * peers * constants.request_s,
+        "requests for records": max(asks, ranks * peers * constants.request_s),
         "bytes of records": ranks * peers * record / network.bytes_per_s,
-        "connections": peers * (constants.connect_s + 2 * network.hop_s),
+        "connections": peers * (constants.connect_s + trip),
     }
