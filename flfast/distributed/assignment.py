@@ -1,6 +1,7 @@
 """Assignment of a cohort to ranks: scheduling for the smallest makespan."""
 
 from collections.abc import Sequence
+from heapq import heapify, heapreplace
 from typing import NamedTuple
 
 from flfast.distributed.client_state_placement import owner
@@ -94,8 +95,10 @@ def _loads(costs: Sequence[int], ranks: Sequence[int], size: int) -> list[int]:
 
 def _assign_longest_first(costs: Sequence[int], ranks: list[int], size: int) -> None:
     """Assign the clients that have no rank (-1) yet, in place."""
-    load = _loads(costs, ranks, size)
+    least = [(load, rank) for rank, load in enumerate(_loads(costs, ranks, size))]
+    heapify(least)
     for client in _longest_first(costs):
         if ranks[client] < 0:
-            ranks[client] = min(range(size), key=lambda r: (load[r], r))
-            load[ranks[client]] += costs[client]
+            load, rank = least[0]
+            ranks[client] = rank
+            heapreplace(least, (load + costs[client], rank))

@@ -1,0 +1,1 @@
+"""How long a round takes on many ranks: constants measured here, formulas, and their check."""
