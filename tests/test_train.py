@@ -88,6 +88,7 @@ def test_loader_workers_end_with_the_run(flfast_run):
     assert set(multiprocessing.active_children()) == before
 
 
+@pytest.mark.slow
 def test_a_federation_lies_between_its_baselines(flfast_run):
     """With skewed clients: centralized >= federated >= local training."""
     words = ("rounds=12", "callbacks=none", "eval_every=12")

@@ -63,5 +63,6 @@ def test_without_the_second_gradient_it_is_feddyn_and_warns(
     assert_leaves_close(found, feddyn, tol=1e-9)
 
 
+@pytest.mark.slow
 def test_it_converges_to_the_optimum(final_gradient):
     assert final_gradient(fedspeed(lam=1.0, rho=1e-9, alpha=1.0)) < 1e-6

@@ -147,6 +147,7 @@ def test_engines_agree_on_stacks_of_clients_that_begin_at_other_models(
         assert torch.equal(found["cluster"], expected["cluster"])
 
 
+@pytest.mark.slow
 def test_clients_with_swapped_labels_are_separated(make_data, make_federation):
     data = make_data((30,) * 6)
     labels = data.examples.targets

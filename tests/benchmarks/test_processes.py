@@ -54,6 +54,7 @@ def test_a_process_that_fails_is_an_error_with_what_it_said():
         run(["-c", "import sys; sys.stderr.write('too bad'); sys.exit(3)"])
 
 
+@pytest.mark.slow
 def test_a_process_that_takes_too_long_is_killed_with_its_children(tmp_path):
     code = f"""
 import os, time

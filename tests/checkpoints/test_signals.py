@@ -148,6 +148,7 @@ def test_handlers_are_as_they_were_and_a_used_sigusr1_is_left_alone():
     signal.signal(signal.SIGUSR1, own)
 
 
+@pytest.mark.slow
 def test_a_hung_rank_is_found_and_all_go_on(start):
     hangs = ("+callbacks.hangs._target_=ranks_that_fail.Hangs", "strategy.timeout_s=3", "rounds=4")
     run = start(train.main, *QUICK, *RANKS, *hangs, "hydra.run.dir=run")

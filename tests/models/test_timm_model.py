@@ -12,6 +12,7 @@ def make(**options):
     return make_model("timm", options={"name": NAME, **options})
 
 
+@pytest.mark.slow
 def test_weights_come_from_a_file_without_the_network(tmp_path):
     published = make_model("timm", num_classes=1000, seed=5)
     save_file(published.state_dict(), tmp_path / "weights.safetensors")

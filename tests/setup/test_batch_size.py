@@ -40,6 +40,7 @@ def test_micro_batches_that_fit_change_no_number(flfast_run):
     assert timeless(auto) == timeless(flfast_run(*QUICK, *whole, run_dir="whole"))
 
 
+@pytest.mark.slow
 def test_every_rank_and_shard_uses_one_number(flfast_run):
     alone = rows(flfast_run(*QUICK, "batch_size=auto", run_dir="alone"))
     for shard in ("clients", "batch"):

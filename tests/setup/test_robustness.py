@@ -68,6 +68,7 @@ def with_attack(channel, attack):
     return Channel(aggregation=channel.aggregation, attackers=channel.attackers, attack=attack)
 
 
+@pytest.mark.slow
 def test_robust_aggregations_stay_where_the_mean_collapses(accuracy):
     attack = sign_flip(fraction=0.2, scale=5.0)
     clean = accuracy(MEAN)

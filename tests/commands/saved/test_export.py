@@ -70,6 +70,7 @@ def test_an_exported_program_reads_stored_examples(run_of, tmp_path, capsys, kin
     assert f"weights: {words[0].replace('=', ' ') if words else 'server'}" in printed
 
 
+@pytest.mark.slow
 def test_a_language_model_has_outputs_for_every_token(tmp_path):
     speakers = "\n".join(f"{name}:\nTo be or not to be, that is.\n" for name in "AB")
     (tmp_path / "tinyshakespeare.txt").write_text(speakers, encoding="utf-8")

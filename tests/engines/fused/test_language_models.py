@@ -63,6 +63,7 @@ def make(texts, make_federation):
     return make
 
 
+@pytest.mark.slow
 def test_the_lstm_trains_as_eagerly(make):
     """With one operator a layer, whatever the number of positions."""
     fused = assert_engines_agree(lambda: make("lstm", precision="32-true"), tol=1e-5)

@@ -151,6 +151,7 @@ def test_encoded_text_reads_as_before_and_takes_the_longest_tokens(text):
     assert tokens.count(5) == text.count("abc")
 
 
+@pytest.mark.slow
 def test_a_run_on_plays_trains_speakers_and_ends_with_text(tmp_path, flfast_run, capsys):
     speeches = ["ROMEO:\nabababababababababababab", "JULIET:\nbabababababababababababa"]
     path = tmp_path / "plays.txt"
