@@ -54,5 +54,5 @@ class Reduction(Protocol):
     def combine(self, world: World, specs: Specs | None = None) -> Reduced:
         """Combine all ranks' uploads; every rank gets the same result. Collective.
 
-        `specs` are what the ranks agreed on; this rank's own, if it is alone.
+        `specs` are what the ranks agreed on; None: this rank is alone.
         """

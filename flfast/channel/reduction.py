@@ -77,9 +77,8 @@ class PartsReduction:
 
     def combine(self, world: World, specs: Specs | None = None) -> Reduced:
         """See `Reduction`."""
-        specs = self.specs() if specs is None else specs
-        reduced = self._combined.combine(world, specs[:1])
-        sums = self._sums.combine(world, specs[1:])
+        reduced = self._combined.combine(world, specs and specs[:1])
+        sums = self._sums.combine(world, specs and specs[1:])
         if reduced.mean is None:
             return reduced
         gathered = [pair for part in gather(world, self._rows) for pair in part.items()]
@@ -148,6 +147,5 @@ class MeanReduction:
 
     def combine(self, world: World, specs: Specs | None = None) -> Reduced:
         """See `Reduction`."""
-        (like,) = self.specs() if specs is None else specs
-        mean = reduce_mean(world, self._mean, like)
+        mean = self._mean if specs is None else reduce_mean(world, self._mean, specs[0])
         return Reduced(mean.result() if mean.weight else None)

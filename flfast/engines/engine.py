@@ -220,15 +220,18 @@ class Engine:
     @staticmethod
     def _exchange(
         world: World, own: list[ClientReport], reduction: Reduction, cohort: Sequence[int]
-    ) -> tuple[list[ClientReport], Specs]:
+    ) -> tuple[list[ClientReport], Specs | None]:
         """All ranks' reports in the order of the cohort, and what uploads look like; collective.
 
         Both are sent together: each exchange takes as long as a message to the furthest rank.
         """
-        found = gather(world, (own, reduction.specs()), "reports")
+        together = world.size > 1
+        found = gather(world, (own, reduction.specs() if together else []), "reports")
         place = {client_id: i for i, client_id in enumerate(cohort)}
         reports = [report for part, _ in found for report in part]
         reports.sort(key=lambda report: place[report.client_id])
+        if not together:
+            return reports, None
         return reports, [common_spec(specs) for specs in zip(*(s for _, s in found), strict=True)]
 
     def evaluate(
