@@ -66,6 +66,14 @@ class Channel:
         return Channel(seed=self.seed, compression=self.compression)
 
     @property
+    def is_direct(self) -> bool:
+        """Whether every upload arrives as `finish` made it, and counts by its own weight."""
+        clips = self.clip_limit, self.server_limit, self.privacy.central_noise
+        attack, coded, faults = self.attack, self.compression.encode, self.faults.transit
+        changes = attack.upload, attack.collude, coded, faults, self.secure.make_round
+        return all(option is None for option in (*clips, *changes))
+
+    @property
     def clip_limit(self) -> float | None:
         """Largest norm of a change that privacy allows in this round; None is no bound."""
         adapted = self.memory.get(CLIP_NORM)

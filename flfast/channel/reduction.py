@@ -134,12 +134,23 @@ class MeanReduction:
 
     def add(self, client_id: int, upload: Tree, weight: float) -> None:
         """See `Reduction`."""
+        self._check(client_id, upload)
+        self._mean.add(upload, weight)
+
+    def add_rows(
+        self, clients: Sequence[int], rows: Sequence[Tensor], like: Tree, weights: Sequence[float]
+    ) -> None:
+        """Add uploads of clients in their order, as `WeightedMean.add_rows` takes them."""
+        if clients:
+            self._check(clients[0], like)
+            self._mean.add_rows(rows, like, weights)
+
+    def _check(self, client_id: int, upload: Tree) -> None:
         own = structure(upload)
         if self._structure is None:
             self._structure = own
         elif own != self._structure:
             check_same_leaves(upload, self._mean.like, f"client {client_id}")
-        self._mean.add(upload, weight)
 
     def specs(self) -> list[Tree | None]:
         """See `Reduction`."""

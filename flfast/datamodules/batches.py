@@ -185,7 +185,8 @@ class TrainLoader:
         """Examples of the next local epoch, in order, int64 [M]."""
         order = self.indices[self.shuffle(self.num_epochs, len(self.indices))]
         self.num_epochs += 1
-        return np.resize(order, self.epoch.num_examples)
+        num = self.epoch.num_examples
+        return order if num == len(order) else np.resize(order, num)
 
     def __iter__(self) -> Iterator[Batch]:
         # A generator: Lightning creates iterators that it never uses, which must not count.

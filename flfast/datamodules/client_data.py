@@ -1,5 +1,6 @@
 """The LightningDataModule of one client."""
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import lightning as L
@@ -49,7 +50,6 @@ class ClientDataModule(L.LightningDataModule):
         self.epoch = local_epoch(len(self.indices), batching)
         self._round_idx, self._rank_share = round_idx, rank_share
         path = (round_idx, client_id)
-        self._augment_rng = generator(data.seed, "augment", *path)
         # Always the same loader, since it counts the epochs.
         self._loader = TrainLoader(
             data.fetch,
@@ -59,6 +59,10 @@ class ClientDataModule(L.LightningDataModule):
             rank_share,
             counts=data.examples.counts,
         )
+
+    @cached_property
+    def _augment_rng(self) -> np.random.Generator:
+        return generator(self.data.seed, "augment", self._round_idx, self.client_id)
 
     def subset(self, fraction: float, stage: int) -> "ClientDataModule":
         """The same data with a random fraction of the training examples, at least one.

@@ -26,13 +26,16 @@ class EvaluationSet(NamedTuple):
 
     Attributes:
         positions: positions among the predictions of the pass, int64 [m].
-        group: the client, or 0 for the central test set, int64 [m] in [0, G).
-        num_groups: G.
+        group: the client, or 0 for the central test set, int64 [m].
+        groups: those that have examples, ascending, int64 [G]. A few examples of a large
+            population are measured in the time that they take.
+        place: place of each example's group among these, int64 [m].
     """
 
     positions: np.ndarray
     group: np.ndarray
-    num_groups: int
+    groups: np.ndarray
+    place: np.ndarray
 
 
 class EvaluationPart(L.LightningDataModule):
@@ -129,7 +132,7 @@ class EvaluationDataModule(EvaluationPart):
             self.backdoor = data.backdoor
         positions = np.full(len(indices), num)
         positions[order] = self._positions() if shard_batches else np.arange(num)
-        self.sets = dict(_split_sets(positions[place], members, num, data.num_clients))
+        self.sets = dict(_split_sets(positions[place], members, num))
 
     def parts(self, num_clients: int) -> Iterator[EvaluationPart]:
         """Divide a pass of clients' own models into parts of at most `num_clients` clients."""
@@ -162,17 +165,14 @@ def _personal_order(
 
 
 def _split_sets(
-    positions: np.ndarray,
-    members: dict[str, tuple[np.ndarray, np.ndarray]],
-    num: int,
-    num_clients: int,
+    positions: np.ndarray, members: dict[str, tuple[np.ndarray, np.ndarray]], num: int
 ) -> Iterator[tuple[str, EvaluationSet]]:
     """(name, set) of each set; positions of `num` or more are beyond the limit."""
     for name, (_, groups) in members.items():
         own, positions = np.split(positions, [len(groups)])
         kept = own < num
-        num_groups = 1 if name in {"global", ATTACK} else num_clients
-        yield name, EvaluationSet(own[kept], groups[kept], num_groups)
+        found = np.unique(groups[kept], return_inverse=True)
+        yield name, EvaluationSet(own[kept], groups[kept], *found)
 
 
 def _drawn(

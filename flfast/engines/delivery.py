@@ -6,22 +6,37 @@ collude wait for each other.
 """
 
 from collections.abc import Callable
+from math import isfinite
+from operator import itemgetter
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from flfast.algorithms.contract.downloads import Downloads, Order
 from flfast.channel.channel import Channel
 from flfast.channel.client_side import ClientSide
-from flfast.channel.reduction import Reduction
+from flfast.channel.reduced import Reduction
+from flfast.channel.reduction import MeanReduction
 from flfast.channel.sent import LocalResult, Sender, Sent
-from flfast.channel.server_side import LOST, Arrival, ServerSide
+from flfast.channel.server_side import DIVERGED, LOST, Arrival, ServerSide
 from flfast.distributed.world import World, gather
+from flfast.engines.local_training import TrainedStack
 from flfast.engines.reports import ClientReport
 from flfast.engines.site import Site
 from flfast.state.plan import RoundPlan
 from flfast.state.randomness import generator
-from flfast.state.tree import Tree, all_finite, merge, num_bytes, tree_map
+from flfast.state.tree import (
+    Tree,
+    all_finite,
+    from_parts,
+    joined,
+    leaves,
+    merge,
+    num_bytes,
+    part_of,
+    tree_map,
+)
 from flfast.state.vector import from_vectors, learned, to_vectors
 
 
@@ -56,6 +71,13 @@ class Delivery:
         self._counted = site.algorithm.counted
         self._reduction, self._downloads = reduction, downloads
         self._plan, self._on_client = plan, on_client
+        orders = downloads.orders.values()
+        self._adds_rows = (
+            channel.is_direct
+            and site.algorithm.uploads_changes
+            and not site.keeps_states
+            and not any(order.mixes or order.scale != 1 for order in orders)
+        )
         self._colluding: list[_Finished] = []
         self.reports: list[ClientReport] = []
 
@@ -75,6 +97,34 @@ class Delivery:
             self._attack(finished, self._channel.attacked(upload, sender, self._counted))
         else:
             self._send(finished, self._client.protect(result, upload, sender))
+
+    def stack(self, trained: TrainedStack) -> None:
+        """Deliver the results of a stack: at once where uploads are changes that arrive as sent.
+
+        The numbers are those of one client after another, to the last bit.
+        """
+        reduction = self._reduction
+        types = {leaf.dtype for leaf in leaves(trained.weights)}
+        summed = types in ({torch.float32}, {torch.float64})  # in their own type
+        if not (self._adds_rows and summed and isinstance(reduction, MeanReduction)):
+            for result in trained.results():
+                self(result)
+            return
+        together, like = _changes(trained)
+        rows, finite = together.unbind(), _finite_rows(together)
+        sent = [self._client.plain(result, like) for result in trained.bare]
+        places = [i for i, one in enumerate(trained.bare) if finite[i] and isfinite(one.loss_sum)]
+        reduction.add_rows(
+            [trained.bare[i].client_id for i in places],
+            [rows[i] for i in places],
+            like,
+            [sent[i].weight for i in places],
+        )
+        arrived, size = set(places), num_bytes(like)
+        here = Arrival("trained", "", size, None)
+        left_out = Arrival("rejected", DIVERGED, size, None)
+        for i, (result, own) in enumerate(zip(trained.bare, sent, strict=True)):
+            self._report(result.client_id, own, here if i in arrived else left_out)
 
     def close(self, world: World) -> None:
         """Deliver the uploads of attackers who collude, after all others; collective."""
@@ -145,3 +195,30 @@ class Delivery:
         )
         self.reports.append(report)
         self._on_client(report)
+
+
+def _changes(trained: TrainedStack) -> tuple[Tensor, Tree]:
+    """`Context.change` of every client's weights: rows [S, D], and a tree of the first of them."""
+    starts = joined(*(result.context.start for result in trained.bare))
+    starts = part_of(starts, trained.weights)
+    sizes = [leaf[0].numel() for leaf in leaves(trained.weights)]
+    rows = torch.empty(len(trained.bare), sum(sizes), dtype=next(leaves(trained.weights)).dtype)
+    columns = iter(rows.split(sizes, dim=1))
+    with torch.no_grad():
+        tree_map(
+            lambda end, start: torch.sub(end, start, out=next(columns).view(end.shape)),
+            trained.weights,
+            starts,
+        )
+    like = tree_map(itemgetter(0), trained.weights)
+    return rows, from_parts(rows[0].split(sizes), like)
+
+
+def _finite_rows(rows: Tensor) -> list[bool]:
+    """Whether no number of a row [D] is NaN or infinity, of S rows."""
+    # As in `all_finite`: a sum needs no mask, but may overflow.
+    sums = rows.sum(1).tolist()
+    return [
+        isfinite(total) or bool(row.isfinite().all())
+        for total, row in zip(sums, rows, strict=True)
+    ]

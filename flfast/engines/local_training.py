@@ -1,6 +1,6 @@
 """The interface of engines: how one rank trains its clients of a cohort, and what all refuse."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from flfast.algorithms.contract import Algorithm, Context, LocalStage
@@ -32,6 +32,20 @@ class ClientStart(NamedTuple):
 
 
 Deliver = Callable[[LocalResult], None]
+
+
+class TrainedStack(NamedTuple):
+    """What the clients of a stack have trained to; valid until the next stack trains.
+
+    Attributes:
+        bare: each client's result, without weights and optimizer state.
+        weights: of all clients, on the CPU, each leaf [S, ...].
+        results: gives the clients' whole results one after another, in copies.
+    """
+
+    bare: list[LocalResult]
+    weights: Tree
+    results: Callable[[], Iterator[LocalResult]]
 
 
 class LocalTraining(Protocol):

@@ -108,8 +108,8 @@ def client_columns(name: str, metrics: GroupMetrics) -> Iterator[tuple[int, Colu
     if name in {"global", ATTACK}:
         return
     values = {f"{name}/{key}": value.tolist() for key, value in metrics.values.items()}
-    for client_id in metrics.num_examples.nonzero().flatten().tolist():
-        yield client_id, {column: value[client_id] for column, value in values.items()}
+    for place, client_id in enumerate(metrics.groups.tolist()):
+        yield client_id, {column: value[place] for column, value in values.items()}
 
 
 def client_rows(trained: Trained, cohort: Cohort) -> dict[int, Columns]:

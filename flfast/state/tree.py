@@ -1,7 +1,7 @@
 """Trees: nested dicts whose leaves are tensors. Every function returns a new tree."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -161,6 +161,21 @@ def _is_finite(leaf: Tensor) -> bool:
     return math.isfinite(total) or bool(leaf.isfinite().all())
 
 
+def joined(first: Tree, *others: Tree) -> Tree:
+    """One tree of several: leaves that all of them share stay, others are stacked, [S, ...]."""
+
+    def join(*own: Tensor) -> Tensor:
+        return own[0] if all(leaf is own[0] for leaf in own) else torch.stack(own)
+
+    return tree_map(join, first, *others)
+
+
+def from_parts(parts: Iterable[Tensor], like: Tree) -> Tree:
+    """The tree whose leaves are flat parts, in the order of `leaves`, in the shapes of `like`."""
+    left = iter(parts)
+    return tree_map(lambda leaf: next(left).view(leaf.shape), like)
+
+
 class WeightedMean:
     """Streaming weighted mean of trees, in the memory of one tree.
 
@@ -177,6 +192,7 @@ class WeightedMean:
         self.weight = 0.0
         self.total: Tree | None = None
         self.like: Tree = {}
+        self._flat: Tensor | None = None
 
     def add(self, tree: Tree, weight: float) -> None:
         """Add `tree`; weights need not sum to one."""
@@ -188,6 +204,25 @@ class WeightedMean:
         if added:  # one call for all leaves: small models have more calls than arithmetic
             torch._foreach_add_(*map(list, zip(*added, strict=True)), alpha=weight)
         self.weight += weight
+
+    def add_rows(self, rows: Sequence[Tensor], like: Tree, weights: Sequence[float]) -> None:
+        """Add trees one after another, each a row [D] of its leaves: one call for each.
+
+        All leaves of `like`, which gives their shapes, have the type of the rows, in which they
+        are summed.
+        """
+        sizes = [leaf.numel() for leaf in leaves(like)]
+        if self.total is None:
+            # Not views of the rows, which would keep all of them in memory.
+            self.like = tree_map(lambda leaf: leaf.to("meta"), like)
+            self._flat = torch.zeros_like(rows[0])
+            self.total = from_parts(self._flat.split(sizes), like)
+        for row, weight in zip(rows, weights, strict=True):
+            if self._flat is None:
+                self.add(from_parts(row.split(sizes), like), weight)
+            else:
+                self._flat.add_(row, alpha=weight)
+                self.weight += weight
 
     def start_at_zero(self, like: Tree) -> None:
         """Start the sum at zero with the shapes of `like`, which may consist of meta tensors."""

@@ -204,6 +204,11 @@ class Algorithm:
         """Whether clients keep a state between rounds."""
         return self.client_state is not _stateless
 
+    @property
+    def uploads_changes(self) -> bool:
+        """Whether uploads are `Context.change` of the final weights, and weigh by their counts."""
+        return self.finish is _upload_change and self.weight is None
+
     def one_round(self, server: Tree, rnd: Round) -> Tree:
         """The server state after a round."""
         if self.round is not None:

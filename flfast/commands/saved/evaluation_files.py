@@ -165,7 +165,9 @@ def _write_clients(path: Path, sets: Sequence[EvaluatedSet]) -> None:
     rows: dict[int, dict[str, Any]] = {}
     names: dict[str, None] = {}
     for part in sets:
-        examples = part.metrics.num_examples.tolist()
+        examples = dict(
+            zip(part.metrics.groups.tolist(), part.metrics.num_examples.tolist(), strict=True)
+        )
         for client_id, columns in client_columns(part.name, part.metrics):
             found = {f"{part.name}/examples": examples[client_id], **columns}
             if part.client_names:

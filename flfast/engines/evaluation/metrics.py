@@ -16,6 +16,7 @@ class GroupMetrics(NamedTuple):
     """Metrics of G groups.
 
     Attributes:
+        groups: ids of the groups, such as clients, int64 [G].
         num_examples: int64 [G].
         weight: weight of each group in a mean over groups, float64 [G]: the targets that count.
         values: every metric of each group [G], by name; NaN for empty groups.
@@ -23,6 +24,7 @@ class GroupMetrics(NamedTuple):
         headline: the metric whose spread over groups the summary has.
     """
 
+    groups: Tensor
     num_examples: Tensor
     weight: Tensor
     values: dict[str, Tensor]
@@ -42,9 +44,10 @@ def set_metrics(
     device = predictions["loss"].device
     positions = torch.from_numpy(part.positions).to(device)
     chosen = {name: tensor[positions] for name, tensor in predictions.items()}
-    group = torch.from_numpy(part.group).to(device)
-    metrics = group_metrics(task_type, chosen, group, part.num_groups)
+    place = torch.from_numpy(part.place).to(device)
+    metrics = group_metrics(task_type, chosen, place, len(part.groups))
     return metrics._replace(
+        groups=torch.from_numpy(part.groups),
         num_examples=metrics.num_examples.cpu(),
         weight=metrics.weight.cpu(),
         values={name: value.cpu() for name, value in metrics.values.items()},
@@ -63,7 +66,8 @@ def group_metrics(
         found = task_type.by_group(predictions, torch.zeros_like(group), 1)
         pooled = {name: float(found[name]) for name in task_type.pooled}
     values = task_type.by_group(predictions, group, num_groups)
-    return GroupMetrics(count, weight, values, pooled, task_type.headline)
+    groups = torch.arange(num_groups)
+    return GroupMetrics(groups, count, weight, values, pooled, task_type.headline)
 
 
 def summary(metrics: GroupMetrics) -> dict[str, float]:

@@ -10,7 +10,7 @@ A client's update takes this way:
 5. `deliver` receives each client's result as soon as its stack is done.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -22,6 +22,7 @@ from flfast.algorithms.contract import Context, Measure
 from flfast.algorithms.contract.downloads import Download, first_downloads
 from flfast.channel.sent import LocalResult
 from flfast.datamodules.batches import local_epoch
+from flfast.engines.delivery import Delivery
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.agreement import disagreement
 from flfast.engines.fused.graph.executor import wanted
@@ -54,14 +55,6 @@ class TrainingPrograms(NamedTuple):
 
     client: ClientProgram
     stack: StackProgram
-
-    def train(
-        self, starts: Sequence[ClientStart], plans: Sequence[Sequence[RoundPlan]]
-    ) -> Iterable[LocalResult]:
-        """Local training of one client or of a stack; see `StackProgram.train`."""
-        if len(starts) == 1:
-            return [self.client.train(starts[0], plans[0])]
-        return self.stack.train(starts, plans)
 
 
 class FusedTraining:
@@ -145,15 +138,33 @@ class FusedTraining:
         def train_stacks(clients: Sequence[int]) -> None:
             programs = self.programs(plan)
             for stack in self.stacks(clients, download, plan):
-                starts = [self.start(client_id, download, plan) for client_id in stack]
+                with self.outside_precision():
+                    starts = [self._site.start(k, download, plan) for k in stack]
+                    self._site.seed(starts[-1])
                 for places in with_equal_leaves(starts):
                     part = [starts[place] for place in places]
-                    for result in programs.train(part, [self.stage_plans(own) for own in part]):
-                        with self.outside_precision():
-                            deliver(result)
+                    self._train_part(programs, part, deliver)
 
         module = CohortModule(self._site.module, train_stacks)
         trainer.fit_cohort(module, clients)
+
+    def _train_part(
+        self, programs: TrainingPrograms, part: Sequence[ClientStart], deliver: Deliver
+    ) -> None:
+        """Train one client, or a stack whose states have equal leaves, and deliver the results."""
+        plans = [self.stage_plans(own) for own in part]
+        if len(part) == 1:
+            result = programs.client.train(part[0], plans[0])
+            with self.outside_precision():
+                deliver(result)
+            return
+        for trained in programs.stack.train(part, plans):
+            with self.outside_precision():
+                if isinstance(deliver, Delivery):
+                    deliver.stack(trained)
+                    continue
+                for result in trained.results():
+                    deliver(result)
 
     def programs(self, plan: RoundPlan) -> TrainingPrograms:
         """The programs of a plan; the model must be on the plan's device."""
@@ -193,7 +204,9 @@ class FusedTraining:
     def start(self, client_id: int, download: Download, plan: RoundPlan) -> ClientStart:
         """A client's start; see `Site.start`."""
         with self.outside_precision():
-            return self._site.start(client_id, download, plan)
+            start = self._site.start(client_id, download, plan)
+            self._site.seed(start)
+            return start
 
     def stage_plans(self, start: ClientStart) -> list[RoundPlan]:
         """The client's plan of every stage of local training."""

@@ -10,6 +10,8 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Literal
 
 import numpy as np
@@ -25,11 +27,12 @@ from flfast.engines.fused.run.example_rows import ROWS
 from flfast.engines.fused.run.one_client import ClientProgram
 from flfast.engines.fused.run.stack_schedule import LocalSteps, StackSpan, local_steps, stack_spans
 from flfast.engines.fused.run.stack_width import auto_width
-from flfast.engines.fused.run.training_state import TrainingState
-from flfast.engines.local_training import ClientStart
+from flfast.engines.fused.run.training_state import TrainingState, bare_result
+from flfast.engines.local_training import ClientStart, TrainedStack
 from flfast.state.plan import RoundPlan
 from flfast.state.transfer import to_device
 from flfast.state.tree import Tree, tree_map
+from flfast.state.weights import model_weights
 
 ROWS_PER_READ = {"cpu": 512, "cuda": 8192}
 """Rows that one gather reads: few enough for a core's cache, enough to occupy a GPU."""
@@ -76,7 +79,7 @@ class StackProgram:
             indices = start.data.indices[:1].repeat(num_examples)
             rows = self._client.reader.read(indices, start.data)
             batch = self._client.batch(num_examples)
-            self._state.load(0, start)
+            self._state.load([start])
         widths = []
         for stage, programs in enumerate(self._client.programs):
             with torch.inference_mode():
@@ -94,7 +97,7 @@ class StackProgram:
         expected = self._train_alone(make_start(), plans)
         try:
             pair = self.train([make_start(), make_start()], [plans, plans])
-            stacked = [result.done.weights for result in pair]
+            stacked = [result.done.weights for part in pair for result in part.results()]
         except Exception:  # noqa: BLE001 - vmap and tracing may raise any exception
             return False
         if all(agree(found, expected) for found in stacked):
@@ -111,7 +114,7 @@ class StackProgram:
 
     def train(
         self, stack: Sequence[ClientStart], plans: Sequence[Sequence[RoundPlan]]
-    ) -> Iterator[LocalResult]:
+    ) -> Iterator[TrainedStack]:
         """Local training of a stack of clients.
 
         Args:
@@ -120,7 +123,7 @@ class StackProgram:
             plans: plans of each client, those of every stage, with its epochs or steps.
 
         Yields:
-            Each client's result, in the order of the stack.
+            What the clients trained to, in the order of the stack: all at once on a CPU.
 
         Raises:
             RuntimeError: if vmap does not know an operator of the step.
@@ -131,15 +134,16 @@ class StackProgram:
             [start.data.subset(share, stage) for start in stack]
             for stage, share in enumerate(shares)
         ]
-        by_stage = zip(*plans, strict=True)
-        stages = [_local_steps(data, own) for data, own in zip(parts, by_stage, strict=True)]
+        stages = [
+            _local_steps(data, own)
+            for data, own in zip(parts, zip(*plans, strict=True), strict=True)
+        ]
         given = [start.context for start in stack]
         with torch.inference_mode():
             contexts = self._client.contexts.on_device(given, plans[0][0].round_idx)
             if self._state.width < len(stack):
                 self._state = TrainingState(self._client.steps, len(stack))
-            for place, start in enumerate(stack):
-                self._state.load(place, start)
+            self._state.load(stack)
             seen = np.zeros(len(stack), dtype=np.int64)
             for stage, (data, steps) in enumerate(zip(parts, stages, strict=True)):
                 contexts = [
@@ -151,23 +155,36 @@ class StackProgram:
                 self._client.measured(self._state, place, len(stages), stack[place].data, context)
                 for place, context in enumerate(contexts)
             ]
-            final_states = self._state.final_states(len(stack))
-        clients = zip(stack, contexts, zip(*stages, strict=True), final_states, strict=True)
-        for place, (start, context, client_stages, final) in enumerate(clients):
-            distinct = [
-                min(int(steps.sizes.sum()), steps.epoch, len(data[place].indices))
-                for steps, data in zip(client_stages, parts, strict=True)
-            ]
-            with torch.inference_mode():
-                result = self._state.result(
-                    final,
-                    start,
-                    context.measured,
-                    num_seen=int(seen[place]),
-                    num_examples=max(distinct),
-                    num_steps=sum(len(steps.sizes) for steps in client_stages),
-                )
-            yield result
+        counted = zip(stack, contexts, seen.tolist(), zip(*stages, strict=True), strict=True)
+        bare = [
+            bare_result(
+                start,
+                context.measured,
+                num_seen=num_seen,
+                num_examples=max(
+                    min(int(own.sizes.sum()), own.epoch, len(data[place].indices))
+                    for own, data in zip(by_stage, parts, strict=True)
+                ),
+                num_steps=sum(len(own.sizes) for own in by_stage),
+            )
+            for place, (start, context, num_seen, by_stage) in enumerate(counted)
+        ]
+        first = 0
+        for final in self._state.final_states(len(stack)):
+            losses = final["loss"].tolist()
+            own = slice(first, first + len(losses))
+            ended = zip(bare[own], losses, strict=True)
+            found = [one._replace(loss_sum=loss_sum) for one, loss_sum in ended]
+            copies = partial(self._copies, found, stack[own], final)
+            yield TrainedStack(found, model_weights(final), copies)
+            first = own.stop
+
+    def _copies(
+        self, bare: list[LocalResult], starts: Sequence[ClientStart], final: Tree
+    ) -> Iterator[LocalResult]:
+        """See `TrainedStack.results`."""
+        for place, (one, start) in enumerate(zip(bare, starts, strict=True)):
+            yield self._state.whole(one, start, tree_map(itemgetter(place), final))
 
     def _run(
         self,

@@ -10,6 +10,7 @@
 """
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -33,11 +34,12 @@ from flfast.engines.fused.run.step_schedule import Chunk, Span, epoch_chunks, we
 from flfast.engines.fused.run.training_state import (
     ContextCache,
     TrainingState,
+    bare_result,
     step_lr,
 )
 from flfast.engines.local_training import ClientStart
 from flfast.state.plan import Batching, RoundPlan
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, tree_map
 
 CACHED_EXAMPLES = 64
 """Micro-batch of a full-batch step on the CPU. A small CNN took 177 µs per example with it, and
@@ -85,7 +87,7 @@ class ClientProgram:
         """Local training of one client; `plans` are those of every stage."""
         (context,) = self.contexts.on_device([start.context], plans[0].round_idx)
         with torch.inference_mode():
-            self._state.load(0, start)
+            self._state.load([start])
             totals = []
             for stage, plan in enumerate(plans):
                 context = self.begin_stage(self._state, 0, stage, start.data, context)
@@ -93,14 +95,15 @@ class ClientProgram:
                 totals.append(self._train_stage(stage, data, context, plan))
             context = self.measured(self._state, 0, len(plans), start.data, context)
             (final,) = self._state.final_states(1)
-            return self._state.result(
-                final,
+            bare = bare_result(
                 start,
                 context.measured,
                 num_seen=sum(stage.num_seen for stage in totals),
                 num_examples=max(stage.num_examples for stage in totals),
                 num_steps=sum(stage.num_steps for stage in totals),
+                loss_sum=float(final["loss"]),
             )
+            return self._state.whole(bare, start, tree_map(itemgetter(0), final))
 
     def begin_stage(
         self,

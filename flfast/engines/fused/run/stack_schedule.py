@@ -5,7 +5,8 @@ those whose states have other leaves with `with_equal_leaves`. `client_stack.py`
 stack's `stack_spans` in order. For clients that train alone, `step_schedule.py` does this work.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from flfast.datamodules.batches import local_epoch
 from flfast.engines.fused.run.step_schedule import padded_size
 from flfast.engines.local_training import ClientStart
 from flfast.state.plan import Batching
-from flfast.state.tree import leaf_names
+from flfast.state.tree import Tree
 
 SMALL_BATCH = 32
 """Batch size up to which a step costs as much as launching its operators: padding is free."""
@@ -62,9 +63,22 @@ def local_steps(
         epochs: local epochs; None where `steps` is set.
         steps: local steps; None where `epochs` is set.
     """
+    limit_is_int = isinstance(batching.limit, int)  # as in `local_epoch`
+    return _local_steps(num_examples, batching, limit_is_int, epochs, steps)
+
+
+@lru_cache(maxsize=256)
+def _local_steps(
+    num_examples: int,
+    batching: Batching,
+    _limit_is_int: bool,  # noqa: FBT001
+    epochs: int | None,
+    steps: int | None,
+) -> LocalSteps:
     epoch = local_epoch(num_examples, batching)
     one_epoch = np.diff([start for start, _ in epoch.bounds], append=epoch.bounds[-1][1])
     sizes = np.tile(one_epoch, epochs or 1) if steps is None else np.resize(one_epoch, steps)
+    sizes.setflags(write=False)
     return LocalSteps(sizes, int(one_epoch.sum()))
 
 
@@ -103,10 +117,16 @@ def with_equal_leaves(stack: Sequence[ClientStart]) -> list[list[int]]:
     In one cohort some clients may have kept a state, such as a momentum, and others not yet.
     Within a group the order stays.
     """
-    groups: dict[tuple[str, ...], list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for place, start in enumerate(stack):
-        groups.setdefault(tuple(leaf_names(start.context.trees)), []).append(place)
+        groups.setdefault(_names(start.context.trees), []).append(place)
     return [*groups.values()]
+
+
+def _names(tree: Tree) -> Hashable:
+    return tuple(
+        (name, _names(leaf)) if isinstance(leaf, dict) else name for name, leaf in tree.items()
+    )
 
 
 def stack_spans(

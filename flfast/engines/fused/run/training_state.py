@@ -17,7 +17,7 @@ from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like
 from flfast.engines.local_training import ClientStart
 from flfast.state.transfer import to_host
-from flfast.state.tree import Tree, num_bytes, tree_map
+from flfast.state.tree import Tree, joined, num_bytes, tree_map
 from flfast.state.weights import buffers, model_weights
 
 SMALLEST_LR = 1e-20
@@ -93,67 +93,74 @@ class TrainingState:
         """A client's current weights, as views, `{"params": ..., "buffers": ...}`."""
         return tree_map(lambda leaf: leaf[place], model_weights(self.state))
 
-    def load(self, place: int, start: ClientStart) -> None:
-        """Write a client's weights and optimizer state into a slot."""
-        tree_map(
-            lambda leaf, initial: leaf[place].copy_(initial),
-            model_weights(self.state),
-            start.context.start,
-        )
+    def load(self, starts: Sequence[ClientStart]) -> None:
+        """Write the weights and optimizer states of clients into the first slots."""
+        num = len(starts)
+        # Clients of a cohort mostly start from the same tensors: one copy for all of them.
+        initial = joined(*(start.context.start for start in starts))
+        tree_map(lambda leaf, own: leaf[:num].copy_(own), model_weights(self.state), initial)
         for stage, step in enumerate(self.steps):
-            optimizer = self.slot(place, stage)["optimizer"]
-            lr = step_lr(start.context, step.stage)
-            step.optimizer.load(optimizer, start.optimizer_state, lr)
-        self.state["loss"][place].zero_()
+            of_stage = self.state["optimizer"][str(stage)]
+            for place, start in enumerate(starts) if of_stage else ():
+                optimizer = tree_map(itemgetter(place), of_stage)
+                lr = step_lr(start.context, step.stage)
+                step.optimizer.load(optimizer, start.optimizer_state, lr)
+        self.state["loss"][:num].zero_()
 
     def final_states(self, num: int) -> Iterator[Tree]:
-        """The states of the first `num` clients after training, on the CPU.
+        """The states of the first `num` clients after training, on the CPU, leaves [S, ...].
 
         A GPU copies many clients at once, and is waited for once per copy. On the CPU the states
-        are views.
+        are views of all clients.
         """
         at_once = max(HOST_BYTES * self.width // num_bytes(self.state), 1)
         for start in range(0, num, at_once):
             stop = min(start + at_once, num)
             with torch.inference_mode():
                 part = to_host(tree_map(itemgetter(slice(start, stop)), self.state))
-                clients = [tree_map(itemgetter(place), part) for place in range(stop - start)]
-            yield from clients
+            yield part
 
-    def result(
-        self,
-        final: Tree,
-        start: ClientStart,
-        measured: Tree,
-        *,
-        num_seen: int,
-        num_examples: int,
-        num_steps: int,
-    ) -> LocalResult:
-        """The result of a client's local training, in copies on the CPU.
+    def whole(self, bare: LocalResult, start: ClientStart, final: Tree) -> LocalResult:
+        """A client's result with its weights and optimizer state, in copies on the CPU.
 
         Args:
-            final: the client's state after training.
-            start: where it began.
-            measured: sums of the measures.
-            num_seen: examples processed, or tokens of `language`; once per epoch.
-            num_examples: distinct ones.
-            num_steps: local steps.
+            bare: the result without them.
+            start: where the client began.
+            final: its state after training.
         """
         optimizer: Tree = {}
         contiguous_copy = partial(torch.clone, memory_format=torch.contiguous_format)
-        for stage, step in enumerate(self.steps):
-            state = final["optimizer"][str(stage)]
-            lr = step_lr(start.context, step.stage)
-            optimizer |= step.optimizer.read(state, step.trained, lr)
-        done = Finished(
-            weights=tree_map(contiguous_copy, model_weights(final)),
-            num_examples=num_examples,
-            num_steps=num_steps,
-            optimizer=optimizer,
-        )
-        context = start.context._replace(measured=tree_map(Tensor.cpu, measured))
-        return LocalResult(start.data.client_id, context, done, num_seen, float(final["loss"]))
+        with torch.inference_mode():
+            for stage, step in enumerate(self.steps):
+                state = final["optimizer"][str(stage)]
+                lr = step_lr(start.context, step.stage)
+                optimizer |= step.optimizer.read(state, step.trained, lr)
+            weights = tree_map(contiguous_copy, model_weights(final))
+        return bare._replace(done=bare.done._replace(weights=weights, optimizer=optimizer))
+
+
+def bare_result(
+    start: ClientStart,
+    measured: Tree,
+    *,
+    num_seen: int,
+    num_examples: int,
+    num_steps: int,
+    loss_sum: float = 0.0,
+) -> LocalResult:
+    """A client's result without weights and optimizer state.
+
+    Args:
+        start: where it began.
+        measured: sums of the measures.
+        num_seen: examples processed, or tokens of `language`; once per epoch.
+        num_examples: distinct ones.
+        num_steps: local steps.
+        loss_sum: sum of the local objective over the examples seen.
+    """
+    context = start.context._replace(measured=tree_map(Tensor.cpu, measured))
+    done = Finished({}, num_examples, num_steps, {})
+    return LocalResult(start.data.client_id, context, done, num_seen, loss_sum)
 
 
 def step_lr(context: Context, stage: LocalStage) -> float:
@@ -178,6 +185,8 @@ class ContextCache:
 
         Within a round no tensor of a context changes.
         """
+        if self._device.type == "cpu":  # where they are
+            return [*contexts]
         known = self._copies if round_idx == self._round_idx else {}
         # The cache holds each original: Python could reuse the id of a tensor that was freed.
         # It starts anew with every call, so that it holds no more than the call needs.
