@@ -40,6 +40,12 @@ def check_states(
         _check_tree(stack["states"], expected, f"{where}.{name}", rows=[len(ids)])
 
 
+def check_dropped(saved: Any) -> None:
+    """Check that the clients whose states were removed are a list of numbers."""
+    valid = isinstance(saved, Tensor) and saved.dtype == torch.int64 and saved.ndim == 1
+    _require(valid, "dropped: not numbers of clients")
+
+
 def first_states(algorithm: Algorithm, initial: Tree) -> tuple[Tree, Tree]:
     """A client's state and its record before its first round."""
     client = algorithm.client_state(first_downloads(algorithm, initial)(0))

@@ -82,6 +82,22 @@ def sync_path(path: Path) -> None:
             os.close(number)
 
 
+def link(path: Path, to: Path) -> None:
+    """Give a file another name; a copy where the file system has no links.
+
+    Raises:
+        OSError: if the file is missing, or the disk is full.
+    """
+    to.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(path, to)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(path, to)
+        sync_path(to)
+
+
 def publish(part: Path, final: Path, about: dict[str, Any], names: Sequence[str]) -> None:
     """Turn a folder of written files into a checkpoint, by renaming it; replaces one at `final`.
 

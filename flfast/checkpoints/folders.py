@@ -5,12 +5,18 @@
         server.pt             server state and rows so far, written by rank 0
         clients-0-of-2.pt     client states, written by the rank that owns them
         records.pt            what the server keeps of clients, if the algorithm has records
+        clients-0-of-2.1.pt   states that have changed since the file without a number was written,
+        clients-0-of-2.2.pt   and those that have changed since; records likewise
+
+Files that the checkpoint before has, too, are hard links to it.
 
 While files are being written, the folder is called `round-000012.part`. It is renamed once all
 of them are on the disk.
 """
 
 import json
+from collections.abc import Container
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -49,6 +55,17 @@ class Checkpoint(NamedTuple):
 def clients_file(rank: int, size: int) -> str:
     """Name of the file with a rank's client states; `size` is the world size."""
     return f"clients-{rank}-of-{size}.pt"
+
+
+def changes_file(name: str, number: int) -> str:
+    """Name of the `number`th file of changes, from 1, of a file of states or records."""
+    return f"{name.removesuffix('.pt')}.{number}.pt"
+
+
+def parts_of(name: str, found: Container[str]) -> list[str]:
+    """A file of states or records, and those of its changes, in order, as far as there are any."""
+    numbers = takewhile(lambda number: changes_file(name, number) in found, count(1))
+    return [name, *(changes_file(name, number) for number in numbers)]
 
 
 def checkpoints_dir(run_dir: Path) -> Path:
@@ -162,12 +179,11 @@ def _check_about(path: Path, about: dict[str, Any]) -> None:
 
 def _are_complete(files: dict[str, Any], size: int) -> bool:
     """Whether these are the files of a checkpoint of `size` ranks."""
-    found = files.keys() - {RECORDS}
     # Their number comes first: a list of their names may be huge.
-    return len(found) == size + 1 and found == {
-        SERVER,
-        *(clients_file(rank, size) for rank in range(size)),
-    }
+    if size >= len(files):
+        return False
+    kept = [*(clients_file(rank, size) for rank in range(size)), *({RECORDS} & files.keys())]
+    return files.keys() == {SERVER, *(part for name in kept for part in parts_of(name, files))}
 
 
 def find_checkpoints(resume: str, run_dir: Path) -> list[Checkpoint]:

@@ -1,7 +1,8 @@
 """Writes checkpoints during a run: tensors are copied between rounds, a thread writes them.
 
-Client states in files are not copied, since they may not fit in memory: the run waits until they
-are in the buffers of the file that is being written.
+Of client states only those are written that have changed since the checkpoint before, as long as
+all changes are small beside the states. A whole file of states that are kept in files is not
+copied, since they may not fit in memory: the run waits until they are in its buffers.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from flfast.checkpoints import files
 from flfast.checkpoints.folders import (
     RECORDS,
     SERVER,
+    changes_file,
     checkpoint_dir,
     checkpoint_folders,
     checkpoints_dir,
@@ -38,7 +40,8 @@ from flfast.checkpoints.signals import StopRequests
 from flfast.distributed.world import World, gather, sum_over_ranks
 from flfast.output.results.columns import CALLBACK_TABLES
 from flfast.output.results.outcome import StoppedError
-from flfast.state.store import Kept
+from flfast.state.machine import free_memory
+from flfast.state.store import ClientStates, Kept
 from flfast.state.tensor_file import write_tensors
 from flfast.state.tree import Tree, tree_map
 
@@ -48,6 +51,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TABLES = ("metrics.csv", *CALLBACK_TABLES)
+
+SMALL_BYTES = 2**20
+"""States of this size are always written whole, which costs nothing worth saving."""
+
+MOST_CHANGES = 50
+"""Files of changes after which all states are written again: a resume reads each of them."""
+
+CHANGED_SHARE = 1 / 2
+"""Largest size of all files of changes together, as a share of the states."""
+
+MEMORY_SHARE = 1 / 4
+"""Share of the free memory that copies of changed states may take if states are in files."""
 
 POLL_S = 0.01
 """Seconds between two checks for other ranks' files."""
@@ -60,6 +75,7 @@ class _PendingCheckpoint(NamedTuple):
     about: dict[str, Any]
     best: int | None  # round whose checkpoint is kept besides the newest ones
     names: list[str]  # files of all ranks
+    links: list[Path]  # files of this rank that the checkpoint before has, too
     aborted: Event  # set if another rank could not write its file
     states_buffered: Event  # set once this rank's client states and records may change again
 
@@ -90,6 +106,8 @@ class CheckpointKeeper:
         self._cost_s, self._last_start = 0.0, time.perf_counter()
         self._warned = False
         self._folder: int | None = None
+        self._before: Path | None = None  # the last complete checkpoint of this run
+        self._parts: dict[str, list[int]] = {}  # bytes of a file of states and of its changes
 
     def on_run_start(self, federation: Federation) -> None:
         """Delete unfinished checkpoints, and those of rounds that will be trained again."""
@@ -178,13 +196,13 @@ class CheckpointKeeper:
         round_idx = int(federation.history[-1]["round"])
         loggers = federation.loggers if rank == 0 else ()
         ids = {type(logger).__name__: logger.version for logger in loggers}
-        contents = {clients_file(rank, size): self._states.state_dict()}
-        names = [SERVER, *(clients_file(other, size) for other in range(size))]
-        if self._records:
-            names.append(RECORDS)
+        contents: dict[str, Any] = {}
+        links: list[Path] = []
+        is_whole = self._add_states(contents, links, clients_file(rank, size), self._states)
         if rank == 0:
             if self._records:
-                contents[RECORDS] = self._records.state_dict()
+                records = self._add_states(contents, links, RECORDS, self._records)
+                is_whole = is_whole or records
             rows = [_plain_values(row) for row in federation.history]
             pace = federation.pace.state_dict()
             pace["versions"] = {n: _copy(part) for n, part in pace.get("versions", {}).items()}
@@ -195,21 +213,50 @@ class CheckpointKeeper:
                 "channel": _copy(federation.engine.channel.memory),
             }
         tables = [self._run_dir / name for name in CALLBACK_TABLES]
-        decided = gather(self._world, deepcopy(federation.engine.decided))
-        facts = {"round": round_idx, "world_size": size, "loggers": ids, "decided": decided}
+        own = deepcopy(federation.engine.decided), [*contents, *(path.name for path in links)]
+        decided, names = zip(*gather(self._world, own), strict=True)
+        facts = {"round": round_idx, "world_size": size, "loggers": ids, "decided": [*decided]}
         facts["tables"] = {path.name: path.stat().st_size for path in tables if path.exists()}
         self._pending = _PendingCheckpoint(
             round_idx,
             facts,
             best_round(federation.history, self._policy.keep_best),
-            names,
+            [name for part in names for name in part],
+            links,
             Event(),
             Event(),
         )
         self._written = self._thread.submit(self._write, self._pending, contents)
-        if self._states.in_files or self._records.in_files:  # they were not copied
+        in_files = self._states.in_files or self._records.in_files
+        if is_whole and in_files:  # they were not copied
             self._pending.states_buffered.wait()
         self._cost_s, self._last_start = time.perf_counter() - start, time.perf_counter()
+
+    def _add_states(
+        self, contents: dict[str, Any], links: list[Path], name: str, states: ClientStates
+    ) -> bool:
+        """Add a file of states to the contents: all, or what has changed and links to the rest.
+
+        Returns:
+            Whether it is all of them.
+        """
+        changed, total = states.changed_bytes()
+        parts = self._parts.get(name, []) if self._before else []
+        room = CHANGED_SHARE * total - sum(parts[1:])
+        if states.in_files:
+            room = min(room, MEMORY_SHARE * free_memory())
+        is_whole = not parts or len(parts) > MOST_CHANGES or changed >= room
+        is_whole = is_whole or total <= SMALL_BYTES
+        if self._before and not is_whole:
+            earlier = [name, *(changes_file(name, i) for i in range(1, len(parts)))]
+            links += [self._before / other for other in earlier]
+            contents[changes_file(name, len(parts))] = states.changes()
+            self._parts[name] = [*parts, changed]
+        else:
+            contents[name] = states.state_dict()
+            self._parts[name] = [total]
+        states.changed.clear()
+        return is_whole
 
     def _wait_until_written(self) -> None:
         """Wait until the pending checkpoint is complete or has failed; collective."""
@@ -230,6 +277,8 @@ class CheckpointKeeper:
         wait([written])
         error = self._write_error()
         self._pending = self._written = None
+        complete = error is None and not failed
+        self._before = checkpoint_dir(self._run_dir, pending.round_idx) if complete else None
         if error is None:
             self._cost_s += written.result()
             self._warned = False
@@ -246,6 +295,8 @@ class CheckpointKeeper:
         start = time.thread_time()
         folder = self._partial_folder(pending.round_idx)
         try:
+            for path in pending.links:
+                files.link(path, folder / path.name)
             for name in list(contents):  # client states come first, then records
                 others = contents.keys() - {SERVER, name}
                 buffered = None if others else pending.states_buffered

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.checkpoints.contents import (
+    check_dropped,
     check_history,
     check_memory,
     check_pace,
@@ -30,6 +31,7 @@ from flfast.checkpoints.folders import (
     BrokenCheckpointError,
     Checkpoint,
     clients_file,
+    parts_of,
 )
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.client_state_placement import owner
@@ -38,6 +40,7 @@ from flfast.engines.site import Site
 from flfast.federation.table_rows import Columns
 from flfast.output.results.columns import CALLBACK_TABLES
 from flfast.output.results.table import RoundTable, read_rounds
+from flfast.state.store import ClientStates
 from flfast.state.tree import Tree, leaves, tree_map
 
 log = logging.getLogger(__name__)
@@ -107,15 +110,26 @@ def restore(
                 f"{checkpoint.path} belongs to other data: clients, labels or inputs differ from "
                 f"those that are loaded now"
             )
-        site.states.load_state_dict(own_states)
-        site.records.load_state_dict(records)
+        _replace(site.states, own_states)
+        _replace(site.records, records)
         return loaded
     raise ValueError(f"no checkpoint can be read: {'; '.join(reasons)}")
 
 
+_States = list[dict[str, Any]]
+"""A `state_dict` of `ClientStates`, and the changes since, in order."""
+
+
+def _replace(states: ClientStates, loaded: _States) -> None:
+    whole, *changes = loaded
+    states.load_state_dict(whole)
+    for part in changes:
+        states.apply(part)
+
+
 def _load_on_all_ranks(
     checkpoint: Checkpoint, site: Site, initial: Tree
-) -> tuple[Restored, dict[str, Any], dict[str, Any]]:
+) -> tuple[Restored, _States, _States]:
     """Server state, own client states, and records; all ranks fail together; collective."""
     candidates = frozenset(site.data.candidates.tolist())
     state, record = first_states(site.algorithm, initial)
@@ -124,10 +138,10 @@ def _load_on_all_ranks(
     try:
         loaded = load_server(checkpoint, site.algorithm, initial)
         own_states = _load_own_states(checkpoint, site.world, check)
-        records: dict[str, Any] = {"stacks": []}
+        records: _States = [{"stacks": []}]
         if RECORDS in checkpoint.about["files"]:
             check = partial(check, expected=record, name="records")
-            records = {"stacks": _load_stacks(checkpoint, RECORDS, check)}
+            records = _load_states(checkpoint, RECORDS, check)
     except Exception as error:  # noqa: BLE001 - all ranks must learn of it
         failure = str(error), isinstance(error, BrokenCheckpointError)
     failures = [f for f in gather(site.world, failure) if f is not None]
@@ -172,27 +186,35 @@ def _add_path_to_errors(path: Path) -> Iterator[None]:
 
 def _load_own_states(
     checkpoint: Checkpoint, world: World, check: Callable[[Any], None]
-) -> dict[str, Any]:
-    """`state_dict` of the client states that this rank owns."""
+) -> _States:
+    """Client states that this rank owns, and their changes."""
     size = int(checkpoint.about["world_size"])
-    ranks = [world.rank] if size == world.size else range(size)
-    names = [clients_file(rank, size) for rank in ranks]
-    stacks: list[dict[str, Any]] = []
-    for name in names:
-        stacks += _load_stacks(checkpoint, name, check)
     if size == world.size:
-        return {"stacks": stacks}
-    return {"stacks": chain.from_iterable(_owned_rows(stack, world) for stack in stacks)}
+        return _load_states(checkpoint, clients_file(world.rank, size), check)
+    files = [_load_states(checkpoint, clients_file(rank, size), check) for rank in range(size)]
+    whole = [stack for file in files for stack in file[0]["stacks"]]
+    changes = [part for file in files for part in file[1:]]
+    return [
+        {
+            "stacks": chain.from_iterable(_owned_rows(stack, world) for stack in stacks),
+            "dropped": dropped,
+        }
+        for stacks, dropped in ((whole, None), *((p["stacks"], p["dropped"]) for p in changes))
+    ]
 
 
-def _load_stacks(
-    checkpoint: Checkpoint, name: str, check: Callable[[Any], None]
-) -> list[dict[str, Any]]:
-    path = checkpoint.path / name
-    saved: Any = read_tensors(path, written=_written(checkpoint, name), mapped=True).get("stacks")
-    with _add_path_to_errors(path):
-        check(saved)
-    return saved or []
+def _load_states(checkpoint: Checkpoint, name: str, check: Callable[[Any], None]) -> _States:
+    """Contents of a file of states, and of those of its changes."""
+    found: _States = []
+    for part in parts_of(name, checkpoint.about["files"]):
+        path = checkpoint.path / part
+        saved = read_tensors(path, written=_written(checkpoint, part), mapped=True)
+        with _add_path_to_errors(path):
+            check(saved.get("stacks"))
+            if found:
+                check_dropped(saved.get("dropped"))
+        found.append(saved)
+    return found
 
 
 def _owned_rows(stack: dict[str, Any], world: World) -> Iterator[dict[str, Any]]:

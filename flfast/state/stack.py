@@ -130,10 +130,11 @@ class Stack:
     @property
     def num_bytes(self) -> int:
         """Size of the rows in use; spare rows do not count."""
-        return len(self._rows) * self._row_bytes
+        return len(self._rows) * self.row_bytes
 
     @property
-    def _row_bytes(self) -> int:
+    def row_bytes(self) -> int:
+        """Size of a row."""
         return sum(math.prod(c.rows.shape[1:]) * c.rows.itemsize for c in self._columns)
 
     def reserve(self, num: int) -> None:
@@ -141,7 +142,7 @@ class Stack:
         needed = len(self._rows) + num
         if needed > self._capacity:
             spare_bytes = min((column.spare_bytes for column in self._columns), default=0)
-            spare = min(3 * needed + MIN_SPARE_ROWS, spare_bytes // max(self._row_bytes, 1))
+            spare = min(3 * needed + MIN_SPARE_ROWS, spare_bytes // max(self.row_bytes, 1))
             capacity = max(8, needed + max(needed // 2, spare))
             for column in self._columns:
                 column.grow(capacity)
@@ -174,6 +175,13 @@ class Stack:
         self._close_gaps()
         clients = sorted(self._rows, key=self._rows.__getitem__)
         leaves = iter([column.first(len(clients)) for column in self._columns])
+        numbers = torch.tensor(clients, dtype=torch.int64)
+        return {"clients": numbers, "states": _unflatten(self._skeleton, leaves)}
+
+    def select(self, clients: list[int]) -> dict[str, Any]:
+        """Copies of some clients' states, as in `state_dict`."""
+        rows = torch.tensor([self._rows[client_id] for client_id in clients], dtype=torch.int64)
+        leaves = iter([column.rows.index_select(0, rows) for column in self._columns])
         numbers = torch.tensor(clients, dtype=torch.int64)
         return {"clients": numbers, "states": _unflatten(self._skeleton, leaves)}
 

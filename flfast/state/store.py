@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Hashable
 from contextlib import suppress
 from itertools import count
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,8 @@ class ClientStates:
 
     Attributes:
         in_files: whether states are kept in files.
+        changed: clients whose states were stored or removed since this was last cleared, and
+            whether they had one then.
 
     Args:
         memory: most bytes in memory; None is unlimited. Beyond, all states move to files.
@@ -45,6 +48,7 @@ class ClientStates:
     def __init__(self, memory: int | None = None, folder: Path = Path("client_states")) -> None:
         self._memory, self._folder = memory, folder
         self.in_files = False
+        self.changed: dict[int, bool] = {}
         self._numbers = count()
         self._stacks: dict[Hashable, Stack] = {}
         self._structures: dict[int, Hashable] = {}
@@ -64,6 +68,7 @@ class ClientStates:
             OSError: if the disk is full.
         """
         key = structure(state)
+        self.changed.setdefault(client_id, client_id in self._structures)
         if client_id not in self._structures or self._structures[client_id] != key:
             self._reserve(key, state, 1)
             self.drop(client_id)
@@ -73,6 +78,7 @@ class ClientStates:
     def drop(self, client_id: int) -> None:
         """Remove the client's state, if it has one."""
         if client_id in self._structures:
+            self.changed.setdefault(client_id, True)
             key = self._structures.pop(client_id)
             self._stacks[key].drop(client_id)
             if not self._stacks[key].clients:
@@ -95,6 +101,38 @@ class ClientStates:
             States in memory are copied. States in files are views, valid until the next `put`.
         """
         return {"stacks": [stack.state_dict() for stack in self._stacks.values()]}
+
+    def changed_bytes(self) -> tuple[int, int]:
+        """Size of the states that have changed, and of all states."""
+        keys = (self._structures.get(client_id) for client_id in self.changed)
+        changed = sum(self._stacks[key].row_bytes for key in keys if key is not None)
+        return changed, sum(stack.num_bytes for stack in self._stacks.values())
+
+    @torch.no_grad()
+    @torch.inference_mode(mode=False)
+    def changes(self) -> dict[str, Any]:
+        """Copies of the states that have changed, as in `state_dict`, for `apply`.
+
+        Returns:
+            `stacks`, and `dropped`, the clients whose states were removed, int64 [K].
+        """
+        members: dict[Hashable, list[int]] = {}
+        for client_id in sorted(self.changed.keys() & self._structures.keys()):
+            members.setdefault(self._structures[client_id], []).append(client_id)
+        gone = self.changed.keys() - self._structures.keys()
+        dropped = sorted(client_id for client_id in gone if self.changed[client_id])
+        return {
+            "stacks": [self._stacks[key].select(clients) for key, clients in members.items()],
+            "dropped": torch.tensor(dropped, dtype=torch.int64),
+        }
+
+    def apply(self, changes: dict[str, Any]) -> None:
+        """Take over the `changes` of other states; `stacks` may be any iterable."""
+        for client_id in changes["dropped"].tolist():
+            self.drop(client_id)
+        for part in changes["stacks"]:
+            for row, client_id in enumerate(part["clients"].tolist()):
+                self.put(client_id, tree_map(itemgetter(row), part["states"]))
 
     @torch.no_grad()
     @torch.inference_mode(mode=False)

@@ -8,7 +8,7 @@ import torch
 from sampling import others_slow
 from tables import assert_same_numbers, rows, timeless
 
-from flfast.checkpoints import restore
+from flfast.checkpoints import keeper, restore
 from flfast.checkpoints.files import digest
 from flfast.checkpoints.folders import (
     checkpoint_folders,
@@ -138,6 +138,19 @@ def test_another_folder_goes_on_from_a_path_and_has_all_rounds(flfast_run, stopp
     assert [row["round"] for row in rows(other)] == ["0", "1", "2", "3"]
 
 
+def test_a_run_goes_on_from_what_changed_in_each_round(flfast_run, monkeypatch):
+    monkeypatch.setattr(keeper, "SMALL_BYTES", 0)
+    words = (*SMALL, SCAFFOLD, EAGER, "sampler.fraction=0.1", "rounds=6")
+    whole = flfast_run(*words, "checkpoint.keep_last=9", run_dir="whole")
+    earlier = checkpoint_folders(whole)[1:]
+    changed = next(path for path in earlier if (path / "clients-0-of-1.1.pt").exists())
+    again = flfast_run(*words, f"resume={changed}", run_dir="again")
+    assert timeless(again) == timeless(whole)
+    left, right = (tensors(folder) for folder in (again, whole))
+    for name in (name for name in right if name.startswith("server.pt")):
+        assert torch.equal(left[name], right[name]), name
+
+
 def test_an_earlier_round_is_gone_back_to(flfast_run, stopped):
     whole = go_on(flfast_run, run_dir="stopped")
     earlier = checkpoint_folders(stopped)[1]
@@ -227,13 +240,17 @@ def test_states_of_any_world_are_dealt_to_any_other(stopped, monkeypatch):
         assert stacks
 
     (checkpoint, *_) = find_checkpoints("auto", stopped)
+
+    def load(states, world):
+        restore._replace(states, restore._load_own_states(checkpoint, world, known))
+
     whole = ClientStates()
-    whole.load_state_dict(restore._load_own_states(checkpoint, World(), known))
+    load(whole, World())
     assert len(whole) > 3
     for size in (2, 3):
         for rank in range(size):
             part = ClientStates()
-            part.load_state_dict(restore._load_own_states(checkpoint, World(rank, size), known))
+            load(part, World(rank, size))
             assert len(part) == sum(
                 k % size == rank and whole.get(k) is not None for k in range(10)
             )
@@ -242,7 +259,7 @@ def test_states_of_any_world_are_dealt_to_any_other(stopped, monkeypatch):
             checkpoint.about["files"][path.name] = {"digest": digest(path)}
         checkpoint.about["world_size"] = size
     again = ClientStates()
-    again.load_state_dict(restore._load_own_states(checkpoint, World(), known))
+    load(again, World())
     for k in range(10):
         left, right = whole.get(k), again.get(k)
         assert (left is None) == (right is None)

@@ -46,7 +46,7 @@ class LikeADict(RuleBasedStateMachine):
     def start(self, memory):
         self.folder = tempfile.TemporaryDirectory()
         self.memory, self.model = memory, {}
-        self.states = self.empty()
+        self.states, self.follower = self.empty(), ClientStates()
 
     def empty(self):
         return ClientStates(self.memory, Path(self.folder.name) / "states")
@@ -74,13 +74,23 @@ class LikeADict(RuleBasedStateMachine):
         self.model.pop(client, None)
 
     @rule()
+    def follow(self):
+        """Other states that get what has changed since the last time are the same states."""
+        self.follower.apply(self.states.changes())
+        self.states.changed.clear()
+        for client in range(7):
+            assert_equal(self.follower.get(client), self.model.get(client))
+
+    @rule()
     def save_and_load(self):
+        self.follow()
         path = Path(self.folder.name) / "saved.pt"
         torch.save(self.states.state_dict(), path)
         self.states.close()
         self.states = self.empty()
         self.states.put(99, {"other": torch.ones(3)})
         self.states.load_state_dict(torch.load(path, weights_only=True))
+        self.states.changed.clear()
 
     @invariant()
     def agrees(self):
