@@ -117,16 +117,22 @@ def with_equal_leaves(stack: Sequence[ClientStart]) -> list[list[int]]:
     In one cohort some clients may have kept a state, such as a momentum, and others not yet.
     Within a group the order stays.
     """
+    known: dict[int, Hashable] = {}  # by tree: clients share most of theirs
+
+    def names(tree: Tree) -> Hashable:
+        if id(tree) not in known:
+            known[id(tree)] = tuple(
+                (name, names(leaf)) if isinstance(leaf, dict) else name
+                for name, leaf in tree.items()
+            )
+        return known[id(tree)]
+
     groups: dict[Hashable, list[int]] = {}
     for place, start in enumerate(stack):
-        groups.setdefault(_names(start.context.trees), []).append(place)
+        server, client, initial, _, _, facts, measured = start.context
+        key = tuple(map(names, (server, client, initial, facts, measured)))
+        groups.setdefault(key, []).append(place)
     return [*groups.values()]
-
-
-def _names(tree: Tree) -> Hashable:
-    return tuple(
-        (name, _names(leaf)) if isinstance(leaf, dict) else name for name, leaf in tree.items()
-    )
 
 
 def stack_spans(
