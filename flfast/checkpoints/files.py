@@ -83,11 +83,7 @@ def sync_path(path: Path) -> None:
 
 
 def link(path: Path, to: Path) -> None:
-    """Give a file another name; a copy where the file system has no links.
-
-    Raises:
-        OSError: if the file is missing, or the disk is full.
-    """
+    """Give a file another name; a copy where the file system has no links."""
     to.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(path, to)

@@ -201,8 +201,7 @@ class CheckpointKeeper:
         is_whole = self._add_states(contents, links, clients_file(rank, size), self._states)
         if rank == 0:
             if self._records:
-                records = self._add_states(contents, links, RECORDS, self._records)
-                is_whole = is_whole or records
+                is_whole |= self._add_states(contents, links, RECORDS, self._records)
             rows = [_plain_values(row) for row in federation.history]
             pace = federation.pace.state_dict()
             pace["versions"] = {n: _copy(part) for n, part in pace.get("versions", {}).items()}
@@ -227,18 +226,16 @@ class CheckpointKeeper:
             Event(),
         )
         self._written = self._thread.submit(self._write, self._pending, contents)
-        in_files = self._states.in_files or self._records.in_files
-        if is_whole and in_files:  # they were not copied
+        if is_whole and (self._states.in_files or self._records.in_files):  # they were not copied
             self._pending.states_buffered.wait()
         self._cost_s, self._last_start = time.perf_counter() - start, time.perf_counter()
 
     def _add_states(
         self, contents: dict[str, Any], links: list[Path], name: str, states: ClientStates
     ) -> bool:
-        """Add a file of states to the contents: all, or what has changed and links to the rest.
+        """Add all states to the contents, or changes to them and the rest to the links.
 
-        Returns:
-            Whether it is all of them.
+        Returns whether it was all of them.
         """
         changed, total = states.changed_bytes()
         parts = self._parts.get(name, []) if self._before else []
@@ -277,8 +274,8 @@ class CheckpointKeeper:
         wait([written])
         error = self._write_error()
         self._pending = self._written = None
-        complete = error is None and not failed
-        self._before = checkpoint_dir(self._run_dir, pending.round_idx) if complete else None
+        done = checkpoint_dir(self._run_dir, pending.round_idx)
+        self._before = None if error or failed else done
         if error is None:
             self._cost_s += written.result()
             self._warned = False

@@ -9,9 +9,10 @@ from engine_runs import ran
 from flfast.algorithms.fedavg import fedavg
 from flfast.channel.aggregations.median import median
 from flfast.channel.channel import Channel
+from flfast.channel.reduction import MeanReduction
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.state.tree import tree_map
+from flfast.state.tree import leaves, tree_map
 
 ENGINES = [EagerTraining, FusedTraining]
 FEDAVG = fedavg(weighting="samples")
@@ -52,6 +53,47 @@ def test_other_leaves_than_the_first_upload_has_are_an_error(
         federation.engine.channel = Channel(aggregation=aggregation)
     with pytest.raises(ValueError, match=f"client 1: {said}"):
         federation.run()
+
+
+@pytest.mark.parametrize("diverges", [False, True])
+def test_a_stack_is_delivered_at_once_as_client_by_client(
+    make_data, make_federation, monkeypatch, diverges
+):
+    """Weights, losses and bytes to the last bit; a client that diverges is left out."""
+    found = []
+    for direct in (True, False):
+        with monkeypatch.context() as patched:
+            if not direct:
+                patched.setattr(Channel, "is_direct", False)
+            calls = []
+            patched.setattr(MeanReduction, "add", counted(MeanReduction.add, calls), raising=True)
+            data = make_data([4, 6, 1, 3, 7, 2])
+            federation = make_federation(data, algorithm=FEDAVG)
+            if diverges:
+                data.examples.inputs[data.train_clients.indices_of(4)] = torch.inf
+            plan = federation.plans(1, [])._replace(local_epochs=None, local_steps=3)
+            federation.engine.training = FusedTraining(federation.engine.site, {}, stack=3)
+            reports = []
+            trained = federation.engine.train(
+                federation.server, range(6), plan, on_client=reports.append
+            )
+        assert trained.reports == sorted(reports)
+        assert len(calls) == (0 if direct else sum(r.accepted for r in reports))
+        found.append((trained.uploads, reports))
+    (at_once, reports), (one_by_one, expected) = found
+    assert [r.accepted for r in reports].count(True) == 6 - diverges
+    assert repr(reports) == repr(expected)
+    assert at_once.num_clients == one_by_one.num_clients
+    for left, right in zip(leaves(at_once.mean), leaves(one_by_one.mean), strict=True):
+        assert torch.equal(left, right)
+
+
+def counted(method, calls):
+    def called(*args):
+        calls.append(args)
+        return method(*args)
+
+    return called
 
 
 def test_what_a_context_offers_is_the_same_on_every_engine(make_data, make_federation):

@@ -30,6 +30,19 @@ def test_weighted_mean_equals_the_stacked_one(weights):
     torch.testing.assert_close(mean_of(items, weights)["params"]["w"], expected.float())
 
 
+@given(weights, st.integers(1, 40), st.sampled_from([0, 1]))
+def test_rows_are_added_as_trees_are_to_the_last_bit(weights, size, num_before):
+    rows = torch.randn(len(weights), 3 * size + 1, generator=torch.Generator().manual_seed(size))
+    items = [{"a": row[: 3 * size].view(3, size), "b": {"c": row[-1:].view(())}} for row in rows]
+    mean = WeightedMean()
+    for tree, weight in zip(items[:num_before], weights, strict=False):
+        mean.add(tree, weight)
+    mean.add_rows(rows.unbind()[num_before:], items[0], weights[num_before:])
+    expected = mean_of(items, weights)
+    for found, leaf in zip(leaves(mean.result()), leaves(expected), strict=True):
+        assert torch.equal(found, leaf)
+
+
 @given(weights, st.floats(0.1, 10))
 def test_weighted_mean_ignores_order_and_scale(weights, scale):
     items = trees(len(weights))

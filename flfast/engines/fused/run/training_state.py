@@ -121,13 +121,7 @@ class TrainingState:
             yield part
 
     def whole(self, bare: LocalResult, start: ClientStart, final: Tree) -> LocalResult:
-        """A client's result with its weights and optimizer state, in copies on the CPU.
-
-        Args:
-            bare: the result without them.
-            start: where the client began.
-            final: its state after training.
-        """
+        """A bare result with the weights and optimizer state of `final`, in copies on the CPU."""
         optimizer: Tree = {}
         contiguous_copy = partial(torch.clone, memory_format=torch.contiguous_format)
         with torch.inference_mode():
@@ -148,16 +142,7 @@ def bare_result(
     num_steps: int,
     loss_sum: float = 0.0,
 ) -> LocalResult:
-    """A client's result without weights and optimizer state.
-
-    Args:
-        start: where it began.
-        measured: sums of the measures.
-        num_seen: examples processed, or tokens of `language`; once per epoch.
-        num_examples: distinct ones.
-        num_steps: local steps.
-        loss_sum: sum of the local objective over the examples seen.
-    """
+    """A client's result without weights and optimizer state; see `LocalResult`, `Finished`."""
     context = start.context._replace(measured=tree_map(Tensor.cpu, measured))
     done = Finished({}, num_examples, num_steps, {})
     return LocalResult(start.data.client_id, context, done, num_seen, loss_sum)
