@@ -116,7 +116,7 @@ class Site:
             self.records.put(client_id, tree_map(itemgetter(place), rows))
 
     def start(self, client_id: int, download: Download, plan: RoundPlan) -> ClientStart:
-        """A client's start; `seed` comes before its local training."""
+        """A client's start; also seeds torch's generators for its local training."""
         algorithm, received = self.algorithm, download(client_id)
         plan = download.plan(client_id, plan)
         state = self.client_state(client_id, received)
@@ -136,12 +136,8 @@ class Site:
             round_idx=round_idx,
             rank_share=self._rank_share if self.divides_batches(plan) else WHOLE,
         )
+        seed_torch(seed, "local training", round_idx, client_id)
         return ClientStart(context, optimizer_state, data, plan)
-
-    def seed(self, start: ClientStart) -> None:
-        """Seed torch's generators for a client's local training, or for that of its stack."""
-        path = start.plan.round_idx, start.data.client_id
-        seed_torch(self.data.seed, "local training", *path)
 
     def measured(
         self, measure: Measure, weights: Tree, client_id: int, context: Context, plan: RoundPlan

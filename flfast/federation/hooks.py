@@ -1,21 +1,17 @@
 """Calls the hooks of a run's callbacks, which may be Lightning's or other objects."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 log = logging.getLogger(__name__)
 
 
 def call_hooks(callbacks: Sequence[object], hook: str, *args: object) -> None:
     """Call a hook of all callbacks that have it."""
-    for method in hooks_of(callbacks, hook):
-        method(*args)
-
-
-def hooks_of(callbacks: Sequence[object], hook: str) -> list[Callable[..., object]]:
-    """The methods of that name, of all callbacks that have it."""
-    found = (getattr(callback, hook, None) for callback in callbacks)
-    return [method for method in found if method is not None]
+    for callback in callbacks:
+        method = getattr(callback, hook, None)
+        if method is not None:
+            method(*args)
 
 
 def end_run(callbacks: Sequence[object], federation: object, status: str) -> None:

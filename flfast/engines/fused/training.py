@@ -140,7 +140,6 @@ class FusedTraining:
             for stack in self.stacks(clients, download, plan):
                 with self.outside_precision():
                     starts = [self._site.start(k, download, plan) for k in stack]
-                    self._site.seed(starts[-1])
                 for places in with_equal_leaves(starts):
                     part = [starts[place] for place in places]
                     self._train_part(programs, part, deliver)
@@ -204,9 +203,7 @@ class FusedTraining:
     def start(self, client_id: int, download: Download, plan: RoundPlan) -> ClientStart:
         """A client's start; see `Site.start`."""
         with self.outside_precision():
-            start = self._site.start(client_id, download, plan)
-            self._site.seed(start)
-            return start
+            return self._site.start(client_id, download, plan)
 
     def stage_plans(self, start: ClientStart) -> list[RoundPlan]:
         """The client's plan of every stage of local training."""

@@ -5,7 +5,7 @@ those whose states have other leaves with `with_equal_leaves`. `client_stack.py`
 stack's `stack_spans` in order. For clients that train alone, `step_schedule.py` does this work.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from flfast.datamodules.batches import local_epoch
 from flfast.engines.fused.run.step_schedule import padded_size
 from flfast.engines.local_training import ClientStart
 from flfast.state.plan import Batching
-from flfast.state.tree import Tree
+from flfast.state.tree import leaf_names
 
 SMALL_BATCH = 32
 """Batch size up to which a step costs as much as launching its operators: padding is free."""
@@ -117,21 +117,9 @@ def with_equal_leaves(stack: Sequence[ClientStart]) -> list[list[int]]:
     In one cohort some clients may have kept a state, such as a momentum, and others not yet.
     Within a group the order stays.
     """
-    known: dict[int, Hashable] = {}  # by tree: clients share most of theirs
-
-    def names(tree: Tree) -> Hashable:
-        if id(tree) not in known:
-            known[id(tree)] = tuple(
-                (name, names(leaf)) if isinstance(leaf, dict) else name
-                for name, leaf in tree.items()
-            )
-        return known[id(tree)]
-
-    groups: dict[Hashable, list[int]] = {}
+    groups: dict[tuple[str, ...], list[int]] = {}
     for place, start in enumerate(stack):
-        server, client, initial, _, _, facts, measured = start.context
-        key = tuple(map(names, (server, client, initial, facts, measured)))
-        groups.setdefault(key, []).append(place)
+        groups.setdefault(tuple(leaf_names(start.context.trees)), []).append(place)
     return [*groups.values()]
 
 
