@@ -46,7 +46,8 @@ def lowered(module: GraphModule) -> GraphModule:
     """The module with our C++ kernels where they are faster; changed in place."""
     skip = skipped()
     if "kernels" not in skip:
-        lower(module.graph, pulls="pulls" not in skip)
+        kept = {name: name not in skip for name in ("convolutions", "pulls")}
+        lower(module.graph, **kept)
     keep_workspace(module)
     module.recompile()
     return module
