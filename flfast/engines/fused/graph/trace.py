@@ -82,7 +82,7 @@ def operators(fn: Callable[..., None], trees: Sequence[Tree]) -> GraphModule:
         torch.clear_autocast_cache()
 
 
-def record(run: Callable[..., tuple[()]], tensors: Sequence[Tensor]) -> GraphModule:
+def record(run: Callable[..., Any], tensors: Sequence[Tensor]) -> GraphModule:
     """Trace `run(*tensors)` with fake tensors of the same shapes."""
     _let_autograd_find_devices()
     # Real tensors that `run` refers to become constants of the graph.
