@@ -25,7 +25,7 @@ class JoinedForward:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._programs: dict[object, GraphModule | None] = {}
-        self._possible = True
+        self._possible = any(isinstance(module, nn.Conv2d) for module in model.modules())
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs [B, ...]."""
