@@ -5,8 +5,9 @@ reads and writes fixed addresses, so inputs are copied to the recording's own me
 """
 
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -30,11 +31,24 @@ MAX_RECORDINGS = 64
 """Largest number of recordings per program; one per address of the state and number of clients."""
 
 MAX_BYTES = 2**30
-"""Largest size of a program's recordings, the state not counted."""
+"""Size of a program's recordings, the state not counted, from which on no further one is begun."""
+
+PATIENCE = 4
+"""A recording gives way to what was asked for so often since the recording was last used."""
+
+MAX_WAITING = 4096
+"""Largest number of keys without a recording whose calls are remembered."""
 
 
 class Recorder(Protocol):
-    """Records a run for replay; the run reads and writes the same memory each time."""
+    """Records a run for replay; the run reads and writes the same memory each time.
+
+    Attributes:
+        failures: number of runs that could not be recorded. What was recorded before the last of
+            them must not be replayed.
+    """
+
+    failures: int
 
     def warm_up(self, run: Callable[[], None]) -> None:
         """Run on the stream that recordings are made on."""
@@ -49,6 +63,8 @@ class Recorder(Protocol):
 
 class Direct:
     """A `Recorder` that records nothing: replaying runs again."""
+
+    failures = 0
 
     def warm_up(self, run: Callable[[], None]) -> None:
         """Run."""
@@ -71,6 +87,7 @@ class CudaGraphs:
         # allocation to the capture, where it is not allowed.
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
+        self.failures = 0
 
     def warm_up(self, run: Callable[[], None]) -> None:
         """Run on the capture stream, synchronised with the current stream."""
@@ -82,10 +99,33 @@ class CudaGraphs:
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
         """Capture a run."""
+        device = self._stream.device
+        before, generator = torch.cuda.current_stream(device), _generator(device)
+        random_state = generator.clone_state()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            run()
+        try:
+            # Calls of other threads, such as the one that pins batches, do not end the capture.
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ):
+                run()
+        except BaseException:
+            self._leave_capture(before)
+            generator.graphsafe_set_state(random_state)
+            raise
         return graph.replay
+
+    def _leave_capture(self, before: "torch.cuda.Stream") -> None:
+        """Undo what torch leaves behind if a capture is ended by an error."""
+        self.failures += 1
+        torch.cuda.set_stream(before)
+        with suppress(RuntimeError):  # newer versions have ended it
+            torch._C._cuda_endAllocateToPool(before.device_index, self._pool)  # noqa: SLF001
+        self._pool = torch.cuda.graph_pool_handle()
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    return torch.cuda.default_generators[device.index]
 
 
 class Replayed:
@@ -107,11 +147,17 @@ class Replayed:
     def __init__(self, executor: Executor, recorder: Recorder, *, num_state: int) -> None:
         self._executor, self._recorder, self._num_state = executor, recorder, num_state
         self._recordings: OrderedDict[Hashable, _Recording] = OrderedDict()
+        self._waiting: OrderedDict[Hashable, deque[int]] = OrderedDict()
+        self._num_calls = 0
         self.reads = executor.reads
 
     def __call__(self, fixed: list[Tensor], rows: list[Tensor], *, num: int, width: int) -> None:
         """Run `num` steps; see `Executor`."""
-        recording = self._recording(fixed, width)
+        self._num_calls += 1
+        recording = self._recording(fixed, rows, width)
+        if recording is None:
+            self._executor(fixed, rows, num=num, width=width)
+            return
         parts = [([row[start:stop] for row in rows], stop - start) for start, stop in spans(num)]
         cold = max(WARM_UPS - recording.warm_ups, 0)
         for part, length in parts[:cold]:
@@ -123,13 +169,7 @@ class Replayed:
             steps = recording.steps(part, length)
             if steps.replay is None:
                 steps.replay = self._record(steps.run)
-                self._evict()
             steps.replay()
-
-    def _evict(self) -> None:
-        kept = self._recordings
-        while len(kept) > 1 and sum(entry.num_bytes() for entry in kept.values()) > MAX_BYTES:
-            kept.popitem(last=False)
 
     def _record(self, run: Callable[[], None]) -> Callable[[], None]:
         try:
@@ -139,19 +179,47 @@ class Replayed:
                 "A program runs operator by operator, it was not recorded: %s", first_line(error)
             )
             self._recorder = Direct()
+            self._recordings.clear()
             return run
 
-    def _recording(self, fixed: list[Tensor], width: int) -> "_Recording":
+    def _recording(
+        self, fixed: list[Tensor], rows: list[Tensor], width: int
+    ) -> "_Recording | None":
+        """The recording of a call; None if there is no room for one."""
         places = [leaf.data_ptr() for leaf in fixed[: self._num_state]]
         # Weights of the first round may have another data type than those of later rounds.
         kinds = [(leaf.dtype, leaf.shape) for leaf in fixed[self._num_state :]]
-        key = (width, *places, *kinds)
-        if key not in self._recordings:
-            self._recordings[key] = _Recording(self._executor, fixed, width, self._num_state)
-            if len(self._recordings) > MAX_RECORDINGS:
-                self._recordings.popitem(last=False)
-        self._recordings.move_to_end(key)
-        return self._recordings[key]
+        key = (self._recorder.failures, width, *places, *kinds)
+        kept = self._recordings
+        if key not in kept:
+            if not self._admits(key):
+                return None
+            kept[key] = _Recording(self._executor, fixed, rows, width, self._num_state)
+        kept.move_to_end(key)
+        kept[key].last_call = self._num_calls
+        return kept[key]
+
+    def _admits(self, key: Hashable) -> bool:
+        """Whether there is room for a recording, or the least recently used one gives way.
+
+        It does so only to a key that is asked for more often. Otherwise, a cycle of more keys than
+        there is room for would drop each of them before its warm-ups are over.
+        """
+        kept = self._recordings
+        num_bytes = sum(entry.num_bytes for entry in kept.values())
+        if len(kept) < MAX_RECORDINGS and num_bytes <= MAX_BYTES:
+            return True
+        calls = self._waiting.setdefault(key, deque(maxlen=PATIENCE))
+        self._waiting.move_to_end(key)
+        calls.append(self._num_calls)
+        oldest = next(iter(kept.values()))
+        if len(calls) == PATIENCE and calls[0] > oldest.last_call:
+            del self._waiting[key]
+            kept.popitem(last=False)
+            return True
+        if len(self._waiting) > MAX_WAITING:
+            self._waiting.popitem(last=False)
+        return False
 
 
 @dataclass
@@ -174,12 +242,23 @@ class _Recording:
 
     Attributes:
         warm_ups: number of warm-up runs so far.
+        last_call: number of the last call that it served.
+        num_bytes: size of all copies that it may make; the state is not counted.
     """
 
     def __init__(
-        self, executor: Executor, fixed: list[Tensor], width: int, num_state: int
+        self,
+        executor: Executor,
+        fixed: list[Tensor],
+        rows: list[Tensor],
+        width: int,
+        num_state: int,
     ) -> None:
-        self._executor, self._width, self.warm_ups = executor, width, 0
+        self._executor, self._width, self.warm_ups, self.last_call = executor, width, 0, 0
+        copied = zip(fixed[num_state:], executor.reads[num_state:], strict=True)
+        self.num_bytes = sum(leaf.nbytes for leaf, is_read in copied if is_read)
+        # One recording for each power of two.
+        self.num_bytes += sum((2 * MAX_STEPS - 1) * row.nbytes // len(row) for row in rows)
         # Keep a reference, so that no other tensor is allocated at the state's addresses.
         self._state = fixed[:num_state]
         self._fixed: list[Tensor] = []
@@ -212,11 +291,6 @@ class _Recording:
     def run(self, fixed: list[Tensor], rows: list[Tensor], num: int) -> None:
         """Run steps without a recording."""
         self._executor(fixed, rows, num=num, width=self._width)
-
-    def num_bytes(self) -> int:
-        """Size of the copies, in bytes; the state is not counted."""
-        rows = [row for steps in self._steps.values() for row in steps.rows]
-        return sum(copy.nbytes for copy in (*self._fixed[len(self._state) :], *rows))
 
 
 def spans(num: int) -> Iterator[tuple[int, int]]:
