@@ -16,6 +16,7 @@ from flfast.channel.sent import LocalResult
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like
 from flfast.engines.local_training import ClientStart
+from flfast.state.precision import placed
 from flfast.state.transfer import to_host
 from flfast.state.tree import Tree, num_bytes, tree_map
 from flfast.state.weights import buffers, model_weights
@@ -93,18 +94,34 @@ class TrainingState:
         """A client's current weights, as views, `{"params": ..., "buffers": ...}`."""
         return tree_map(lambda leaf: leaf[place], model_weights(self.state))
 
-    def load(self, place: int, start: ClientStart) -> None:
-        """Write a client's weights and optimizer state into a slot."""
-        tree_map(
-            lambda leaf, initial: leaf[place].copy_(initial),
-            model_weights(self.state),
-            start.context.start,
-        )
+    def load(self, starts: Sequence[ClientStart]) -> None:
+        """Write weights and optimizer states of clients into the first slots.
+
+        Their contexts are on the device. What several clients share is copied once.
+        """
+        slots, values = list[Tensor](), list[Tensor]()
+
+        def add(leaf: Tensor, *clients: Tensor) -> Tensor:
+            part = leaf[: len(clients)]
+            shared = all(initial is clients[0] for initial in clients)
+            slots.extend([part] if shared else part.unbind())
+            values.extend([clients[0].expand_as(part)] if shared else clients)
+            return leaf
+
+        tree_map(add, model_weights(self.state), *(start.context.start for start in starts))
+        torch._foreach_copy_(slots, values)
+        fresh = not any(start.optimizer_state for start in starts)
         for stage, step in enumerate(self.steps):
-            optimizer = self.slot(place, stage)["optimizer"]
-            lr = step_lr(start.context, step.stage)
-            step.optimizer.load(optimizer, start.optimizer_state, lr)
-        self.state["loss"][place].zero_()
+            states = self.slots(0, len(starts), stage)["optimizer"]
+            if fresh:
+                step.optimizer.load(states, {}, 1.0)
+                continue
+            for place, start in enumerate(starts):
+                state = tree_map(itemgetter(place), states)
+                step.optimizer.load(
+                    state, start.optimizer_state, step_lr(start.context, step.stage)
+                )
+        self.state["loss"][: len(starts)].zero_()
 
     def final_states(self, num: int) -> Iterator[Tree]:
         """The states of the first `num` clients after training, on the CPU.
@@ -185,7 +202,7 @@ class ContextCache:
 
         def copy(leaf: Tensor) -> Tensor:
             if id(leaf) not in self._copies:
-                found = known.get(id(leaf)) or (leaf, leaf.to(self._device))
+                found = known.get(id(leaf)) or (leaf, placed(leaf, self._device))
                 self._copies[id(leaf)] = found
             return self._copies[id(leaf)][1]
 
