@@ -1,8 +1,10 @@
 """A device `strict` for tests, which computes on the CPU and refuses what a GPU refuses.
 
 `strict_device.cpp` is it for torch; this file compiles it, once per machine and version of torch,
-and introduces it to torch and to Lightning. Import it before the first backward pass, in a process
-that will not be forked: autograd then has a thread for the device.
+and introduces it to torch and to Lightning. As a plugin, `pytest -p strict_device`, it runs any
+tests of one rank on the device: the Trainers of their federations are on it instead of the CPU.
+
+Autograd has a thread for the device, so that processes that import this file cannot be forked.
 """
 
 import fcntl
@@ -12,8 +14,11 @@ import subprocess
 from pathlib import Path
 from types import ModuleType
 
+import lightning as L
+import pytest
 import torch
 from lightning.pytorch.accelerators import Accelerator
+from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from flfast.state.native.compiler import COMPILERS, cache_folder
 
@@ -45,6 +50,7 @@ def module():
     found = ModuleType("torch.strict")
     found.is_available = found.is_initialized = lambda: True
     found.device_count, found.current_device = lambda: 1, lambda: 0
+    found.mem_get_info = lambda device: (2**30, 2**30)
     found._is_in_bad_fork = lambda: False
     found.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]
     found.manual_seed = found.manual_seed_all = lambda seed: None
@@ -94,3 +100,29 @@ class StrictAccelerator(Accelerator):
     @staticmethod
     def name():
         return "strict"
+
+
+FORKING = {"in_world", "solve_in", "start"}
+"""Fixtures that fork."""
+
+
+def pytest_collection_modifyitems(items):
+    items[:] = [item for item in items if not FORKING.intersection(item.fixturenames)]
+
+
+@pytest.fixture(autouse=True)
+def on_device(monkeypatch):
+    """Trainers on the device."""
+    make = L.Trainer.__init__
+
+    def made_on_device(self, **options):
+        place = options.get("accelerator"), options.get("strategy", "auto")
+        if place in {("cpu", "auto"), ("auto", "auto")}:
+            # Not by name: Lightning knows a strategy of one device for its own accelerators only.
+            options |= {
+                "accelerator": StrictAccelerator(),
+                "strategy": SingleDeviceStrategy(DEVICE),
+            }
+        make(self, **options)
+
+    monkeypatch.setattr(L.Trainer, "__init__", made_on_device)
