@@ -214,6 +214,5 @@ class WeightedMean:
 
 def _zero_sum(like: Tensor) -> Tensor:
     device = torch.device("cpu") if like.is_meta else like.device
-    dtype = torch.promote_types(like.dtype, torch.float32)
-    dtype = dtype if like.is_floating_point() else widest_float(device)
-    return torch.zeros(like.shape, dtype=dtype, device=device)
+    least = torch.float32 if like.is_floating_point() else widest_float(device)
+    return torch.zeros(like.shape, dtype=torch.promote_types(like.dtype, least), device=device)

@@ -27,7 +27,7 @@ from flfast.lit.local_module import LocalModule
 from flfast.state import precision
 from flfast.state.tree import WeightedMean, leaves, tree_map
 
-MIXED = "Expected all tensors to be on the same device"
+MIXED = "Expected all tensors to be on the same device|found two different devices"
 
 
 @pytest.fixture
@@ -35,16 +35,17 @@ def rounds(make_data, make_federation):
     """Train and evaluate with both engines, alone and in stacks, personal models included."""
 
     def rounds():
-        def made(**options):
-            algorithm = fedprox(mu=0.5, weighting="samples")
-            options = {"algorithm": algorithm, "rounds": 2, "lr": 0.05, **options}
-            sgd = partial(torch.optim.SGD, momentum=0.9)
+        def federation():
             return make_federation(
-                make_data([9, 5, 3], num_test=4), mlp(), optimizer=sgd, **options
+                make_data([9, 5, 3], num_test=4),
+                mlp(),
+                algorithm=fedprox(mu=0.5, weighting="samples"),
+                optimizer=partial(torch.optim.SGD, momentum=0.9),
+                rounds=2,
             )
 
-        found = [ran(made(), EagerTraining), ran(made(), FusedTraining, stack=1)]
-        found += [ran(made(), FusedTraining, stack=3), ran(made(), Replaying, stack=3)]
+        ways = (EagerTraining, 1), (FusedTraining, 1), (FusedTraining, 3), (Replaying, 3)
+        found = [ran(federation(), engine, stack=stack) for engine, stack in ways]
         sizes = {"sizes": (9, 8), "split": (0.0, 0.3), "rounds": 2}
         personal = federation_of(make_data, make_federation, "fedproto", mlp(), **sizes)
         return [*found, ran(personal, EagerTraining)]
@@ -111,9 +112,9 @@ def test_a_planted_bug_is_caught(rounds, monkeypatch, plant):
 def without_float64(monkeypatch):
     """The device has no double precision, as Apple's GPUs."""
     monkeypatch.setattr(precision, "WITHOUT_FLOAT64", {"strict"})
-    torch.ops.strict.refuse_doubles(True)
+    torch.ops.strict.refuse_doubles(refuses=True)
     yield
-    torch.ops.strict.refuse_doubles(False)
+    torch.ops.strict.refuse_doubles(refuses=False)
 
 
 @pytest.mark.usefixtures("without_float64")

@@ -5,7 +5,7 @@ reads and writes fixed addresses, so inputs are copied to the recording's own me
 """
 
 import logging
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,10 +34,10 @@ MAX_BYTES = 2**30
 """Size of a program's recordings, the state not counted, from which on no further one is begun."""
 
 PATIENCE = 4
-"""A recording gives way to what was asked for so often since the recording was last used."""
+"""Calls for which a state waits for the place of a recording that is not used meanwhile."""
 
-MAX_WAITING = 4096
-"""Largest number of keys without a recording whose calls are remembered."""
+MAX_WAITING = 2**12
+"""Largest number of states that wait."""
 
 
 class Recorder(Protocol):
@@ -100,32 +100,24 @@ class CudaGraphs:
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
         """Capture a run."""
         device = self._stream.device
-        before, generator = torch.cuda.current_stream(device), _generator(device)
-        random_state = generator.clone_state()
-        graph = torch.cuda.CUDAGraph()
+        before = torch.cuda.current_stream(device)
+        generator = torch.cuda.default_generators[device.index]
+        random_state, graph = generator.clone_state(), torch.cuda.CUDAGraph()
         try:
             # Calls of other threads, such as the one that pins batches, do not end the capture.
-            with torch.cuda.graph(
-                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-            ):
+            mode = "thread_local"
+            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode=mode):
                 run()
         except BaseException:
-            self._leave_capture(before)
+            # torch leaves all of this as it was during the capture, if it ends with an error.
+            self.failures += 1
+            torch.cuda.set_stream(before)
             generator.graphsafe_set_state(random_state)
+            with suppress(RuntimeError):  # newer versions have ended it
+                torch._C._cuda_endAllocateToPool(before.device_index, self._pool)  # noqa: SLF001
+            self._pool = torch.cuda.graph_pool_handle()
             raise
         return graph.replay
-
-    def _leave_capture(self, before: "torch.cuda.Stream") -> None:
-        """Undo what torch leaves behind if a capture is ended by an error."""
-        self.failures += 1
-        torch.cuda.set_stream(before)
-        with suppress(RuntimeError):  # newer versions have ended it
-            torch._C._cuda_endAllocateToPool(before.device_index, self._pool)  # noqa: SLF001
-        self._pool = torch.cuda.graph_pool_handle()
-
-
-def _generator(device: torch.device) -> torch.Generator:
-    return torch.cuda.default_generators[device.index]
 
 
 class Replayed:
@@ -147,13 +139,11 @@ class Replayed:
     def __init__(self, executor: Executor, recorder: Recorder, *, num_state: int) -> None:
         self._executor, self._recorder, self._num_state = executor, recorder, num_state
         self._recordings: OrderedDict[Hashable, _Recording] = OrderedDict()
-        self._waiting: OrderedDict[Hashable, deque[int]] = OrderedDict()
-        self._num_calls = 0
+        self._waiting: Counter[Hashable] = Counter()
         self.reads = executor.reads
 
     def __call__(self, fixed: list[Tensor], rows: list[Tensor], *, num: int, width: int) -> None:
         """Run `num` steps; see `Executor`."""
-        self._num_calls += 1
         recording = self._recording(fixed, rows, width)
         if recording is None:
             self._executor(fixed, rows, num=num, width=width)
@@ -189,37 +179,24 @@ class Replayed:
         places = [leaf.data_ptr() for leaf in fixed[: self._num_state]]
         # Weights of the first round may have another data type than those of later rounds.
         kinds = [(leaf.dtype, leaf.shape) for leaf in fixed[self._num_state :]]
-        key = (self._recorder.failures, width, *places, *kinds)
-        kept = self._recordings
+        key, kept = (self._recorder.failures, width, *places, *kinds), self._recordings
         if key not in kept:
-            if not self._admits(key):
-                return None
-            kept[key] = _Recording(self._executor, fixed, rows, width, self._num_state)
-        kept.move_to_end(key)
-        kept[key].last_call = self._num_calls
-        return kept[key]
-
-    def _admits(self, key: Hashable) -> bool:
-        """Whether there is room for a recording, or the least recently used one gives way.
-
-        It does so only to a key that is asked for more often. Otherwise, a cycle of more keys than
-        there is room for would drop each of them before its warm-ups are over.
-        """
-        kept = self._recordings
-        num_bytes = sum(entry.num_bytes for entry in kept.values())
-        if len(kept) < MAX_RECORDINGS and num_bytes <= MAX_BYTES:
-            return True
-        calls = self._waiting.setdefault(key, deque(maxlen=PATIENCE))
-        self._waiting.move_to_end(key)
-        calls.append(self._num_calls)
-        oldest = next(iter(kept.values()))
-        if len(calls) == PATIENCE and calls[0] > oldest.last_call:
+            num_bytes = sum(entry.num_bytes for entry in kept.values())
+            if len(kept) == MAX_RECORDINGS or num_bytes > MAX_BYTES:
+                # Dropping one at once would never record a cycle of more states than there is
+                # room for: each would be dropped before its warm-ups are over.
+                self._waiting[key] += 1
+                if self._waiting[key] < PATIENCE:
+                    if len(self._waiting) > MAX_WAITING:
+                        self._waiting.clear()
+                    return None
+                kept.popitem(last=False)
+            kept[key] = _Recording(self._executor, fixed, rows, width, num=self._num_state)
             del self._waiting[key]
-            kept.popitem(last=False)
-            return True
-        if len(self._waiting) > MAX_WAITING:
-            self._waiting.popitem(last=False)
-        return False
+        elif key == next(iter(kept)):
+            self._waiting.clear()  # all recordings are in use
+        kept.move_to_end(key)
+        return kept[key]
 
 
 @dataclass
@@ -242,25 +219,19 @@ class _Recording:
 
     Attributes:
         warm_ups: number of warm-up runs so far.
-        last_call: number of the last call that it served.
         num_bytes: size of all copies that it may make; the state is not counted.
     """
 
     def __init__(
-        self,
-        executor: Executor,
-        fixed: list[Tensor],
-        rows: list[Tensor],
-        width: int,
-        num_state: int,
+        self, executor: Executor, fixed: list[Tensor], rows: list[Tensor], width: int, *, num: int
     ) -> None:
-        self._executor, self._width, self.warm_ups, self.last_call = executor, width, 0, 0
-        copied = zip(fixed[num_state:], executor.reads[num_state:], strict=True)
+        self._executor, self._width, self.warm_ups = executor, width, 0
+        copied = zip(fixed[num:], executor.reads[num:], strict=True)
         self.num_bytes = sum(leaf.nbytes for leaf, is_read in copied if is_read)
         # One recording for each power of two.
         self.num_bytes += sum((2 * MAX_STEPS - 1) * row.nbytes // len(row) for row in rows)
         # Keep a reference, so that no other tensor is allocated at the state's addresses.
-        self._state = fixed[:num_state]
+        self._state = fixed[:num]
         self._fixed: list[Tensor] = []
         self._steps: dict[int, _RecordedSteps] = {}
 

@@ -56,20 +56,12 @@ class LocalOptimizer:
             lr: learning rate of the steps to come.
         """
         factor = lr if self.scaled else 1.0
-        fresh, kept, values = [], [], []
-        for slot in self.slots:
-            for name, leaf in state[slot].items():
-                value = saved.get(name, {}).get(slot)
-                if value is None:
-                    fresh.append(leaf)
-                else:
-                    kept.append(leaf)
-                    values.append(value)
-        if fresh:
-            torch._foreach_zero_(fresh)
-        if kept:
-            torch._foreach_copy_(kept, values)
-            torch._foreach_mul_(kept, factor)
+        if zeros := [leaf for slot in self.slots for leaf in state[slot].values()]:
+            torch._foreach_zero_(zeros)
+        for name, kept in saved.items():
+            for slot in self.slots:
+                if name in state[slot] and slot in kept:
+                    state[slot][name].copy_(kept[slot]).mul_(factor)
         if self.counts:
             trained = (saved[name] for name in state[self.slots[0]] if name in saved)
             state[_STEP].fill_(next((float(leaf[_STEP]) for leaf in trained), 0.0))

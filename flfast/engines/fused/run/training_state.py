@@ -110,17 +110,13 @@ class TrainingState:
 
         tree_map(add, model_weights(self.state), *(start.context.start for start in starts))
         torch._foreach_copy_(slots, values)
-        fresh = not any(start.optimizer_state for start in starts)
         for stage, step in enumerate(self.steps):
             states = self.slots(0, len(starts), stage)["optimizer"]
-            if fresh:
-                step.optimizer.load(states, {}, 1.0)
-                continue
+            step.optimizer.load(states, {}, 1.0)
             for place, start in enumerate(starts):
-                state = tree_map(itemgetter(place), states)
-                step.optimizer.load(
-                    state, start.optimizer_state, step_lr(start.context, step.stage)
-                )
+                if saved := start.optimizer_state:
+                    lr = step_lr(start.context, step.stage)
+                    step.optimizer.load(tree_map(itemgetter(place), states), saved, lr)
         self.state["loss"][: len(starts)].zero_()
 
     def final_states(self, num: int) -> Iterator[Tree]:

@@ -229,7 +229,7 @@ class Cuda:
         pass
 
     @contextmanager
-    def graph(self, graph, *, pool, stream, capture_error_mode="global"):
+    def graph(self, graph, pool, stream, capture_error_mode="global"):
         assert pool not in self.pools
         self.pools.append(pool)
         self.streams.append("capture")
