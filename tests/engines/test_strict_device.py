@@ -26,6 +26,7 @@ ROUNDS = [
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # a minute each on an idle machine
 @pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C++ compiler")
 @pytest.mark.parametrize("words", [ALGORITHMS, ROUNDS], ids=["algorithms", "rounds"])
 def test_nothing_that_the_engines_do_mixes_devices(root, words):
