@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks import processes
 from benchmarks.checkouts import ROOT
 from benchmarks.contenders import Contender, Setting, flfast_command, measure, parse
+from benchmarks.gpu_published import PUBLISHED
 from benchmarks.machine import gpu_names
 from benchmarks.workload import Workload
 from benchmarks.workloads import find
@@ -38,7 +40,7 @@ class Task:
         folder: for files that it leaves.
         state: file that holds `found` after every step.
         found: `failures` and `notes`, lines; `workloads`, entries as in a result of
-            `benchmarks.speed`.
+            `benchmarks.speed`; `published`, rows beside numbers of others.
     """
 
     device: str
@@ -47,7 +49,7 @@ class Task:
     folder: Path
     state: Path
     found: dict[str, Any] = field(
-        default_factory=lambda: {"failures": [], "notes": [], "workloads": []}
+        default_factory=lambda: {"failures": [], "notes": [], "workloads": [], "published": []}
     )
     began: float = field(default_factory=time.perf_counter)
 
@@ -190,6 +192,44 @@ def profile(task: Task) -> None:
             _keep(task, trace, task.folder / "trace.json.gz")
 
 
+def published(task: Task) -> None:
+    """Settings that others have published seconds of."""
+    for entry in PUBLISHED:
+        workload = _tiny(entry.workload) if task.quick else entry.workload
+        for name, theirs in entry.seconds.items():
+            if task.left_s < START_S:
+                task.fail(f"{workload.name}: no time left for {name}")
+                continue
+            setting = Setting(task.device, workload.rounds, limit_s=task.left_s)
+            try:
+                done = measure(parse(name), workload, setting)
+            except (processes.ContenderError, OSError, ValueError, KeyError) as error:
+                task.fail(f"{workload.name}, {name}: {_last_line(error)}")
+                sys.stdout.write(f"{error}\n")
+                continue
+            ours = median(each["train_s"] for each in done["rounds"])
+            task.found["published"].append(
+                {
+                    "title": workload.title,
+                    "contender": name,
+                    "train_s": ours,
+                    "eval_s": median(each["eval_s"] for each in done["rounds"]),
+                    "clients_per_s": workload.cohort / ours,
+                    "published_s": theirs,
+                    "by": entry.by,
+                }
+            )
+            task.save()
+
+
+def _tiny(workload: Workload) -> Workload:
+    """A hundredth of the work and less: a ResNet takes 0.2 s for a step of 50 images on a CPU."""
+    small = workload.shrunk()
+    if not isinstance(small.train_sizes, int):
+        return small
+    return replace(small, train_sizes=min(small.train_sizes, 20), test_sizes=20, local_epochs=1)
+
+
 def _keep(task: Task, trace: Path, packed: Path) -> None:
     with trace.open("rb") as source, gzip.open(packed, "wb") as target:
         shutil.copyfileobj(source, target)
@@ -219,6 +259,7 @@ PARTS = {
     "precision": Part("bf16 and fp16", 50, precision),
     "profile": Part("where the device's time goes", 30, profile),
     "strategies": Part("ddp, dp, fsdp, torchrun", 45, strategies),
+    "published": Part("seconds beside those that others have published", 540, published),
 }
 
 

@@ -57,10 +57,25 @@ def page(result: dict[str, Any]) -> str:
         lines += [f"- {line}" for line in part["notes"]]
         if part["status"] == "crashed":
             lines += ["", "```", *part["log"].splitlines()[-15:], "```"]
+        lines += _published(part.get("published", []))
         for entry in part["workloads"]:
             if entry["measured"]:
                 lines += ["", _text(entry), "", *(f"- {line}" for line in notes(entry))]
     return "\n".join(lines) + "\n"
+
+
+def _published(rows: list[dict[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    head = "| setting | flfast | training s | evaluation s | clients/s | published s | by |"
+    lines = ["", head, "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        theirs = "" if row["published_s"] is None else f"{row['published_s']:g}"
+        lines.append(
+            f"| {row['title']} | {row['contender']} | {row['train_s']:.3g} | {row['eval_s']:.3g} "
+            f"| {row['clients_per_s']:.0f} | {theirs} | {row['by']} |"
+        )
+    return lines
 
 
 def _text(entry: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from flfast.state import quick_torchmetrics
 from flfast.state.moved import serve_old_imports
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["ConfigError", "Run", "RunStopped", "compose", "run"]
 __version__ = version("flfast")
 serve_old_imports()
+quick_torchmetrics.install()
 
 _MODULES = {
     "ConfigError": "flfast.config.errors",

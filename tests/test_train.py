@@ -130,7 +130,7 @@ TOGETHER = [
 ]
 
 
-@pytest.mark.parametrize("overrides", others_slow(TOGETHER, TOGETHER[::3]))
+@pytest.mark.parametrize("overrides", others_slow(TOGETHER, TOGETHER[::5]))
 def test_options_work_together(flfast_run, overrides):
     limits = ("trainer.limit_train_batches=2",) if "local_steps" not in overrides else ()
     small = ("data.num_examples=400", "data.num_test=40") if "synthetic" in overrides else ()

@@ -40,6 +40,7 @@ class LocalModule(L.LightningModule):
         optimizer_state: initial state of the local optimizer; empty for a fresh one.
         predictions: collects the predictions of the current evaluation pass.
         personal_models: batch -> outputs of the clients' personal models; None is the server's.
+        forward_pass: inputs -> outputs of the server's model, in evaluation; None is the model.
     """
 
     context: Context
@@ -74,6 +75,7 @@ class LocalModule(L.LightningModule):
         self.optimizer_state: Tree = {}
         self.predictions = PredictionStore(task_type)
         self.personal_models: Callable[[Batch], Tensor] | None = None
+        self.forward_pass: Callable[[Tensor], Tensor] | None = None
 
     def of(self, model: nn.Module, algorithm: Algorithm) -> "LocalModule":
         """A module with the same task and optimizer."""
@@ -299,7 +301,7 @@ class LocalModule(L.LightningModule):
 
     def _outputs(self, inputs: Tensor) -> Any:
         if not self.task_type.reads_factors or self.mesh is not None:
-            return self.model(inputs)
+            return (self.forward_pass or self.model)(inputs)
         return large_factored(self.model, self.model, inputs)
 
     def read_optimizer_state(self) -> Tree:

@@ -199,7 +199,7 @@ def test_one_function_knows_the_outcome(folders, lock, state):
         assert flfast.Run(folder).outcome == outcome(folder)
 
 
-@pytest.mark.parametrize(("state", "command"), rotating(STATES, COMMANDS, every=5))
+@pytest.mark.parametrize(("state", "command"), rotating(STATES, COMMANDS, every=7))
 def test_a_command_does_what_the_table_says(folders, lock, capsys, state, command):
     does = said(state, command)
     folder = folders.put(state)
@@ -337,7 +337,7 @@ READERS = {
 """What a command that reads a run adds to its folder, or replaces there."""
 
 
-@pytest.mark.parametrize(("state", "command"), rotating(STATES, READERS, every=3))
+@pytest.mark.parametrize(("state", "command"), rotating(STATES, READERS, every=4))
 def test_who_reads_a_run_leaves_it_alone(folders, lock, monkeypatch, state, command):
     folder = folders.put(state)
     lock(state, folder)

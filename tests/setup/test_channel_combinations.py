@@ -64,7 +64,7 @@ def pairs(options):
             yield {**PLAIN, one: choice[0], other: choice[1]}
 
 
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 18])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 60])
 def test_each_pair_works_or_is_refused_with_both_names(
     options, config_of, make_data, make_federation, every
 ):

@@ -10,6 +10,7 @@ from flfast.datamodules.batches import RankShare
 from flfast.datamodules.evaluation_sets import ATTACK, EvaluationDataModule
 from flfast.distributed.client_state_placement import fetch_states, owner
 from flfast.distributed.world import World, gather
+from flfast.engines.evaluation.joined_forward import JoinedForward
 from flfast.engines.evaluation.metrics import GroupMetrics, set_metrics
 from flfast.engines.evaluation.personal_models import PersonalModels, faster_vmapped
 from flfast.engines.site import Site
@@ -104,6 +105,8 @@ class Evaluation:
                 self._predict_personal(server, plan, data, finetuned="finetuned" in names)
             elif len(data.indices):
                 write_weights(module.model, server)
+                if module.forward_pass is None:
+                    module.forward_pass = JoinedForward(module.model)
                 trainer.test(module, data)
             modules.append(data)
             own.append(_where_float64_is(module.predictions.collect(self._site.data.num_classes)))

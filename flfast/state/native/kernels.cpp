@@ -2,6 +2,7 @@
 
 #include <torch/library.h>
 
+#include "convolutions.h"
 #include "cross_entropy.h"
 #include "distance.h"
 #include "products.h"
@@ -14,6 +15,9 @@ TORCH_LIBRARY(flfast, m) {
   m.def("weight_update_(Tensor(a!) w, Tensor g, Tensor x, float beta, float alpha, "
         "Tensor? anchor=None, Tensor? share=None) -> Tensor(a!)");
   m.def("bias_update_(Tensor(a!) bias, Tensor g, float alpha) -> Tensor(a!)");
+  m.def("conv_pool(Tensor x, Tensor w, Tensor? bias, int[] padding) -> (Tensor y, Tensor places)");
+  m.def("conv_pool_backward(Tensor g, Tensor y, Tensor places, Tensor x, Tensor w, int[] padding, "
+        "bool needs_x) -> (Tensor, Tensor, Tensor)");
   m.def("squared_distance(Tensor left, Tensor right) -> Tensor");
   m.def("cross_entropy(Tensor logits, Tensor targets) -> (Tensor losses, Tensor softmax)");
   m.def("cross_entropy_gradient(Tensor g, Tensor softmax, Tensor targets) -> Tensor");
@@ -33,6 +37,8 @@ TORCH_LIBRARY_IMPL(flfast, CPU, m) {
   m.impl("input_gradient", input_gradient);
   m.impl("weight_update_", weight_update_);
   m.impl("bias_update_", bias_update_);
+  m.impl("conv_pool", conv_pool);
+  m.impl("conv_pool_backward", conv_pool_backward);
   m.impl("squared_distance", squared_distance);
   m.impl("cross_entropy", cross_entropy);
   m.impl("cross_entropy_gradient", cross_entropy_gradient);

@@ -23,6 +23,7 @@ namespace {
 template <int L>
 struct Lanes {
   typedef float Vector __attribute__((vector_size(L * sizeof(float))));
+  typedef int Integers __attribute__((vector_size(L * sizeof(int))));
 
   static inline Vector load(const float* from) {
     Vector v;

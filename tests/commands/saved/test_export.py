@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from nets_to_export import conv_net
+from sampling import others_slow
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -37,9 +38,10 @@ def load_onnx(path):
 
 
 LOAD = {"torch": load_torch, "onnx": load_onnx}
+KINDS = [("torch", "ditto"), ("onnx", "fedavg")]
 
 
-@pytest.mark.parametrize(("kind", "name"), [("torch", "ditto"), ("onnx", "fedavg")])
+@pytest.mark.parametrize(("kind", "name"), others_slow(KINDS, KINDS[:1]))
 def test_an_exported_program_reads_stored_examples(run_of, tmp_path, capsys, kind, name):
     """A client's own MLP, and a convolution with BatchNorm and dropout of the server."""
     if kind == "onnx":

@@ -80,6 +80,7 @@ def test_a_job_that_fails_does_not_stop_the_others(uninterrupted):
     assert ", 0 of 5 jobs left" in log
 
 
+@pytest.mark.slow  # a killed run goes on in `tests/checkpoints/test_kills.py`
 def test_a_killed_sweep_goes_on_where_it_stopped(uninterrupted, tmp_path):
     run = start(tmp_path)
     wait_for(run, tmp_path / "sweep" / "2" / "checkpoints" / "round-000001")

@@ -27,3 +27,11 @@ def test_the_test_set_is_stratified_and_depends_on_the_seed_alone():
 
 def test_without_a_test_fraction_there_is_no_test_set():
     assert digits(test_fraction=0, seed=0, **STATS).is_test is None
+
+
+def test_digits_are_those_that_scikit_learn_returns(monkeypatch):
+    ours = digits(test_fraction=0, seed=0, **STATS)
+    monkeypatch.setattr("flfast.datamodules.sources.digits.find_spec", lambda _: None)
+    theirs = digits(test_fraction=0, seed=0, **STATS)
+    assert torch.equal(ours.inputs, theirs.inputs)
+    assert torch.equal(ours.targets, theirs.targets)

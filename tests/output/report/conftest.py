@@ -1,7 +1,9 @@
+import os
 import sys
 import warnings
 
 import pytest
+from filelock import FileLock
 
 from flfast import train
 from flfast.output.report.content import Content
@@ -21,13 +23,25 @@ SMALL = (
 
 @pytest.fixture(scope="session")
 def swept(tmp_path_factory):
-    """A real sweep of three algorithms and three seeds, with its comparison and its reports."""
-    folder = tmp_path_factory.mktemp("sweep")
+    """A real sweep of three algorithms and three seeds, with its comparison and its reports.
+
+    The first of several processes runs it for all; tests read it only.
+    """
+    root = tmp_path_factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "sweep"
+    done = folder.with_suffix(".done")
+    with FileLock(folder.with_suffix(".lock")):
+        if not done.exists():
+            sweep(folder)
+            done.touch()
+    return folder
+
+
+def sweep(folder):
     words = (f"algorithm={','.join(ALGORITHMS)}", f"seed={','.join(map(str, SEEDS))}")
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setattr(sys, "argv", ["flfast", "-m", *words, *SMALL, f"hydra.sweep.dir={folder}"])
         train.main()
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
 sizes = st.integers(1, 70)
 shapes = st.tuples(st.sampled_from([None, 1, 3]), st.integers(1, 23), sizes, sizes)
@@ -65,6 +66,77 @@ def test_squared_distance(kernels, num):
     left, right = torch.randn(2, num)
     expected = (left - right).double().square().sum().float()
     torch.testing.assert_close(kernels.squared_distance(left, right), expected, rtol=1e-6, atol=0)
+
+
+images = st.tuples(*(st.integers(1, most) for most in (3, 5, 12, 14)))  # B, C, H, W
+windows = st.tuples(*(st.integers(1, most) for most in (40, 6, 6)))  # O, KH, KW
+paddings = st.tuples(st.integers(0, 2), st.integers(0, 2))
+
+
+def pooled(x, w, bias, padding):
+    """What conv_pool computes, and the place of each maximum in its window of four."""
+    outputs = F.conv2d(x, w, bias, padding=padding)
+    values, at = F.max_pool2d(outputs, 2, return_indices=True)
+    wide = outputs.shape[-1]
+    return values.relu(), at // wide % 2 * 2 + at % wide % 2
+
+
+@settings(deadline=None, max_examples=60)
+@given(images, windows, paddings, st.tuples(st.booleans(), st.booleans()), st.integers(0, 99))
+def test_pooled_convolutions(kernels, image, window, padding, kind, seed):
+    (batch, channels, *sides), (out, *kernel), (with_bias, dense) = image, window, kind
+    assume(all(s + 2 * p > k for s, p, k in zip(sides, padding, kernel, strict=True)))
+    rng = torch.Generator().manual_seed(seed)
+    # Whole numbers are exact and have ties. Zeros in front of the ReLU are many.
+    x, w, bias = (
+        torch.randint(-2, 3, shape, generator=rng).double().requires_grad_()
+        for shape in [(batch, channels, *sides), (out, channels, *kernel), (out,)]
+    )
+    expected, places = pooled(x, w, bias if with_bias else None, padding)
+    g = torch.randint(-2, 3, expected.shape, generator=rng).double()
+    wanted = [x, w, bias] if with_bias else [x, w]
+    grads = torch.autograd.grad(expected, wanted, g)
+    layout = torch.contiguous_format if dense else torch.channels_last
+    x, w, g = (leaf.detach().float().contiguous(memory_format=layout) for leaf in (x, w, g))
+    bias = bias.detach().float()
+    y, at = kernels.conv_pool(x, w, bias if with_bias else None, padding)
+    torch.testing.assert_close((y, at.long()), (expected.float(), places), rtol=0, atol=0)
+    found = kernels.conv_pool_backward(g, y, at, x, w, padding, True)  # noqa: FBT003
+    exact = [grad.float() for grad in grads]
+    torch.testing.assert_close([*found[: len(exact)]], exact, rtol=0, atol=0)
+    first, *rest = kernels.conv_pool_backward(g, y, at, x, w, padding, False)  # noqa: FBT003
+    assert first is None or not first.numel()
+    torch.testing.assert_close(rest, [*found[1:]], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", ["10 1 28 32 5", "3 32 12 64 5", "2 32 30 64 3", "8 6 14 16 5"])
+def test_pooled_convolutions_of_any_numbers(kernels, shape):
+    """Shapes whose vectors, tiles and blocks are full, and have rests."""
+    batch, channels, side, out, kernel = map(int, shape.split())
+    x, w, bias = (
+        leaf.double().requires_grad_()
+        for leaf in (
+            torch.randn(batch, channels, side, side),
+            torch.randn(out, channels, kernel, kernel) / (channels * kernel**2) ** 0.5,
+            torch.randn(out),
+        )
+    )
+    expected, _ = pooled(x, w, bias, 0)
+    g = torch.randn(expected.shape)
+    near = {"rtol": 1e-4, "atol": 1e-5 * g.numel() ** 0.5}
+    grads = torch.autograd.grad(expected, (x, w, bias), g.double())
+    x, w, bias = (leaf.detach().float() for leaf in (x, w, bias))
+    y, at = kernels.conv_pool(x, w, bias, [0, 0])
+    torch.testing.assert_close(y, expected.float(), rtol=1e-5, atol=1e-5)
+    found = kernels.conv_pool_backward(g, y, at, x, w, [0, 0], True)  # noqa: FBT003
+    torch.testing.assert_close([*found], [grad.float() for grad in grads], **near)
+
+
+def test_nan_stays_in_a_pooled_convolution(kernels):
+    x = torch.ones(1, 1, 4, 4)
+    x[0, 0, 3, 3] = torch.nan
+    y, _ = kernels.conv_pool(x, torch.ones(3, 1, 1, 1), None, [0, 0])
+    assert y[0, 0].isnan().tolist() == [[False, False], [False, True]]
 
 
 def test_rows_may_lie_anywhere(kernels):

@@ -16,6 +16,7 @@ from flfast.engines.fused.graph.dataflow import (
     remove_unused,
     shape,
 )
+from flfast.engines.fused.graph.pooled_convolutions import join_convolutions
 from flfast.engines.fused.graph.pulls import join_pulls, measure_distances
 from flfast.state.native.compiler import missing
 
@@ -35,14 +36,15 @@ _LOG_SOFTMAX_BACKWARD = aten._log_softmax_backward_data.default  # noqa: SLF001 
 _UPDATES = (aten.addmm_.default, aten.baddbmm_.default)
 
 
-def lower(graph: Graph, *, pulls: bool) -> None:
-    """Replace products of few rows, and the operators around them, by our kernels.
+def lower(graph: Graph, *, convolutions: bool, pulls: bool) -> None:
+    """Replace products of few rows, and pooled convolutions, by our kernels.
 
     The kernels use one core. With several threads, or where they cannot be compiled, the graph
     stays as it is.
 
     Args:
         graph: graph of a step, after `rewrite`; changed in place.
+        convolutions: whether convolutions are joined with their pools.
         pulls: whether proximal terms are joined with the products.
     """
     found = any(is_plain(node) for node in calls(graph, *_SUMS, *_PRODUCTS, *_UPDATES))
@@ -56,6 +58,8 @@ def lower(graph: Graph, *, pulls: bool) -> None:
         _update_bias(graph, node)
     for node in calls(graph, aten.nll_loss_forward.default):
         _cross_entropy(graph, node)
+    if convolutions:
+        join_convolutions(graph)
     if pulls:
         join_pulls(graph)
         measure_distances(graph)

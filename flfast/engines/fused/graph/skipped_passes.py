@@ -9,12 +9,14 @@ PASSES = {
     "rewriting": "fewer operators, of torch's own (`rewrite.py`)",
     "pooling": "max-pooling before ReLU (`pooling.py`)",
     "kernels": "our C++ in place of products of few rows (`lowering.py`)",
+    "convolutions": "convolution, pool and ReLU as one operator (`pooled_convolutions.py`)",
     "pulls": "proximal terms in one pass (`pulls.py`)",
     "frozen_layers": "activations of frozen layers are kept (`frozen_layers.py`)",
     "padding": "batches are padded to few sizes (`run/step_schedule.py`)",
 }
-"""What each pass does. Without `kernels` there are no `pulls`, and without `padding` no kept
-activations of frozen layers and no parts of a whole batch."""
+"""What each pass does. Without `kernels` there are no `pulls` and no `convolutions`, which also
+need `pooling`. Without `padding` there are no kept activations of frozen layers and no parts of a
+whole batch."""
 
 
 def skipped() -> frozenset[str]:

@@ -46,7 +46,8 @@ def lowered(module: GraphModule) -> GraphModule:
     """The module with our C++ kernels where they are faster; changed in place."""
     skip = skipped()
     if "kernels" not in skip:
-        lower(module.graph, pulls="pulls" not in skip)
+        kept = {name: name not in skip for name in ("convolutions", "pulls")}
+        lower(module.graph, **kept)
     keep_workspace(module)
     module.recompile()
     return module
@@ -81,7 +82,7 @@ def operators(fn: Callable[..., None], trees: Sequence[Tree]) -> GraphModule:
         torch.clear_autocast_cache()
 
 
-def record(run: Callable[..., tuple[()]], tensors: Sequence[Tensor]) -> GraphModule:
+def record(run: Callable[..., Any], tensors: Sequence[Tensor]) -> GraphModule:
     """Trace `run(*tensors)` with fake tensors of the same shapes."""
     _let_autograd_find_devices()
     # Real tensors that `run` refers to become constants of the graph.
