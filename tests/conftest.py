@@ -16,6 +16,9 @@ if sys.dont_write_bytecode:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
 
+# No process that imports them can be forked; `engines/test_strict_device.py` names them.
+collect_ignore = ["strict_device.py", "engines/on_strict_device.py"]
+
 
 def pytest_configure(config):
     """Load the fixtures, but not where xdist only hands out tests: its workers wait for it."""

@@ -23,6 +23,7 @@ from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import LinearHead, linear_head
 from flfast.datamodules.batches import Batch
 from flfast.state.options import Count, NonNegativeInt, Positive
+from flfast.state.precision import widened
 from flfast.state.randomness import torch_generator
 from flfast.state.tree import Tree, add, merge, tree_map
 
@@ -82,12 +83,12 @@ def ccvr(  # noqa: PLR0913 - one parameter an option
 
 
 def class_moments(z: Tensor, targets: Tensor, num_classes: int) -> Tree:
-    """Sums over features z [B, D] by class, in float64.
+    """Sums over features z [B, D] by class, in the widest type.
 
     Returns:
         `counts` [C], `sums` [C, D], and `products`, sums of z z' [C, D, D].
     """
-    z = z.double()
+    z = widened(z)
     own = F.one_hot(targets, num_classes).to(z)
     products = torch.einsum("bc,bi,bj->cij", own, z, z)
     return {"counts": own.sum(0), "sums": own.T @ z, "products": products}

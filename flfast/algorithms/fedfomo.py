@@ -28,6 +28,7 @@ from flfast.algorithms.kit.several_models import one_of
 from flfast.datamodules.batches import Batch
 from flfast.state.near_ties import nearest_whole
 from flfast.state.options import Count, NonNegative, UpToOne
+from flfast.state.precision import widened
 from flfast.state.randomness import torch_generator
 from flfast.state.tree import Tree, leaves, merge, part_of, tree_map
 from flfast.state.weights import by_name
@@ -138,7 +139,7 @@ def moves(ctx: Context) -> Tree:
 def gains(ctx: Context) -> Tensor:
     """r_k [1 + M]: loss decrease per distance towards the own and the others' models."""
     before, *others = ctx.measured[LOSSES]["sums"] / ctx.facts["examples"]
-    flat = [leaf.flatten(1).double() for leaf in leaves(moves(ctx)["params"])]
+    flat = [widened(leaf.flatten(1)) for leaf in leaves(moves(ctx)["params"])]
     far = torch.cat(flat, dim=1).norm(dim=1)
     return torch.where(far == 0, 0.0, (before - torch.stack(others)) / far)
 
@@ -149,7 +150,7 @@ def mixed(ctx: Context) -> Tree:
     shares = found / found.sum() if found.sum() > 0 else found
 
     def mix(before: Tensor, to_models: Tensor) -> Tensor:
-        move = torch.tensordot(shares, to_models.double(), dims=1)
+        move = torch.tensordot(shares, widened(to_models), dims=1)
         if not before.is_floating_point():
             move = nearest_whole(move)
         return (before + move).to(before.dtype)

@@ -4,12 +4,11 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from flfast.channel.aggregations.aggregation import Aggregation, Combined, Known, Layout
 from flfast.channel.reduced import Reduced, Specs
-from flfast.distributed.world import World, spec
+from flfast.distributed.world import World, all_reduce, spec
 from flfast.models.adapters.layer_names import layer_of
 from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree
@@ -92,7 +91,7 @@ class RowReduction:
         if world.size > 1:
             # Each row is zero on all ranks but one, so the sum is an exact copy.
             for part in (self._present, self._weights, self._learned, self._counted):
-                dist.all_reduce(part)
+                all_reduce(world, part)
         present = self._present.bool()
         num = int(present.sum())
         compares = self._learned.shape[1] > 0

@@ -25,6 +25,7 @@ from lightning.fabric.plugins.environments import (
 from torch import nn
 
 from flfast.state.environment import integer
+from flfast.state.precision import placed, widened
 from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree, WeightedMean, leaves, tree_map
 
@@ -37,12 +38,14 @@ class World(NamedTuple):
         size: world size.
         local_rank: rank of this process on its node, in [0, local_size).
         local_size: ranks on this node.
+        device: on which this rank trains.
     """
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
+    device: torch.device = torch.device("cpu")
 
 
 ALONE = World()
@@ -222,6 +225,15 @@ def average_buffers(world: World, module: nn.Module) -> None:
             buffer /= world.size
 
 
+def all_reduce(world: World, values: torch.Tensor) -> None:
+    """Sum over ranks, in place; over NCCL if the ranks train on GPUs; collective."""
+    over_nccl = f"{world.device.type}:nccl" in dist.get_backend_config()
+    there = values.to(world.device) if over_nccl else values
+    dist.all_reduce(there)
+    if there is not values:
+        values.copy_(there)
+
+
 def reduce_mean(world: World, mean: WeightedMean, like: Tree | None) -> WeightedMean:
     """Combine the means of all ranks by one all-reduce of a flat tensor; collective.
 
@@ -233,9 +245,10 @@ def reduce_mean(world: World, mean: WeightedMean, like: Tree | None) -> Weighted
         mean.start_at_zero(like)
     assert mean.total is not None
     sums = list(leaves(mean.total))
-    weight = torch.tensor([mean.weight], dtype=torch.float64)
-    flat = torch.cat([weight, *(leaf.double().view(-1) for leaf in sums)])
-    dist.all_reduce(flat)
+    device = next((leaf.device for leaf in sums), world.device)
+    weight = placed(torch.tensor([mean.weight], dtype=torch.float64), device)
+    flat = torch.cat([weight, *(widened(leaf).view(-1) for leaf in sums)])
+    all_reduce(world, flat)
     mean.weight = float(flat[0])
     for leaf, value in zip(sums, flat[1:].split([leaf.numel() for leaf in sums]), strict=True):
         leaf.copy_(value.view(leaf.shape))

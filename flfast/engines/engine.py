@@ -143,7 +143,8 @@ class Engine:
         world = ALONE if divided else site.world
         delivery.close(world)
         reports, specs = self._exchange(world, delivery.reports, reduction, cohort)
-        reduced = reduction.combine(world, specs)
+        device = site.trainers.trainer(plan).trainer.strategy.root_device
+        reduced = reduction.combine(world._replace(device=device), specs)
         if reduced.memory:
             self.channel = channel.remembering(site.algorithm.name, reduced.memory)
         num_clients: float = sum(report.accepted for report in reports)

@@ -13,7 +13,8 @@ from torch import nn
 from flfast.algorithms.contract import Context, Measure
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.task import LocalTask, evaluation_mode
-from flfast.state.tree import Tree, tree_map
+from flfast.state.precision import placed
+from flfast.state.tree import Tree, leaves, tree_map
 from flfast.state.weights import by_name
 from flfast.tasks.task_type import TaskType
 
@@ -36,7 +37,7 @@ class Measuring(NamedTuple):
     def __call__(
         self, measure: Measure, weights: Tree, client_id: int, context: Context
     ) -> Context:
-        """The context with the sums of a measure, which are put where its learning rate is.
+        """The context with the sums of a measure, which are put where its other tensors are.
 
         Weights, joint leaves included, and context are those of a client, on any device.
         """
@@ -46,15 +47,16 @@ class Measuring(NamedTuple):
         task, total = LocalTask(self.model, self.task_type), Tree()
         # Gradients cannot be taken of tensors of inference mode, in which the fused engine trains.
         with torch.inference_mode(mode=False), evaluation_mode(self.model):
-            copy = partial(tree_map, lambda leaf: leaf.detach().to(device, copy=True))
-            params, placed = by_name(copy(weights)), context.map(copy)
+            copy = partial(tree_map, lambda leaf: placed(leaf.detach(), device, copy=True))
+            params, ctx = by_name(copy(weights)), context.map(copy)
             for given in self.data.eval_loader(self.data.train_clients.indices_of(client_id)):
                 inputs = self.data.examples.transform(given.inputs.to(device), dtype=like)
                 batch = given._replace(inputs=inputs, targets=given.targets.to(device))
                 with self.trainer.precision_plugin.forward_context():
-                    sums = measure.sums(task, params, batch, placed)
+                    sums = measure.sums(task, params, batch, ctx)
                 sums = tree_map(lambda leaf: leaf.detach().to("cpu", torch.float64), sums)
                 total = tree_map(torch.add, total, sums) if total else sums
         self.model.to(home)
-        found = tree_map(lambda leaf: leaf.to(context.lr.device), total)
+        there = next(leaves(context.start)).device
+        found = tree_map(lambda leaf: placed(leaf, there), total)
         return context._replace(measured={**context.measured, measure.name: found})

@@ -21,6 +21,7 @@ from flfast.lit.predictions import PredictionStore
 from flfast.lit.task import LocalTask, ShardedTask, surrogate
 from flfast.state.dtensor import full_copy, place_tree
 from flfast.state.optimizer_state import LOCAL_MESSAGE, load_optimizer_state, state_tensors
+from flfast.state.precision import placed
 from flfast.state.tree import Tree, float_type, merge, tree_map, without
 from flfast.state.weights import buffers, read_weights, select_weights, write_weights
 from flfast.tasks.classification import CLASSIFICATION
@@ -161,8 +162,8 @@ class LocalModule(L.LightningModule):
         trained = {name: p for name, p in self.all_params.items() if p.requires_grad}
         self.optimizer = self.make_optimizer(list(trained.values()), lr=float(self.context.lr))
         if self.optimizer_state:
-            placed = place_tree(self.optimizer_state, self.params, self.device)
-            load_optimizer_state(self.optimizer, placed, trained)
+            state = place_tree(self.optimizer_state, self.params, self.device)
+            load_optimizer_state(self.optimizer, state, trained)
         return self.optimizer
 
     def on_train_start(self) -> None:
@@ -177,7 +178,7 @@ class LocalModule(L.LightningModule):
             for tree in (context.server, context.client, context.start)
         )
         facts, measured = (
-            tree_map(lambda leaf: leaf.to(device), tree)
+            tree_map(lambda leaf: placed(leaf, device), tree)
             for tree in (context.facts, context.measured)
         )
         return context._replace(

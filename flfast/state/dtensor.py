@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from flfast.state.precision import placed
 from flfast.state.tree import Tree
 
 
@@ -44,13 +45,13 @@ def place_tree(
     A leaf belongs to the parameter that has its shape, and its name or that of an outer dict,
     whose parameter is `like`.
     """
-    placed: Tree = {}
+    found: Tree = {}
     for name, leaf in tree.items():
         param = params.get(name, like)
         if isinstance(leaf, dict):
-            placed[name] = place_tree(leaf, params, device, param)
+            found[name] = place_tree(leaf, params, device, param)
         elif isinstance(param, DTensor) and leaf.shape == param.shape:
-            placed[name] = shard_like(leaf, param)
+            found[name] = shard_like(leaf, param)
         else:
-            placed[name] = leaf.to(device)
-    return placed
+            found[name] = placed(leaf, device)
+    return found

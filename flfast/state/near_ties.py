@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flfast.state.precision import widened
+
 EQUAL = 1e-4
 """Values that differ by less than this share of themselves count as equal: ten times the 1e-5 to
 which all ways to execute a run agree."""
@@ -66,4 +68,4 @@ def nearest_whole(values: Tensor) -> Tensor:
     >>> nearest_whole(torch.tensor([2.5, 2.4999999, 2.4, -0.5], dtype=torch.float64)).tolist()
     [3.0, 3.0, 2.0, 0.0]
     """
-    return (values.double() + (0.5 + EQUAL)).floor()
+    return (widened(values) + (0.5 + EQUAL)).floor()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from flfast.state.near_ties import nearest_whole
+from flfast.state.precision import widest_float
 
 Tree = dict[str, Any]
 
@@ -179,8 +180,9 @@ def from_parts(parts: Iterable[Tensor], like: Tree) -> Tree:
 class WeightedMean:
     """Streaming weighted mean of trees, in the memory of one tree.
 
-    Floating-point leaves are summed in at least float32. Integer leaves (BatchNorm's step
-    counter) are summed in float64, and their mean is rounded to their own type.
+    Leaves are summed where the first tree has them, floating-point ones in at least float32.
+    Integer leaves (BatchNorm's step counter) are summed in the widest type, and their mean is
+    rounded to their own.
 
     Attributes:
         weight: sum of the weights.
@@ -227,7 +229,7 @@ class WeightedMean:
     def start_at_zero(self, like: Tree) -> None:
         """Start the sum at zero with the shapes of `like`, which may consist of meta tensors."""
         self.like = like
-        self.total = tree_map(lambda x: torch.zeros(x.shape, dtype=_sum_dtype(x)), like)
+        self.total = tree_map(_zero_sum, like)
 
     def result(self) -> Tree:
         """The mean of the trees added so far.
@@ -245,5 +247,7 @@ class WeightedMean:
         return mean if like.is_floating_point() else nearest_whole(mean).to(like.dtype)
 
 
-def _sum_dtype(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32) if x.is_floating_point() else torch.float64
+def _zero_sum(like: Tensor) -> Tensor:
+    device = torch.device("cpu") if like.is_meta else like.device
+    least = torch.float32 if like.is_floating_point() else widest_float(device)
+    return torch.zeros(like.shape, dtype=torch.promote_types(like.dtype, least), device=device)

@@ -15,6 +15,7 @@ from flfast.engines.evaluation.metrics import GroupMetrics, set_metrics
 from flfast.engines.evaluation.personal_models import PersonalModels, faster_vmapped
 from flfast.engines.site import Site
 from flfast.state.plan import RoundPlan
+from flfast.state.precision import widest_float
 from flfast.state.store import own_state
 from flfast.state.tree import Tree, num_bytes
 from flfast.state.weights import model_weights, write_weights
@@ -108,7 +109,7 @@ class Evaluation:
                     module.forward_pass = JoinedForward(module.model)
                 trainer.test(module, data)
             modules.append(data)
-            own.append(_off_mps(module.predictions.collect(self._site.data.num_classes)))
+            own.append(_where_float64_is(module.predictions.collect(self._site.data.num_classes)))
         return list(zip(modules, _of_all_ranks(self._site.world, own), strict=True))
 
     def _set_metrics(
@@ -194,8 +195,7 @@ def _of_all_ranks(world: World, own: list[Statistics]) -> list[Statistics]:
     ]
 
 
-def _off_mps(predictions: Statistics) -> Statistics:
-    # Metrics need float64, which Apple's GPUs lack.
-    if predictions["loss"].device.type != "mps":
+def _where_float64_is(predictions: Statistics) -> Statistics:
+    if widest_float(predictions["loss"].device) == torch.float64:
         return predictions
     return {name: tensor.cpu() for name, tensor in predictions.items()}

@@ -9,6 +9,7 @@ from torch.func import functional_call, vmap
 from flfast.algorithms.contract import Task
 from flfast.datamodules.batches import Batch
 from flfast.lit.task import LocalTask
+from flfast.state.precision import placed
 from flfast.state.tree import Tree, tree_map
 from flfast.state.vmap_fallback import no_vmap_fallback
 from flfast.state.weights import buffers, by_name, write_weights
@@ -70,7 +71,9 @@ class PersonalModels:
         if self._predict_with is not None:
             if client_id != self._loaded_client:
                 device = batch.inputs.device
-                self._loaded = by_name(tree_map(lambda x: x.to(device), self._weights[client_id]))
+                self._loaded = by_name(
+                    tree_map(lambda x: placed(x, device), self._weights[client_id])
+                )
                 self._loaded_client = client_id
             return self._predict_with(LocalTask(self._model, self._task_type), self._loaded, batch)
         if client_id != self._loaded_client:

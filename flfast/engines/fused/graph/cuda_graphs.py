@@ -5,8 +5,9 @@ reads and writes fixed addresses, so inputs are copied to the recording's own me
 """
 
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -30,11 +31,24 @@ MAX_RECORDINGS = 64
 """Largest number of recordings per program; one per address of the state and number of clients."""
 
 MAX_BYTES = 2**30
-"""Largest size of a program's recordings, the state not counted."""
+"""Size of a program's recordings, the state not counted, from which on no further one is begun."""
+
+PATIENCE = 4
+"""Calls for which a state waits for the place of a recording that is not used meanwhile."""
+
+MAX_WAITING = 2**12
+"""Largest number of states that wait."""
 
 
 class Recorder(Protocol):
-    """Records a run for replay; the run reads and writes the same memory each time."""
+    """Records a run for replay; the run reads and writes the same memory each time.
+
+    Attributes:
+        failures: number of runs that could not be recorded. What was recorded before the last of
+            them must not be replayed.
+    """
+
+    failures: int
 
     def warm_up(self, run: Callable[[], None]) -> None:
         """Run on the stream that recordings are made on."""
@@ -49,6 +63,8 @@ class Recorder(Protocol):
 
 class Direct:
     """A `Recorder` that records nothing: replaying runs again."""
+
+    failures = 0
 
     def warm_up(self, run: Callable[[], None]) -> None:
         """Run."""
@@ -71,6 +87,7 @@ class CudaGraphs:
         # allocation to the capture, where it is not allowed.
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
+        self.failures = 0
 
     def warm_up(self, run: Callable[[], None]) -> None:
         """Run on the capture stream, synchronised with the current stream."""
@@ -82,9 +99,24 @@ class CudaGraphs:
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
         """Capture a run."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            run()
+        device = self._stream.device
+        before = torch.cuda.current_stream(device)
+        generator = torch.cuda.default_generators[device.index]
+        random_state, graph = generator.clone_state(), torch.cuda.CUDAGraph()
+        try:
+            # Calls of other threads, such as the one that pins batches, do not end the capture.
+            mode = "thread_local"
+            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode=mode):
+                run()
+        except BaseException:
+            # torch leaves all of this as it was during the capture, if it ends with an error.
+            self.failures += 1
+            torch.cuda.set_stream(before)
+            generator.graphsafe_set_state(random_state)
+            with suppress(RuntimeError):  # newer versions have ended it
+                torch._C._cuda_endAllocateToPool(before.device_index, self._pool)  # noqa: SLF001
+            self._pool = torch.cuda.graph_pool_handle()
+            raise
         return graph.replay
 
 
@@ -107,11 +139,15 @@ class Replayed:
     def __init__(self, executor: Executor, recorder: Recorder, *, num_state: int) -> None:
         self._executor, self._recorder, self._num_state = executor, recorder, num_state
         self._recordings: OrderedDict[Hashable, _Recording] = OrderedDict()
+        self._waiting: Counter[Hashable] = Counter()
         self.reads = executor.reads
 
     def __call__(self, fixed: list[Tensor], rows: list[Tensor], *, num: int, width: int) -> None:
         """Run `num` steps; see `Executor`."""
-        recording = self._recording(fixed, width)
+        recording = self._recording(fixed, rows, width)
+        if recording is None:
+            self._executor(fixed, rows, num=num, width=width)
+            return
         parts = [([row[start:stop] for row in rows], stop - start) for start, stop in spans(num)]
         cold = max(WARM_UPS - recording.warm_ups, 0)
         for part, length in parts[:cold]:
@@ -123,13 +159,7 @@ class Replayed:
             steps = recording.steps(part, length)
             if steps.replay is None:
                 steps.replay = self._record(steps.run)
-                self._evict()
             steps.replay()
-
-    def _evict(self) -> None:
-        kept = self._recordings
-        while len(kept) > 1 and sum(entry.num_bytes() for entry in kept.values()) > MAX_BYTES:
-            kept.popitem(last=False)
 
     def _record(self, run: Callable[[], None]) -> Callable[[], None]:
         try:
@@ -139,19 +169,34 @@ class Replayed:
                 "A program runs operator by operator, it was not recorded: %s", first_line(error)
             )
             self._recorder = Direct()
+            self._recordings.clear()
             return run
 
-    def _recording(self, fixed: list[Tensor], width: int) -> "_Recording":
+    def _recording(
+        self, fixed: list[Tensor], rows: list[Tensor], width: int
+    ) -> "_Recording | None":
+        """The recording of a call; None if there is no room for one."""
         places = [leaf.data_ptr() for leaf in fixed[: self._num_state]]
         # Weights of the first round may have another data type than those of later rounds.
         kinds = [(leaf.dtype, leaf.shape) for leaf in fixed[self._num_state :]]
-        key = (width, *places, *kinds)
-        if key not in self._recordings:
-            self._recordings[key] = _Recording(self._executor, fixed, width, self._num_state)
-            if len(self._recordings) > MAX_RECORDINGS:
-                self._recordings.popitem(last=False)
-        self._recordings.move_to_end(key)
-        return self._recordings[key]
+        key, kept = (self._recorder.failures, width, *places, *kinds), self._recordings
+        if key not in kept:
+            num_bytes = sum(entry.num_bytes for entry in kept.values())
+            if len(kept) == MAX_RECORDINGS or num_bytes > MAX_BYTES:
+                # Dropping one at once would never record a cycle of more states than there is
+                # room for: each would be dropped before its warm-ups are over.
+                self._waiting[key] += 1
+                if self._waiting[key] < PATIENCE:
+                    if len(self._waiting) > MAX_WAITING:
+                        self._waiting.clear()
+                    return None
+                kept.popitem(last=False)
+            kept[key] = _Recording(self._executor, fixed, rows, width, num=self._num_state)
+            del self._waiting[key]
+        elif key == next(iter(kept)):
+            self._waiting.clear()  # all recordings are in use
+        kept.move_to_end(key)
+        return kept[key]
 
 
 @dataclass
@@ -174,14 +219,19 @@ class _Recording:
 
     Attributes:
         warm_ups: number of warm-up runs so far.
+        num_bytes: size of all copies that it may make; the state is not counted.
     """
 
     def __init__(
-        self, executor: Executor, fixed: list[Tensor], width: int, num_state: int
+        self, executor: Executor, fixed: list[Tensor], rows: list[Tensor], width: int, *, num: int
     ) -> None:
         self._executor, self._width, self.warm_ups = executor, width, 0
+        copied = zip(fixed[num:], executor.reads[num:], strict=True)
+        self.num_bytes = sum(leaf.nbytes for leaf, is_read in copied if is_read)
+        # One recording for each power of two.
+        self.num_bytes += sum((2 * MAX_STEPS - 1) * row.nbytes // len(row) for row in rows)
         # Keep a reference, so that no other tensor is allocated at the state's addresses.
-        self._state = fixed[:num_state]
+        self._state = fixed[:num]
         self._fixed: list[Tensor] = []
         self._steps: dict[int, _RecordedSteps] = {}
 
@@ -212,11 +262,6 @@ class _Recording:
     def run(self, fixed: list[Tensor], rows: list[Tensor], num: int) -> None:
         """Run steps without a recording."""
         self._executor(fixed, rows, num=num, width=self._width)
-
-    def num_bytes(self) -> int:
-        """Size of the copies, in bytes; the state is not counted."""
-        rows = [row for steps in self._steps.values() for row in steps.rows]
-        return sum(copy.nbytes for copy in (*self._fixed[len(self._state) :], *rows))
 
 
 def spans(num: int) -> Iterator[tuple[int, int]]:

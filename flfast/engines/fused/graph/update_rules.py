@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from flfast.state.precision import widest_float
 from flfast.state.tree import Tree, leaves, tree_map
 
 Update = Callable[[Tree, Tree, Tree, Tensor], None]
@@ -26,8 +27,8 @@ class LocalOptimizer:
 
     Attributes:
         slots: names of its buffers; each parameter has one of its own shape per name.
-        counts: whether it counts steps. The count is float64, because 1 - 0.999 has only five
-            correct digits in float32.
+        counts: whether it counts steps. The count is float64, where the device has it,
+            because 1 - 0.999 has only five correct digits in float32.
         scaled: whether `update` takes gradients times lr; buffers are then multiples of lr, too.
         update: takes one step.
     """
@@ -42,7 +43,7 @@ class LocalOptimizer:
         state: Tree = {slot: tree_map(torch.zeros_like, params) for slot in self.slots}
         if self.counts:
             device = next(leaves(params)).device
-            state[_STEP] = torch.zeros((), dtype=torch.float64, device=device)
+            state[_STEP] = torch.zeros((), dtype=widest_float(device), device=device)
         return state
 
     @torch.no_grad()
@@ -55,10 +56,12 @@ class LocalOptimizer:
             lr: learning rate of the steps to come.
         """
         factor = lr if self.scaled else 1.0
-        for slot in self.slots:
-            for name, leaf in state[slot].items():
-                value = saved.get(name, {}).get(slot)
-                leaf.zero_() if value is None else leaf.copy_(value).mul_(factor)
+        if zeros := [leaf for slot in self.slots for leaf in state[slot].values()]:
+            torch._foreach_zero_(zeros)
+        for name, kept in saved.items():
+            for slot in self.slots:
+                if name in state[slot] and slot in kept:
+                    state[slot][name].copy_(kept[slot]).mul_(factor)
         if self.counts:
             trained = (saved[name] for name in state[self.slots[0]] if name in saved)
             state[_STEP].fill_(next((float(leaf[_STEP]) for leaf in trained), 0.0))

@@ -79,7 +79,7 @@ class StackProgram:
             indices = start.data.indices[:1].repeat(num_examples)
             rows = self._client.reader.read(indices, start.data)
             batch = self._client.batch(num_examples)
-            self._state.load([start])
+            self._state.load([start._replace(context=context)])
         widths = []
         for stage, programs in enumerate(self._client.programs):
             with torch.inference_mode():
@@ -143,7 +143,8 @@ class StackProgram:
             contexts = self._client.contexts.on_device(given, plans[0][0].round_idx)
             if self._state.width < len(stack):
                 self._state = TrainingState(self._client.steps, len(stack))
-            self._state.load(stack)
+            pairs = zip(stack, contexts, strict=True)
+            self._state.load([start._replace(context=context) for start, context in pairs])
             seen = np.zeros(len(stack), dtype=np.int64)
             for stage, (data, steps) in enumerate(zip(parts, stages, strict=True)):
                 contexts = [

@@ -32,8 +32,9 @@ class StoredExamples:
         """Inputs and targets [N, ...], on the device if they fit, otherwise on the CPU."""
         inputs, targets = self._examples.inputs, self._examples.targets
         assert isinstance(inputs, Tensor)
-        if device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(device)
+        free_memory = getattr(torch.get_device_module(device), "mem_get_info", None)
+        if free_memory is not None:
+            free, _ = free_memory(device)
             if inputs.nbytes + targets.nbytes < free / 2:
                 inputs, targets = inputs.to(device), targets.to(device)
         return inputs, targets

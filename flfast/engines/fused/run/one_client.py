@@ -39,6 +39,7 @@ from flfast.engines.fused.run.training_state import (
 )
 from flfast.engines.local_training import ClientStart
 from flfast.state.plan import Batching, RoundPlan
+from flfast.state.precision import widest_float
 from flfast.state.tree import Tree, tree_map
 
 CACHED_EXAMPLES = 64
@@ -87,7 +88,7 @@ class ClientProgram:
         """Local training of one client; `plans` are those of every stage."""
         (context,) = self.contexts.on_device([start.context], plans[0].round_idx)
         with torch.inference_mode():
-            self._state.load([start])
+            self._state.load([start._replace(context=context)])
             totals = []
             for stage, plan in enumerate(plans):
                 context = self.begin_stage(self._state, 0, stage, start.data, context)
@@ -211,10 +212,10 @@ class ClientProgram:
         return self._exact[stage]
 
     def settings(self, stage: int, context: Context) -> Tree:
-        """Inputs that all steps of a stage share: `lr` [], float64."""
+        """Inputs that all steps of a stage share: `lr` [], of the widest type."""
         lr = step_lr(context, self.steps[stage].stage)
         # `full` fills on the device. Copying a number there would wait for running kernels.
-        return {"lr": torch.full((), lr, dtype=torch.float64, device=self.device)}
+        return {"lr": torch.full((), lr, dtype=widest_float(self.device), device=self.device)}
 
     def batch(self, num_examples: int) -> Tree:
         """Inputs that all steps of unpadded batches share; see `LocalStep`."""

@@ -16,8 +16,9 @@ from flfast.channel.sent import LocalResult
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like
 from flfast.engines.local_training import ClientStart
+from flfast.state.precision import placed
 from flfast.state.transfer import to_host
-from flfast.state.tree import Tree, joined, num_bytes, tree_map
+from flfast.state.tree import Tree, num_bytes, tree_map
 from flfast.state.weights import buffers, model_weights
 
 SMALLEST_LR = 1e-20
@@ -94,18 +95,29 @@ class TrainingState:
         return tree_map(lambda leaf: leaf[place], model_weights(self.state))
 
     def load(self, starts: Sequence[ClientStart]) -> None:
-        """Write the weights and optimizer states of clients into the first slots."""
-        num = len(starts)
-        # Clients of a cohort mostly start from the same tensors: one copy for all of them.
-        initial = joined(*(start.context.start for start in starts))
-        tree_map(lambda leaf, own: leaf[:num].copy_(own), model_weights(self.state), initial)
+        """Write weights and optimizer states of clients into the first slots.
+
+        Their contexts are on the device. What several clients share is copied once.
+        """
+        slots, values = list[Tensor](), list[Tensor]()
+
+        def add(leaf: Tensor, *clients: Tensor) -> Tensor:
+            part = leaf[: len(clients)]
+            shared = all(initial is clients[0] for initial in clients)
+            slots.extend([part] if shared else part.unbind())
+            values.extend([clients[0].expand_as(part)] if shared else clients)
+            return leaf
+
+        tree_map(add, model_weights(self.state), *(start.context.start for start in starts))
+        torch._foreach_copy_(slots, values)
         for stage, step in enumerate(self.steps):
-            of_stage = self.state["optimizer"][str(stage)]
-            for place, start in enumerate(starts) if of_stage else ():
-                optimizer = tree_map(itemgetter(place), of_stage)
-                lr = step_lr(start.context, step.stage)
-                step.optimizer.load(optimizer, start.optimizer_state, lr)
-        self.state["loss"][:num].zero_()
+            states = self.slots(0, len(starts), stage)["optimizer"]
+            step.optimizer.load(states, {}, 1.0)
+            for place, start in enumerate(starts):
+                if saved := start.optimizer_state:
+                    lr = step_lr(start.context, step.stage)
+                    step.optimizer.load(tree_map(itemgetter(place), states), saved, lr)
+        self.state["loss"][: len(starts)].zero_()
 
     def final_states(self, num: int) -> Iterator[Tree]:
         """The states of the first `num` clients after training, on the CPU, leaves [S, ...].
@@ -179,7 +191,7 @@ class ContextCache:
 
         def copy(leaf: Tensor) -> Tensor:
             if id(leaf) not in self._copies:
-                found = known.get(id(leaf)) or (leaf, leaf.to(self._device))
+                found = known.get(id(leaf)) or (leaf, placed(leaf, self._device))
                 self._copies[id(leaf)] = found
             return self._copies[id(leaf)][1]
 

@@ -1,6 +1,9 @@
 """Replaying a program is running it; here without a GPU, where a recording is the run itself."""
 
+import random
+from contextlib import contextmanager
 from functools import cache, partial
+from itertools import chain, cycle, islice
 
 import pytest
 import torch
@@ -11,7 +14,13 @@ from sampling import others_slow
 
 from flfast.algorithms.fedprox import fedprox
 from flfast.engines.fused.graph import cuda_graphs
-from flfast.engines.fused.graph.cuda_graphs import MAX_STEPS, WARM_UPS, Direct, Replayed
+from flfast.engines.fused.graph.cuda_graphs import (
+    MAX_STEPS,
+    WARM_UPS,
+    CudaGraphs,
+    Direct,
+    Replayed,
+)
 from flfast.engines.fused.graph.executor import executor
 from flfast.engines.fused.graph.trace import operators, rewritten
 from flfast.engines.fused.graph.vmapped import vmap_graph
@@ -108,6 +117,46 @@ def test_every_place_of_state_has_recordings_of_its_own():
     torch.testing.assert_close(found, expected)
 
 
+class CountingReplays(Direct):
+    """Counts the replays."""
+
+    num = 0
+
+    def record(self, run):
+        def replay():
+            self.num += 1
+            run()
+
+        return replay
+
+
+def replays(widths, num_calls):
+    """Share of calls that were replayed, of stacks whose widths follow each other."""
+    recorder, states = CountingReplays(), {}
+    replayed = Replayed(script_of(2), recorder, num_state=2)
+    for width in islice(widths, num_calls):
+        fixed = [*states.setdefault(width, state_of(width)), drawn(2), drawn(5)]
+        replayed(fixed, [drawn(1, width, 6, 3)], num=1, width=width)
+    assert len(replayed._recordings) <= cuda_graphs.MAX_RECORDINGS
+    return recorder.num / num_calls
+
+
+def drawn_widths(num):
+    rng = random.Random(0)
+    while True:
+        yield 1 + rng.randrange(num)
+
+
+@pytest.mark.parametrize("widths", [cycle(range(1, 66)), drawn_widths(65)], ids=["cycle", "drawn"])
+def test_most_calls_are_replayed_with_more_states_than_recordings(widths):
+    assert replays(widths, 65 * 20) > 0.7
+
+
+def test_recordings_give_way_to_states_that_are_used_instead():
+    early, late = cycle(range(1, 65)), cycle(range(65, 129))
+    assert replays(chain(islice(early, 64 * 6), late), 64 * 24) > 0.5
+
+
 def test_few_recordings_serve_every_number_of_steps():
     recorder = Counting()
     replayed = Replayed(script_of(), recorder, num_state=2)
@@ -132,6 +181,106 @@ def test_what_cannot_be_recorded_runs_as_it_is(caplog):
         "A program runs operator by operator, it was not recorded: "
         "operation not permitted when stream is capturing"
     ]
+
+
+class Cuda:
+    """What `CudaGraphs` calls of `torch.cuda`, with the state that torch 2.8 leaves of an error.
+
+    A capture that an operator made invalid ends with an error: the stream stays the current one,
+    the allocator in the pool, and the generator in the capture.
+    """
+
+    device_index, index = 0, 0
+
+    def __init__(self, patch):
+        self.device = self
+        self.streams, self.pools, self.modes, self.generator = ["first"], [], [], "seeded"
+        self.default_generators = [self]
+        names = ("CUDAGraph", "Stream", "current_stream", "default_generators", "graph")
+        for name in (*names, "graph_pool_handle", "set_stream"):
+            patch.setattr(torch.cuda, name, getattr(self, name), raising=False)
+        patch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_pool, raising=False)
+
+    def Stream(self, device):  # noqa: N802
+        return self
+
+    def CUDAGraph(self):  # noqa: N802
+        return self
+
+    def current_stream(self, device):
+        return self
+
+    def set_stream(self, stream):
+        self.streams = self.streams[:1]
+
+    def graph_pool_handle(self):
+        return object()
+
+    def end_pool(self, device_index, pool):
+        self.pools.remove(pool)
+
+    def clone_state(self):
+        return self.generator
+
+    def graphsafe_set_state(self, state):
+        self.generator = state
+
+    def replay(self):
+        pass
+
+    @contextmanager
+    def graph(self, graph, pool, stream, capture_error_mode="global"):
+        assert pool not in self.pools
+        self.pools.append(pool)
+        self.streams.append("capture")
+        self.modes.append(capture_error_mode)
+        self.generator = "captured"
+        yield
+        self.pools.remove(pool)
+        self.streams.pop()
+        self.generator = "seeded"
+
+
+def failing():
+    raise RuntimeError("operation not permitted when stream is capturing")
+
+
+def test_a_capture_that_fails_leaves_nothing_behind(monkeypatch):
+    cuda = Cuda(monkeypatch)
+    recorder = CudaGraphs(torch.device("cuda", 0))
+    recorder.record(lambda: None)
+    with pytest.raises(RuntimeError, match="when stream is capturing"):
+        recorder.record(failing)
+    assert (cuda.streams, cuda.pools, cuda.generator) == (["first"], [], "seeded")
+    recorder.record(lambda: None)
+
+
+def test_other_threads_do_not_end_a_capture(monkeypatch):
+    """Such as the one that pins the batches of an evaluation."""
+    cuda = Cuda(monkeypatch)
+    CudaGraphs(torch.device("cuda", 0)).record(lambda: None)
+    assert cuda.modes == ["thread_local"]
+
+
+class FailingOnce(Counting):
+    failures = 0
+
+    def record(self, run):
+        if len(self.recorded) == 1 and not self.failures:
+            self.failures += 1
+            failing()
+        return super().record(run)
+
+
+def test_what_was_recorded_before_a_failure_is_recorded_anew():
+    """Its random numbers come from a state of the generator that was left behind."""
+    recorder = FailingOnce()
+    first, second = (Replayed(script_of(), recorder, num_state=2) for _ in range(2))
+    fixed, rows = [*state_of(), drawn(2), drawn(5)], [drawn(1, 6, 3)]
+    for program in (first, second, first):
+        for _ in range(WARM_UPS + 1):
+            program(fixed, rows, num=1, width=1)
+    assert len(recorder.recorded) == 2
 
 
 RECORDED = [

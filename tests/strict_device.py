@@ -1,0 +1,128 @@
+"""A device `strict` for tests, which computes on the CPU and refuses what a GPU refuses.
+
+`strict_device.cpp` is it for torch; this file compiles it, once per machine and version of torch,
+and introduces it to torch and to Lightning. As a plugin, `pytest -p strict_device`, it runs any
+tests of one rank on the device: the Trainers of their federations are on it instead of the CPU.
+
+Autograd has a thread for the device, so that processes that import this file cannot be forked.
+"""
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.accelerators import Accelerator
+from lightning.pytorch.strategies import SingleDeviceStrategy
+
+from flfast.state.native.compiler import COMPILERS, cache_folder
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+
+
+def library():
+    """Path of the compiled device."""
+    compiler = next(filter(None, map(shutil.which, COMPILERS)))
+    root = Path(torch.__file__).parent
+    command = [
+        *(compiler, "-O1", "-std=c++20", "-shared", "-fPIC", f"-I{root / 'include'}"),
+        *(f"-I{root / 'include/torch/csrc/api/include'}", str(SOURCE)),
+        *(f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu"),
+    ]
+    text = f"{torch.__version__} {command}".encode() + SOURCE.read_bytes()
+    target = cache_folder() / f"strict-device-{hashlib.sha256(text).hexdigest()[:16]}.so"
+    with (cache_folder() / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            part = target.with_suffix(".part")
+            subprocess.run([*command, "-o", part], check=True)
+            part.replace(target)
+    return target
+
+
+def module():
+    """What torch calls as `torch.strict`; random numbers are those of the CPU's generator."""
+    found = ModuleType("torch.strict")
+    found.is_available = found.is_initialized = lambda: True
+    found.device_count, found.current_device = lambda: 1, lambda: 0
+    found.mem_get_info = lambda device: (2**30, 2**30)
+    found._is_in_bad_fork = lambda: False
+    found.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]
+    found.manual_seed = found.manual_seed_all = lambda seed: None
+    found.get_rng_state = lambda device=None: torch.get_rng_state()
+    found.set_rng_state = lambda state, device=None: torch.set_rng_state(state)
+    return found
+
+
+torch.ops.load_library(str(library()))
+torch.utils.rename_privateuse1_backend("strict")
+torch._register_device_module("strict", module())
+torch.utils.generate_methods_for_privateuse1_backend()
+# Parameters that a module moves to a GPU stay the same objects. Those of other makers' devices do
+# so on request only.
+torch.__future__.set_swap_module_params_on_conversion(True)
+DEVICE = torch.device("strict", 0)
+
+
+class StrictAccelerator(Accelerator):
+    """The device for Lightning."""
+
+    def setup_device(self, device):
+        assert device == DEVICE
+
+    def teardown(self):
+        pass
+
+    def get_device_stats(self, device):
+        return {}
+
+    @staticmethod
+    def parse_devices(devices):
+        return int(devices)
+
+    @staticmethod
+    def get_parallel_devices(devices):
+        return [DEVICE] * devices
+
+    @staticmethod
+    def auto_device_count():
+        return 1
+
+    @staticmethod
+    def is_available():
+        return True
+
+    @staticmethod
+    def name():
+        return "strict"
+
+
+FORKING = {"in_world", "solve_in", "start"}
+"""Fixtures that fork."""
+
+
+def pytest_collection_modifyitems(items):
+    items[:] = [item for item in items if not FORKING.intersection(item.fixturenames)]
+
+
+@pytest.fixture(autouse=True)
+def on_device(monkeypatch):
+    """Trainers on the device."""
+    make = L.Trainer.__init__
+
+    def made_on_device(self, **options):
+        place = options.get("accelerator"), options.get("strategy", "auto")
+        if place in {("cpu", "auto"), ("auto", "auto")}:
+            # Not by name: Lightning knows a strategy of one device for its own accelerators only.
+            options |= {
+                "accelerator": StrictAccelerator(),
+                "strategy": SingleDeviceStrategy(DEVICE),
+            }
+        make(self, **options)
+
+    monkeypatch.setattr(L.Trainer, "__init__", made_on_device)
