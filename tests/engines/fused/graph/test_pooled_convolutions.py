@@ -88,7 +88,6 @@ def test_both_convolutions_of_a_step():
         {"convolve": partial(F.conv2d, stride=2, padding=3)},
         {"convolve": partial(F.conv2d, dilation=2, padding=2)},
     ],
-    ids=str,
 )
 def test_others_stay_with_torch(options):
     assert joined(partial(step, **options)) == []
