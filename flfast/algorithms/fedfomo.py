@@ -151,8 +151,7 @@ def mixed(ctx: Context) -> Tree:
 
     def mix(before: Tensor, to_models: Tensor) -> Tensor:
         move = torch.tensordot(shares, widened(to_models), dims=1)
-        if not before.is_floating_point():
-            move = nearest_whole(move)
+        move = move if before.is_floating_point() else nearest_whole(move)
         return (before + move).to(before.dtype)
 
     to_models = moves(ctx)

@@ -29,9 +29,10 @@ class JoinedForward:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs [B, ...]."""
-        if self._possible and not self._programs:
-            self._possible = inputs.is_cpu and self._agrees(inputs[: 2 * PART])
-        if not self._possible or self._hooked():
+        joined = self._possible and not self._hooked()
+        if joined and not self._programs:
+            joined = self._possible = inputs.is_cpu and self._agrees(inputs[: 2 * PART])
+        if not joined:
             outputs: Tensor = self._model(inputs)
             return outputs
         return torch.cat([self._predict(part) for part in inputs.split(PART)])
