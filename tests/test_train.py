@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from sampling import others_slow, rotating
+from sampling import others_slow
 from tables import assert_same_numbers, rows, timeless
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.run import main as torchrun
@@ -196,7 +196,8 @@ def small_files(tmp_path):
     return tmp_path / "data"
 
 
-@pytest.mark.parametrize("first", rotating(range(5), every=5))
+@pytest.mark.slow  # all recipes are checked, and one of them runs, in other tests
+@pytest.mark.parametrize("first", range(5))
 def test_every_recipe_runs_a_round(flfast_run, small_files, root, monkeypatch, first):
     """A few batches with the eager engine; `engines/fused/test_fused.py` trains all models."""
     monkeypatch.setenv("FLFAST_DATA", str(small_files))

@@ -3,6 +3,8 @@
 import re
 from functools import partial
 
+import pytest
+
 import flfast
 
 NO_FIGURES = ("callbacks.curves=null", "callbacks.partition_report=null")
@@ -15,6 +17,7 @@ def printed(page):
     return re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow  # those of the tutorial run in every test
 def test_the_programs_of_the_page_run(root, tmp_path, monkeypatch, capsys):
     """In one namespace, one after the other, with a short local training."""
     programs = printed(root / "docs" / "python.md")

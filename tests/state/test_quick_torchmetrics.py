@@ -25,6 +25,7 @@ def run(code, **variables):
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_lightning_does_not_wait_for_metrics():
     code = (
         "import sys, flfast, lightning.pytorch, torchmetrics as t\n"
@@ -49,11 +50,25 @@ def test_any_part_may_be_imported_first(name):
     assert run(code) == ["torchmetrics.classification.accuracy", "True"]
 
 
+def test_one_that_can_is_loaded_when_more_is_asked_for(tmp_path):
+    code = (
+        "import flfast, torchmetrics as t; early = 'late' in vars(t), t.Metric\n"
+        "print(early[0], hasattr(t, '__wrapped__'), 'late' in vars(t))\n"
+        "print(t.late, t.Metric is early[1], hasattr(t, 'unknown'))"
+    )
+    folder = written(tmp_path, {**PACKAGE, "metric.py": "class Metric: pass"})
+    assert run(code, PYTHONPATH=str(folder)) == ["False"] * 3 + ["1", "True", "False"]
+
+
+def written(folder, package):
+    (folder / "torchmetrics").mkdir()
+    for name, text in package.items():
+        (folder / "torchmetrics" / name).write_text(text)
+    return folder
+
+
 def test_one_whose_classes_need_the_whole_package_is_loaded_whole(tmp_path):
-    folder = tmp_path / "torchmetrics"
-    folder.mkdir()
-    for name, text in PACKAGE.items():
-        (folder / name).write_text(text)
+    folder = written(tmp_path, PACKAGE) / "torchmetrics"
     code = "import flfast, torchmetrics as t; print(t.__file__, t.Metric.__module__, t.late)"
     first, *rest = run(code, PYTHONPATH=str(tmp_path))
     assert first == str(folder / "__init__.py")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from sampling import others_slow
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 
 import flfast.evaluate as evaluate_command
@@ -69,7 +70,7 @@ REPEATED = {
 }
 
 
-@pytest.mark.parametrize("case", REPEATED)
+@pytest.mark.parametrize("case", others_slow([*REPEATED], [*REPEATED][::2]))
 def test_a_saved_model_repeats_the_last_row_of_its_run(run_of, case):
     name, words, views = REPEATED[case]
     run = run_of(name)
