@@ -7,6 +7,7 @@ from torch.fx import GraphModule
 
 from flfast.engines.fused.graph.dataflow import calls
 from flfast.engines.fused.graph.trace import like, lowered, record, simplified
+from flfast.state.native.compiler import missing
 
 PART = 128
 """Examples that are predicted at once: activations of a thousand take hundreds of megabytes."""
@@ -31,7 +32,7 @@ class JoinedForward:
         """Outputs [B, ...]."""
         joined = self._possible and not self._hooked()
         if joined and not self._programs:
-            joined = self._possible = inputs.is_cpu and self._agrees(inputs[: 2 * PART])
+            joined = self._possible = _has_kernels(inputs) and self._agrees(inputs[: 2 * PART])
         if not joined:
             outputs: Tensor = self._model(inputs)
             return outputs
@@ -82,3 +83,8 @@ class JoinedForward:
             for hook in found.values()
         )
         return any(not hook.__module__.startswith("flfast.") for hook in hooks)
+
+
+def _has_kernels(inputs: Tensor) -> bool:
+    """Whether our kernels can be used where the inputs are; they use one thread of a CPU."""
+    return inputs.is_cpu and torch.get_num_threads() == 1 and missing() is None

@@ -69,13 +69,16 @@ OWN = {
     "has no convolution": partial(Counted, nn.Sequential(nn.Flatten(), mlp(**FLAT))),
     "is hooked": Counted,
     "has many shapes": Counted,
+    "has no kernels": Counted,
 }
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", OWN)
-def test_the_model_itself_predicts_where_it(kind):
+def test_the_model_itself_predicts_where_it(kind, monkeypatch):
     model, forward = counted(OWN[kind])
+    if kind == "has no kernels":
+        monkeypatch.setattr(f"{JoinedForward.__module__}.missing", lambda: "no compiler")
     seen = []
     if kind == "is hooked":
         model.model.conv1.register_forward_hook(lambda *args: seen.append(args))
