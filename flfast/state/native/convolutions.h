@@ -28,11 +28,11 @@ using at::Tensor;
 
 // Accumulators stay in registers: those of WINDOWS windows, and SUMS of a gradient.
 #if defined(__AVX512F__)
-constexpr int VECTOR = 16, WINDOWS = 2, SUMS = 25;
+constexpr int WINDOWS = 2, SUMS = 25;
 #elif defined(__AVX2__)
-constexpr int VECTOR = 8, WINDOWS = 1, SUMS = 10;
+constexpr int WINDOWS = 1, SUMS = 10;
 #else
-constexpr int VECTOR = 4, WINDOWS = 1, SUMS = 10;
+constexpr int WINDOWS = 1, SUMS = 10;
 #endif
 // Numbers that stay in the first-level cache, beside others.
 constexpr int64_t CACHED = 7 * 1024;
@@ -82,7 +82,7 @@ struct Images {
 
   Images(const Convolution& c, const Tensor& x, bool room) : data(x.const_data_ptr<float>()) {
     if (!c.above && !c.beside && !room) return;
-    copy.emplace(c.B * c.H * c.row() + VECTOR);
+    copy.emplace(c.B * c.H * c.row() + WIDTH);
     c.rows([&](int64_t to, int64_t from, int64_t num) {
       std::copy_n(data + from, num, copy->data() + to);
     });
@@ -263,9 +263,10 @@ struct Position {
 
 // dx[position] += the sum over its channels of g times w
 template <int L, int ROWS, int V>
-inline void add_weights(const std::vector<Position>& positions, const Entry* e,
-                        const Entry* entries, const float* w, float* dx, int64_t row) {
+inline void add_weights(const std::vector<Position>& positions, const Entry* entries,
+                        const float* w, float* dx, int64_t row) {
   using F = Lanes<L>;
+  const Entry* e = entries;
   for (const Position& position : positions) {
     typename F::Vector acc[ROWS][V] = {};
     for (const Entry* end = entries + position.end; e < end; ++e)
@@ -314,7 +315,7 @@ void input_gradient_of(const Convolution& c, const float* g, const float* y, con
       for (int64_t r = 0; r < R.value; ++r)
         std::copy_n(w + (o * c.KH + i + r) * c.run() + v * L, length,
                     tile.data() + (o * R.value + r) * V.value * L);
-    add_weights<L, R.value, V.value>(positions, entries.data(), entries.data(), tile.data(),
+    add_weights<L, R.value, V.value>(positions, entries.data(), tile.data(),
                                      dx + i * c.row() + v * L, c.row());
   });
 }
@@ -345,7 +346,7 @@ std::tuple<Tensor, Tensor> conv_pool(const Tensor& x_, const Tensor& w_,
   const Tensor y = at::empty({c.B, c.PH(), c.PW(), c.O}, x.options());
   const Tensor places = at::empty(y.sizes(), x.options().dtype(at::kInt));
   const Images images(c, x, false);
-  const auto run = c.O <= VECTOR / 2 ? convolve<VECTOR / 2> : convolve<VECTOR>;
+  const auto run = c.O <= WIDTH / 2 ? convolve<WIDTH / 2> : convolve<WIDTH>;
   run(c, images.data, w.const_data_ptr<float>(), bias ? bias->const_data_ptr<float>() : nullptr,
       y.mutable_data_ptr<float>(), places.mutable_data_ptr<int32_t>());
   return {channels_first(y), channels_first(places)};
@@ -362,24 +363,24 @@ std::tuple<Tensor, Tensor, Tensor> conv_pool_backward(const Tensor& g_, const Te
   TORCH_CHECK(g.sizes() == y.sizes() && at.sizes() == y.sizes() && y.size(1) == c.PH() &&
                   y.size(2) == c.PW() && y.size(3) == c.O,
               "flfast::conv_pool_backward: shapes");
-  const bool narrow = c.run() <= VECTOR / 2;
-  const int64_t lanes = narrow ? VECTOR / 2 : VECTOR;
+  const bool narrow = c.run() <= WIDTH / 2;
+  const int64_t lanes = narrow ? WIDTH / 2 : WIDTH;
   const float* const gs = g.const_data_ptr<float>();
   const float* const ys = y.const_data_ptr<float>();
   const int32_t* const ats = at.const_data_ptr<int32_t>();
   const Tensor dw = at::empty(w.sizes(), w.options()), db = at::empty({c.O}, w.options());
   const Images images(c, x, c.run() % lanes != 0);
-  const auto of_weights = narrow ? weight_gradient<VECTOR / 2> : weight_gradient<VECTOR>;
+  const auto of_weights = narrow ? weight_gradient<WIDTH / 2> : weight_gradient<WIDTH>;
   of_weights(c, gs, ys, ats, images.data, dw.mutable_data_ptr<float>(),
              db.mutable_data_ptr<float>());
   if (!needs_x) return {Tensor(), channels_first(dw), db};
   const Tensor dx = at::zeros(x.sizes(), x.options());
   float* const out = dx.mutable_data_ptr<float>();
-  const auto of_inputs = narrow ? input_gradient_of<VECTOR / 2> : input_gradient_of<VECTOR>;
+  const auto of_inputs = narrow ? input_gradient_of<WIDTH / 2> : input_gradient_of<WIDTH>;
   if (!images.copy) {
     of_inputs(c, gs, ys, ats, w.const_data_ptr<float>(), out);
   } else {
-    Scratch padded(c.B * c.H * c.row() + VECTOR);
+    Scratch padded(c.B * c.H * c.row() + WIDTH);
     of_inputs(c, gs, ys, ats, w.const_data_ptr<float>(), padded.data());
     c.rows([&](int64_t from, int64_t to, int64_t num) {
       std::copy_n(padded.data() + from, num, out + to);

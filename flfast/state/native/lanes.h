@@ -20,6 +20,15 @@
 
 namespace {
 
+// Lanes of the widest vector.
+#if defined(__AVX512F__)
+constexpr int WIDTH = 16;
+#elif defined(__AVX2__)
+constexpr int WIDTH = 8;
+#else
+constexpr int WIDTH = 4;
+#endif
+
 template <int L>
 struct Lanes {
   typedef float Vector __attribute__((vector_size(L * sizeof(float))));

@@ -23,11 +23,11 @@ using at::Tensor;
 
 // Accumulators stay in registers: ROWS * COLUMNS of them in products, 2 * UPDATED in updates.
 #if defined(__AVX512F__)
-constexpr int WIDTH = 16, ROWS = 5, COLUMNS = 4, UPDATED = 8;
+constexpr int ROWS = 5, COLUMNS = 4, UPDATED = 8;
 #elif defined(__AVX2__)
-constexpr int WIDTH = 8, ROWS = 5, COLUMNS = 2, UPDATED = 4;
+constexpr int ROWS = 5, COLUMNS = 2, UPDATED = 4;
 #else
-constexpr int WIDTH = 4, ROWS = 5, COLUMNS = 4, UPDATED = 8;
+constexpr int ROWS = 5, COLUMNS = 4, UPDATED = 8;
 #endif
 
 // sums[r][c] += x[r, k:] . w[c, k:]
