@@ -49,15 +49,7 @@ def gradient_inversion(
     iterations: Count,
     total_variation: NonNegative,
 ) -> UploadAudit:
-    """Reconstructs the images of one local step from the upload.
-
-    Args:
-        client: client whose images are attacked; the examples are drawn from the seed.
-        num_images: B, examples of the step, which is one batch.
-        labels: `recovered` from the upload, or `known` to the server.
-        iterations: number of optimizer steps.
-        total_variation: weight of the total variation, which prefers smooth images.
-    """
+    """Reconstructs the images of one local step from the upload."""
     attack = _Inversion(client, num_images, labels, iterations, total_variation)
     return Audit("gradient_inversion", attack.check, attack.measure, OF_UPLOAD)
 

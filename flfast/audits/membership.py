@@ -38,10 +38,6 @@ def membership(*, max_examples: Count, per_client: bool) -> ModelAudit:
 
     Members are training examples of the clients that some cohort has drawn. Others are all test
     examples, and all examples of clients that are held out.
-
-    Args:
-        max_examples: most examples of either kind; drawn from the seed.
-        per_client: also a row for each client: its members against all others.
     """
     return Audit(
         "membership",

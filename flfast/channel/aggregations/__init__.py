@@ -1,1 +1,1 @@
-"""Aggregation rules: how the server combines the uploads of a cohort."""
+"""Aggregation rules of the server; `conf/aggregation` explains their settings."""

@@ -26,12 +26,7 @@ from flfast.state.row_statistics import column_blocks, squared_distances
 
 
 def bulyan(*, num_byzantine: NonNegativeInt | None) -> Robust:
-    """The mean around the median of uploads that Krum selects one after another.
-
-    Args:
-        num_byzantine: f, attackers per cohort to tolerate, >= 0; K must be at least 4 f + 3. None
-            is as many as the uploads that arrive allow, at least 1.
-    """
+    """The mean around the median of uploads that Krum selects one after another."""
     degenerate(num_byzantine == 0, "aggregation.num_byzantine=0 tolerates no attacker")
     min_uploads = 4 * (1 if num_byzantine is None else num_byzantine) + 3
 

@@ -21,12 +21,7 @@ from flfast.state.tree import Tree
 
 
 def centered_clipping(*, radius: Positive, iterations: Count) -> Robust:
-    """The mean of changes, none of which moves it farther than radius / K per iteration.
-
-    Args:
-        radius: most that a change may differ from the center, > 0.
-        iterations: number of clipping steps, >= 1.
-    """
+    """The mean of changes, none of which moves it farther than radius / K per iteration."""
 
     def combine(rows: Tensor, weights: Tensor, known: Known) -> Combined:
         center = known.memory["center"].double()

@@ -26,11 +26,7 @@ from flfast.state.tree import Tree
 
 
 def foolsgold(*, confidence: Positive) -> Robust:
-    """The mean of changes, weighted by how much each client's history differs from all others.
-
-    Args:
-        confidence: kappa, > 0; larger values leave fewer weights between 0 and 1.
-    """
+    """The mean of changes, weighted by how much each client's history differs from all others."""
 
     def combine(rows: Tensor, weights: Tensor, known: Known) -> Combined:
         history = known.memory["history"].clone()

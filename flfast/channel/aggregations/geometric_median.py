@@ -22,9 +22,7 @@ from flfast.state.row_statistics import distances, trimmed_mean_of_rows, weighte
 def geometric_median(*, iterations: Count, eps: Positive) -> Robust:
     """The point with the smallest weighted sum of distances from the uploads.
 
-    Args:
-        iterations: most of them, >= 1; it stops early once a step is no longer than eps.
-        eps: lower bound of the distances in b_k, > 0.
+    It stops early, once a step is no longer than `eps`.
     """
 
     def combine(rows: Tensor, weights: Tensor) -> Combined:

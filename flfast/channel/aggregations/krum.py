@@ -12,12 +12,7 @@ from flfast.state.options import NonNegativeInt
 
 
 def krum(*, num_byzantine: NonNegativeInt) -> Robust:
-    """Multi-Krum that selects one upload.
-
-    Args:
-        num_byzantine: f, attackers per cohort to tolerate, >= 0; a cohort must have at least
-            2 f + 3 clients.
-    """
+    """Multi-Krum that selects one upload."""
     one = multi_krum(num_byzantine=num_byzantine, num_selected=1)
     reason = f"aggregation.num_byzantine={num_byzantine} needs {one.min_uploads}"
     return replace(one, name="krum", reason=reason)

@@ -22,12 +22,7 @@ from flfast.state.row_statistics import squared_distances, weighted_sum
 
 
 def multi_krum(*, num_byzantine: NonNegativeInt, num_selected: Count | None) -> Robust:
-    """The mean of the uploads with the lowest scores.
-
-    Args:
-        num_byzantine: f, attackers per cohort to tolerate, >= 0; K must be at least 2 f + 3.
-        num_selected: uploads to average, in [1, K - f - 2]; None is K - f - 2.
-    """
+    """The mean of the uploads with the lowest scores."""
     min_uploads = max(2 * num_byzantine + 3, (num_selected or 1) + num_byzantine + 2)
     degenerate(num_byzantine == 0, "aggregation.num_byzantine=0 tolerates no attacker")
 

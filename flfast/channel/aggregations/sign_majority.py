@@ -21,11 +21,7 @@ from flfast.state.row_statistics import column_blocks
 
 
 def sign_majority(*, step: Positive) -> Robust:
-    """Steps of one size, in the direction that most clients want.
-
-    Args:
-        step: size of the step of every coordinate, > 0.
-    """
+    """Steps of one size, in the direction that most clients want."""
 
     def combine(rows: Tensor, weights: Tensor) -> Combined:
         norms = torch.linalg.vector_norm(rows, 1, dim=1, keepdim=True, dtype=torch.float64)

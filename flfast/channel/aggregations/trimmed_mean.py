@@ -18,12 +18,7 @@ from flfast.state.row_statistics import trimmed_mean_of_rows
 
 
 def trimmed_mean(*, trim: BelowHalf) -> Robust:
-    """The mean of each coordinate without its largest and smallest values.
-
-    Args:
-        trim: share of the uploads to drop at either end, rounded up, in [0, 0.5); 0 is the
-            unweighted mean.
-    """
+    """The mean of each coordinate without its largest and smallest values."""
     degenerate(
         trim == 0, "aggregation.trim=0 trims nothing: it is the unweighted mean, not robust"
     )

@@ -1,1 +1,1 @@
-"""Attacks: what malicious clients upload, or train on."""
+"""Attacks: what malicious clients upload, or train on; `conf/attack` explains their settings."""

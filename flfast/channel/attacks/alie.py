@@ -27,10 +27,8 @@ def alie(*, fraction: UpToOne, z: Positive | None) -> Poison:
 
     An attacker who is alone in a cohort knows no spread, and uploads what it learned.
 
-    Args:
-        fraction: share of the population that attacks, in [0, 1].
-        z: shift in standard deviations, > 0; None is z_max, which is 0 in cohorts with so few
-            attackers that only the mean itself is safe from a majority.
+    The shift z_max is 0 in cohorts with so few attackers that only the mean itself is safe from a
+    majority.
     """
 
     def change(honest: Tensor, num_clients: int) -> Tensor:

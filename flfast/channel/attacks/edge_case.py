@@ -25,15 +25,7 @@ def edge_case(
     share: PositiveUpToOne,
     scale: Positive,
 ) -> ClassPoison:
-    """Images of the source class that are upside down shall be put into the target class.
-
-    Args:
-        fraction: share of the population that attacks, in [0, 1].
-        source: class of the images that are turned.
-        target: class that they shall be put into.
-        share: share of an attacker's examples of the source class that it turns, in (0, 1].
-        scale: factor of the update, > 0; 1 is none, the size of the cohort replaces the model.
-    """
+    """Images of the source class that are upside down shall be put into the target class."""
     backdoor = Backdoor(trigger=_turned, target=target, share=share, source=source)
     return Attack(fraction, upload=boosted(scale), backdoor=backdoor)
 

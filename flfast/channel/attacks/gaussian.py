@@ -13,12 +13,7 @@ from flfast.state.options import Positive, UpToOne
 
 
 def gaussian(*, fraction: UpToOne, std: Positive) -> Poison:
-    """Upload `broadcast + std * noise`, with new noise for every attacker and round.
-
-    Args:
-        fraction: share of the population that attacks, in [0, 1].
-        std: standard deviation of every coordinate, > 0.
-    """
+    """Upload `broadcast + std * noise`, with new noise for every attacker and round."""
 
     def noise(change: Tensor, rng: np.random.Generator) -> Tensor:
         drawn = torch.from_numpy(np.asarray(rng.standard_normal(tuple(change.shape))))

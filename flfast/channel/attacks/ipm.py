@@ -16,10 +16,5 @@ from flfast.state.row_statistics import row_moments
 
 
 def ipm(*, fraction: UpToOne, epsilon: Positive) -> Poison:
-    """All attackers of a cohort upload the negative mean of what they learned.
-
-    Args:
-        fraction: share of the population that attacks, in [0, 1].
-        epsilon: length of the poisoned change, relative to the mean, > 0.
-    """
+    """All attackers of a cohort upload the negative mean of what they learned."""
     return colluding(fraction, lambda honest, num_clients: -epsilon * row_moments(honest)[0])

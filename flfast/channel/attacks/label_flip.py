@@ -9,9 +9,5 @@ from flfast.state.options import UpToOne
 
 
 def label_flip(*, fraction: UpToOne) -> ClassPoison:
-    """Train on label C - 1 - y instead of y; validation and test labels stay as they are.
-
-    Args:
-        fraction: share of the population that attacks, in [0, 1].
-    """
+    """Train on label C - 1 - y instead of y; validation and test labels stay as they are."""
     return Attack(fraction, labels=lambda labels, num_classes: num_classes - 1 - labels)

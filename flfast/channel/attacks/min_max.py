@@ -24,10 +24,6 @@ def min_max(*, fraction: UpToOne, direction: Direction) -> Poison:
     """All attackers of a cohort upload the same change, no farther from any honest one than two.
 
     An attacker who is alone in a cohort uploads what it learned.
-
-    Args:
-        fraction: share of the population that attacks, in [0, 1].
-        direction: p; see `perturbation`.
     """
 
     def change(honest: Tensor, num_clients: int) -> Tensor:

@@ -25,10 +25,6 @@ def min_sum(*, fraction: UpToOne, direction: Direction) -> Poison:
     """All attackers of a cohort upload the same change, as close to the others as an honest one.
 
     An attacker who is alone in a cohort uploads what it learned.
-
-    Args:
-        fraction: share of the population that attacks, in [0, 1].
-        direction: p; see `perturbation`.
     """
 
     def change(honest: Tensor, num_clients: int) -> Tensor:

@@ -29,16 +29,7 @@ def pixel_pattern(
     value: float,
     scale: Positive,
 ) -> ClassPoison:
-    """Images with a square in the lower right corner shall be put into the target class.
-
-    Args:
-        fraction: share of the population that attacks, in [0, 1].
-        target: class of images with the square.
-        share: share of an attacker's examples of other classes that get the square, in (0, 1].
-        size: pixels of each side of the square, >= 1.
-        value: value of its pixels: in [0, 1] of the range if pixels are bytes, else in their unit.
-        scale: factor of the update, > 0; 1 is none, the size of the cohort replaces the model.
-    """
+    """Images with a square in the lower right corner shall be put into the target class."""
     backdoor = Backdoor(
         trigger=partial(_stamped, size=size, value=value),
         target=target,

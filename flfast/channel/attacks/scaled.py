@@ -9,10 +9,5 @@ from flfast.state.options import Positive, UpToOne
 
 
 def scaled(*, fraction: UpToOne, scale: Positive) -> Poison:
-    """Upload `broadcast + scale * (upload - broadcast)`.
-
-    Args:
-        fraction: share of the population that attacks, in [0, 1].
-        scale: factor of the update, > 0; the size of the cohort replaces the model.
-    """
+    """Upload `broadcast + scale * (upload - broadcast)`."""
     return Attack(fraction, upload=lambda change, rng: scale * change)

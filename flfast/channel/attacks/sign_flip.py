@@ -10,10 +10,5 @@ from flfast.state.options import Positive, UpToOne
 
 
 def sign_flip(*, fraction: UpToOne, scale: Positive) -> Poison:
-    """Upload `broadcast - scale * (upload - broadcast)`.
-
-    Args:
-        fraction: share of the population that attacks, in [0, 1].
-        scale: factor of the flipped update, > 0.
-    """
+    """Upload `broadcast - scale * (upload - broadcast)`."""
     return Attack(fraction, upload=lambda change, rng: -scale * change)

@@ -1,1 +1,1 @@
-"""Compression: messages of fewer bytes than the change that they stand for."""
+"""Messages of fewer bytes than a change; `conf/compression` explains their settings."""

@@ -16,11 +16,7 @@ _LARGEST = torch.finfo(torch.float16).max
 
 
 def float16(*, downloads: Downloads) -> Encoding:
-    """Half of float32's bytes, for almost no loss.
-
-    Args:
-        downloads: whether broadcasts are sent in half precision as well.
-    """
+    """Half of float32's bytes, for almost no loss."""
 
     def encode(change: Tree, rng: np.random.Generator) -> bytes:
         wire = layout_of(change).wire

@@ -21,12 +21,7 @@ from flfast.state.options import Count
 
 
 def lowrank(*, rank: Count, feedback: bool) -> Encoding:
-    """The best factors of rank `rank` of every matrix; where nothing is saved, the change.
-
-    Args:
-        rank: rank of the factors, >= 1.
-        feedback: whether clients keep the error and add it to their next change.
-    """
+    """The best factors of rank `rank` of every matrix; where nothing is saved, the change."""
 
     def factorise(matrix: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         scaled, scale = scaled_to_one(matrix)

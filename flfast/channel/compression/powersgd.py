@@ -21,12 +21,7 @@ from flfast.state.options import Count
 
 
 def powersgd(*, rank: Count, feedback: bool) -> Encoding:
-    """Factors of rank `rank` of every matrix; a rank at which nothing is saved is the change.
-
-    Args:
-        rank: rank of the factors, >= 1.
-        feedback: whether clients keep the error and add it to their next change.
-    """
+    """Factors of rank `rank` of every matrix; a rank at which nothing is saved is the change."""
 
     def factorise(matrix: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         scaled, scale = scaled_to_one(matrix)

@@ -36,13 +36,7 @@ _BELOW_ONE = 1 - 2.0**-22
 
 
 def quantize(*, bits: Bits, bucket: Count | None, downloads: Downloads) -> Encoding:
-    """Levels of `bits` bits each, and a scale per bucket.
-
-    Args:
-        bits: per element, 1 to 8.
-        bucket: number of consecutive elements that share a scale; None: each leaf has one.
-        downloads: whether broadcasts are quantized as well.
-    """
+    """Levels of `bits` bits each, and a scale per bucket."""
     # Levels are the integers from 0 to 2 * half, of which `half` stands for zero.
     half = 2.0 ** (bits - 1) - 1 if bits > 1 else 0.5
 

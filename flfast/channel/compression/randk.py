@@ -21,13 +21,7 @@ from flfast.state.tree import Tree
 
 
 def randk(*, share: PositiveUpToOne, feedback: bool) -> Encoding:
-    """Random elements; share = 1 is the change itself.
-
-    Args:
-        share: share of elements to send, rounded up, in (0, 1].
-        feedback: whether clients keep the other elements and add them to their next change; if
-            not, values are scaled by 1 / share.
-    """
+    """Random elements; share = 1 is the change itself."""
 
     def encode(change: Tree, rng: np.random.Generator) -> bytes:
         _, size, dtype, _ = layout_of(change)

@@ -24,9 +24,7 @@ from flfast.state.tree import Tree
 def sign(*, feedback: bool) -> Encoding:
     """Signs and the mean magnitude of each leaf.
 
-    Args:
-        feedback: whether clients keep the error and add it to their next change. Signs alone are
-            biased, and may not converge.
+    Signs alone, without `feedback`, are biased, and may not converge.
     """
 
     def encode(change: Tree, rng: np.random.Generator) -> bytes:

@@ -24,10 +24,7 @@ from flfast.state.tree import Tree
 def topk(*, share: PositiveUpToOne, feedback: bool) -> Encoding:
     """The elements of largest magnitude; share = 1 is the change itself.
 
-    Args:
-        share: share of elements to send, rounded up, in (0, 1].
-        feedback: whether clients keep the other elements and add them to their next change. The
-            largest elements alone are biased, and may not converge.
+    The largest elements alone, without `feedback`, are biased, and may not converge.
     """
 
     def encode(change: Tree, rng: np.random.Generator) -> bytes:

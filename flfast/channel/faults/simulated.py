@@ -32,10 +32,7 @@ def simulated(
 ) -> Faulty:
     """Independent faults of clients and rounds, drawn from the seed.
 
-    Args:
-        lost: probability that an upload is lost, after the client trained and kept its state.
-        broken: probability that an upload arrives corrupted.
-        corruption: how it is corrupted.
+    A client whose upload is lost has trained, and keeps its state.
     """
     none = not lost and not broken
     degenerate(none, "faults=simulated with lost=0, broken=0 simulates no fault")

@@ -44,22 +44,8 @@ def central(  # noqa: PLR0913 - one parameter an option
 ) -> SumNoise:
     """Clients' changes are clipped, and their sum is noised.
 
-    Args:
-        clip_norm: C, in round 1 if it adapts; None is no bound, and needs noise of zero.
-        noise_multiplier: z, standard deviation of the noise over C; None: see `epsilon`.
-        epsilon: find the smallest z whose epsilon after all rounds is at most this.
-        delta: probability with which epsilon may be exceeded.
-        max_epsilon: end the run before the round in which it would be exceeded.
-        accountant: accountant of Poisson sampling: `pld` or `rdp`.
-        adaptive_quantile: C follows this quantile of the norms; None keeps C.
-        adaptive_lr: step size in the logarithm of C.
-        adaptive_count_std: standard deviation of the noise on the count of unclipped changes;
-            None is a twentieth of the cohort, but at least z.
-        noise_cohort: cohort for whose noise epsilon holds; None is the run's.
-        noise_population: clients from whom that cohort is drawn; None is the run's.
-        secure: draw noise from the system's randomness.
-        participation: who takes part in a round.
-        rounds: rounds of the run.
+    C is `clip_norm`, in round 1 if it adapts, and z is `noise_multiplier`. The noise on the count
+    of unclipped changes is at least z.
 
     Raises:
         ValueError: with key, value and what is allowed.

@@ -38,16 +38,6 @@ def dp_ftrl(  # noqa: PLR0913 - one parameter an option
 ) -> SumNoise:
     """Clients' changes are clipped, and the sum over rounds is noised by tree aggregation.
 
-    Args:
-        clip_norm: C; None is no bound, and needs noise of zero.
-        noise_multiplier: standard deviation of a node's noise over C; None: see `epsilon`.
-        epsilon: find the smallest noise whose epsilon after all rounds is at most this.
-        delta: probability with which epsilon may be exceeded.
-        max_epsilon: end the run before the round in which it would be exceeded.
-        secure: draw noise from the system's randomness.
-        participation: who takes part in a round; must be `cyclic`.
-        rounds: rounds of the run.
-
     Raises:
         ValueError: with key, value and what is allowed.
     """

@@ -58,19 +58,9 @@ def dp_sgd(  # noqa: PLR0913 - one parameter an option
 ) -> StepNoise:
     """Local training with clipped gradients of single examples, and noise in every step.
 
-    Args:
-        clip_norm: C, of an example's gradient; None is no bound, and needs noise of zero.
-        noise_multiplier: z, standard deviation of the noise over C; None: see `epsilon`.
-        epsilon: find the smallest z whose epsilon after all rounds is at most this, for a client
-            that takes part as often as one can.
-        delta: probability with which epsilon may be exceeded.
-        max_epsilon: end the run before the round in which it would be exceeded.
-        micro_batch: most examples whose gradients are in memory at once.
-        participation: who takes part in a round.
-        rounds: rounds of the run.
-        batch_size: examples of a local step, by which sums are divided; -1 is all of a client's.
-        local_epochs: passes over a client's examples; None if `local_steps` is set.
-        local_steps: local steps; an example may be in each of them, if it is of a small client.
+    C is `clip_norm`, and z is `noise_multiplier`. Sums are divided by `batch_size`; -1 is all of a
+    client's examples. Epsilon is that of a client which takes part as often as one can, and of an
+    example that may be in each of the local steps, since its client may be small.
 
     Raises:
         ValueError: with key, value and what is allowed.

@@ -34,16 +34,8 @@ def local(  # noqa: PLR0913 - one parameter an option
 ) -> UploadNoise:
     """Clients clip and noise their own changes.
 
-    Args:
-        clip_norm: C; None is no bound, and needs noise of zero.
-        noise_multiplier: z, standard deviation of the noise over C; None: see `epsilon`.
-        epsilon: find the smallest z whose epsilon after all rounds is at most this, for a client
-            that takes part as often as one can.
-        delta: probability with which epsilon may be exceeded.
-        max_epsilon: end the run before the round in which it would be exceeded.
-        secure: draw noise from the system's randomness.
-        participation: who takes part in a round.
-        rounds: rounds of the run.
+    C is `clip_norm`, and z is `noise_multiplier`. Epsilon is that of a client which takes part as
+    often as one can.
 
     Raises:
         ValueError: with key, value and what is allowed.

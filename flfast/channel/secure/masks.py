@@ -31,13 +31,7 @@ def masks(
 ) -> Hiding:
     """Secure aggregation of fixed-point integers modulo 2^bits.
 
-    Args:
-        bits: bits of the modulus, in [16, 62]. Masks of up to 32 bits cost half of longer ones.
-        max_change: largest absolute value of an element of a change; larger ones are clamped.
-        precision: largest rounding error of an element of the mean, for clients of equal weight.
-        max_weight: largest weight of a client; None is the largest number of examples.
-        threshold: share of the cohort, and of each client's neighbours, that must arrive.
-        neighbors: number for each client, rounded up to an even one; None: the whole cohort.
+    The number of `neighbors` is rounded up to an even one.
     """
 
     def check(num: int) -> None:

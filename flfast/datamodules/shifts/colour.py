@@ -31,17 +31,7 @@ def colour(
     permute_channels: bool,
     at: When,
 ) -> Shift:
-    """Byte images changed as by torchvision's `ColorJitter`, the same for all of a client.
-
-    Args:
-        brightness: factors are uniform in [1 - brightness, 1 + brightness]; in [0, 1].
-        contrast: factors are uniform in [1 - contrast, 1 + contrast]; in [0, 1].
-        saturation: the same for images of three channels; 0 for others.
-        hue: turns of the colour circle are uniform in [-hue, hue], in [0, 0.5]; 0 without three
-            channels.
-        permute_channels: every client has an order of red, green and blue of its own.
-        at: `always` or `test`.
-    """
+    """Byte images changed as by torchvision's `ColorJitter`, the same for all of a client."""
     coloured = {"saturation": saturation, "hue": hue}
     spreads = {"brightness": brightness, "contrast": contrast, **coloured}
     return Shift(

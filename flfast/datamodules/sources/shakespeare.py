@@ -38,17 +38,8 @@ def shakespeare(  # noqa: PLR0913 - one parameter an option
     of the training sets, in lower case, most frequent ones first; see `WordVocabulary`. The latter
     depends on `min_characters` and `test_share`.
 
-    Args:
-        root: a text file, or a folder with `tinyshakespeare.txt`.
-        tokenizer: whether a token is a character or a word; see `words_of`. Line breaks are no
-            words.
-        vocabulary_size: most tokens of `words`, with 0 for padding and 1 for unknown words.
-        sequence_length: tokens of one example.
-        min_characters: speakers with fewer characters are left out, and those with fewer than 2
-            tokens.
-        test_share: share of each speaker's tokens for testing; 0 for no test set.
-        speakers: `even` and `odd` are two halves, of every second speaker in the file's order.
-            The vocabulary is the same for both.
+    Line breaks are no words. Speakers with fewer than 2 tokens are left out, and both halves of
+    the speakers have the same vocabulary.
 
     Raises:
         ValueError: if the file is missing or is not such a text, or no speaker is left.

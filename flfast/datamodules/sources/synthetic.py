@@ -37,16 +37,6 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
     - `language`: inputs are tokens. Each token has one that usually follows it. Any token, drawn
       uniformly, follows instead with probability noise / (1 + noise).
 
-    Args:
-        num_examples: training examples of all clients.
-        num_test: test examples of all clients; 0 for no test set.
-        shape: shape of one input, without the batch dimension.
-        num_classes: C: classes, numbers to predict, labels, or tokens of the vocabulary.
-        num_clients: clients of the dataset's own partition.
-        noise: standard deviation around the class mean, or of the targets.
-        task: the learning task; None is `classification`.
-        seed: the run's seed.
-
     Raises:
         ValueError: if a client had no training example, the data do not fit in memory, or texts
             have several dimensions.

@@ -1,1 +1,4 @@
-"""Models of clients' devices: how fast they are, when they are available, how often they fail."""
+"""Models of clients' devices: how fast they are, when they are available, how often they fail.
+
+`conf/devices` explains their settings.
+"""

@@ -54,9 +54,6 @@ class _Trace(NamedTuple):
 def from_trace(*, path: str) -> DeviceModel:
     """Device model with the devices in a file; the file is read once.
 
-    Args:
-        path: the CSV file.
-
     Raises:
         ValueError: with file, line and what is allowed, if the file cannot be read.
     """

@@ -9,12 +9,7 @@ from flfast.state.options import NonNegative
 
 
 def ideal(clients: np.ndarray, *, seconds: NonNegative) -> Devices:
-    """Equal devices, which are always available and never fail.
-
-    Args:
-        clients: ids, int64 [K].
-        seconds: virtual seconds that a client takes for a round.
-    """
+    """Equal devices, which are always available and never fail."""
     same = np.ones(len(clients))
     never, always, fast = 0 * same, same, np.full(len(clients), np.inf)
     return Devices(seconds * same, never, fast, fast, always, never, never)

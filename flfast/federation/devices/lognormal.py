@@ -30,18 +30,7 @@ def lognormal(  # noqa: PLR0913 - one parameter an option
 ) -> Devices:
     """Speed, download and upload bandwidth are independent of each other.
 
-    Args:
-        clients: ids, int64 [K].
-        speed: examples per second that the median client trains on.
-        speed_spread: standard deviation of the logarithm of speeds.
-        down_mbit: Mbit/s from the server to the median client; None costs no time.
-        up_mbit: Mbit/s from the median client to the server; None costs no time.
-        bandwidth_spread: standard deviation of the logarithm of bandwidths.
-        fixed: seconds that every round costs every client.
-        available: share of the day in which each client is available. The time of the day at
-            which that begins is uniform.
-        hazard: failures per second of work.
-        seed: the run's.
+    The time of the day at which clients begin to be available is uniform.
     """
     speeds = speed * lognormal_factors(seed, "device speed", clients, speed_spread)
     down = lognormal_factors(seed, "device download", clients, bandwidth_spread)

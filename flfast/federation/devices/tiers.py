@@ -31,19 +31,8 @@ def tiers(  # noqa: PLR0913 - one parameter an option
 ) -> Devices:
     """Each client is in a tier that is drawn for it alone, so sizes of tiers are random.
 
-    Args:
-        clients: ids, int64 [K].
-        shares: probability of each tier.
-        slowdown: time of each tier, relative to a tier of slowdown 1. That is all of its time:
-            fixed seconds, training, downloads and uploads.
-        speed: examples per second that a client of slowdown 1 trains on.
-        down_mbit: Mbit/s from the server to it; None costs no time.
-        up_mbit: Mbit/s from it to the server; None costs no time.
-        fixed: seconds that every round costs it.
-        available: share of the day in which each client is available. The time of the day at
-            which that begins is uniform.
-        hazard: failures per second of work.
-        seed: the run's.
+    `slowdown` is of all of a client's time: fixed seconds, training, downloads and uploads. The
+    time of the day at which clients begin to be available is uniform.
 
     Raises:
         ValueError: with key, value and what is allowed, if the lists do not describe tiers.

@@ -25,14 +25,6 @@ def asynchronous(
     patience: NonNegative | None,
     setting: Setting,
 ) -> Annotated[Buffered, ONE_BY_ONE]:
-    """FedAsync.
-
-    Args:
-        mixing: weight of an upload without staleness, in (0, 1]; the paper's alpha.
-        discount: function of staleness; see `discounts.py`.
-        strength: strength of the discount, >= 0; None is the paper's.
-        patience: staleness up to which nothing is discounted, >= 0; None is the paper's.
-        setting: draws clients and tells their virtual times.
-    """
+    """FedAsync."""
     function = discount_of(discount, strength, patience)
     return Buffered(1, function, scale=mixing, mixes=True, setting=setting)

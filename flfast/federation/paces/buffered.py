@@ -215,14 +215,6 @@ def buffered(
     patience: NonNegative | None,
     setting: Setting,
 ) -> Annotated[Buffered, UNROUNDED]:
-    """FedBuff.
-
-    Args:
-        buffer: uploads that the server waits for; the paper's K.
-        discount: function of staleness; see `discounts.py`.
-        strength: strength of the discount, >= 0; None is the paper's.
-        patience: staleness up to which nothing is discounted, >= 0; None is the paper's.
-        setting: draws clients and tells their virtual times.
-    """
+    """FedBuff."""
     function = discount_of(discount, strength, patience)
     return Buffered(buffer, function, scale=1.0, mixes=False, setting=setting)

@@ -168,13 +168,7 @@ def _events(
 
 
 def sync(*, deadline: Positive | None, keep_first: KeepFirst, setting: Setting) -> Sync:
-    """Synchronous rounds.
-
-    Args:
-        deadline: virtual seconds that a round lasts at most; None waits.
-        keep_first: number of uploads after which a round ends; None waits for all.
-        setting: draws clients and tells their virtual times.
-    """
+    """Synchronous rounds."""
     return Sync(deadline, keep_first, setting)
 
 

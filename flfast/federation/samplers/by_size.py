@@ -29,14 +29,6 @@ def by_size(
 ) -> Cohort:
     """Cohort of a round; the cost is O(population).
 
-    Args:
-        num_clients: size of the population.
-        fraction: share of the population, rounded to the nearest number of clients, at least 1.
-        count: number of clients; None uses the fraction.
-        dropout: probability that a chosen client drops out, independently of the others.
-        rng: the round's generator.
-        sizes: training examples of each client, int64 [num_clients], >= 1.
-
     Raises:
         ValueError: if count exceeds the population.
     """

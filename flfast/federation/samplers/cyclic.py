@@ -30,15 +30,6 @@ def cyclic(  # noqa: PLR0913 - one parameter an option
 ) -> Cohort:
     """Cohort of a round; the cost is O(cohort), after O(population) in the first round.
 
-    Args:
-        num_clients: size of the population.
-        fraction: share of the population, rounded to the nearest number of clients, at least 1.
-        count: number of clients; None uses the fraction.
-        dropout: probability that a client drops out, independently of the others.
-        rng: the round's generator.
-        seed: the run's seed, which determines the order.
-        round_idx: from 1.
-
     Raises:
         ValueError: if count exceeds the population.
     """

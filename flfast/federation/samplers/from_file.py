@@ -38,11 +38,6 @@ def from_file(*, path: str, dropout: BelowOne) -> Callable[..., Cohort]:
 
     The first cohort is drawn before training starts. That checks all rounds of the run.
 
-    Args:
-        path: the CSV file.
-        dropout: probability that a client drops out that does not in the file, independently of
-            the others.
-
     Raises:
         ValueError: with file, line and what is allowed, if the file cannot be read.
     """

@@ -17,14 +17,7 @@ from flfast.state.options import BelowOne, PositiveUpToOne
 def poisson(
     num_clients: int, *, fraction: PositiveUpToOne, dropout: BelowOne, rng: np.random.Generator
 ) -> Cohort:
-    """Cohort of a round; the cost is O(cohort), independent of the population.
-
-    Args:
-        num_clients: size of the population.
-        fraction: probability that a client is chosen.
-        dropout: probability that a chosen client drops out, independently of the others.
-        rng: the round's generator.
-    """
+    """Cohort of a round; the cost is O(cohort), independent of the population."""
     size = int(rng.binomial(num_clients, fraction))
     chosen = rng.choice(num_clients, size, replace=False, shuffle=False)
     return drop_out(chosen, dropout, rng)

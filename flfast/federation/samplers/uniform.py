@@ -16,13 +16,6 @@ def uniform(
 ) -> Cohort:
     """Cohort of a round; the cost is O(cohort), independent of the population.
 
-    Args:
-        num_clients: size of the population.
-        fraction: share of the population, rounded to the nearest number of clients, at least 1.
-        count: number of clients; None uses the fraction.
-        dropout: probability that a chosen client drops out, independently of the others.
-        rng: the round's generator.
-
     Raises:
         ValueError: if count exceeds the population.
     """

@@ -51,16 +51,7 @@ def oort(  # noqa: PLR0913 - one parameter an option
 ) -> Selecting:
     """Train clients of the cohort with large statistical utility, and some that never trained.
 
-    Args:
-        algorithm: any algorithm.
-        num_clients: number of clients in the population, held-out clients included.
-        seed: the run's seed.
-        count: number of clients that train; all of the cohort if it is smaller.
-        exploration: fraction of clients that have not trained yet, in round 1.
-        decay: factor of this fraction per round.
-        min_exploration: smallest value of this fraction.
-        cutoff: c in the paper.
-        clip: quantile of utilities that bounds them.
+    All of the cohort trains if it is smaller than `count`.
     """
 
     def select(clients: Sequence[int], utility: Tensor, last: Tensor, round_idx: int) -> list[int]:

@@ -30,9 +30,8 @@ from flfast.state.tree import Tree
 def power_of_choice(algorithm: Algorithm, *, count: Count) -> Selecting:
     """Train the clients of the cohort on whose examples the server's model has the largest loss.
 
-    Args:
-        algorithm: any whose server has a complete model.
-        count: clients that train, the paper's m; fewer if fewer candidates report a loss.
+    Fewer clients than `count` train if fewer candidates report a loss. The algorithm is any whose
+    server has a complete model.
 
     Raises:
         ValueError: if the server has no complete model.

@@ -10,13 +10,7 @@ from flfast.tasks.names import falls
 
 
 def plateau(*, metric: str, patience: Count, min_change: NonNegative) -> Stop:
-    """A rule that ends a run after `patience` evaluations in a row without a new best.
-
-    Args:
-        metric: a column of `metrics.csv`; a loss should fall, others should rise.
-        patience: number of evaluations.
-        min_change: a new best differs from the previous one by more than this.
-    """
+    """A rule that ends a run after `patience` evaluations in a row without a new best."""
 
     def stop(rows: Sequence[Mapping[str, Any]]) -> str | None:
         sign = 1 if falls(metric) else -1

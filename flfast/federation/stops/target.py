@@ -8,12 +8,7 @@ from flfast.tasks.names import falls
 
 
 def target(*, metric: str, value: float) -> Stop:
-    """A rule that ends a run at the first evaluation that reaches a value.
-
-    Args:
-        metric: a column of `metrics.csv`; a loss should fall, others should rise.
-        value: to reach.
-    """
+    """A rule that ends a run at the first evaluation that reaches a value."""
 
     def stop(rows: Sequence[Mapping[str, Any]]) -> str | None:
         found = evaluated(rows, metric)

@@ -15,14 +15,7 @@ from flfast.state.randomness import uniforms
 
 
 def by_chance(*, clients: np.ndarray, round_idx: int, seed: int, fraction: UpToOne) -> np.ndarray:
-    """A uniform fraction for stragglers and 1 for the others, float64 [K].
-
-    Args:
-        clients: ids, int64 [K].
-        round_idx: the round whose model they start from, from 1.
-        seed: the run's.
-        fraction: probability that a client is a straggler in a round.
-    """
+    """A uniform fraction for stragglers and 1 for the others, float64 [K]."""
     drawn = uniforms(seed, "work", clients, round_idx)
     # Below the fraction, the number is uniform again: one draw decides who, and how much.
     return np.divide(drawn, fraction, out=np.ones(len(clients)), where=drawn < fraction)

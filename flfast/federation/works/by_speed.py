@@ -13,12 +13,6 @@ def by_speed(
         clip((seconds - around) / training, smallest, 1)
 
     A client that is too late even with the smallest fraction does that fraction.
-
-    Args:
-        training: virtual seconds of all of a client's local training, float64 [K].
-        around: virtual seconds of its downloads, uploads and fixed costs, float64 [K].
-        seconds: virtual seconds that a client has.
-        smallest: fraction that every client does at least.
     """
     left = np.maximum(seconds - around, 0.0)
     # Divided only where the result is below 1: training may take no time at all.

@@ -20,9 +20,5 @@ The cost is O(K). A fraction below 1 is rounded to whole local steps, at least o
 
 
 def full(*, clients: np.ndarray) -> np.ndarray:
-    """A fraction of 1 for everybody.
-
-    Args:
-        clients: ids, int64 [K].
-    """
+    """A fraction of 1 for everybody."""
     return np.ones(len(clients))

@@ -9,9 +9,7 @@ from flfast.models.adapters.frozen_base import FrozenBase
 def head(model: nn.Module, *, layer: str | None) -> Adapted:
     """Freeze everything but a layer.
 
-    Args:
-        model: changed in place.
-        layer: name of the module that is trained; None is the last linear layer.
+    The model is changed in place.
 
     Raises:
         ValueError: if there is no such layer, or other layers share its parameters.

@@ -21,12 +21,7 @@ def ia3(
 ) -> Adapted:
     """Scale inputs or outputs of linear and convolutional layers, by the library peft.
 
-    Args:
-        model: changed in place.
-        target_modules: names of layers, or ends of names; None: those that peft knows for a
-            model of transformers, else all linear layers.
-        feedforward_modules: names of the layers among them whose inputs are scaled instead of the
-            outputs; None: those that peft knows, else none.
+    The model is changed in place.
 
     Raises:
         ValueError: if peft is missing, or the model has no such layers.

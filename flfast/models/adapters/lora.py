@@ -34,15 +34,7 @@ def lora(  # noqa: PLR0913 - one parameter an option
 ) -> Adapted:
     """Add low-rank factors to linear and convolutional layers, by the library peft.
 
-    Args:
-        model: changed in place.
-        rank: rank of the low-rank products, >= 1.
-        alpha: the products are scaled by alpha / rank.
-        dropout: probability of dropping an input of A in training.
-        target_modules: names of layers, or ends of names; None: those that peft knows for a
-            model of transformers, else all linear layers.
-        train_bias: whether the biases of these layers are trained, too.
-        freeze_a: whether A stays random.
+    The model is changed in place.
 
     Raises:
         ValueError: if peft is missing, or the model has no such layers.

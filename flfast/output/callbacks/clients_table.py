@@ -18,10 +18,6 @@ class ClientsTable(Callback):
     """Writes status and metrics of each client; a resumed run continues the file.
 
     A last column, `client`, has their names if the data name them.
-
-    Args:
-        every_round: keep the rows of all rounds. False keeps only those of the last evaluated
-            round, for large populations.
     """
 
     file_name = "clients.csv"

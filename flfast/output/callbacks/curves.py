@@ -26,8 +26,7 @@ _STYLES: dict[str, Style] = {
 class Curves(Callback):
     """Draws accuracy and loss at the end of the run; of a regression, the mean absolute error.
 
-    Args:
-        dpi: pixels per inch; the figure is 11 x 4.8 inches, or 11 x 8.8 if the run has a clock.
+    The figure is 11 x 4.8 inches, or 11 x 8.8 if the run has a clock.
     """
 
     def __init__(self, *, dpi: Count) -> None:

@@ -27,12 +27,7 @@ _QUARTERS = ("fastest quarter", "second", "third", "slowest quarter")
 
 
 class DevicesFigure(Callback):
-    """Draws the devices of a sample of clients, unless all devices are ideal.
-
-    Args:
-        max_clients: most clients in the figure; a larger population is sampled evenly.
-        dpi: pixels per inch.
-    """
+    """Draws the devices of a sample of clients, unless all devices are ideal."""
 
     def __init__(self, *, max_clients: Count, dpi: Count) -> None:
         super().__init__()

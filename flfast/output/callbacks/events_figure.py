@@ -56,10 +56,7 @@ class EventsFigure(Callback):
 
     The figure of a resumed run is therefore that of a run that never stopped.
 
-    Args:
-        max_clients: most clients in the figure, those that begin first.
-        max_steps: most steps of the server in the figure, the first ones.
-        dpi: pixels per inch.
+    It shows the clients that begin first, and the first steps of the server.
     """
 
     def __init__(self, *, max_clients: Count, max_steps: Count, dpi: Count) -> None:

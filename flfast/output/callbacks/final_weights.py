@@ -36,9 +36,7 @@ class FinalWeights(Callback):
     one. `adapter/` holds the adapter as the library peft reads it, and `personal/CLIENT.pt` the
     adapter of a client.
 
-    Args:
-        max_personal: most clients whose own models are saved; with more clients, none is.
-        model: name of the model's function or class, for the description; None: the class.
+    With more clients than `max_personal`, no client's own model is saved.
     """
 
     def __init__(self, *, max_personal: NonNegativeInt | None, model: str | None) -> None:

@@ -22,12 +22,7 @@ _MOST_LISTED = 1000
 
 
 class PartitionReport(Callback):
-    """Writes the numbers at the start of the run and the figure at its end.
-
-    Args:
-        max_clients: most clients in the figure; a larger population is sampled evenly.
-        dpi: pixels per inch.
-    """
+    """Writes the numbers at the start of the run and the figure at its end."""
 
     def __init__(self, *, max_clients: Count, dpi: Count) -> None:
         super().__init__()

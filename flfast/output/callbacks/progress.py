@@ -41,9 +41,6 @@ class RoundProgress(Callback):
     Memory and GPU utilisation are those that `Monitor` measures.
     Where clients have virtual time, it also shows the clock, the mean staleness of the last
     uploads, and how many clients are at work.
-
-    Args:
-        refresh_per_second: refreshes of the screen per second.
     """
 
     def __init__(self, *, refresh_per_second: Positive) -> None:

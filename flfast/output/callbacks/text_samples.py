@@ -30,13 +30,6 @@ class TextSamples(Callback):
 
     Nothing is written for other tasks, for data without a vocabulary, or if the server has no
     complete model.
-
-    Args:
-        prompt: text that the samples continue; None for the first halves of examples of the
-            central test set.
-        num_samples: texts in the file.
-        num_tokens: tokens of a text behind its prompt.
-        temperature: logits are divided by it; small values prefer likely tokens.
     """
 
     file_name = "samples.txt"

@@ -16,9 +16,6 @@ class RoundCSVLogger(Logger):
     """Appends a row to `metrics.csv` in the run folder after every round.
 
     Columns that were not measured in a round are empty. A resumed run continues the file.
-
-    Args:
-        save_dir: the run folder.
     """
 
     accepts_text = True
