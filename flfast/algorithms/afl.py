@@ -25,12 +25,7 @@ EPS = 1e-10
 
 
 def afl(*, lambda_lr: NonNegative, num_clients: int) -> Algorithm:
-    """FedAvg whose weights follow the clients' losses.
-
-    Args:
-        lambda_lr: step of the weights, >= 0.
-        num_clients: in the federation.
-    """
+    """FedAvg whose weights follow the clients' losses."""
     degenerate(
         lambda_lr == 0, "algorithm.lambda_lr=0 turns AFL into FedAvg with weighting=uniform"
     )

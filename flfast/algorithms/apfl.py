@@ -23,13 +23,7 @@ ALPHA = "apfl/alpha"
 
 
 def apfl(*, alpha: UpToOne, adaptive: bool, weighting: Weighting) -> Algorithm:
-    """FedAvg with personal models mixed from local and federated parameters.
-
-    Args:
-        alpha: share of the local model; the initial one if `adaptive`.
-        adaptive: whether clients learn alpha.
-        weighting: `samples`, or `uniform` as in the paper.
-    """
+    """FedAvg with personal models mixed from local and federated parameters."""
     model, fixed = "purely local" if alpha else "the server's", not adaptive and alpha in {0, 1}
     degenerate(fixed, f"algorithm.alpha={alpha:g} makes APFL's personal models {model}")
 

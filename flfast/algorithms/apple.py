@@ -38,16 +38,7 @@ def apple(
     initial: Tree,
     num_clients: int,
 ) -> Algorithm:
-    """Personal models, combined with learned weights from core models.
-
-    Args:
-        mu: strength of the pull of these weights to equal ones, >= 0.
-        share: share of the rounds that have the pull, in [0, 1].
-        p_lr: learning rate of the weights, as a factor of the local one, >= 0.
-        horizon: rounds of the run.
-        initial: weights before round 1.
-        num_clients: in the federation.
-    """
+    """Personal models, combined with learned weights from core models."""
     degenerate(p_lr == 0, "algorithm.p_lr=0 makes APPLE's personal models the mean of core models")
     first, last = next(iter(initial["params"].values())), share * horizon
     equal = first.new_full((num_clients,), 1 / num_clients, dtype=float_type(initial["params"]))

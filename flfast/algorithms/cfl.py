@@ -40,16 +40,7 @@ def cfl(
     weighting: Weighting,
     num_clients: int,
 ) -> Algorithm:
-    """FedAvg in clusters, which the server finds; without a split it is FedAvg.
-
-    Args:
-        eps1: a cluster whose mean change is shorter is near its optimum, >= 0.
-        eps2: a client whose change is longer pulls away from that optimum, >= 0.
-        warmup: rounds before the first split, >= 0.
-        max_clusters: models on the server, >= 1.
-        weighting: `samples`, or `uniform` as in the authors' code.
-        num_clients: in the federation.
-    """
+    """FedAvg in clusters, which the server finds; without a split it is FedAvg."""
     degenerate(eps1 == 0, "algorithm.eps1=0 turns CFL into FedAvg")
     degenerate(max_clusters == 1, "algorithm.max_clusters=1 turns CFL into FedAvg")
 

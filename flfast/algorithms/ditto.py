@@ -27,12 +27,7 @@ from flfast.state.weights import model_weights
 
 
 def ditto(*, lam: NonNegative, weighting: Weighting) -> Algorithm:
-    """FedAvg, and personal models with a proximal term; lam = 0 makes them local training.
-
-    Args:
-        lam: strength of the proximal term, >= 0; the paper's lambda.
-        weighting: `samples` or `uniform`.
-    """
+    """FedAvg, and personal models with a proximal term; lam = 0 makes them local training."""
     degenerate(lam == 0, "algorithm.lam=0 makes Ditto's personal models purely local")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:

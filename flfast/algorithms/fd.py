@@ -31,9 +31,7 @@ SUMS = "fd/sums"
 def fd(*, gamma: NonNegative, initial: Tree) -> Algorithm:
     """Local training with the other clients' mean outputs as teachers; gamma = 0 is `local`.
 
-    Args:
-        gamma: strength of the distillation, >= 0.
-        initial: weights before round 1; the last layer must give the logits.
+    The last layer must give the logits.
 
     Raises:
         ValueError: if the last layer's own weight is not trained.

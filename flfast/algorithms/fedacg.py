@@ -23,13 +23,7 @@ from flfast.state.tree import Tree, add, scaled, squared_norm, sub, tree_map, ze
 
 
 def fedacg(*, lam: BelowOne, beta: NonNegative, weighting: Weighting) -> Algorithm:
-    """FedAvg from a lookahead of the server; lam = 0 is FedProx, and with beta = 0 FedAvg.
-
-    Args:
-        lam: momentum of the server, in [0, 1); the paper's lambda.
-        beta: strength of the proximal term, >= 0.
-        weighting: `uniform` as in the paper, or `samples`.
-    """
+    """FedAvg from a lookahead of the server; lam = 0 is FedProx, and with beta = 0 FedAvg."""
     name = "FedProx" if beta else "FedAvg"
     degenerate(lam == 0, f"algorithm.lam=0 with algorithm.beta={beta} turns FedACG into {name}")
 

@@ -21,14 +21,7 @@ from flfast.state.options import BelowOne, Positive
 def fedadagrad(
     *, server_lr: Positive, beta1: BelowOne, tau: Positive, weighting: Weighting
 ) -> Algorithm:
-    """FedAvg with Adagrad on the server.
-
-    Args:
-        server_lr: server learning rate, > 0.
-        beta1: decay of the first moment, in [0, 1).
-        tau: adaptivity, > 0; smaller values adapt more.
-        weighting: `samples` or `uniform`.
-    """
+    """FedAvg with Adagrad on the server."""
     return adaptive_server(
         "fedadagrad",
         operator.add,

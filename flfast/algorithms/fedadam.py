@@ -20,15 +20,7 @@ from flfast.state.options import BelowOne, Positive
 def fedadam(
     *, server_lr: Positive, beta1: BelowOne, beta2: BelowOne, tau: Positive, weighting: Weighting
 ) -> Algorithm:
-    """FedAvg with Adam on the server.
-
-    Args:
-        server_lr: server learning rate, > 0.
-        beta1: decay of the first moment, in [0, 1).
-        beta2: decay of the second moment, in [0, 1).
-        tau: adaptivity, > 0; smaller values adapt more.
-        weighting: `samples` or `uniform`.
-    """
+    """FedAvg with Adam on the server."""
     return adaptive_server(
         "fedadam",
         lambda v, square: beta2 * v + (1 - beta2) * square,

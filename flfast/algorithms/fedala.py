@@ -39,12 +39,8 @@ def fedala(
 ) -> Algorithm:
     """FedAvg whose clients start from a learned mixture of the server's model and their own.
 
-    Args:
-        layers: that are mixed, counted from the last; all if the model has fewer.
-        share: share of a client's examples that W is learned on, in (0, 1].
-        mix_epochs: epochs of learning W, >= 0. With `local_steps` it takes that many, unless 0.
-        mix_lr: learning rate of W, as a factor of the local one, > 0.
-        initial: weights before round 1.
+    All layers are mixed if the model has fewer. With `local_steps`, learning W takes that many,
+    unless `mix_epochs` is 0.
     """
     last = list(dict.fromkeys(map(layer_of, initial["params"])))[-layers:]
     names = [name for name in initial["params"] if layer_of(name) in last]

@@ -25,14 +25,7 @@ from flfast.state.tree import Tree, leaves, squared_norm, sub, tree_map
 
 
 def fedamp(*, lam: NonNegative, alpha: Positive, sigma: Positive, initial: Tree) -> Algorithm:
-    """Personal models, each pulled to a mean of models that are like it.
-
-    Args:
-        lam: strength of the pull, >= 0; the paper's lambda.
-        alpha: step of the means, > 0; own weights become negative if it is large.
-        sigma: squared distance at which attraction has fallen to 1/e, > 0.
-        initial: weights before round 1.
-    """
+    """Personal models, each pulled to a mean of models that are like it."""
     degenerate(lam == 0, "algorithm.lam=0 turns FedAMP into local training")
 
     def send(server: Tree, records: Records, clients: Sequence[int]) -> Tree:

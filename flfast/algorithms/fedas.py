@@ -40,11 +40,7 @@ def fedas(
 ) -> Algorithm:
     """FedPer with aligned bodies and Fisher weights.
 
-    Args:
-        align_epochs: epochs of alignment, >= 0. With `local_steps` it takes that many, unless 0.
-        align_lr: its learning rate, as a factor of the local one, > 0.
-        head: the head, one linear layer; None is the last layer.
-        initial: weights before round 1.
+    With `local_steps`, the alignment takes that many, unless `align_epochs` is 0.
     """
     local_head, body = split(initial, head)
     top = linear_head(initial, head)

@@ -22,13 +22,7 @@ from flfast.state.tree import Tree
 
 
 def fedasam(*, rho: NonNegative, eta: NonNegative, weighting: Weighting) -> Algorithm:
-    """FedAvg with adaptive sharpness-aware local steps; rho = 0 is FedAvg.
-
-    Args:
-        rho: distance of the second gradient in units of T, >= 0.
-        eta: added to the parameters' absolute values, >= 0.
-        weighting: `samples` or `uniform`.
-    """
+    """FedAvg with adaptive sharpness-aware local steps; rho = 0 is FedAvg."""
     degenerate(rho == 0, "algorithm.rho=0 turns FedASAM into FedAvg")
 
     def uphill(task: Task, params: Tree, batch: Batch, ctx: Context) -> tuple[Tensor, Tree]:

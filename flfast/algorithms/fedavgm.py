@@ -21,13 +21,7 @@ from flfast.state.options import BelowOne, Positive
 
 
 def fedavgm(*, server_lr: Positive, momentum: BelowOne, weighting: Weighting) -> Algorithm:
-    """FedAvg with momentum on the server; server_lr = 1 and momentum = 0 is FedAvg.
-
-    Args:
-        server_lr: server learning rate, > 0.
-        momentum: momentum of the server, in [0, 1).
-        weighting: `samples` or `uniform`.
-    """
+    """FedAvg with momentum on the server; server_lr = 1 and momentum = 0 is FedAvg."""
     degenerate(
         momentum == 0 and server_lr == 1,
         "algorithm.momentum=0 with algorithm.server_lr=1 turns FedAvgM into FedAvg",

@@ -17,10 +17,7 @@ from flfast.state.tree import Tree, merge, part_of
 def fedbabu(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> Algorithm:
     """FedAvg of the body below a fixed head.
 
-    Args:
-        head: layers of the head; None is the last layer.
-        weighting: `samples` or `uniform`.
-        initial: weights before round 1. Clients draw the head from the seed, so it is not sent.
+    Clients draw the head from the seed, so it is not sent.
     """
     fixed_head, body = split(initial, head)
 

@@ -17,9 +17,7 @@ from flfast.state.tree import Tree
 def fedbn(*, weighting: Weighting, batchnorm: Tree) -> Algorithm:
     """FedAvg with BatchNorm's parameters and statistics kept on the client.
 
-    Args:
-        weighting: `samples`, or `uniform` as in the paper.
-        batchnorm: weights of the BatchNorm layers before round 1; if empty, this is FedAvg.
+    Without BatchNorm layers, it is FedAvg.
     """
     none, fedavg = not any(batchnorm.values()), Algorithm(name="fedbn", weighting=weighting)
     degenerate(none, "algorithm=fedbn is FedAvg: the model has no BatchNorm")

@@ -34,13 +34,7 @@ ROUNDING = 8.0
 
 
 def fedcac(*, tau: UpToOne, beta: Positive, weighting: Weighting) -> Algorithm:
-    """FedAvg, with the critical parameters of each client from clients that are like it.
-
-    Args:
-        tau: share of critical parameters in each tensor, in [0, 1].
-        beta: rounds after which no others share them, > 0.
-        weighting: weighting of w: `samples` or `uniform`.
-    """
+    """FedAvg, with the critical parameters of each client from clients that are like it."""
     degenerate(tau == 0, "algorithm.tau=0 turns FedCAC into FedAvg")
 
     def send(server: Tree, records: Records, clients: Sequence[int]) -> Tree:

@@ -35,13 +35,7 @@ def fedcm(
 ) -> Algorithm:
     """FedAvg with the server's momentum in local steps; alpha = server_lr = 1 is FedAvg.
 
-    Args:
-        alpha: share of the client's own gradient in a step, in (0, 1].
-        server_lr: server learning rate, > 0.
-        weighting: `uniform` as in the paper, or `samples`.
-        momentum: the local optimizer's, in [0, 1); None (an optimizer other than SGD) is refused.
-        nesterov: whether it is Nesterov momentum.
-        local_optimizer_state: must be `reset`, because |a|_1 assumes that momentum starts at zero.
+    `local_optimizer_state` must be `reset`, because |a|_1 assumes that momentum starts at zero.
     """
     gradient_weight = gradient_weight_of_sgd("fedcm", momentum=momentum, nesterov=nesterov)
     degenerate(

@@ -27,15 +27,7 @@ from flfast.state.weights import by_name
 def fedcp(
     *, lam: NonNegative, head: list[str] | None, weighting: Weighting, initial: Tree, seed: int
 ) -> Algorithm:
-    """FedAvg of body and gate; two heads predict together.
-
-    Args:
-        lam: strength of the pull to the features of the received body, >= 0.
-        head: the head, one linear layer, whose inputs are the features; None is the last layer.
-        weighting: `samples` or `uniform`.
-        initial: weights before round 1.
-        seed: seed of the run.
-    """
+    """FedAvg of body and gate; two heads predict together."""
     top = linear_head(initial, head)
     d = top.shape[1]
     gate = OwnModule(

@@ -41,16 +41,7 @@ def fedcross(
     seed: int,
     num_clients: int,
 ) -> Algorithm:
-    """Federated learning of K models that stay close to each other.
-
-    Args:
-        alpha: share of a model itself when it is mixed, in [0, 1].
-        selection: selection of the other model: `in_order`, or `highest` or `lowest` similarity.
-        num_models: K, >= 1; None: the size of a cohort, by `fraction`.
-        fraction: share of the clients in a cohort, in (0, 1]; None is 1.
-        seed: seed of the run.
-        num_clients: in the federation.
-    """
+    """Federated learning of K models that stay close to each other."""
     num = num_models or max(1, round((fraction or 1.0) * num_clients))
     degenerate(
         num == 1, "algorithm.num_models=1 turns FedCross into FedAvg with weighting=uniform"

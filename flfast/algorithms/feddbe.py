@@ -32,15 +32,7 @@ def feddbe(
     weighting: Weighting,
     initial: Tree,
 ) -> Algorithm:
-    """FedAvg with a personal bias of features, whose mean is pulled to a consensus.
-
-    Args:
-        kappa: strength of the pull, >= 0.
-        mu: weight of a batch in the running mean, in (0, 1].
-        head: the head, one linear layer, whose inputs are the features; None is the last layer.
-        weighting: `samples` or `uniform`.
-        initial: weights before round 1.
-    """
+    """FedAvg with a personal bias of features, whose mean is pulled to a consensus."""
     top = linear_head(initial, head, with_bias=True)
     zero = torch.zeros_like(initial["params"][top.names[0]][0])
     bias, mean = {"params": {".bias": zero}}, {"buffers": {".mean": zero}}

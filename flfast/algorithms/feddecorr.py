@@ -24,14 +24,7 @@ from flfast.state.tree import Tree
 def feddecorr(
     *, beta: NonNegative, head: list[str] | None, weighting: Weighting, initial: Tree
 ) -> Algorithm:
-    """FedAvg with a decorrelating local objective; beta = 0 is FedAvg.
-
-    Args:
-        beta: strength of the penalty, >= 0.
-        head: layers of the head, whose inputs are the features; None is the last layer.
-        weighting: `samples` or `uniform`.
-        initial: weights before round 1.
-    """
+    """FedAvg with a decorrelating local objective; beta = 0 is FedAvg."""
     layer = head_layer(initial, head)
     degenerate(beta == 0, "algorithm.beta=0 turns FedDecorr into FedAvg")
 

@@ -34,14 +34,7 @@ def feddf(
     server_batch_size: Count,
     weighting: Weighting,
 ) -> Algorithm:
-    """FedAvg and ensemble distillation; needs examples of the server.
-
-    Args:
-        server_steps: steps of distillation in a round, >= 0.
-        server_lr: learning rate of these steps, > 0.
-        server_batch_size: examples in a step, >= 1.
-        weighting: `samples` or `uniform`.
-    """
+    """FedAvg and ensemble distillation; needs examples of the server."""
     degenerate(server_steps == 0, "algorithm.server_steps=0 turns FedDF into FedAvg")
     distillation = ensemble_distillation()
 

@@ -24,12 +24,7 @@ FLOOR = 1e-9
 
 
 def feddisco(*, a: NonNegative, b: NonNegative) -> Algorithm:
-    """FedAvg with weights by size and label distribution; a = b = 0 is FedAvg.
-
-    Args:
-        a: strength of the discrepancy, >= 0.
-        b: added to every weight, >= 0.
-    """
+    """FedAvg with weights by size and label distribution; a = b = 0 is FedAvg."""
     degenerate(a == 0 and b == 0, "algorithm.a=0 with algorithm.b=0 turns FedDisco into FedAvg")
 
     def own(ctx: Context) -> Tree:

@@ -22,9 +22,8 @@ from flfast.state.tree import Tree, add, dot, squared_norm, sub, tree_map, zeros
 def feddyn(*, alpha: Positive) -> Algorithm:
     """Dynamic regularisation; all clients weigh the same, as in the paper.
 
-    Args:
-        alpha: strength of the regulariser, > 0. As alpha -> 0, local training becomes FedAvg's,
-            but the server step does not: it still adds the sum of all previous mean updates.
+    As alpha -> 0, local training becomes FedAvg's, but the server step does not: it still adds the
+    sum of all previous mean updates.
     """
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:

@@ -22,11 +22,7 @@ from flfast.state.tree import Tree, add, scaled, squared_norm, sub
 def fedexp(*, epsilon: Positive, weighting: Weighting, clip_norm: Positive | None) -> Algorithm:
     """FedAvg with an adaptive server learning rate >= 1; FedAvg for a large epsilon.
 
-    Args:
-        epsilon: added to the squared norm of the mean update, > 0.
-        weighting: weighting of both means, `uniform` as in the paper, or `samples`.
-        clip_norm: `upload_clip_norm`; must be None, because the norms are those before clipping
-            and would undo it.
+    `clip_norm` must be None: the norms are those before clipping, and would undo it.
     """
     if clip_norm is not None:
         raise ValueError(

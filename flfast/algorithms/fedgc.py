@@ -38,14 +38,7 @@ CLASSES = "classes"
 def fedgc(
     *, server_lr: NonNegative, head: list[str] | None, weighting: Weighting, initial: Tree
 ) -> Algorithm:
-    """FedPer among each client's own classes, with a server that corrects the heads.
-
-    Args:
-        server_lr: learning rate of the correction, >= 0.
-        head: the head, one linear layer; None is the last layer.
-        weighting: weighting of the body: `samples` or `uniform`.
-        initial: weights before round 1.
-    """
+    """FedPer among each client's own classes, with a server that corrects the heads."""
     top, (kept, _) = linear_head(initial, head), split(initial, head)
     name = top.names[0]
     like = kept["params"][name][:, 0]

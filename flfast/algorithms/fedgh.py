@@ -21,13 +21,7 @@ from flfast.state.tree import Tree
 
 
 def fedgh(*, server_lr: NonNegative, head: list[str] | None, initial: Tree) -> Algorithm:
-    """Local training from a shared head that the server trains on class means.
-
-    Args:
-        server_lr: learning rate of the head on the server, >= 0.
-        head: the head, one linear layer; None is the last layer.
-        initial: weights before round 1.
-    """
+    """Local training from a shared head that the server trains on class means."""
     top, body = linear_head(initial, head), split(initial, head)[1]
     like = initial["params"][top.names[0]]
     degenerate(server_lr == 0, "algorithm.server_lr=0 turns FedGH into local training")

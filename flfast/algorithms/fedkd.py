@@ -34,11 +34,7 @@ def fedkd(
 ) -> Algorithm:
     """FedAvg of mentees that learn from private mentors; lam = 0 is FedAvg and local training.
 
-    Args:
-        lam: strength of what the models learn from each other, >= 0.
-        head: layers of the head, whose inputs are z; None is the last layer.
-        weighting: `samples` or `uniform`.
-        initial: weights before round 1; the head must be one linear layer.
+    The head must be one linear layer.
     """
     top = linear_head(initial, head)
     like = initial["params"][top.names[0]]

@@ -24,12 +24,7 @@ EPS = 1e-8
 
 
 def fedlc(*, tau: NonNegative, weighting: Weighting) -> Algorithm:
-    """FedAvg with calibrated logits in the local objective; tau = 0 is FedAvg.
-
-    Args:
-        tau: strength of the calibration, >= 0.
-        weighting: `samples` or `uniform`.
-    """
+    """FedAvg with calibrated logits in the local objective; tau = 0 is FedAvg."""
     degenerate(tau == 0, "algorithm.tau=0 turns FedLC into FedAvg")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:

@@ -24,13 +24,7 @@ from flfast.state.tree import Tree, add, leaves, tree_map
 
 
 def fedmgda(*, epsilon: UpToOne, server_lr: Positive, weighting: Weighting) -> Algorithm:
-    """FedAvg whose server step harms as few clients as possible.
-
-    Args:
-        epsilon: largest distance of a client's weight from FedAvg's, in [0, 1].
-        server_lr: length of a step along updates of one direction, > 0.
-        weighting: `samples` or `uniform`, of lambda_0.
-    """
+    """FedAvg whose server step harms as few clients as possible."""
     degenerate(epsilon == 0, "algorithm.epsilon=0 turns FedMGDA+ into FedAvg of unit updates")
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:

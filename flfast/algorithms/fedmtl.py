@@ -26,12 +26,7 @@ from flfast.state.tree import Tree, squared_norm, sub, tree_map
 
 
 def fedmtl(*, lam: NonNegative, initial: Tree) -> Algorithm:
-    """Personal models, each pulled to the mean of the others.
-
-    Args:
-        lam: strength of the pull, >= 0; the paper's lambda_1.
-        initial: weights before round 1.
-    """
+    """Personal models, each pulled to the mean of the others."""
     degenerate(lam == 0, "algorithm.lam=0 turns FedMTL into local training")
 
     def send(server: Tree, records: Records, clients: Sequence[int]) -> Tree:

@@ -31,12 +31,7 @@ def fednova(
 ) -> Algorithm:
     """Normalised averaging; equal to FedAvg if all clients take the same number of local steps.
 
-    Args:
-        weighting: p_k, `samples` or `uniform`.
-        momentum: the local optimizer's, in [0, 1); None (an optimizer other than SGD) is refused.
-        nesterov: whether it is Nesterov momentum.
-        local_steps: local steps of every client; None if they differ.
-        local_optimizer_state: must be `reset`, because a_k assumes that momentum starts at zero.
+    `local_optimizer_state` must be `reset`, because a_k assumes that momentum starts at zero.
     """
     coefficient_sum = gradient_weight_of_sgd("fednova", momentum=momentum, nesterov=nesterov)
     same = local_steps is not None

@@ -24,13 +24,7 @@ from flfast.state.weights import by_name
 
 
 def fedntd(*, beta: NonNegative, tau: Positive, weighting: Weighting) -> Algorithm:
-    """FedAvg with not-true distillation in the local objective; beta = 0 is FedAvg.
-
-    Args:
-        beta: strength of the distillation, >= 0.
-        tau: temperature, > 0.
-        weighting: `samples` or `uniform`.
-    """
+    """FedAvg with not-true distillation in the local objective; beta = 0 is FedAvg."""
     degenerate(beta == 0, "algorithm.beta=0 turns FedNTD into FedAvg")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:

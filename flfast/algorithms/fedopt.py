@@ -20,8 +20,6 @@ from flfast.algorithms.kit.server_optimizer import server_optimized
 def fedopt(*, server_optimizer: Callable[..., Optimizer], weighting: Weighting) -> Algorithm:
     """FedAvg with any torch optimizer on the server.
 
-    Args:
-        server_optimizer: parameters -> optimizer.
-        weighting: `samples` or `uniform`.
+    The function `server_optimizer` gets the parameters.
     """
     return server_optimized(Algorithm(name="fedopt", weighting=weighting), server_optimizer)

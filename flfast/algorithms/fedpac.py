@@ -35,14 +35,7 @@ STATISTICS = "head statistics"
 def fedpac(
     *, lam: NonNegative, head_lr: Positive, head: list[str] | None, initial: Tree
 ) -> Algorithm:
-    """FedRep with feature alignment, and heads that the server combines for each client.
-
-    Args:
-        lam: strength of the alignment, >= 0; the paper's lambda.
-        head_lr: learning rate of the head, as a factor of the local one, > 0.
-        head: the head, one linear layer; None is the last layer.
-        initial: weights before round 1.
-    """
+    """FedRep with feature alignment, and heads that the server combines for each client."""
     top, (kept, body) = linear_head(initial, head), split(initial, head)
     like = kept["params"][top.names[0]]
     first = {"c": torch.zeros_like(like), "counts": torch.zeros_like(like[:, 0])}

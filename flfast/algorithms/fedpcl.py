@@ -30,14 +30,7 @@ from flfast.state.weights import model_weights
 
 
 def fedpcl(*, tau: Positive, num_sets: Count, head: list[str] | None, initial: Tree) -> Algorithm:
-    """Local training of features against global and local prototypes.
-
-    Args:
-        tau: temperature, > 0.
-        num_sets: sets of prototypes that the server sends; of clients that uploaded last.
-        head: the head, one linear layer, whose inputs are the features; None is the last layer.
-        initial: weights before round 1.
-    """
+    """Local training of features against global and local prototypes."""
     body, top = split(initial, head)[1], linear_head(initial, head)
     like = torch.zeros_like(initial["params"][top.names[0]])
     nothing = {"prototypes": like, "known": torch.zeros_like(like[:, 0])}

@@ -13,13 +13,7 @@ from flfast.state.tree import Tree
 
 
 def fedper(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> Algorithm:
-    """FedAvg of the body; clients train their own heads together with the body.
-
-    Args:
-        head: layers of the personalisation head; None is the last layer.
-        weighting: `samples` or `uniform`.
-        initial: weights before round 1.
-    """
+    """FedAvg of the body; clients train their own heads together with the body."""
     local_head, _ = split(initial, head)
     federated = Algorithm(name="fedper", weighting=weighting)
     return keep_local(federated, local_head)

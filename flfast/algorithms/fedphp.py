@@ -34,16 +34,7 @@ def fedphp(
     weighting: Weighting,
     initial: Tree,
 ) -> Algorithm:
-    """FedAvg with averaged personal models as teachers; lam = 0 trains the server's as FedAvg.
-
-    Args:
-        mu: largest momentum of the average, in [0, 1).
-        lam: weight of the transfer, in [0, 1).
-        horizon: rounds of the run.
-        fraction: expected share of rounds in which a client takes part; None is all of them.
-        weighting: `samples` or `uniform`.
-        initial: weights before round 1.
-    """
+    """FedAvg with averaged personal models as teachers; lam = 0 trains the server's as FedAvg."""
     layer, expected = head_layer(initial, None), max(horizon * (fraction or 1.0), 1.0)
     never = torch.zeros((), dtype=torch.float64)
     degenerate(lam == 0, "algorithm.lam=0 makes FedPHP's shared model that of FedAvg")

@@ -24,13 +24,7 @@ from flfast.state.weights import model_weights
 
 
 def fedproto(*, lam: NonNegative, head: list[str] | None, initial: Tree) -> Algorithm:
-    """Local training whose features are pulled to the prototypes of their classes.
-
-    Args:
-        lam: strength of the pull, >= 0; the paper's lambda.
-        head: the head, one linear layer, whose inputs are the features; None is the last layer.
-        initial: weights before round 1.
-    """
+    """Local training whose features are pulled to the prototypes of their classes."""
     top = linear_head(initial, head)
     like = initial["params"][top.names[0]]
     shared = {"prototypes": torch.zeros_like(like), "counts": torch.zeros_like(like[:, 0])}

@@ -18,12 +18,7 @@ from flfast.state.tree import Tree, squared_norm, sub
 
 
 def fedprox(*, mu: NonNegative, weighting: Weighting) -> Algorithm:
-    """FedAvg with a proximal local objective; mu = 0 is FedAvg.
-
-    Args:
-        mu: strength of the proximal term, >= 0.
-        weighting: `samples` or `uniform`.
-    """
+    """FedAvg with a proximal local objective; mu = 0 is FedAvg."""
     degenerate(mu == 0, "algorithm.mu=0 turns FedProx into FedAvg")
 
     def proximal(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:

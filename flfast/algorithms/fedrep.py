@@ -21,12 +21,7 @@ def fedrep(
 ) -> Algorithm:
     """FedPer whose clients train the head first, then the body.
 
-    Args:
-        head: layers of the head; None is the last layer.
-        head_epochs: epochs of the head; `local_epochs` are those of the body. With `local_steps`
-            each takes that many steps.
-        weighting: `samples` or `uniform`.
-        initial: weights before round 1.
+    With `local_steps`, the head and the body each take that many steps.
     """
     local_head, body = split(initial, head)
     stages = (

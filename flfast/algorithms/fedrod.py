@@ -31,14 +31,7 @@ ABSENT = -1e4
 def fedrod(
     *, gamma: NonNegative, head: list[str] | None, weighting: Weighting, initial: Tree
 ) -> Algorithm:
-    """FedAvg with a balanced objective, and personal heads beside the shared one.
-
-    Args:
-        gamma: power of the class counts in the balanced softmax, >= 0.
-        head: layers of the generic head; None is the last layer. It must be one linear layer.
-        weighting: `samples` or `uniform`.
-        initial: weights before round 1.
-    """
+    """FedAvg with a balanced objective, and personal heads beside the shared one."""
     generic = linear_head(initial, head)
     degenerate(gamma == 0, "algorithm.gamma=0 makes FedRoD's shared model that of FedAvg")
 

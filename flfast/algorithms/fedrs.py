@@ -22,12 +22,7 @@ from flfast.state.tree import Tree
 
 
 def fedrs(*, alpha: PositiveUpToOne, weighting: Weighting) -> Algorithm:
-    """FedAvg with a restricted softmax in the local objective; alpha = 1 is FedAvg.
-
-    Args:
-        alpha: factor of the logits of missing classes, in (0, 1].
-        weighting: `samples` or `uniform`.
-    """
+    """FedAvg with a restricted softmax in the local objective; alpha = 1 is FedAvg."""
     degenerate(alpha == 1, "algorithm.alpha=1 turns FedRS into FedAvg")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:

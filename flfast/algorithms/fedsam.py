@@ -23,12 +23,7 @@ from flfast.state.tree import Tree
 
 
 def fedsam(*, rho: NonNegative, weighting: Weighting) -> Algorithm:
-    """FedAvg with sharpness-aware local steps; rho = 0 is FedAvg.
-
-    Args:
-        rho: distance of the second gradient, >= 0.
-        weighting: `samples` or `uniform`.
-    """
+    """FedAvg with sharpness-aware local steps; rho = 0 is FedAvg."""
     degenerate(rho == 0, "algorithm.rho=0 turns FedSAM into FedAvg")
 
     def uphill(task: Task, params: Tree, batch: Batch, ctx: Context) -> tuple[Tensor, Tree]:

@@ -24,13 +24,7 @@ from flfast.state.tree import Tree, tree_map, zeros
 
 
 def fedspeed(*, lam: Positive, rho: NonNegative, alpha: UpToOne) -> Algorithm:
-    """Proximal local training with corrections; all clients weigh the same, as in the paper.
-
-    Args:
-        lam: inverse strength of the proximal term, > 0; the paper's lambda.
-        rho: distance of the second gradient, >= 0.
-        alpha: share of the second gradient in a step, in [0, 1].
-    """
+    """Proximal local training with corrections; all clients weigh the same, as in the paper."""
     same = f"turns FedSpeed into FedDyn with alpha={1 / lam:g} if all clients take part"
     degenerate(rho == 0, f"algorithm.rho=0 {same}")
     degenerate(alpha == 0, f"algorithm.alpha=0 {same}")

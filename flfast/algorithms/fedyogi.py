@@ -19,15 +19,7 @@ from flfast.state.options import BelowOne, Positive
 def fedyogi(
     *, server_lr: Positive, beta1: BelowOne, beta2: BelowOne, tau: Positive, weighting: Weighting
 ) -> Algorithm:
-    """FedAvg with Yogi on the server.
-
-    Args:
-        server_lr: server learning rate, > 0.
-        beta1: decay of the first moment, in [0, 1).
-        beta2: rate of the second moment, in [0, 1); a step changes v by (1 - beta2) * Delta^2.
-        tau: adaptivity, > 0; smaller values adapt more.
-        weighting: `samples` or `uniform`.
-    """
+    """FedAvg with Yogi on the server."""
     return adaptive_server(
         "fedyogi",
         lambda v, square: v - (1 - beta2) * square * (v - square).sign(),

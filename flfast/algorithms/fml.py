@@ -26,13 +26,7 @@ from flfast.state.weights import model_weights
 
 
 def fml(*, alpha: UpToOne, beta: UpToOne, weighting: Weighting) -> Algorithm:
-    """FedAvg of models that learn from personal ones, which learn from them; beta = 1 is FedAvg.
-
-    Args:
-        alpha: weight of the data in the loss of personal models, in [0, 1].
-        beta: weight of the data in the loss of the shared model, in [0, 1].
-        weighting: `samples` or `uniform`.
-    """
+    """FedAvg of models that learn from personal ones, and these from them; beta = 1 is FedAvg."""
     degenerate(alpha == 1, "algorithm.alpha=1 makes FML's personal models purely local")
     degenerate(beta == 1, "algorithm.beta=1 makes FML's shared model that of FedAvg")
 

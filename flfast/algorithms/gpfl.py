@@ -29,15 +29,7 @@ ROWS, COUNTS = ".classes.weight", ".counts"
 def gpfl(
     *, lam: NonNegative, mu: NonNegative, head: list[str] | None, initial: Tree, seed: int
 ) -> Algorithm:
-    """FedAvg of the body, with modules that guide features, and with personal heads.
-
-    Args:
-        lam: strength of the pull of features to the vectors of their classes, >= 0.
-        mu: weight decay of gamma, beta and E, >= 0.
-        head: the head, one linear layer, whose inputs are the features; None is the last layer.
-        initial: weights before round 1.
-        seed: seed of the run.
-    """
+    """FedAvg of the body, with modules that guide features, and with personal heads."""
     top = linear_head(initial, head)
     num, d = top.shape
     parts = {

@@ -37,14 +37,7 @@ MEMBERS = Part(over="members")
 
 
 def ifca(*, num_clusters: Count, spread: UpToOne, weighting: Weighting, seed: int) -> Algorithm:
-    """FedAvg in clusters, which clients choose in every round; with one cluster it is FedAvg.
-
-    Args:
-        num_clusters: models on the server; the paper's k.
-        spread: spread of the initial models: 0 are equal ones, 1 independent ones.
-        weighting: `samples`, or `uniform` as in the paper.
-        seed: seed of the run.
-    """
+    """FedAvg in clusters, which clients choose in every round; with one cluster it is FedAvg."""
     first = partial(several, num=num_clusters, spread=spread, seed=seed)
     degenerate(num_clusters == 1, "algorithm.num_clusters=1 turns IFCA into FedAvg")
     degenerate(spread == 0, "algorithm.spread=0 turns IFCA into FedAvg")

@@ -17,13 +17,7 @@ from flfast.state.tree import Tree
 
 
 def lg_fedavg(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> Algorithm:
-    """FedAvg of the head; every client has its own body.
-
-    Args:
-        head: layers of the federated head; None is the last layer.
-        weighting: `samples` or `uniform`.
-        initial: weights before round 1.
-    """
+    """FedAvg of the head; every client has its own body."""
     _, local_body = split(initial, head)
     federated = Algorithm(name="lg_fedavg", weighting=weighting)
     return keep_local(federated, local_body)

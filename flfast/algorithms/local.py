@@ -9,9 +9,5 @@ from flfast.state.tree import Tree
 
 
 def local(*, initial: Tree) -> Algorithm:
-    """Clients that train their own models from common initial weights.
-
-    Args:
-        initial: weights before round 1; all of them stay on the client.
-    """
+    """Clients that train their own models from common initial weights."""
     return keep_local(Algorithm(name="local"), initial)

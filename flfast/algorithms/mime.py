@@ -21,12 +21,7 @@ from flfast.state.tree import Tree, add, move, zeros
 
 
 def mime(*, beta: BelowOne, weighting: Weighting) -> Algorithm:
-    """MimeLite with variance-reduced gradients.
-
-    Args:
-        beta: momentum, in [0, 1).
-        weighting: `uniform` as in the paper, or `samples`.
-    """
+    """MimeLite with variance-reduced gradients."""
 
     def measured(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         return {"gradient": mean_gradient(ctx)}, ctx.client

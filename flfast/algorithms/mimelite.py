@@ -19,12 +19,7 @@ from flfast.state.tree import Tree, add, move, zeros
 
 
 def mimelite(*, beta: BelowOne, weighting: Weighting) -> Algorithm:
-    """FedAvg with the server's momentum in every local step; beta = 0 is FedAvg.
-
-    Args:
-        beta: momentum, in [0, 1).
-        weighting: `uniform` as in the paper, or `samples`.
-    """
+    """FedAvg with the server's momentum in every local step; beta = 0 is FedAvg."""
     degenerate(beta == 0, "algorithm.beta=0 turns MimeLite into FedAvg")
 
     def correct(grads: Tree, params: Tree, ctx: Context) -> Tree:

@@ -24,15 +24,7 @@ from flfast.state.weights import by_name, model_weights
 def moon(
     *, mu: NonNegative, tau: Positive, head: list[str] | None, weighting: Weighting, initial: Tree
 ) -> Algorithm:
-    """FedAvg with a model-contrastive local objective; mu = 0 is FedAvg.
-
-    Args:
-        mu: strength of the contrastive term, >= 0.
-        tau: temperature, > 0.
-        head: layers of the head, whose inputs are the features; None is the last layer.
-        weighting: `samples` or `uniform`.
-        initial: weights before round 1.
-    """
+    """FedAvg with a model-contrastive local objective; mu = 0 is FedAvg."""
     layer = head_layer(initial, head)
     degenerate(mu == 0, "algorithm.mu=0 turns MOON into FedAvg")
 

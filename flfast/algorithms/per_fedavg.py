@@ -37,13 +37,7 @@ def per_fedavg(
 ) -> Algorithm:
     """FedAvg on the loss after one gradient step; alpha = 0 is FedAvg.
 
-    Args:
-        alpha: size of the personalising step, >= 0.
-        gradients: how to compute the meta-gradient.
-        delta: relative step of `hessian_free`'s finite difference, > 0.
-        batches: whether D, D' and D'' are `disjoint` parts or the `same` batch. A batch with fewer
-            than two examples per part is not split.
-        weighting: `samples`, or `uniform` as in the paper.
+    A batch with fewer than two examples per part is not split.
     """
     num_parts = 2 if gradients == "first_order" else 3
     degenerate(alpha == 0, "algorithm.alpha=0 turns Per-FedAvg into FedAvg")

@@ -31,15 +31,7 @@ def pfedme(
     beta: Positive,
     weighting: Weighting,
 ) -> Algorithm:
-    """Personal models minimise the local loss near the client's copy of the server's model.
-
-    Args:
-        lam: strength of the proximal term, > 0; the paper's lambda.
-        inner_steps: gradient steps per batch; the paper's K.
-        personal_lr: learning rate of the inner steps, > 0; below 2 / lam they converge.
-        beta: server learning rate, > 0; 1 takes the mean.
-        weighting: `samples`, or `uniform` as in the paper.
-    """
+    """Personal models minimise the local loss near the client's copy of the server's model."""
 
     def start(broadcast: Tree, client: Tree) -> Tree:
         theta = prefixed(broadcast["params"])

@@ -30,14 +30,7 @@ from flfast.state.weights import model_weights
 def pfl_da(
     *, lam: NonNegative, head: list[str] | None, weighting: Weighting, initial: Tree
 ) -> Algorithm:
-    """Local bodies, a federated head, and personal heads with a proximal term.
-
-    Args:
-        lam: strength of the proximal term, >= 0.
-        head: the head, one linear layer; None is the last layer.
-        weighting: `samples` or `uniform`.
-        initial: weights before round 1.
-    """
+    """Local bodies, a federated head, and personal heads with a proximal term."""
     top, (kept, body) = linear_head(initial, head), split(initial, head)
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:

@@ -25,11 +25,7 @@ from flfast.state.tree import Tree, add, scaled, squared_norm, sub
 
 
 def q_fedavg(*, q: NonNegative) -> Algorithm:
-    """Fair federated averaging; q = 0 is FedAvg with uniform weights.
-
-    Args:
-        q: strength of fairness, >= 0.
-    """
+    """Fair federated averaging; q = 0 is FedAvg with uniform weights."""
     degenerate(q == 0, "algorithm.q=0 turns q-FedAvg into FedAvg with weighting=uniform")
 
     def loss_before(ctx: Context) -> float:

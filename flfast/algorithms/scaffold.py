@@ -33,11 +33,7 @@ def scaffold(
 ) -> Algorithm:
     """Variance-reduced local training; all clients weigh the same, as in the paper.
 
-    Args:
-        server_lr: server learning rate, > 0.
-        momentum: the local optimizer's, in [0, 1); None (an optimizer other than SGD) is refused.
-        nesterov: whether it is Nesterov momentum.
-        local_optimizer_state: must be `reset`, because |a|_1 assumes that momentum starts at zero.
+    `local_optimizer_state` must be `reset`, because |a|_1 assumes that momentum starts at zero.
     """
     gradient_weight = gradient_weight_of_sgd("scaffold", momentum=momentum, nesterov=nesterov)
 
