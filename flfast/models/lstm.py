@@ -15,18 +15,7 @@ from flfast.tasks.names import TaskName
 
 
 class TokenLSTM(nn.Module):
-    """Tokens, int64 [B, T] -> logits [B, T, C]; [B, C] for tasks other than `language`.
-
-    Args:
-        input_shape: (T,).
-        num_classes: C.
-        num_tokens: size of the vocabulary of the inputs.
-        task: `language` predicts at every position, other tasks at the last token that is
-            not 0, which is padding.
-        embedding: units of a token's embedding.
-        hidden: units of each LSTM layer.
-        layers: number of LSTM layers.
-    """
+    """Tokens, int64 [B, T] -> logits [B, T, C]; [B, C] for tasks other than `language`."""
 
     def __init__(  # noqa: PLR0913 - one parameter an option
         self,

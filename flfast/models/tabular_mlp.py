@@ -48,15 +48,9 @@ def tabular_mlp(
 ) -> nn.Module:
     """ReLU network from rows of a table [B, F] to logits [B, C].
 
-    Args:
-        input_shape: (F,).
-        num_classes: C.
-        categories: number of categories of each of the last columns, which hold their codes; the
-            other columns are numbers. With 16-bit weights (`trainer.precision=bf16-true`) codes
-            above 256 would be rounded.
-        embedding: units of a category's embedding.
-        hidden: units of each hidden layer.
-        dropout: probability of dropping a hidden unit in training.
+    `categories` has the number of categories of each of the last columns, which hold their codes;
+    the other columns are numbers. With 16-bit weights (`trainer.precision=bf16-true`) codes above
+    256 would be rounded.
     """
     if len(input_shape) != 1:
         raise ValueError(

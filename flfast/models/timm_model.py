@@ -23,15 +23,6 @@ def timm_model(
     timm adapts pretrained weights to the number of channels, and makes the last layer anew if the
     number of classes is not that of the published weights.
 
-    Args:
-        input_shape: (channels, H, W).
-        num_classes: C.
-        name: timm's name of the model; see `timm.list_models()`.
-        pretrained_path: file with weights of this model, `.safetensors` or of `torch.save`; None
-            draws them at random.
-        download: fetch the published weights, unless they are in the cache already.
-        options: further arguments of `timm.create_model`.
-
     Raises:
         ValueError: if timm is missing, has no such model, or weights are given twice.
     """

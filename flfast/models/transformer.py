@@ -49,17 +49,8 @@ class DecoderBlock(nn.Module):
 class DecoderTransformer(nn.Module):
     """Tokens, int64 [B, T] -> logits [B, T, C]; [B, C] for tasks other than `language`.
 
-    Args:
-        input_shape: (T,); shorter inputs are read, too.
-        num_classes: C.
-        num_tokens: size of the vocabulary of the inputs. For `language` it must be C, and the
-            last layer is the embedding.
-        task: `language` predicts at every position, other tasks at the last token that is
-            not 0, which is padding.
-        width: units of a position, a multiple of `heads`.
-        layers: number of blocks.
-        heads: number of attention heads in each block.
-        dropout: probability of dropping a unit of what a sublayer adds, in training.
+    Inputs shorter than T are read, too. For `language` the vocabulary of the inputs must have C
+    tokens, and the last layer is the embedding.
     """
 
     def __init__(  # noqa: PLR0913 - one parameter an option

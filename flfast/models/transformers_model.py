@@ -51,17 +51,6 @@ def transformers_model(  # noqa: PLR0913 - one parameter an option
 ) -> nn.Module:
     """A causal language model for the task `language`, otherwise a model with one output per text.
 
-    Args:
-        input_shape: (T,).
-        num_classes: C.
-        num_tokens: size of the vocabulary of the inputs.
-        task: the learning task.
-        name: type of a model with random weights, such as `gpt2`; with `download` a model of the
-            Hugging Face Hub.
-        pretrained_path: folder of `save_pretrained`; None draws the weights at random.
-        download: fetch the model `name`, unless it is in the cache already.
-        options: changes of the model's config, such as `n_layer=2`.
-
     Raises:
         ValueError: if transformers is missing, has no such model, or the model does not fit the
             data.
