@@ -6,22 +6,6 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 
-class Link(str):
-    """Text of a cell that leads somewhere.
-
-    Attributes:
-        href: a path relative to the page.
-    """
-
-    href: str
-
-    def __new__(cls, text: str, href: str) -> "Link":
-        """The text with its link."""
-        made = super().__new__(cls, text)
-        made.href = href
-        return made
-
-
 class DataTable(NamedTuple):
     """A table of text.
 

@@ -5,11 +5,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 import yaml
+from markupsafe import Markup
 
-from flfast.output.report.chart import Chart, DataTable, Link, Section
+from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
 from flfast.output.report.line_chart import line_chart
 from flfast.output.report.outcome_tables import runs_table, settings_table
+from flfast.output.report.svg import element
 from flfast.output.results.history import number, parsed
 from flfast.output.results.lines import Line, LineChart
 from flfast.output.results.runs import RunRecord
@@ -85,10 +87,10 @@ def runs(content: Content, page_folder: Path) -> Section:
     return Section("Runs", "", tables=[runs_table(content, "Runs", links, "folder")])
 
 
-def _link(folder: Path, page_folder: Path) -> Link:
+def _link(folder: Path, page_folder: Path) -> Markup:
     # A name such as `javascript:x` must stay a path: it begins with a dot.
     path = os.path.relpath(folder.resolve(), page_folder.resolve())
-    return Link(str(folder), quote(f"./{path}/"))
+    return element("a", str(folder), href=quote(f"./{path}/"))
 
 
 def configs(content: Content) -> Section:

@@ -16,7 +16,14 @@ from flfast.tasks.names import falls
 
 _FEW_SEEDS = 5
 
-_SPLITS = {"local": "test", "personal": "test", "finetuned": "test"}
+_SPLITS = {
+    "local": "test",
+    "personal": "test",
+    "finetuned": "test",
+    "val": "val",
+    "personal_val": "val",
+}
+"""Split of each client, by view."""
 
 
 class Verdict(NamedTuple):
@@ -149,10 +156,6 @@ def _title(content: Content) -> str:
     choices = content.runs[0].choices
     words = [choices.get(group, "") for group in ("algorithm", "data", "partition", "model")]
     return " · ".join(word for word in words if word) or "The run"
-
-
-_SPLITS |= {"val": "val", "personal_val": "val"}
-"""Split of each client, by view."""
 
 
 def num_examples(run: RunRecord, column: str) -> int:

@@ -3,36 +3,21 @@
 import math
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
 from rich.filesize import decimal
 
 from flfast.output.results.statistics import Interval
 
+_LONGER = ((86_400.0, "days"), (3600.0, "h"), (60.0, "min"))
 
-class Unit(NamedTuple):
-    """A unit of time.
 
-    Attributes:
-        seconds: that it has.
-        name: its abbreviation.
+def unit(seconds: float) -> tuple[float, str]:
+    """Seconds and name of the largest unit in which the duration is at least 2; seconds if none.
+
+    >>> unit(90), unit(7200)
+    ((1.0, 's'), (3600.0, 'h'))
     """
-
-    seconds: float
-    name: str
-
-
-_SECOND = Unit(1.0, "s")
-_LONGER = (Unit(86_400.0, "days"), Unit(3600.0, "h"), Unit(60.0, "min"))
-
-
-def unit(seconds: float) -> Unit:
-    """The largest unit in which the duration is at least 2; seconds if none.
-
-    >>> unit(90).name, unit(7200).name
-    ('s', 'h')
-    """
-    return next((longer for longer in _LONGER if seconds >= 2 * longer.seconds), _SECOND)
+    return next(((size, name) for size, name in _LONGER if seconds >= 2 * size), (1.0, "s"))
 
 
 def readable(seconds: float, std: float = math.nan) -> str:
