@@ -8,15 +8,13 @@
 """
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfast.state.tree import Tree, num_bytes
 from flfast.state.weights import model_weights, select_weights
-
-BatchNormPolicy = Literal["aggregate", "local", "frozen", "recalibrate"]
 
 
 class Recalibrated(NamedTuple):

@@ -7,13 +7,10 @@ Communication Efficient Momentum SGD for Distributed Non-Convex Optimization. IC
 """
 
 from dataclasses import replace
-from typing import Literal
 
 from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Uploads
 from flfast.algorithms.kit.wrapping import inner_context, viewed
 from flfast.state.tree import Tree, add, merge
-
-LocalOptimizerState = Literal["reset", "keep", "average"]
 
 
 def keep_optimizer(algorithm: Algorithm) -> Algorithm:
