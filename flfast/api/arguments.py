@@ -17,14 +17,15 @@ def check_words(overrides: Iterable[object]) -> None:
         ConfigError: naming it, and the text to write instead.
     """
     for word in overrides:
+        kind = type(word).__name__
         if isinstance(word, str):
             _check_text(word)
         elif isinstance(word, Mapping):
-            raise ConfigError(f"{word!r} is a {_kind(word)}; allowed: texts, {_texts(word)}")
+            raise ConfigError(f"{word!r} is a {kind}; allowed: texts, {_texts(word)}")
         elif isinstance(word, (list, tuple)):
-            raise ConfigError(f"{word!r} is a {_kind(word)}; allowed: texts, such as *{word!r}")
+            raise ConfigError(f"{word!r} is a {kind}; allowed: texts, such as *{word!r}")
         else:
-            raise ConfigError(f"{word!r} is of type {_kind(word)}; allowed: a text, 'rounds=5'")
+            raise ConfigError(f"{word!r} is of type {kind}; allowed: a text, 'rounds=5'")
 
 
 def _check_text(word: str) -> None:
@@ -90,7 +91,3 @@ def _flat(settings: Mapping[Any, object], prefix: str) -> Iterator[tuple[str, ob
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__

@@ -11,10 +11,11 @@ from flfast.lit.batchnorm import batchnorm_layers
 from flfast.lit.task import LocalTask, evaluation_mode
 from flfast.models.adapters.adapted import Adapted
 from flfast.models.adapters.layer_names import layer_of
+from flfast.setup.model_check import first_batch
 from flfast.setup.user_code import named
 from flfast.state.randomness import seed_torch
 from flfast.state.tree import Tree
-from flfast.state.weights import dtype_of_module, write_weights
+from flfast.state.weights import write_weights
 
 
 def build_adapter(
@@ -48,10 +49,8 @@ def _check_used(name: str, model: nn.Module, data: FederatedDataModule) -> None:
     """Refuse an adapter in a layer whose weights the model reads itself, without calling it."""
     params = dict(model.named_parameters())
     task = LocalTask(model, data.examples.task_type, model_params=params)
-    batch = next(iter(data.eval_loader(data.train_clients.indices_of(0)[:2])))
-    inputs = data.examples.transform(batch.inputs, dtype=dtype_of_module(model))
     with torch.enable_grad(), evaluation_mode(model):
-        loss = task(params, batch._replace(inputs=inputs))
+        loss = task(params, first_batch(data, model))
         grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
     unused = [key for key, grad in zip(params, grads, strict=True) if grad is None]
     if unused:
