@@ -29,8 +29,7 @@ finetune_epochs=5, loader.eval_batch_size=100 or data=mnist.
 def evaluate(words: list[str]) -> None:
     """Evaluate a saved run, print a table, and write files.
 
-    Args:
-        words: words of the command line.
+    The words are those of the command line.
 
     Raises:
         ConfigError: naming key, value and what is allowed.

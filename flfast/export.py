@@ -29,8 +29,7 @@ returns outputs of the task. Keys of the run's config override it, such as data.
 def export(words: list[str]) -> None:
     """Export a model of a saved run, and print what was written.
 
-    Args:
-        words: words of the command line.
+    The words are those of the command line.
 
     Raises:
         ConfigError: naming key, value and what is allowed.

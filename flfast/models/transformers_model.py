@@ -131,8 +131,7 @@ def _check(config: Any, *, length: int, num_tokens: int) -> None:
 def _plain_last_layer(model: Any) -> str | None:
     """Path of the last layer if the logits are its outputs; some models change them.
 
-    Args:
-        model: a model in evaluation mode.
+    The model is in evaluation mode.
 
     Raises:
         ValueError: if a position's logits depend on later tokens.

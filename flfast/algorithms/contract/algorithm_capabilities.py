@@ -11,9 +11,7 @@ from flfast.tasks.names import METRICS
 def capabilities_of(algorithm: Algorithm, initial: Tree) -> Capabilities:
     """The capabilities of an algorithm, wrapped or not.
 
-    Args:
-        algorithm: any.
-        initial: weights of the model before round 1.
+    `initial` are the weights of the model before round 1.
     """
     breaks: dict[str, str | None] = {
         **_of_parts(algorithm, shared_weights(algorithm, initial)),
@@ -42,9 +40,7 @@ def capabilities_of(algorithm: Algorithm, initial: Tree) -> Capabilities:
 def _of_parts(algorithm: Algorithm, shared: Tree) -> dict[str, str | None]:
     """What the parts of uploads break.
 
-    Args:
-        algorithm: whose `parts` they are.
-        shared: weights whose changes clients upload.
+    `shared` are the weights whose changes clients upload.
     """
     parts = [pair for local in (algorithm, *algorithm.calls) for pair in local.parts.items()]
     rows = [name for name, part in parts if part.rule == "rows"]

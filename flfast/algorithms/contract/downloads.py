@@ -150,9 +150,7 @@ class OwnDownloads(NamedTuple):
 def first_downloads(algorithm: Algorithm, weights: Tree) -> Downloads:
     """What client 0 downloads in round 1.
 
-    Args:
-        algorithm: defines the server state.
-        weights: initial weights of the model.
+    `weights` are the initial ones of the model.
     """
     return Downloads(algorithm, algorithm.server_state(weights), ClientStates(), [0])
 
@@ -160,9 +158,7 @@ def first_downloads(algorithm: Algorithm, weights: Tree) -> Downloads:
 def shared_weights(algorithm: Algorithm, initial: Tree) -> Tree:
     """Weights whose changes clients upload, before round 1.
 
-    Args:
-        algorithm: defines what the server knows.
-        initial: initial weights of the model.
+    `initial` are the initial weights of the model.
     """
     shared = model_weights(first_downloads(algorithm, initial)(0))
     if shared["params"]:
@@ -174,9 +170,7 @@ def shared_weights(algorithm: Algorithm, initial: Tree) -> Tree:
 def joint_leaves(algorithm: Algorithm, weights: Tree) -> Tree:
     """Leaves that `start` adds to the model's, such as a second model, for a new client.
 
-    Args:
-        algorithm: defines `start`.
-        weights: initial weights of the model.
+    `weights` are the initial ones of the model.
 
     Returns:
         `{"params": ..., "buffers": ...}`, both empty for most algorithms.

@@ -29,13 +29,7 @@ def adaptive_server(
 
     torch's optimizers differ: they correct a bias, and their v starts at 0 instead of tau^2.
 
-    Args:
-        name: name of the algorithm.
-        second_moment: update of the second moment, in which the three differ.
-        server_lr: server learning rate.
-        beta1: decay of the first moment.
-        tau: adaptivity.
-        weighting: weighting of uploads.
+    The three differ in `second_moment`, the update of v.
     """
 
     def server_state(weights: Tree) -> Tree:

@@ -37,9 +37,7 @@ def summed(ctx: Context) -> tuple[Tensor, Tensor]:
 def class_means(ctx: Context, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Means [C, D], zero for classes without examples, and whether a class has any [C].
 
-    Args:
-        ctx: after the measure `class_sums`.
-        dtype: data type of both results.
+    `ctx` is the context after the measure `class_sums`, and `dtype` the data type of both results.
     """
     sums, counts = summed(ctx)
     means = sums / counts.clamp(min=1).unsqueeze(1)

@@ -8,9 +8,7 @@ log = logging.getLogger(__name__)
 def degenerate(condition: bool, message: str) -> None:  # noqa: FBT001 - reads like assert
     """Log a warning if a setting makes an algorithm another one, such as FedAvg.
 
-    Args:
-        condition: whether it does.
-        message: names key, value and the other algorithm.
+    The message names key, value and the other algorithm.
     """
     if condition:
         log.warning("%s", message)

@@ -16,11 +16,7 @@ def several(weights: Tree, num: int, *, spread: float, seed: int) -> Tree:
     The others move towards the same values in another order within each tensor. Values that an
     initialiser draws independently have the same distribution in any order, and constants stay.
 
-    Args:
-        weights: weights of one model.
-        num: K.
-        spread: share of the way, in [0, 1].
-        seed: seed of the run.
+    K is `num`, and `spread` is the share of the way, in [0, 1].
     """
     rngs = [torch_generator(seed, "initial models", number) for number in range(1, num)]
 
