@@ -74,33 +74,9 @@ def hf(  # noqa: PLR0913 - one parameter an option
     [N, max_tokens]), or columns of numbers ([N, ...]). Without targets, the next token of the text
     is predicted: a row of text is cut into windows of `max_tokens`.
 
-    Args:
-        path: a file or glob pattern, a folder that `save_to_disk` has written, a folder of files,
-            or a name on the hub.
-        name: configuration of the dataset; None for its only one.
-        download: whether a name may be looked up on the hub.
-        cache_dir: folder of the library's cache; None for its default.
-        inputs: columns of the inputs.
-        targets: columns of the targets; None for the next token.
-        owner: column that names the client of each row; None if there are no clients.
-        train_split: name of the split with the rows for training.
-        test_split: name of the split with the rows for testing; without it, `test_fraction` of the
-            training rows are drawn.
-        test_fraction: fraction to draw, of each client, or else of each class; 0 for none.
-        task: the learning task; None is `classification` for the type `ClassLabel`, for text, and
-            for integers of at most 100 different values; else `regression`.
-        tokenizer: how text becomes tokens: `words` or `bpe`, trained on the training texts, or the
-            path of a `tokenizer.json`.
-        vocabulary_size: most tokens of `words` and `bpe`.
-        max_tokens: tokens of one example.
-        image_size: H = W in pixels to scale and crop images to; None if all have one size.
-        channels: 1 for greyscale, 3 for RGB.
-        in_memory: decode all images at once; otherwise each on access.
-        mean: channel means of pixels scaled to [0, 1].
-        std: channel standard deviations, same scale, > 0.
-        missing: `error` refuses rows that lack a value of a column in use, `drop` leaves them out.
-            A text may be empty.
-        seed: the run's seed, which determines a drawn test set.
+    `task` is the learning task; None is `classification` for the type `ClassLabel`, for text, and
+    for integers of at most 100 different values, else `regression`. A text may be empty: it is no
+    missing value. The seed determines a drawn test set.
 
     Raises:
         ValueError: if the dataset cannot be read, or columns are missing or do not fit.

@@ -43,9 +43,9 @@ def load_splits(
 ) -> dict[str, Dataset]:
     """All splits of a dataset; one that has no splits is `train`.
 
-    No code of a dataset is run: version 4 of the library has no loading scripts. For the arguments
-    see `hf`. A path is a file or a glob pattern (`.parquet`, `.csv`, `.json`, `.jsonl`, `.arrow`),
-    a folder that `save_to_disk` has written, a folder of such files, or a name on the hub.
+    No code of a dataset is run: version 4 of the library has no loading scripts. A path is a file
+    or a glob pattern (`.parquet`, `.csv`, `.json`, `.jsonl`, `.arrow`), a folder that
+    `save_to_disk` has written, a folder of such files, or a name on the hub.
 
     Raises:
         ValueError: if nothing is found there, or it cannot be read.

@@ -39,25 +39,10 @@ def npz(  # noqa: PLR0913 - one parameter an option
     The inputs of a folder are memory-mapped: training reads the rows that it needs. Those of an
     .npz file are loaded.
 
-    Args:
-        root: .npz file, or folder of .npy files.
-        inputs: name of the array [N, ...]; uint8 is scaled to [0, 1].
-        targets: name of the array of targets: classes, integer [N]; tokens, integer [N, T];
-            numbers, [N] or [N, C]; or labels, 0 or 1 [N, C].
-        owner: name of the array of clients, integers or strings [N]; "auto" is `owner` if there
-            is such an array, None is no clients.
-        is_test: name of the array of test examples, bool or 0 and 1 [N]; as `owner`.
-        num_classes: C; None is the largest class + 1, or the width of the targets. A language
-            task needs it, since tokens of the vocabulary may be missing.
-        test_fraction: share held out if there is no `is_test`, of every class if there are
-            classes; 0 for none.
-        mean: channel means; None does not normalise.
-        std: channel standard deviations, same scale, > 0.
-        random_crop: pixels of padding before a random crop in training; 0 is off.
-        random_flip: mirror half of the training images.
-        task: the run's task, as the targets are read. None: floats are numbers to predict, bool
-            [N, C] are labels, integers [N] are classes and [N, T] tokens.
-        seed: the run's seed, which determines a held-out test set.
+    `task` is the run's task, as the targets are read. None: floats [N] or [N, C] are numbers to
+    predict, bool [N, C] are labels, integers [N] are classes and [N, T] tokens. A language task
+    needs `num_classes`, since tokens of the vocabulary may be missing. The seed determines a
+    held-out test set.
 
     Raises:
         ValueError: if files or arrays are missing, broken, or do not fit together.

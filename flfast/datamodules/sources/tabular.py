@@ -38,26 +38,11 @@ def table(  # noqa: PLR0913 - one parameter an option
     Numeric columns come first. The others hold the numbers of categories, from 0 in sorted order;
     `Examples.categories` says how many each column has.
 
-    Args:
-        path: a `.csv`, `.csv.gz` or `.parquet` file.
-        targets: one column, or several of numbers.
-        numeric: columns of numbers; None for all that are not named elsewhere.
-        categorical: columns of categories; None for all of text that are not named elsewhere.
-        owner: column that names the client of each row; None if there are no clients.
-        is_test: column that says which rows are for testing: true and false, 1 and 0, or `test`
-            and `train`; None draws them.
-        test_fraction: share of the rows for testing without `is_test`, of each client, or else of
-            each class; 0 for none.
-        standardise: numeric columns by mean and standard deviation over the rows that are not for
-            testing: over those of all clients, which a federation would compute by one secure
-            sum, or over those of each client, which nobody else learns.
-        standardise_targets: the targets of a regression, too, by those of all clients.
-        missing: `error` refuses missing values in the columns in use, `drop` leaves out their
-            rows. `category` makes those of a categorical column a category, the first one, and
-            refuses all others.
-        task: the learning task; None is `regression` for targets of the type float,
-            `classification` for text and for integers of at most 100 different values.
-        seed: the run's seed, which determines a drawn test set.
+    A federation would compute what `standardise=all` needs by one secure sum; what `client` needs,
+    nobody else learns. `missing=category` makes missing values of a categorical column a category,
+    the first one, and refuses all others. `task` is the learning task; None is `regression` for
+    targets of the type float, `classification` for text and for integers of at most 100 different
+    values. The seed determines a drawn test set.
 
     Raises:
         ValueError: if the file cannot be read, or columns are missing or do not fit.
