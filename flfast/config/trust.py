@@ -76,13 +76,10 @@ def own_targets() -> Mapping[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     for path in Path(CONF).glob("*/*.yaml"):
         group = path.parent.name
-        names = {target.name for target in targets(_of_conf(path), group)}
+        option = yaml.load(path.read_text(encoding="utf-8"), PARSER)  # one of the safe loaders
+        names = {target.name for target in targets(option, group)}
         found.setdefault(group, set()).update(names - {"???"})
     return {group: frozenset(names) for group, names in found.items()}
-
-
-def _of_conf(path: Path) -> Any:
-    return yaml.load(path.read_text(encoding="utf-8"), PARSER)  # one of the safe loaders
 
 
 def named_by(config: DictConfig) -> list[str]:
