@@ -13,8 +13,10 @@ from flfast.setup.user_code import own_failure
 T = TypeVar("T")
 
 
-def on_all_ranks(world: World, work: Callable[[], T]) -> T:
+def on_all_ranks(world: World, work: Callable[[], T] | None) -> T:
     """Run `work` on every rank and return this rank's result; collective.
+
+    A rank without work only waits for the others. Its result is None.
 
     Raises:
         ConfigError: on every rank, if the settings are refused on any of them.
@@ -23,7 +25,7 @@ def on_all_ranks(world: World, work: Callable[[], T]) -> T:
     message: str | None = None
     failure: Exception | None = None
     try:
-        result = work()
+        result = work() if work else None
     except (ValueError, TypeError, OSError, MisconfigurationException, ConfigError) as error:
         message, failure = str(error), error
     except InstantiationException as error:
@@ -34,11 +36,11 @@ def on_all_ranks(world: World, work: Callable[[], T]) -> T:
         message, failure = own_failure(error), error
         if message is None:
             # A bug, not a wrong setting. The other ranks must not wait for this one.
-            gather(world, f"{type(error).__name__}: {error}")
+            gather(world, (f"{type(error).__name__}: {error}", True))
             raise
-    messages = gather(world, message)
-    for rank, refusal in enumerate(messages):
+    messages = gather(world, (message, work is not None))
+    common = len({message for message, worked in messages if worked}) == 1
+    for rank, (refusal, _) in enumerate(messages):
         if refusal is not None:
-            common = len(set(messages)) == 1
             raise ConfigError(refusal if common else f"rank {rank}: {refusal}") from failure
     return cast(T, result)

@@ -10,7 +10,7 @@ import lightning as L
 import torch
 from hydra.utils import instantiate
 from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import nn
 from torch.optim import Optimizer
 
@@ -45,6 +45,19 @@ from flfast.state.tree import Tree
 from flfast.state.weights import WEIGHTS, load_weights, read_state_dict, read_weights
 
 log = logging.getLogger(__name__)
+
+
+def load_for_node(config: DictConfig, own: Own) -> Examples | None:
+    """Examples that one rank loads for all of its node; None if each loads its own.
+
+    Functions of users run on every rank, since they may do more, unless they download files.
+    """
+    node = OmegaConf.to_yaml(config.data)
+    ours = node.count("_target_: ") == node.count("_target_: flfast.")
+    if own.data is not None or not (ours or "download: true" in node):
+        return None
+    torch.set_num_threads(config.threads)
+    return _source(config, own)(config.seed)
 
 
 def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:

@@ -23,7 +23,9 @@ from flfast.config.job import HydraJob
 from flfast.config.own import NOTHING, Own
 from flfast.config.phases import Phase
 from flfast.config.resume_check import finished_before
+from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.image_files import UnreadableImageError
+from flfast.distributed.shared_memory import share_on_node
 from flfast.distributed.world import World, gather
 from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.channels_last import use_channels_last
@@ -41,6 +43,7 @@ from flfast.setup.build import (
     build_sampler,
     build_selection,
     initial_weights,
+    load_for_node,
 )
 from flfast.setup.external_world import check_data_are_equal, check_folder_is_shared
 from flfast.setup.machinery import Machinery, build_machinery
@@ -130,10 +133,10 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     newest = checkpoints[0] if checkpoints else None
     changes = changed_hardware(phases, newest, world)
     phases = restore_sizes(phases, newest, changes)
-    # Ranks of a node must not download into one folder at the same time.
-    waits = world.local_rank > 0 and _downloads(config.data)
-    early = on_all_ranks(world, lambda: None if waits else build_components(config, job.own))
-    components = on_all_ranks(world, lambda: early or build_components(config, job.own))
+    load = None if world.local_rank else partial(load_for_node, config, job.own)
+    loaded: Examples | None = share_on_node(world, on_all_ranks(world, load))
+    own = job.own if loaded is None else replace(job.own, data=loaded)
+    components = on_all_ranks(world, partial(build_components, config, own))
     check_data_are_equal(world, components.data)
     target, model = config.model["_target_"], components.module.model
     on_all_ranks(world, lambda: try_training(target, model, components.data, bn=config.bn))
@@ -164,13 +167,6 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     begin = partial(accept, federation, config, job, restored, loggers)
     on_all_ranks(world, begin if first else lambda: None)
     return federation
-
-
-def _downloads(data: DictConfig) -> bool:
-    """Whether a source downloads missing files, or the source that it reads from does."""
-    source = data.get("source")
-    nested = isinstance(source, DictConfig) and source.get("download")
-    return bool(data.get("download") or nested)
 
 
 def build_components(config: DictConfig, own: Own = NOTHING) -> Components:

@@ -88,7 +88,8 @@ def _clusters(num: int, num_classes: int, size: int, noise: float, seed: int) ->
     labels = rng.integers(num_classes, size=num)
     inputs = rng.standard_normal((num, size), dtype=np.float32)
     inputs *= np.float32(noise)
-    inputs += means[labels]
+    for start in range(0, num, 1024):  # all means at once would take as much memory as inputs
+        inputs[start : start + 1024] += means[labels[start : start + 1024]]
     return inputs, labels
 
 
