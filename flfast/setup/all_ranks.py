@@ -14,9 +14,7 @@ T = TypeVar("T")
 
 
 def on_all_ranks(world: World, work: Callable[[], T] | None) -> T:
-    """Run `work` on every rank and return this rank's result; collective.
-
-    A rank without work only waits for the others. Its result is None.
+    """Run `work`, where it is not None, and return this rank's result; collective.
 
     Raises:
         ConfigError: on every rank, if the settings are refused on any of them.

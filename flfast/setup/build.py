@@ -48,10 +48,7 @@ log = logging.getLogger(__name__)
 
 
 def load_for_node(config: DictConfig, own: Own) -> Examples | None:
-    """Examples that one rank loads for all of its node; None if each loads its own.
-
-    Functions of users run on every rank, since they may do more, unless they download files.
-    """
+    """Examples for all ranks of a node; None from functions of users, which may do more."""
     node = OmegaConf.to_yaml(config.data)
     ours = node.count("_target_: ") == node.count("_target_: flfast.")
     if own.data is not None or not (ours or "download: true" in node):

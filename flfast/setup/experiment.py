@@ -23,9 +23,8 @@ from flfast.config.job import HydraJob
 from flfast.config.own import NOTHING, Own
 from flfast.config.phases import Phase
 from flfast.config.resume_check import finished_before
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.node_copies import share_on_node
 from flfast.datamodules.sources.image_files import UnreadableImageError
-from flfast.distributed.shared_memory import share_on_node
 from flfast.distributed.world import World, gather
 from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.channels_last import use_channels_last
@@ -134,7 +133,7 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     changes = changed_hardware(phases, newest, world)
     phases = restore_sizes(phases, newest, changes)
     load = None if world.local_rank else partial(load_for_node, config, job.own)
-    loaded: Examples | None = share_on_node(world, on_all_ranks(world, load))
+    loaded = share_on_node(world, on_all_ranks(world, load))
     own = job.own if loaded is None else replace(job.own, data=loaded)
     components = on_all_ranks(world, partial(build_components, config, own))
     check_data_are_equal(world, components.data)
