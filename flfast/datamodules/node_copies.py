@@ -24,9 +24,8 @@ def share_on_node(world: World, value: Any) -> Any:
         return value
     name = f"flfast-{os.urandom(16).hex()}"
     with os.fdopen(os.memfd_create(name), "wb") as file:
-        places = None if value is None else _write(value, file)
-        offers = gather(world, (f"/proc/{os.getpid()}/fd/{file.fileno()}", name, places))
-        found = _read(*offers[world.rank - world.local_rank])
+        offer = f"/proc/{os.getpid()}/fd/{file.fileno()}", name, _write(value, file)
+        found = _read(*gather(world, offer)[world.rank - world.local_rank])
         gather(world, None)  # all have opened it
     return value if found is None else found
 
@@ -62,9 +61,10 @@ def _reduced(value: torch.Tensor) -> tuple[Any, ...]:
         start, end = (int(address, 16) for address in span.split("-"))
         if start <= value.data_ptr() < end and inode != "0":
             return _mapped, (Path(*path), value.numpy().dtype, value.shape)
-    if not value.is_contiguous():
-        raise ValueError("NumPy would not keep these strides")
-    return torch.from_numpy, (value.numpy(),)
+    if value.is_contiguous():
+        return torch.from_numpy, (value.numpy(),)
+    whole = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage())
+    return torch.as_strided, (whole, value.shape, value.stride(), value.storage_offset())
 
 
 def _mapped(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> torch.Tensor:

@@ -40,13 +40,22 @@ def shared(world, value):
     return share_on_node(world, None if world.local_rank else value)
 
 
+LAYOUTS = {
+    "contiguous": lambda values: values,
+    "permuted": lambda values: values.permute(0, 2, 1),
+    "part": lambda values: values[200:, 1:],
+}
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.int64, torch.bool], ids=str)
-def test_ranks_share_one_copy_and_write_alone(in_world, dtype):
-    given = examples(torch.arange(6000).view(1000, 3, 2).to(dtype))
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ranks_share_one_copy_and_write_alone(in_world, dtype, layout):
+    given = examples(LAYOUTS[layout](torch.arange(6000).view(1000, 3, 2).to(dtype)))
 
     def work(world):
         found = shared(world, given)
         same = torch.equal(found.inputs, given.inputs) and found.inputs.dtype == dtype
+        same &= found.inputs.stride() == given.inputs.stride()
         same &= torch.equal(found.targets, given.targets)
         same &= np.array_equal(found.owner, given.owner)
         same &= found.class_names == given.class_names
@@ -86,7 +95,6 @@ def test_a_file_is_mapped_by_every_rank(in_world, tmp_path):
 
 # What cannot be shared, by reason.
 OTHERS = {
-    "strides": lambda folder: torch.zeros(4, 50).T,
     "part of a file": lambda folder: in_a_file(folder)[10:],
     "closure": lambda folder: lambda: folder,
     "limit": lambda folder: torch.zeros(1 << 20),
