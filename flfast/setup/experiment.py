@@ -139,6 +139,7 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     check_data_are_equal(world, components.data)
     target, model = config.model["_target_"], components.module.model
     on_all_ranks(world, lambda: try_training(target, model, components.data, bn=config.bn))
+    return_freed_memory()
     sizes = on_all_ranks(world, partial(find_sizes, phases, job.folder, components, world))
     phases = use_sizes(phases, smallest_sizes(gather(world, sizes)))
     phases = use_metrics(phases, components.module)
@@ -191,7 +192,6 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     capabilities = object_capabilities(config, data, algorithm, selected, privacy, initial)
     check_composed(config, capabilities)
     poison_examples(config, data)
-    return_freed_memory()
     algorithm = protect(privacy, selected, initial, rounds=config.rounds)
     make_optimizer = build_optimizer(config, model, algorithm)
     module = LocalModule(

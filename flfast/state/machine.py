@@ -65,7 +65,7 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Let glibc return its free memory: partitioning the data frees more than a run needs."""
+    """Let glibc return its free memory: setting up frees more than a run needs."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from flfast.models.adapters.frozen_base import FrozenBase
 from flfast.state.tree import Tree
-from flfast.state.weights import by_name, read_weights, write_weights
+from flfast.state.weights import buffers, by_name, read_weights, write_weights
 
 ADAPTER = "adapter"
 """Name of the folder that a run leaves of its adapter."""
@@ -63,7 +63,7 @@ class Adapted:
 
 def whole_model(model: nn.Module) -> dict[str, torch.dtype]:
     """Names and data types of a model's parameters and persistent buffers."""
-    return {name: leaf.dtype for name, leaf in by_name(read_weights(model)).items()}
+    return {k: v.dtype for k, v in (*model.named_parameters(), *buffers(model).items())}
 
 
 def shared_with(model: nn.Module, layer: str) -> list[str]:
