@@ -1,6 +1,7 @@
 """The world: the ranks of a run and their collectives. Without a launcher it is one rank."""
 
 import datetime
+import io
 import json
 import os
 import pickle
@@ -186,13 +187,29 @@ def gather(world: World, value: Any, name: str = "") -> list[Any]:
     """
     if world.size == 1:
         return [value]
-    own = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    file = io.BytesIO()
+    _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    own = file.getvalue()
     messages = _exchange(world, own, _rooms.get(name, 1 << 10))
     longest = max(length for length, _ in messages)
     if longest > _rooms.get(name, 1 << 10):
         _rooms[name] = 1 << (longest - 1).bit_length()
         messages = _exchange(world, own, longest)
     return [pickle.loads(bytes(message[:length].numpy())) for length, message in messages]
+
+
+_TYPES = {torch.float32, torch.float64, torch.int64}
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles tensors as NumPy's arrays where those keep all; torch makes a file for each."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """See `pickle.Pickler`."""
+        known = type(value) is torch.Tensor and value.is_cpu and value.is_contiguous()
+        if known and value.dtype in _TYPES and not value.requires_grad:
+            return torch.from_numpy, (value.numpy(),)
+        return NotImplemented
 
 
 def _exchange(world: World, own: bytes, room: int) -> list[tuple[int, torch.Tensor]]:

@@ -115,8 +115,10 @@ class Site:
         for place, client_id in enumerate(clients.tolist()):
             self.records.put(client_id, tree_map(itemgetter(place), rows))
 
-    def start(self, client_id: int, download: Download, plan: RoundPlan) -> ClientStart:
-        """A client's start; also seeds torch's generators for its local training."""
+    def start(
+        self, client_id: int, download: Download, plan: RoundPlan, *, seeds: bool = True
+    ) -> ClientStart:
+        """A client's start; also seeds torch's generators for its local training, if asked."""
         algorithm, received = self.algorithm, download(client_id)
         plan = download.plan(client_id, plan)
         state = self.client_state(client_id, received)
@@ -136,7 +138,8 @@ class Site:
             round_idx=round_idx,
             rank_share=self._rank_share if self.divides_batches(plan) else WHOLE,
         )
-        seed_torch(seed, "local training", round_idx, client_id)
+        if seeds:
+            seed_torch(seed, "local training", round_idx, client_id)
         return ClientStart(context, optimizer_state, data, plan)
 
     def measured(
@@ -156,6 +159,8 @@ def facts_of(
     algorithm: Algorithm, data: FederatedDataModule, client_id: int, round_idx: int
 ) -> Tree:
     """The facts of a client that an algorithm reads; see `Algorithm.facts`."""
+    if not algorithm.facts:
+        return {}
     indices = data.train_clients.indices_of(client_id)
     known: dict[Fact, Callable[[], Tensor]] = {
         "examples": lambda: torch.tensor(len(indices)),

@@ -1,17 +1,15 @@
 """Calls the hooks of a run's callbacks, which may be Lightning's or other objects."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 log = logging.getLogger(__name__)
 
 
-def call_hooks(callbacks: Sequence[object], hook: str, *args: object) -> None:
-    """Call a hook of all callbacks that have it."""
-    for callback in callbacks:
-        method = getattr(callback, hook, None)
-        if method is not None:
-            method(*args)
+def hooks(callbacks: Sequence[object], hook: str) -> list[Callable[..., None]]:
+    """A hook of all callbacks that have it."""
+    found = (getattr(callback, hook, None) for callback in callbacks)
+    return [method for method in found if method is not None]
 
 
 def end_run(callbacks: Sequence[object], federation: object, status: str) -> None:

@@ -17,12 +17,12 @@ from flfast.distributed.client_state_placement import owner
 from flfast.engines.engine import Engine
 from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.recalibration import recalibrate_batchnorm
-from flfast.engines.reports import Trained
+from flfast.engines.reports import ClientReport, Trained
 from flfast.federation.calls import Calls, DivergedError, NoUploadsError, message_bytes
 from flfast.federation.devices.device import DeviceModel
 from flfast.federation.devices.ideal import ONE_SECOND
 from flfast.federation.evaluation_hint import evaluation_hint
-from flfast.federation.hooks import call_hooks, end_run
+from flfast.federation.hooks import end_run, hooks
 from flfast.federation.paces.pace import Pace, Setting
 from flfast.federation.paces.sync import ROUNDS
 from flfast.federation.samplers.cohort import Cohort
@@ -208,13 +208,13 @@ class Federation:
         cohort = turn.cohort
         self._call_hooks("on_turn", turn)
         self._call_hooks("on_round_start", plan, cohort)
-        calls = Calls(
-            self.engine,
-            cohort,
-            plan,
-            orders=turn.orders,
-            on_client=lambda report: self._call_hooks("on_client_end", report),
-        )
+        on_client_end = hooks(self.callbacks, "on_client_end")
+
+        def on_client(report: ClientReport) -> None:
+            for method in on_client_end:
+                method(self, report)
+
+        calls = Calls(self.engine, cohort, plan, orders=turn.orders, on_client=on_client)
         trained = self._server_step(calls, plan, cohort)
         down, up = self._recalibrate(trained, plan)
         idle = idle_rows(trained, cohort, calls.answers)
@@ -306,7 +306,8 @@ class Federation:
         self._call_hooks("on_round_end", row, clients)
 
     def _call_hooks(self, hook: str, *args: object) -> None:
-        call_hooks(self.callbacks, hook, self, *args)
+        for method in hooks(self.callbacks, hook):
+            method(self, *args)
 
 
 def _why_nobody(cohort: Cohort) -> str:

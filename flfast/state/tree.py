@@ -162,13 +162,16 @@ def _is_finite(leaf: Tensor) -> bool:
     return math.isfinite(total) or bool(leaf.isfinite().all())
 
 
-def joined(first: Tree, *others: Tree) -> Tree:
+def joined(first: Any, *others: Any, stack: Callable[[list[Any]], Any] = torch.stack) -> Any:
     """One tree of several: leaves that all of them share stay, others are stacked, [S, ...]."""
-
-    def join(*own: Tensor) -> Tensor:
-        return own[0] if all(leaf is own[0] for leaf in own) else torch.stack(own)
-
-    return tree_map(join, first, *others)
+    if all(other is first for other in others):
+        return first
+    if not isinstance(first, dict):
+        return stack([first, *others])
+    return {
+        name: joined(leaf, *(other[name] for other in others), stack=stack)
+        for name, leaf in first.items()
+    }
 
 
 def from_parts(parts: Iterable[Tensor], like: Tree) -> Tree:

@@ -31,7 +31,7 @@ from flfast.engines.fused.run.training_state import TrainingState, bare_result
 from flfast.engines.local_training import ClientStart, TrainedStack
 from flfast.state.plan import RoundPlan
 from flfast.state.transfer import to_device
-from flfast.state.tree import Tree, tree_map
+from flfast.state.tree import Tree, joined, tree_map
 from flfast.state.weights import model_weights
 
 ROWS_PER_READ = {"cpu": 512, "cuda": 8192}
@@ -163,7 +163,7 @@ class StackProgram:
                 context.measured,
                 num_seen=num_seen,
                 num_examples=max(
-                    min(int(own.sizes.sum()), own.epoch, len(data[place].indices))
+                    min(own.total, own.epoch, len(data[place].indices))
                     for own, data in zip(by_stage, parts, strict=True)
                 ),
                 num_steps=sum(len(own.sizes) for own in by_stage),
@@ -199,16 +199,15 @@ class StackProgram:
         order = _StackOrder(data, steps)
         settings = self._client.settings(stage, contexts[0])
         single = [self._state.slot(0, stage), contexts[0].trees, settings, self._batch]
-        joined = _join_contexts(contexts)
-        sizes = [client.sizes for client in steps]
-        for span in stack_spans(sizes, data[0].batching, exact=exact):
+        together: Tree = joined(*(context.trees for context in contexts), stack=_stacked)
+        for span in stack_spans(order.sizes, data[0].batching, exact=exact):
             members = slice(span.first, span.first + span.width)
             if span.width == 1:
                 state = self._state.slot(span.first, stage)
                 context = contexts[span.first].trees
             else:
                 state = self._state.slots(span.first, span.width, stage)
-                context = _narrow_context(joined, single[1], members)
+                context = _narrow_context(together, single[1], members)
             trees = [state, context, settings, self._batch]
             bound = self._client.programs[stage].bind(
                 "whole", trees, single=None if span.width == 1 else single
@@ -258,57 +257,49 @@ class _StackOrder:
 
     Attributes:
         data: data of the clients.
+        sizes: batch sizes of their steps, int64 [T, S]; 0 after a client's last step.
         seen: targets that count of each client's steps, int64 [S].
     """
 
     def __init__(self, data: list[ClientDataModule], steps: list[LocalSteps]) -> None:
-        self.data, self._steps = data, steps
-        pairs = zip(data, steps, strict=True)
-        self._orders = [_order(client, client_steps) for client, client_steps in pairs]
-        own = zip(data, self._orders, strict=True)
-        self.seen = np.array([client.data.examples.num_counted(order) for client, order in own])
-        self._ends = [np.cumsum(client.sizes) for client in steps]
+        longest = max(len(client.sizes) for client in steps)
+        self.data, self.sizes = data, np.zeros((longest, len(steps)), dtype=np.int64)
+        for place, client in enumerate(steps):
+            self.sizes[: len(client.sizes), place] = client.sizes
+        orders = [_order(client, own) for client, own in zip(data, steps, strict=True)]
+        examples = data[0].data.examples
+        self.seen = np.array([examples.num_counted(order) for order in orders])
+        self._indices = np.concatenate(orders)
+        ends = np.cumsum(self.sizes.T).reshape(self.sizes.shape[::-1]).T
+        self._starts = ends - self.sizes  # of each step in the indices
 
     def indices(self, span: StackSpan) -> tuple[np.ndarray, np.ndarray]:
         """A span's indices [T, S, B], any index where it is padding, and batch sizes [T, S]."""
         steps = slice(span.step, span.step + span.num)
-        members = range(span.first, span.first + span.width)
-        sizes = np.stack([self._steps[place].sizes[steps] for place in members], axis=1)
-        real = np.arange(span.size) < sizes[:, :, None]
-        indices = np.zeros(real.shape, dtype=np.int64)
-        for column, place in enumerate(members):
-            stop = int(self._ends[place][span.step + span.num - 1])
-            client = self._orders[place][stop - int(sizes[:, column].sum()) : stop]
-            indices[:, column] = client[0]
-            indices[:, column][real[:, column]] = client
-        return indices, sizes
+        members = slice(span.first, span.first + span.width)
+        sizes, starts = self.sizes[steps, members], self._starts[steps, members, None]
+        row = np.arange(span.size)
+        places = np.where(row < sizes[:, :, None], starts + row, starts[:1])
+        return self._indices[places], sizes
 
 
 def _order(data: ClientDataModule, steps: LocalSteps) -> np.ndarray:
     """Indices of a client's examples in the order of its steps, over all local epochs."""
-    left, parts = int(steps.sizes.sum()), []
+    left, parts = steps.total, []
     while left:
         parts.append(data.next_order()[: min(left, steps.epoch)])
         left -= len(parts[-1])
-    return np.concatenate(parts)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _join_contexts(contexts: list[Context]) -> Tree:
-    """One tree of all clients' contexts; leaves that differ get a client axis, [S, ...]."""
-
-    def join(*clients: Tensor) -> Tensor:
-        if all(leaf is clients[0] for leaf in clients):
-            return clients[0]
-        return like(clients[0], len(clients)).copy_(torch.stack(clients))
-
-    first, *others = (context.trees for context in contexts)
-    return tree_map(join, first, *others)
+def _stacked(clients: list[Tensor]) -> Tensor:
+    return like(clients[0], len(clients)).copy_(torch.stack(clients))
 
 
-def _narrow_context(joined: Tree, single: Tree, members: slice) -> Tree:
-    """The joined contexts of some clients of the stack, as views."""
+def _narrow_context(together: Tree, single: Tree, members: slice) -> Tree:
+    """The contexts of some clients of the stack, as views; leaves that differ are [S, ...]."""
 
     def narrow(leaf: Tensor, one: Tensor) -> Tensor:
         return leaf if leaf.ndim == one.ndim else leaf[members]
 
-    return tree_map(narrow, joined, single)
+    return tree_map(narrow, together, single)

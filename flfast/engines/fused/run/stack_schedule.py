@@ -28,10 +28,12 @@ class LocalSteps(NamedTuple):
     Attributes:
         sizes: batch size of every step, int64 [T].
         epoch: number of examples in a whole local epoch.
+        total: number of examples in all steps.
     """
 
     sizes: np.ndarray
     epoch: int
+    total: int
 
 
 class StackSpan(NamedTuple):
@@ -79,7 +81,7 @@ def _local_steps(
     one_epoch = np.diff([start for start, _ in epoch.bounds], append=epoch.bounds[-1][1])
     sizes = np.tile(one_epoch, epochs or 1) if steps is None else np.resize(one_epoch, steps)
     sizes.setflags(write=False)
-    return LocalSteps(sizes, int(one_epoch.sum()))
+    return LocalSteps(sizes, int(one_epoch.sum()), int(sizes.sum()))
 
 
 def group_clients(sizes: Sequence[np.ndarray], width: int) -> list[list[int]]:
@@ -123,26 +125,21 @@ def with_equal_leaves(stack: Sequence[ClientStart]) -> list[list[int]]:
     return [*groups.values()]
 
 
-def stack_spans(
-    sizes: Sequence[np.ndarray], batching: Batching, *, exact: bool
-) -> Iterator[StackSpan]:
+def stack_spans(table: np.ndarray, batching: Batching, *, exact: bool) -> Iterator[StackSpan]:
     """The spans that take all local steps of a stack, in order.
 
     Clients that have finished are in no further span, so the stack becomes narrower.
 
     Args:
-        sizes: batch sizes of every client's steps, [T] each; fastest if T descends.
+        table: batch sizes of every client's steps, int64 [T, S], 0 after its last step; fastest
+            if the numbers of steps descend.
         batching: that gave these sizes.
         exact: keep every batch at its own size; otherwise pad all to the stack's largest.
     """
-    longest = max(map(len, sizes))
-    table = np.zeros((longest, len(sizes)), dtype=np.int64)  # [T, S], 0 after a client's last step
-    for place, client in enumerate(sizes):
-        table[: len(client), place] = client
     if not exact:
-        table[table > 0] = padded_size(int(table.max()), batching)
+        table = np.where(table > 0, padded_size(int(table.max()), batching), 0)
     starts = np.flatnonzero((table[1:] != table[:-1]).any(1)) + 1
-    bounds = [0, *starts.tolist(), longest]
+    bounds = [0, *starts.tolist(), len(table)]
     for start, stop in pairwise(bounds):
         row = table[start]
         edges = [0, *(np.flatnonzero(row[1:] != row[:-1]) + 1).tolist(), len(row)]

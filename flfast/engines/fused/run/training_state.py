@@ -18,7 +18,7 @@ from flfast.engines.fused.graph.trace import like
 from flfast.engines.local_training import ClientStart
 from flfast.state.precision import placed
 from flfast.state.transfer import to_host
-from flfast.state.tree import Tree, num_bytes, tree_map
+from flfast.state.tree import Tree, joined, leaves, num_bytes, part_of, tree_map
 from flfast.state.weights import buffers, model_weights
 
 SMALLEST_LR = 1e-20
@@ -100,15 +100,13 @@ class TrainingState:
         Their contexts are on the device. What several clients share is copied once.
         """
         slots, values = list[Tensor](), list[Tensor]()
-
-        def add(leaf: Tensor, *clients: Tensor) -> Tensor:
-            part = leaf[: len(clients)]
-            shared = all(initial is clients[0] for initial in clients)
+        state = model_weights(self.state)
+        given = part_of(joined(*(start.context.start for start in starts), stack=list), state)
+        for leaf, own in zip(leaves(state), leaves(given), strict=True):
+            part = leaf[: len(starts)]
+            shared = isinstance(own, Tensor)  # by all; otherwise a list
             slots.extend([part] if shared else part.unbind())
-            values.extend([clients[0].expand_as(part)] if shared else clients)
-            return leaf
-
-        tree_map(add, model_weights(self.state), *(start.context.start for start in starts))
+            values.extend([own.expand_as(part)] if shared else own)
         torch._foreach_copy_(slots, values)
         for stage, step in enumerate(self.steps):
             states = self.slots(0, len(starts), stage)["optimizer"]
