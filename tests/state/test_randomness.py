@@ -1,3 +1,5 @@
+import zlib
+
 import numpy as np
 import pytest
 import torch
@@ -26,6 +28,16 @@ def test_seed_torch_repeats_the_same_numbers():
     first = torch.rand(2)
     seed_torch(0, "x", 1)
     assert torch.equal(first, torch.rand(2))
+
+
+ANY = st.one_of(st.integers(2**32 - 2, 2**32 + 2), st.integers(0, 2**64))
+
+
+@given(ANY, st.lists(ANY, max_size=3))
+def test_seeds_and_paths_are_entropy_as_numpy_reads_it(seed, path):
+    expected = np.random.SeedSequence([seed, zlib.crc32(b"x"), *path])
+    found = _seed_sequence(seed, "x", tuple(path))
+    assert found.generate_state(4).tolist() == expected.generate_state(4).tolist()
 
 
 IDS = st.lists(st.integers(0, 2**62), max_size=50)
