@@ -115,10 +115,8 @@ class Site:
         for place, client_id in enumerate(clients.tolist()):
             self.records.put(client_id, tree_map(itemgetter(place), rows))
 
-    def start(
-        self, client_id: int, download: Download, plan: RoundPlan, *, seeds: bool = True
-    ) -> ClientStart:
-        """A client's start; also seeds torch's generators for its local training, if asked."""
+    def start(self, client_id: int, download: Download, plan: RoundPlan) -> ClientStart:
+        """A client's start; also seeds torch's generators for its local training."""
         algorithm, received = self.algorithm, download(client_id)
         plan = download.plan(client_id, plan)
         state = self.client_state(client_id, received)
@@ -138,8 +136,7 @@ class Site:
             round_idx=round_idx,
             rank_share=self._rank_share if self.divides_batches(plan) else WHOLE,
         )
-        if seeds:
-            seed_torch(seed, "local training", round_idx, client_id)
+        seed_torch(seed, "local training", round_idx, client_id)
         return ClientStart(context, optimizer_state, data, plan)
 
     def measured(

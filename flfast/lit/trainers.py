@@ -1,6 +1,6 @@
 """The Trainers of a run, one per phase and strategy, and the modules that they train."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, cast
 
@@ -17,20 +17,10 @@ from flfast.state.weights import convert_weights
 
 _TRUE_PRECISION = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
 
-_HOOKS = [name for name in vars(L.Callback) if name.startswith("on_")]
-_HOOKS += ["setup", "teardown", "state_dict", "load_state_dict"]
-
 
 def dtype_of_precision(precision: str) -> torch.dtype:
     """Data type of a model's parameters and buffers with a `trainer.precision`."""
     return _TRUE_PRECISION.get(precision, torch.float32)
-
-
-def overrides(callback: L.Callback, names: Iterable[str]) -> bool:
-    """Whether a callback has one of Lightning's hooks of these names that is not the empty one."""
-    # Read from the object: Lightning's LambdaCallback sets hooks there, not in its class.
-    hooks = ((getattr(callback, name), getattr(L.Callback, name)) for name in names)
-    return any(getattr(hook, "__func__", hook) is not base for hook, base in hooks)
 
 
 class ReusedTrainer:
@@ -49,8 +39,6 @@ class ReusedTrainer:
         self.clip_value: float = self.trainer.gradient_clip_val or 0.0
         self.test_limit: float | int = self.trainer.limit_test_batches
         self.trainer.limit_train_batches = self.trainer.limit_test_batches = 1.0
-        # Others have hooks of rounds only, and a call of an empty hook takes time, too.
-        self.trainer.callbacks = [c for c in self.trainer.callbacks if overrides(c, _HOOKS)]
         # Lightning's profiler reports after every fit; we want one report per run.
         self._describe = self.trainer.profiler.describe
         self.trainer.profiler.describe = lambda: None

@@ -1,7 +1,6 @@
-"""Modules of a plan's precision, and the callbacks that Lightning calls."""
+"""Modules of a plan's precision."""
 
 import torch
-from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch import nn
 
 
@@ -23,29 +22,3 @@ def test_precision_keeps_the_imaginary_part_of_a_constant(make_data, make_federa
     module = site.trainers.module(plan._replace(precision="64-true"))
     assert module.model.out.weight.dtype == torch.float64
     assert module.model.rotation.imag.tolist() == [1.0] * 4
-
-
-class OfRounds(Callback):
-    def on_round_end(self, federation, row, clients):
-        pass
-
-
-class OfTests(OfRounds):
-    def on_test_batch_end(self, *args):
-        pass
-
-
-class Remembers(OfRounds):
-    def state_dict(self):
-        return {"seen": 1}
-
-
-def test_lightning_calls_callbacks_that_have_its_hooks(make_data, make_federation):
-    called = [OfTests(), Remembers(), LambdaCallback(on_exception=print)]
-    federation = make_federation(
-        make_data([6]), trainer={"callbacks": [OfRounds(), *called, Callback()]}
-    )
-    site, plan = federation.engine.site, federation.plans(1, [])
-    own = (*map(type, called), OfRounds, Callback)
-    found = site.trainers.trainer(plan).trainer.callbacks
-    assert [callback for callback in found if type(callback) in own] == called

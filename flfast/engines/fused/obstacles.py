@@ -18,7 +18,6 @@ from flfast.engines.fused.graph.lstm_kernel import has_slow_recurrence
 from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy
-from flfast.lit.trainers import overrides
 from flfast.state.plan import RoundPlan
 from flfast.state.weights import read_weights
 
@@ -99,5 +98,8 @@ def _averages_some_states(module: LocalModule) -> bool:
 
 def _has_training_hooks(callback: Callback) -> bool:
     """Whether a callback overrides a hook of local training."""
-    known = isinstance(callback, (ProgressBar, ModelSummary))
-    return not known and overrides(callback, _TRAINING_HOOKS)
+    if isinstance(callback, (ProgressBar, ModelSummary)):
+        return False
+    # Read hooks from the object: Lightning's LambdaCallback sets them there, not in its class.
+    hooks = ((getattr(callback, name), getattr(Callback, name)) for name in _TRAINING_HOOKS)
+    return any(getattr(hook, "__func__", hook) is not base for hook, base in hooks)

@@ -139,8 +139,7 @@ class FusedTraining:
             programs = self.programs(plan)
             for stack in self.stacks(clients, download, plan):
                 with self.outside_precision():
-                    last = stack[-1]  # the clients share one stream of random numbers
-                    starts = [self._site.start(k, download, plan, seeds=k == last) for k in stack]
+                    starts = [self._site.start(k, download, plan) for k in stack]
                 for places in with_equal_leaves(starts):
                     part = [starts[place] for place in places]
                     self._train_part(programs, part, deliver)

@@ -4,13 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 
-from flfast.algorithms.contract.downloads import first_downloads
 from flfast.engines.fused.run.client_stack import _StackOrder
 from flfast.engines.fused.run.stack_schedule import local_steps, stack_spans
 from flfast.state.plan import Batching
-from flfast.state.weights import read_weights
 
 SIZES = [23, 23, 11, 9, 4, 1]
 
@@ -35,15 +32,3 @@ def test_a_stack_reads_the_examples_of_its_clients(make_data, epochs, steps, las
         alone, cuts = data.client(k, batching=batching), range(0, len(own), count.epoch)
         expected = [alone.next_order()[: b - a] for a, b in pairwise([*cuts, len(own)])]
         assert own == np.concatenate(expected).tolist()
-
-
-def test_a_stack_draws_from_the_stream_of_its_last_client(make_data, make_federation):
-    federation = make_federation(make_data([4, 4]))
-    site, plan = federation.engine.site, federation.plans(1, [])
-    download = first_downloads(site.algorithm, read_weights(site.model))
-    site.start(1, download, plan)
-    alone = torch.get_rng_state()
-    site.start(0, download, plan, seeds=False)
-    assert torch.equal(torch.get_rng_state(), alone)
-    site.start(0, download, plan)
-    assert not torch.equal(torch.get_rng_state(), alone)
