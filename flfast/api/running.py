@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from flfast.algorithms.contract.algorithm import Algorithm
+    from flfast.federation.loop import Federation
 
 _NO_FOLDER = "outputs/DATE/TIME"
 """What `${hydra:runtime.output_dir}` stands for before there is a run."""
@@ -52,7 +53,7 @@ def compose(*overrides: str, **settings: NoReturn) -> DictConfig:
         ConfigError: with the command line's message, if a setting is wrong.
     """
     check_settings(settings, known=(), caller="flfast.compose")
-    return _checked(_composed(overrides), NOTHING)
+    return _checked(composed(overrides), NOTHING)
 
 
 def run(  # noqa: PLR0913 - one parameter an option
@@ -116,10 +117,16 @@ def run(  # noqa: PLR0913 - one parameter an option
             own = own_objects(given, test_data, settings=overrides, **columns)
         words = [*_partition(own, overrides), *overrides]
         _refuse_options(own, overrides)
-        return _run(_composed(words), own, folder)
+        return run_composed(composed(words), own, folder)
 
 
-def _run(composed: DictConfig, own: Own, folder: str | Path | None) -> Run:
+def run_composed(
+    composed: DictConfig,
+    own: Own,
+    folder: str | Path | None,
+    change: "Callable[[Federation], None] | None" = None,
+) -> Run:
+    """Run a composed config; `change` may change the federation before its first round."""
     for group, node in own.nodes.items():  # for titles
         name = "own data" if group == "data" else node["_target_"].rpartition(".")[2]
         if group == "algorithm":
@@ -140,17 +147,19 @@ def _run(composed: DictConfig, own: Own, folder: str | Path | None) -> Run:
         found = phases[0].config
         if finished_before(found, place) is None:
             check_folder(found, place, setting=f"folder={place}")
-            _start(phases, job)
+            _start(phases, job, change)
     return Run.of(place, own, config)
 
 
-def _start(phases: list[Phase], job: HydraJob) -> None:
+def _start(
+    phases: list[Phase], job: HydraJob, change: "Callable[[Federation], None] | None"
+) -> None:
     from flfast.api.session import session  # these import torch
     from flfast.setup.launch import run as launch
 
     with session(job):
         try:
-            recorded(job.folder, partial(launch, phases, job, second="raise"))
+            recorded(job.folder, partial(launch, phases, job, second="raise", change=change))
         except StoppedAtEndError:
             return
         except StoppedError:
@@ -174,8 +183,12 @@ def _alone() -> Iterator[None]:
         _busy.release()
 
 
-def _composed(overrides: Sequence[str]) -> DictConfig:
-    """The config with Hydra's own node; refuses flags, and names of no key or no option."""
+def composed(overrides: Sequence[str]) -> DictConfig:
+    """The config with Hydra's own node; refuses flags, and names of no key or no option.
+
+    Raises:
+        ConfigError: with the command line's message.
+    """
     check_words(overrides)
     try:
         check_overrides(overrides, conf=CONF)

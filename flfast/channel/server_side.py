@@ -58,6 +58,28 @@ class ServerSide(NamedTuple):
         upload = self.decode(sender, sent)
         return self.accept(upload, sent, sent.num_bytes, expected=sent.upload)
 
+    def from_outside(self, sender: Sender, sent: Sent, expected: Tree) -> Arrival:
+        """The arrival of what a real client sent, which may be anything.
+
+        `expected` gives names, shapes and dtypes of the leaves that the server wants.
+        """
+        if not sent.is_finite:
+            return Arrival("rejected", DIVERGED, sent.num_bytes, None)
+        encodes, counted = self.channel.compression.encode is not None, self.algorithm.counted
+        misfit = Arrival("rejected", MISFIT, sent.num_bytes, None)
+        if structure(sent.upload) != structure(expected):
+            return misfit
+        in_message = (
+            {id(leaf) for leaf in leaves(learned(sent.upload, counted))} if encodes else {}
+        )
+        if any(leaf.is_meta != (id(leaf) in in_message) for leaf in leaves(sent.upload)):
+            return misfit
+        try:
+            upload = self.decode(sender, sent)
+        except Exception:  # noqa: BLE001 - a message that no encoder has made may raise anything
+            return misfit
+        return self.accept(upload, sent, sent.num_bytes, expected=expected)
+
     def decode(self, sender: Sender, sent: Sent) -> Tree:
         """The upload."""
         decode = self.channel.compression.decode

@@ -82,10 +82,11 @@ def checkpoint_folders(run_dir: Path) -> list[Path]:
     """Folders of the run's finished checkpoints, newest first; they may be damaged."""
     found = checkpoints_dir(run_dir).glob("round-*")
     numbered = [path for path in found if path.name.removeprefix("round-").isdecimal()]
-    return sorted(numbered, key=_round_of, reverse=True)
+    return sorted(numbered, key=round_of, reverse=True)
 
 
-def _round_of(path: Path) -> int:
+def round_of(path: Path) -> int:
+    """The round of a checkpoint's folder."""
     return int(path.name.removeprefix("round-"))
 
 
@@ -96,12 +97,12 @@ def partial_folders(run_dir: Path) -> list[Path]:
 
 def newer_folders(run_dir: Path, round_idx: int) -> list[Path]:
     """Folders of the run's checkpoints of later rounds."""
-    return [path for path in checkpoint_folders(run_dir) if _round_of(path) > round_idx]
+    return [path for path in checkpoint_folders(run_dir) if round_of(path) > round_idx]
 
 
 def expired_folders(run_dir: Path, *, keep_last: int, best: int | None) -> list[Path]:
     """Folders of checkpoints that are neither of the `keep_last` newest nor of the best round."""
-    return [path for path in checkpoint_folders(run_dir)[keep_last:] if _round_of(path) != best]
+    return [path for path in checkpoint_folders(run_dir)[keep_last:] if round_of(path) != best]
 
 
 class _File(BaseModel, strict=True):

@@ -24,6 +24,8 @@ class Own:
         data: an `Examples`, or a function that returns one.
         model: a module, which is copied, or a function that makes one.
         algorithm: an `Algorithm`, or a function that makes one.
+        client: number of the client whose examples alone are kept, and the number of clients, in
+            a process of a deployment; None in a simulation.
         nodes: parts of the config, by group: `_target_`, a fingerprint under `_own_`; of data also
             `target` and `client`, and whether there is `test_data`, if they were given.
     """
@@ -31,6 +33,7 @@ class Own:
     data: Any = None
     model: Any = None
     algorithm: Any = None
+    client: tuple[int, int] | None = None
     nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def given(self) -> dict[str, Any]:

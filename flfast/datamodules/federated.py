@@ -24,7 +24,7 @@ from flfast.datamodules.fetching import Loading, make_fetch
 from flfast.datamodules.number_range import warn_of_outliers
 from flfast.datamodules.shifts.applying import shift_examples
 from flfast.datamodules.shifts.shift import NO_SHIFT, Affected, Shift
-from flfast.datamodules.splits import Split, hold_out, split_examples
+from flfast.datamodules.splits import ClientIndices, Split, hold_out, split_examples
 from flfast.state.injection import call_with
 from flfast.state.plan import Batching
 from flfast.state.randomness import generator
@@ -106,8 +106,7 @@ class FederatedDataModule(L.LightningDataModule):
         )
         shifted, self.drawn = shift_examples(examples, self.shift, self.splits, seed=self.seed)
         self._set_examples(shifted)
-        rng = generator(self.seed, "holdout")
-        self.held_out, self.participants = hold_out(self.num_clients, self.split.clients, rng)
+        self._hold_out()
         own_test = self.splits["test"].only(self.participants)
         self.central_test = central if len(central) else own_test.indices
         train = self.splits["train"]
@@ -117,6 +116,35 @@ class FederatedDataModule(L.LightningDataModule):
             self.train_clients = train.only(self.participants).pooled()
         elif len(server):
             self.server, self.train_clients = self.num_clients, train.with_one_more(server)
+
+    def _hold_out(self) -> None:
+        rng = generator(self.seed, "holdout")
+        self.held_out, self.participants = hold_out(self.num_clients, self.split.clients, rng)
+
+    def keep_only(self, client_id: int, num_clients: int) -> None:
+        """Forget the examples of all but one client of a deployment, whose process this is.
+
+        If the partition gives all examples to one client, they are this client's, and a test set
+        of the data is its own.
+
+        Raises:
+            ValueError: if the partition makes another number of clients.
+        """
+        is_own = self.num_clients == 1
+        if not is_own and self.num_clients != num_clients:
+            raise ValueError(
+                f"partition: makes {self.num_clients} clients, and the deployment has "
+                f"{num_clients}; allowed: as many, or partition=own for a client's own data"
+            )
+        offsets = np.arange(num_clients + 1) > client_id
+        for name, split in self.splits.items():
+            indices = split.indices_of(0 if is_own else client_id)
+            if is_own and name == "test" and self.examples.is_test is not None:
+                indices = np.union1d(indices, self.central_test)
+            self.splits[name] = ClientIndices(indices, offsets * len(indices))
+        self._hold_out()
+        self.central_test = np.zeros(0, np.int64)
+        self.train_clients = self.splits["train"]
 
     def _set_examples(self, examples: Examples) -> None:
         self.examples = examples
@@ -177,6 +205,11 @@ class FederatedDataModule(L.LightningDataModule):
     def num_clients(self) -> int:
         """Clients in the population."""
         return len(self.splits["train"].offsets) - 1
+
+    @property
+    def first_client(self) -> int:
+        """The first client with training examples, for trials; 0 in a simulation."""
+        return int(np.searchsorted(self.train_clients.offsets[1:], 1))
 
     @property
     def client_sizes(self) -> np.ndarray:

@@ -175,10 +175,28 @@ class Delivery:
         is_suspect = is_suspect or arrived is not decoded
         expected = sent.upload if is_suspect else None
         arrival = self._server.accept(arrived, sent, size, expected=expected)
+        self._arrive(sender, sent, arrival, result.context.server)
+
+    def received(self, client_id: int, answer: Sent | str, expected: Tree, download: Tree) -> None:
+        """Deliver what a real client sent; a text is the reason why nothing came.
+
+        `expected` is an upload like those that the server wants, of meta tensors; `download` is
+        what the client got.
+        """
+        sender = Sender(client_id, self._downloads.plan(client_id, self._plan).round_idx)
+        if isinstance(answer, str):
+            lost = Sent({}, b"", 0.0, *(0, 0, 0), 0.0)
+            self._report(client_id, lost, LOST._replace(reason=answer))
+            return
+        self._arrive(sender, answer, self._server.from_outside(sender, answer, expected), download)
+
+    def _arrive(self, sender: Sender, sent: Sent, arrival: Arrival, received: Tree) -> None:
+        """Aggregate an upload that has arrived, and report."""
         if arrival.upload is not None:
             order = self._downloads.orders.get(sender.client_id, Order())
-            received, now = result.context.server, self._downloads.exact
-            upload = self._server.up_to_date(arrival.upload, order, received, now)
+            upload = self._server.up_to_date(
+                arrival.upload, order, received, self._downloads.exact
+            )
             self._reduction.add(sender.client_id, upload, sent.weight)
         self._report(sender.client_id, sent, arrival)
 

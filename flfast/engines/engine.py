@@ -78,6 +78,7 @@ class Engine:
         self.channel = channel or Channel()
         self.decided = {} if decided is None else decided
         self._last_call = 0, 0
+        self.finetune = finetune
         self._evaluation = Evaluation(site, finetune)
         self.evaluation_sets = self._evaluation.sets
 
@@ -207,6 +208,29 @@ class Engine:
         calls = {name: (forgetful(site), own) for name, (site, own) in self._calls.items()}
         channel = self.channel.encodes_only
         return Engine(forgetful(self.site), self.training, channel=channel, calls=calls)
+
+    def part_of(self, call: str) -> tuple[Site, LocalTraining]:
+        """What trains clients in a call of the algorithm, or in its own, by name.
+
+        Raises:
+            KeyError: if there is no call of this name.
+        """
+        own = call == self.site.algorithm.name
+        return (self.site, self.training) if own else self._calls[call]
+
+    def elsewhere(
+        self,
+        remote: Callable[[Site, LocalTraining], LocalTraining],
+        evaluation: Evaluation,
+    ) -> "Engine":
+        """An engine of the same run whose clients train, and are evaluated, on other machines."""
+        calls = {name: (site, remote(site, own)) for name, (site, own) in self._calls.items()}
+        training = remote(self.site, self.training)
+        engine = Engine(
+            self.site, training, channel=self.channel, calls=calls, decided=self.decided
+        )
+        engine._evaluation, engine.evaluation_sets = evaluation, evaluation.sets
+        return engine
 
     def _assign(self, cohort: Sequence[int], plan: RoundPlan) -> Assignment:
         """Which clients this rank trains."""

@@ -23,6 +23,7 @@ from flfast.config.own import NOTHING, Own
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading
+from flfast.datamodules.remote_data import RemoteData
 from flfast.datamodules.splits import Split
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
@@ -67,16 +68,22 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
     if loading.pin_memory and not torch.cuda.is_available():
         log.warning("loader.pin_memory=True changes nothing: there is no GPU")
         loading = loading._replace(pin_memory=False)
-    data = FederatedDataModule(
-        _source(config, own),
-        instantiate(config.partition),
-        seed=config.seed,
-        split=Split(**config.split, clients=config.sampler.get("holdout_clients", 0)),
-        loading=loading,
-        pooled=config.mode == "centralized",
-        shift=instantiate(config.shift),
-    )
+    split = Split(**config.split, clients=config.sampler.get("holdout_clients", 0))
+    if isinstance(own.data, partial) and own.data.func is RemoteData:
+        data: FederatedDataModule = own.data(seed=config.seed, split=split, loading=loading)
+    else:
+        data = FederatedDataModule(
+            _source(config, own),
+            instantiate(config.partition),
+            seed=config.seed,
+            split=split,
+            loading=loading,
+            pooled=config.mode == "centralized",
+            shift=instantiate(config.shift),
+        )
     data.setup()
+    if own.client is not None:
+        data.keep_only(*own.client)
     found = data.examples.task
     if config.task not in {"auto", found}:
         raise ConfigError(

@@ -3,6 +3,7 @@
 import logging
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -75,9 +76,16 @@ _CHECKED_ROUNDS = 100
 
 
 def run_experiment(
-    phases: list[Phase], job: HydraJob, world: World, requests: StopRequests
+    phases: list[Phase],
+    job: HydraJob,
+    world: World,
+    requests: StopRequests,
+    *,
+    change: Callable[[Federation], None] | None = None,
 ) -> float | None:
     """Build a federation from a checked config and run it, as one rank of a world.
+
+    `change` may change it before its first round.
 
     Returns:
         `optimized_metric` after the last round.
@@ -92,6 +100,8 @@ def run_experiment(
     if before is not None:
         return before.value
     federation = build(phases, job, world, requests)
+    if change is not None:
+        change(federation)
     try:
         history = federation.run()
     except (DivergedError, MisconfigurationException, FileNotFoundError) as error:

@@ -6,6 +6,7 @@ import pickle
 import signal
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +27,7 @@ from flfast.config.rules import cannot_start
 from flfast.distributed.devices import num_devices
 from flfast.distributed.launcher import RankDiedError, can_fork, on_ranks, other_threads
 from flfast.distributed.world import ALONE, World, enter, gather, launched_world
+from flfast.federation.loop import Federation
 from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.experiment import run_experiment
@@ -44,11 +46,18 @@ _SPAWNABLE = (
 )
 
 
-def run(phases: list[Phase], job: HydraJob, *, second: Second = "exit") -> float | None:
+def run(
+    phases: list[Phase],
+    job: HydraJob,
+    *,
+    second: Second = "exit",
+    change: Callable[[Federation], None] | None = None,
+) -> float | None:
     """Run a checked config in as many processes as its strategies need.
 
     Returns `optimized_metric` after the last round. The first stop signal ends the run after its
-    round; `second` is the effect of another one.
+    round; `second` is the effect of another one. `change` may change the federation before its
+    first round, in a run of one process.
 
     Raises:
         ConfigError: if a setting cannot be run, or ranks die too often. In a world that torchrun
@@ -60,10 +69,11 @@ def run(phases: list[Phase], job: HydraJob, *, second: Second = "exit") -> float
     if world is None:
         phases = fit_to_threads(phases, other_threads())
         size = num_ranks(phases)
-        if size > 1:
+        if size > 1 and change is None:
             return _launch(phases, job, size, second)
         with StopRequests(second=second) as requests:
-            return _finished(run_experiment(phases, job, ALONE, requests), requests)
+            value = run_experiment(phases, job, ALONE, requests, change=change)
+            return _finished(value, requests)
     try:
         _join_world(phases, world)
         equal_nodes = len(set(gather(world, world.local_size))) == 1

@@ -147,12 +147,12 @@ class OwnDownloads(NamedTuple):
         return plan
 
 
-def first_downloads(algorithm: Algorithm, weights: Tree) -> Downloads:
-    """What client 0 downloads in round 1.
+def first_downloads(algorithm: Algorithm, weights: Tree, client_id: int = 0) -> Downloads:
+    """What a client downloads in round 1.
 
     `weights` are the initial ones of the model.
     """
-    return Downloads(algorithm, algorithm.server_state(weights), ClientStates(), [0])
+    return Downloads(algorithm, algorithm.server_state(weights), ClientStates(), [client_id])
 
 
 def shared_weights(algorithm: Algorithm, initial: Tree) -> Tree:

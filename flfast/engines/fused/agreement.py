@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.downloads import Download, first_downloads
+from flfast.algorithms.contract.downloads import first_downloads
 from flfast.channel.sent import LocalResult
 from flfast.engines.eager import EagerTraining
 from flfast.engines.local_training import LocalTraining
@@ -43,23 +43,30 @@ class TrialSteps(NamedTuple):
 
 
 def disagreement(site: Site, fused: LocalTraining, plan: RoundPlan) -> str | None:
-    """How two fused local steps of client 0 differ from eager ones; None if they agree."""
+    """How two fused local steps of a client differ from eager ones; None if they agree."""
     plan = plan._replace(local_steps=2, local_epochs=None)
-    download = first_downloads(site.algorithm, read_weights(site.model))
+    client_id = site.data.first_client
+    download = first_downloads(site.algorithm, read_weights(site.model), client_id)
+
+    def two_steps(training: LocalTraining) -> TrialSteps:
+        results: list[LocalResult] = []
+        training.train([client_id], download, plan, results.append)
+        return TrialSteps(results[0].context.start, results[0].done.weights)
+
     eager = EagerTraining(site)
-    expected = _two_steps(eager, download, plan)
+    expected = two_steps(eager)
     try:
-        found = _two_steps(fused, download, plan)
+        found = two_steps(fused)
     except Exception as error:  # noqa: BLE001 - tracing may raise any exception
         return f"the model cannot be traced: {first_line(error)}"
     if agree(found.end, expected):
         return None
     device = site.trainers.trainer(plan).trainer.strategy.root_device
     nearby = [
-        _two_steps(EagerTraining(site, perturb=perturb), download, plan)
+        two_steps(EagerTraining(site, perturb=perturb))
         for perturb in perturbations(plan.precision, device)
     ]
-    if not agree(_two_steps(eager, download, plan).end, expected):
+    if not agree(two_steps(eager).end, expected):
         return "the model gives different numbers each time"
     same = agree(found.end, expected, nearby=nearby)
     return None if same else "traced steps end at other weights (docs/engines.md, Equal steps)"
@@ -123,13 +130,6 @@ def _uses_tf32() -> bool:
         return torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
     except RuntimeError:  # torch cannot answer after settings by its newer API
         return True
-
-
-def _two_steps(training: LocalTraining, download: Download, plan: RoundPlan) -> TrialSteps:
-    """Local training of client 0."""
-    results: list[LocalResult] = []
-    training.train([0], download, plan, results.append)
-    return TrialSteps(results[0].context.start, results[0].done.weights)
 
 
 def _flat(weights: Tree) -> list[Tensor]:

@@ -112,11 +112,12 @@ class FusedTraining:
             return
         reason = not_stackable(plan.batching)
         if reason is None:
-            download = first_downloads(self._site.algorithm, read_weights(self._site.model))
+            first, weights = self._site.data.first_client, read_weights(self._site.model)
+            download = first_downloads(self._site.algorithm, weights, first)
             one_step = plan._replace(local_steps=1, local_epochs=None)
             results: list[LocalResult] = []
             try:
-                self.train([0, 0], download, one_step, results.append)
+                self.train([first, first], download, one_step, results.append)
             except (RuntimeError, NotImplementedError) as error:
                 reason = f"the model cannot be stacked: {first_line(error)}"
         if reason is not None:

@@ -1,0 +1,102 @@
+"""The data of a server whose clients are real: how many examples each has, but none of them."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.splits import ClientIndices
+from flfast.tasks.names import TaskName
+
+SPLITS = ("train", "val", "test")
+
+
+class Schema(NamedTuple):
+    """What examples look like; the same at every client of a deployment.
+
+    Attributes:
+        task: the learning task.
+        num_classes: outputs of the model.
+        input_shape: shape of one input.
+        input_dtype: data type of inputs, such as `uint8`.
+        target_shape: shape of one target.
+        target_dtype: data type of targets.
+        categories: number of categories of the last columns of a table.
+    """
+
+    task: TaskName
+    num_classes: int
+    input_shape: tuple[int, ...]
+    input_dtype: str
+    target_shape: tuple[int, ...]
+    target_dtype: str
+    categories: tuple[int, ...]
+
+
+def schema_of(examples: Examples) -> Schema:
+    """The schema of some examples."""
+    first = examples.inputs[0]
+    return Schema(
+        examples.task,
+        examples.num_classes,
+        tuple(examples.input_shape),
+        str(first.dtype).removeprefix("torch."),
+        tuple(examples.targets.shape[1:]),
+        str(examples.targets.dtype).removeprefix("torch."),
+        tuple(examples.categories),
+    )
+
+
+class RemoteData(FederatedDataModule):
+    """Examples that are not here: their sizes are true, and inputs are zeros without memory.
+
+    Args:
+        schema: what examples look like.
+        sizes: number of examples of each split, int64 [K], by name of `SPLITS`.
+        settings: further arguments of `FederatedDataModule`.
+    """
+
+    def __init__(self, schema: Schema, sizes: Mapping[str, np.ndarray], **settings: Any) -> None:
+        super().__init__(self._made_up, _no_partition, **settings)
+        self._schema, self._sizes = schema, sizes
+
+    def setup(self, stage: str | None = None) -> None:
+        """See `FederatedDataModule`."""
+        if self._fetch is not None:
+            return
+        self._set_examples(self._made_up())
+        self.splits, start = {}, 0
+        for name in SPLITS:
+            offsets = np.concatenate([[0], np.cumsum(self._sizes[name])])
+            self.splits[name] = ClientIndices(np.arange(start, start + offsets[-1]), offsets)
+            start += offsets[-1]
+        self.drawn, self.digest = {}, ""
+        self.train_clients = self.splits["train"]
+        self.owner = self.train_clients.owner()
+        self.central_test, self.server = np.zeros(0, np.int64), None
+        self._hold_out()
+
+    def _made_up(self) -> Examples:
+        schema = self._schema
+        num = int(sum(sizes.sum() for sizes in self._sizes.values()))
+        bound = {"classification": schema.num_classes, "language": schema.num_classes}
+        numbers = torch.arange(num) % bound.get(schema.task, 2)
+        numbers = numbers.to(getattr(torch, schema.target_dtype))
+        inputs = torch.zeros((1, *schema.input_shape), dtype=getattr(torch, schema.input_dtype))
+        return Examples(
+            inputs=inputs.expand(num, *schema.input_shape),
+            targets=numbers.view(num, *(1 for _ in schema.target_shape)).expand(
+                num, *schema.target_shape
+            ),
+            num_classes=schema.num_classes,
+            input_shape=schema.input_shape,
+            task=schema.task,
+            categories=schema.categories,
+        )
+
+
+def _no_partition() -> np.ndarray:
+    raise AssertionError("the clients of a deployment have their examples")

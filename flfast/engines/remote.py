@@ -1,0 +1,262 @@
+"""The server's side of real clients: what they are asked, and what becomes of their answers.
+
+`node.py` is the other side. In between is an `Exchange` of bytes, such as Flower's messages.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from flfast.algorithms.contract.downloads import Download, Downloads
+from flfast.channel.channel import Channel
+from flfast.channel.client_side import ClientSide
+from flfast.channel.sent import LocalResult, Sent
+from flfast.channel.wire import MalformedError, Message, pack, sent_of, unpack
+from flfast.engines.delivery import Delivery
+from flfast.engines.evaluation.metrics import GroupMetrics
+from flfast.engines.evaluation.passes import Evaluation, FineTune
+from flfast.engines.local_training import Deliver, LocalTraining
+from flfast.engines.site import Site
+from flfast.state.plan import RoundPlan
+from flfast.state.tree import Tree, tree_map
+from flfast.state.weights import model_weights
+
+log = logging.getLogger(__name__)
+
+NO_ANSWER = "no answer"
+TOLD = ("round_idx", "phase", "lr", "local_epochs", "local_steps", "work_fraction")
+"""Fields of a plan that the server decides on, beside the batching."""
+
+
+class Exchange(Protocol):
+    """Sends requests to real clients."""
+
+    def __call__(self, requests: Mapping[int, bytes]) -> Iterator[tuple[int, bytes | str]]:
+        """Send each client its request; yield (client, answer) as they come.
+
+        A text in place of an answer is the reason why there is none. Each client is yielded once
+        at most.
+        """
+
+
+class RemoteCohort:
+    """The clients of a deployment, who answer one call after another.
+
+    Args:
+        exchange: sends requests.
+        run: what every request says: the hexadecimal number of the `run`, the same after a resume,
+            and the number of `clients`.
+        oldest: (round) -> the earliest round that the server may go back to, after a resume.
+    """
+
+    def __init__(
+        self, exchange: Exchange, run: Mapping[str, Any], oldest: Callable[[int], int]
+    ) -> None:
+        self._exchange, self._run, self._oldest = exchange, run, oldest
+        self._call = 0, 0
+
+    def train(
+        self, name: str, clients: Sequence[int], download: Download, plan: RoundPlan
+    ) -> Iterator[tuple[int, Sent | str]]:
+        """(client, what it sent or why nothing) in the order of `clients`."""
+        last_round, number = self._call
+        self._call = plan.round_idx, number + 1 if plan.round_idx == last_round else 0
+        about = {**self._run, "kind": "train", "call": name, "position": self._call}
+        about["oldest"] = self._oldest(plan.round_idx)
+        requests: dict[int, bytes] = {}
+        tree, own = Tree(), plan
+        data = b""
+        for client_id in clients:
+            before = tree, own
+            tree, own = download(client_id), download.plan(client_id, plan)
+            if not data or tree is not before[0] or own != before[1]:  # most clients get the same
+                data = pack(Message({**about, "plan": _facts(own)}, {"download": tree}))
+            requests[client_id] = data
+        return _in_order(clients, self._exchange(requests))
+
+    def evaluate(
+        self, plan: RoundPlan, models: Tree, downloads: Mapping[int, Tree], fraction: float
+    ) -> Iterator[tuple[int, Message]]:
+        """(client, message with its metrics) of those who answer.
+
+        Args:
+            plan: plan of the round.
+            models: the server's model.
+            downloads: what clients' own models are made from, by client.
+            fraction: fraction of each client's examples that are predicted.
+        """
+        about = {**self._run, "kind": "evaluate", "after": self._call[0]}
+        facts = {**about, "round": plan.round_idx, "fraction": fraction}
+        requests = {
+            client_id: pack(Message(facts, {"model": models, "download": tree}))
+            for client_id, tree in downloads.items()
+        }
+        for client_id, answer in self._exchange(requests):
+            try:
+                if isinstance(answer, str):
+                    raise MalformedError(answer)
+                yield client_id, unpack(answer)
+            except MalformedError as error:
+                log.warning("client %d is not evaluated: %s", client_id, error)
+
+
+def _facts(plan: RoundPlan) -> dict[str, Any]:
+    """What a client is told of its plan; devices and precision are its own."""
+    told = {name: getattr(plan, name) for name in TOLD}
+    return {**told, "batching": plan.batching._asdict()}
+
+
+def _in_order(
+    clients: Sequence[int], answers: Iterator[tuple[int, bytes | str]]
+) -> Iterator[tuple[int, Sent | str]]:
+    """Answers in the order of the clients, which sums of numbers depend on."""
+    waiting: dict[int, Sent | str] = {}
+    left = list(clients)
+    for client_id, answer in answers:
+        try:
+            waiting[client_id] = answer if isinstance(answer, str) else sent_of(unpack(answer))
+        except MalformedError as error:
+            waiting[client_id] = str(error)
+        while left and left[0] in waiting:
+            first = left.pop(0)
+            yield first, waiting.pop(first)
+    for client_id in left:
+        yield client_id, waiting.get(client_id, NO_ANSWER)
+
+
+class RemoteTraining:
+    """Lets real clients train; see `LocalTraining`.
+
+    Args:
+        site: model and described data of the server.
+        local: trains a client of this process, whose upload shows what uploads look like.
+        cohort: the clients.
+        channel: the run's channel.
+    """
+
+    name = "remote"
+
+    def __init__(
+        self, site: Site, local: LocalTraining, cohort: RemoteCohort, channel: Channel
+    ) -> None:
+        self._site, self._local, self._cohort = site, local, cohort
+        self._side = ClientSide(site.algorithm, channel.encodes_only)
+        self._expected: Tree | None = None
+
+    def choose(self, plan: RoundPlan) -> str:
+        """What this machine would choose, since clients decide for themselves."""
+        return f"{self.name}, like {self._local.choose(plan)}"
+
+    def train(
+        self, clients: Sequence[int], download: Download, plan: RoundPlan, deliver: Deliver
+    ) -> None:
+        """Train clients where they are; see `LocalTraining`."""
+        assert isinstance(deliver, Delivery)
+        if self._expected is None and clients:
+            self._expected = self._example(clients[0], download, plan)
+        for client_id, sent in self._cohort.train(
+            self._site.algorithm.name, clients, download, plan
+        ):
+            assert self._expected is not None
+            deliver.received(client_id, sent, self._expected, download(client_id))
+
+    def _example(self, client_id: int, download: Download, plan: RoundPlan) -> Tree:
+        """An upload like those of real clients, of meta tensors: one step on made-up examples."""
+        found: list[Tree] = []
+
+        def keep(result: LocalResult) -> None:
+            upload, _ = self._side.finish(result)
+            found.append(tree_map(lambda leaf: leaf.to("meta"), upload))
+
+        few = plan._replace(local_steps=1, local_epochs=None)
+        self._local.train([client_id], download, few, keep)
+        return found[0]
+
+
+class RemoteEvaluation(Evaluation):
+    """Lets real clients measure models on their own examples; see `Evaluation`."""
+
+    def __init__(self, site: Site, finetune: FineTune | None, cohort: RemoteCohort) -> None:
+        super().__init__(site, finetune)
+        self._cohort = cohort
+
+    def __call__(
+        self, server: Tree, plan: RoundPlan, *, together: bool, fraction: float = 1.0
+    ) -> dict[str, GroupMetrics]:
+        """Metrics by set, of the clients who answer."""
+        site, data = self._site, self._site.data
+        clients = np.concatenate([data.participants, data.held_out]).tolist()
+        downloads = Downloads(site.algorithm, server, site.records, clients)
+        own = {client_id: downloads(client_id) for client_id in clients}
+        model = model_weights(server) if site.algorithm.evaluate_server else Tree()
+        parts: dict[str, dict[int, GroupMetrics]] = {}
+        for client_id, message in self._cohort.evaluate(plan, model, own, fraction):
+            try:
+                for name, metrics in metrics_of(message, client_id).items():
+                    if name not in self.sets:
+                        raise MalformedError(f"no set {name}")
+                    parts.setdefault(name, {})[client_id] = metrics
+            except MalformedError as error:
+                log.warning("client %d is not evaluated: %s", client_id, error)
+        return {
+            name: _together([own[client_id] for client_id in sorted(own)])
+            for name, own in sorted(parts.items())
+        }
+
+
+def message_of_metrics(found: Mapping[str, GroupMetrics]) -> Message:
+    """A client's own metrics by set."""
+    return Message(
+        {
+            name: {
+                "examples": int(metrics.num_examples[0]),
+                "weight": float(metrics.weight[0]),
+                "headline": metrics.headline,
+                "values": {key: float(value[0]) for key, value in metrics.values.items()},
+            }
+            for name, metrics in found.items()
+        }
+    )
+
+
+def metrics_of(message: Message, client_id: int) -> dict[str, GroupMetrics]:
+    """A client's metrics by set, which it has sent.
+
+    Raises:
+        MalformedError: if they are none.
+    """
+    found: dict[str, GroupMetrics] = {}
+    try:
+        for name, facts in message.facts.items():
+            values: Mapping[str, Any] = facts["values"]
+            found[name] = GroupMetrics(
+                torch.tensor([client_id]),
+                torch.tensor([int(facts["examples"])]),
+                torch.tensor([float(facts["weight"])], dtype=torch.float64),
+                {
+                    str(key): torch.tensor([float(value)], dtype=torch.float64)
+                    for key, value in values.items()
+                },
+                {},
+                str(facts["headline"]),
+            )
+            if found[name].headline not in found[name].values or "loss" not in values:
+                raise KeyError(name)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise MalformedError(f"no metrics: {type(error).__name__}") from error
+    return found
+
+
+def _together(parts: Sequence[GroupMetrics]) -> GroupMetrics:
+    """Metrics of several clients; what is no mean over examples is not known of all together."""
+    first = parts[0]
+    names = [name for name in first.values if all(name in part.values for part in parts)]
+    return GroupMetrics(
+        *(torch.cat([part[place] for part in parts]) for place in range(3)),  # type: ignore[arg-type]
+        {name: torch.cat([part.values[name] for part in parts]) for name in names},
+        {},
+        first.headline,
+    )

@@ -1,0 +1,208 @@
+"""A run on real clients: what its processes build, and what server and clients must agree on."""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+
+from flfast.channel.wire import MalformedError, Message
+from flfast.checkpoints.folders import checkpoint_folders, round_of
+from flfast.config.errors import ConfigError
+from flfast.config.job import HydraJob
+from flfast.config.phases import Phase
+from flfast.config.rule import choice
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.remote_data import SPLITS, Schema, schema_of
+from flfast.distributed.world import ALONE
+from flfast.engines.node import Node
+from flfast.engines.remote import Exchange, RemoteCohort, RemoteEvaluation, RemoteTraining
+from flfast.federation.loop import Federation
+from flfast.setup.experiment import build_components
+from flfast.setup.machinery import build_machinery
+from flfast.setup.optimized_metric import use_metrics
+from flfast.state.config_keys import influence
+
+PLACES = ("data.root", "data.path", "data.source.root", "data.source.path")
+"""Keys that are each client's own: where its examples lie."""
+
+RUN_FILE = "deployment.json"
+_REAL: Mapping[str, Any] = {
+    **dict.fromkeys(("attack", "audit", "faults", "secure", "shift"), "none"),
+    **{"devices": "ideal", "work": "full", "pace": "sync", "mode": "federated"},
+    **{"pace.deadline": None, "pace.keep_first": None, "sampler.dropout": 0},
+    **{"split.server_examples": 0, "checkpoint.keep_best": None},
+}
+"""Keys of what only a simulation has, and the value without it."""
+_CHOSEN = ("batch_size", "micro_batch")
+"""Keys whose value `auto` would differ from machine to machine."""
+
+
+def check_is_real(config: DictConfig) -> None:
+    """Refuse what only a simulation has.
+
+    Raises:
+        ConfigError: naming key, value, and what is allowed.
+    """
+    for key, allowed in _REAL.items():
+        value = OmegaConf.select(config, key, default=allowed)
+        found = choice(value) if isinstance(value, DictConfig) else value
+        if found != allowed:
+            raise ConfigError(
+                f"{key}={found}: only a simulation has this; allowed in a deployment: "
+                f"{key}={'null' if allowed is None else allowed}"
+            )
+    for key in _CHOSEN:
+        if config[key] == "auto":
+            raise ConfigError(
+                f"{key}=auto: machines would choose different numbers; allowed in a deployment: "
+                f"a number"
+            )
+
+
+def fingerprint(config: DictConfig) -> dict[str, str]:
+    """A hash of the value of each key that numbers of a run depend on."""
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    return {
+        key: hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+        for key, value in _flat(plain)
+        if influence(key) == "results" and not key.startswith(PLACES)
+    }
+
+
+def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in node.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def build_node(
+    phases: list[Phase], job: HydraJob, client_id: int, folder: Path
+) -> tuple[Node, FederatedDataModule]:
+    """A client that answers requests, and its data; `job.own.client` says whose they are.
+
+    `folder` is for its states.
+    """
+    components = build_components(phases[0].config, job.own)
+    phases = use_metrics(phases, components.module)
+    machinery = build_machinery(phases, job, components, ALONE, {})
+    initial = components.initial
+    return Node(machinery.engine, machinery.plans, initial, client_id, folder), components.data
+
+
+def greeting(config: DictConfig, data: FederatedDataModule, client_id: int) -> Message:
+    """What a client says before round 1: who it is, its settings, and what its examples are."""
+    sizes = {name: len(data.splits[name].indices) for name in SPLITS}
+    return Message(
+        {
+            "client": client_id,
+            "version": version("flfast"),
+            "settings": fingerprint(config),
+            "schema": schema_of(data.examples)._asdict(),
+            "sizes": sizes,
+        }
+    )
+
+
+def check_greetings(
+    config: DictConfig, found: Mapping[str, Message]
+) -> tuple[dict[int, str], Schema, dict[str, np.ndarray]]:
+    """Who the clients are, what their examples look like, and how many each has.
+
+    Args:
+        config: config of the server.
+        found: greeting of each node, by the node's name.
+
+    Returns:
+        The node of each client; the schema; the sizes of splits, int64 [K].
+
+    Raises:
+        ConfigError: if nodes are not clients 0 to K - 1, or settings or schemas differ: with the
+            node and the key.
+    """
+    nodes: dict[int, str] = {}
+    own, first = fingerprint(config), None
+    sizes = {name: np.zeros(len(found), np.int64) for name in SPLITS}
+    for node, message in found.items():
+        where = f"node {node}"
+        try:
+            facts = message.facts
+            client_id = int(facts["client"])
+            schema = Schema(**{key: _tuples(value) for key, value in facts["schema"].items()})
+            if not 0 <= client_id < len(found):
+                raise ConfigError(
+                    f"{where}: client-id={client_id}; allowed with {len(found)} nodes: 0 to "
+                    f"{len(found) - 1}"
+                )
+            if client_id in nodes:
+                raise ConfigError(
+                    f"{where}: client-id={client_id}, as node {nodes[client_id]} has; allowed: a "
+                    f"number of its own"
+                )
+            _same(where, "flfast", facts["version"], version("flfast"))
+            _same_settings(where, facts["settings"], own)
+            first = first or schema
+            for key, value in schema._asdict().items():
+                _same(f"{where}: its examples", key, value, getattr(first, key))
+            nodes[client_id] = node
+            for name in SPLITS:
+                sizes[name][client_id] = int(facts["sizes"][name])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{where}: no greeting of flfast: {error}") from error
+    assert first is not None
+    return nodes, first, sizes
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _same(where: str, key: str, found: object, expected: object) -> None:
+    if found != expected:
+        raise ConfigError(f"{where}: {key} is {found}, elsewhere it is {expected}")
+
+
+def _same_settings(where: str, found: Mapping[str, str], own: Mapping[str, str]) -> None:
+    differing = [key for key in {**own, **found} if found.get(key) != own.get(key)]
+    if differing:
+        raise ConfigError(
+            f"{where}: its {', '.join(differing[:5])} differ from the server's; allowed: the same "
+            f"settings on all machines, but for {', '.join(PLACES)} and those of speed and output"
+        )
+
+
+def use_real_clients(federation: Federation, exchange: Exchange) -> None:
+    """Let real clients train in place of simulated ones."""
+    engine, folder = federation.engine, federation.run_dir
+    config_of_run = {"run": run_number(folder), "clients": federation.data.num_clients}
+    cohort = RemoteCohort(exchange, config_of_run, partial(_oldest, folder))
+    federation.engine = engine.elsewhere(
+        lambda site, local: RemoteTraining(site, local, cohort, engine.channel),
+        RemoteEvaluation(engine.site, engine.finetune, cohort),
+    )
+
+
+def run_number(folder: Path) -> str:
+    """Number of the run in a folder, which clients know it by; kept there."""
+    path = folder / RUN_FILE
+    if path.exists() and checkpoint_folders(folder):
+        return str(json.loads(path.read_text(encoding="utf-8"))["run"])
+    number = uuid.uuid4().hex
+    path.write_text(json.dumps({"run": number}) + "\n", encoding="utf-8")
+    return number
+
+
+def _oldest(folder: Path, round_idx: int) -> int:
+    """The earliest round that the server may go back to while it trains a round."""
+    found = checkpoint_folders(folder)
+    return min(round_of(found[-1]), round_idx - 1) if found else 0

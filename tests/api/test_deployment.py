@@ -1,0 +1,258 @@
+"""Deployments without a network: server and clients hand each other bytes in this process."""
+
+import csv
+import pickle
+import re
+from functools import partial
+
+import pytest
+import torch
+
+import flfast
+from flfast.api.deployment import Client, serve
+from flfast.channel.wire import MalformedError, Message, pack, unpack
+from flfast.config.errors import ConfigError
+from flfast.output.results.table import read_history
+
+SMALL = (
+    *("engine=eager", "model=logistic", "rounds=2", "local_epochs=1", "checkpoint.every=1"),
+    *("batch_size=50", "callbacks=files", "~callbacks.curves", "~callbacks.partition_report"),
+    *("~callbacks.report_page", "~callbacks.devices_figure", "~callbacks.events_figure"),
+)
+
+
+class Nodes:
+    """A network whose nodes are clients of this process; `between` changes or drops answers."""
+
+    def __init__(self, words, num, folder, *, fresh=False, between=None):
+        self.words, self.num, self.folder = words, num, folder
+        self.fresh, self.between = fresh, between or (lambda node, request, answer: answer)
+        self.clients = [self.client(k) for k in range(num)]
+        self.names = [f"node-{k}" for k in range(num)]
+
+    def client(self, k):
+        return Client(*self.words, client_id=k, folder=self.folder / f"client-{k}")
+
+    def __call__(self, requests):
+        for node in reversed(requests):  # answers come in any order
+            k = self.names.index(node)
+            client = self.client(k) if self.fresh else self.clients[k]
+            answer = self.between(node, unpack(requests[node]), client.answer(requests[node]))
+            if answer is not None:
+                yield node, answer
+
+
+def words_of(*overrides, num=2):
+    return (*SMALL, f"partition.num_clients={num}", *overrides)
+
+
+def deployed(folder, *overrides, num=2, **kwargs):
+    words = words_of(*overrides, num=num)
+    nodes = Nodes(words, num, folder, **kwargs)
+    return serve(*words, nodes=nodes.names, network=nodes, folder=folder / "server")
+
+
+def simulated(folder, *overrides, num=2):
+    return flfast.run(*words_of(*overrides, num=num), "strategy=single", folder=folder / "sim")
+
+
+def weights(folder):
+    found = [folder / name for name in ("model.pt", "shared.pt") if (folder / name).exists()]
+    return torch.load(found[0], weights_only=True)
+
+
+def assert_equal_runs(folder):
+    found, expected = weights(folder / "server"), weights(folder / "sim")
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+MANY = (
+    (("algorithm=ditto",), 2),
+    (("algorithm=ifca",), 2),
+    (("algorithm=fedproto",), 5),
+    (("algorithm=fedavg", "privacy=local"), 2),
+    (("algorithm=fedavg", "sampler.fraction=0.5"), 5),
+    (("algorithm=fedavg", "compression=topk"), 2),
+    (("algorithm=fedavg", "engine=fused", "engine.stack=1"), 2),
+    (("algorithm=fedavg", "local_optimizer_state=keep", "optimizer.momentum=0.9"), 2),
+)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "num"),
+    [
+        (("algorithm=scaffold", "compression=quantize"), 2),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in MANY),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_deployment_gives_the_simulators_weights_bit_for_bit(tmp_path, overrides, num):
+    deployed(tmp_path, *overrides, num=num)
+    simulated(tmp_path, *overrides, num=num)
+    assert_equal_runs(tmp_path)
+    found, expected = (
+        read_history(tmp_path / name / "metrics.csv")[-1] for name in ("server", "sim")
+    )
+    for column in ("train/loss", "local/loss", "val/accuracy", "comm/up_bytes", "comm/down_bytes"):
+        assert found[column] == expected[column], column
+
+
+def test_a_server_that_is_killed_and_resumed_goes_on_bit_for_bit(tmp_path):
+    words = words_of("algorithm=scaffold", "rounds=3", "compression=topk")
+    nodes = Nodes(words, 2, tmp_path, fresh=True)
+    run = partial(serve, *words, nodes=nodes.names, folder=tmp_path / "server")
+    seen = []
+
+    def dies(requests):  # in round 3, after a client has trained and the other has not
+        for node, answer in nodes(requests):
+            seen.append(node)
+            yield node, answer
+            position = unpack(requests[node]).facts.get("position")
+            if position and position[0] == 3:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(network=dies)
+    serve(*words, "resume=auto", nodes=nodes.names, network=nodes, folder=tmp_path / "server")
+    simulated(tmp_path, *words[len(SMALL) + 1 :])
+    assert_equal_runs(tmp_path)
+
+
+def in_round(number, change):
+    """Change answers to calls of a round."""
+
+    def between(node, request, answer):
+        concerned = request.facts.get("position", [0])[0] == number and node == "node-1"
+        return change(answer) if concerned else answer
+
+    return between
+
+
+def with_facts(**facts):
+    def change(answer):
+        message = unpack(answer)
+        return pack(Message({**message.facts, **facts}, message.trees))
+
+    return change
+
+
+def with_upload(change):
+    def changed(answer):
+        facts, trees = unpack(answer)
+        return pack(Message(facts, {**trees, "upload": change(trees["upload"])}))
+
+    return changed
+
+
+def scaled(upload):
+    return {"params": {k: v * torch.inf for k, v in upload["params"].items()}, "buffers": {}}
+
+
+FIELD = {
+    "no answer": (lambda answer: None, "lost", "no answer"),
+    "an error": (lambda answer: "the disk is full", "lost", "the disk is full"),
+    "noise": (lambda answer: b"\x00" * 100, "lost", "no message of flfast: "),
+    "half": (lambda answer: answer[: len(answer) // 2], "lost", "no message of flfast: "),
+    "a pickle": (pickle.dumps, "lost", "no message of flfast: "),
+    "a weight below 0": (with_facts(weight=-1.0), "lost", "weight is not in [0, infinity)"),
+    "a weight of NaN": (with_facts(weight=float("nan")), "lost", "weight is not in [0, infinity)"),
+    "a count that is text": (with_facts(num_steps="7"), "lost", "num_steps is no count"),
+    "other leaves": (with_upload(lambda upload: {"params": {}}), "rejected", "leaves of other"),
+    "infinity": (with_upload(scaled), "rejected", "NaN or infinity on arrival"),
+    "divergence": (with_facts(is_finite=False), "rejected", "NaN or infinity"),
+}
+
+
+def test_what_goes_wrong_in_the_field_has_a_row_and_the_run_goes_on(tmp_path):
+    for case, (change, status, reason) in FIELD.items():
+        folder = tmp_path / case.replace(" ", "-")
+        deployed(folder, "eval_every=2", between=in_round(1, change))
+        with open(folder / "server" / "clients.csv", newline="") as file:
+            found = {(row["round"], row["client_id"]): row for row in csv.DictReader(file)}
+        row = found["1", "1"]
+        assert row["status"] == status, case
+        assert row["reason"].startswith(reason), case
+        assert found["1", "0"]["status"] == found["2", "1"]["status"] == "trained", case
+
+
+@pytest.mark.parametrize(
+    ("server", "client", "message"),
+    [
+        (["optimizer.lr=0.1"], [], "node node-1: its optimizer.lr differ from the server's"),
+        ([], ["algorithm=fedprox"], "node node-1: its algorithm._target_"),
+        ([], ["data=synthetic", "task=auto"], "node node-1: its data._target_"),
+        (["faults=simulated"], [], "faults=simulated: only a simulation has this"),
+        (["secure=masks"], [], "secure=masks: only a simulation has this"),
+        (["pace.deadline=3"], [], "pace.deadline=3"),
+        (["mode=centralized"], [], "mode=centralized: only a simulation has this"),
+        (["batch_size=auto"], [], "batch_size=auto: machines would choose different numbers"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_round_1(tmp_path, server, client, message):
+    nodes = Nodes(words_of(*client), 2, tmp_path)
+    asked = []
+
+    def network(requests):
+        asked.append(requests)
+        yield from nodes(requests)
+
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        serve(*words_of(*server), nodes=nodes.names, network=network, folder=tmp_path / "server")
+    assert len(asked) <= 1
+    assert not (tmp_path / "server").exists()
+
+
+def test_clients_have_numbers_of_their_own(tmp_path):
+    nodes = Nodes(words_of(), 2, tmp_path)
+    nodes.clients[1] = nodes.client(0)
+    with pytest.raises(ConfigError, match=r"client-id=0, as node node-\d has; allowed: a number"):
+        serve(*nodes.words, nodes=nodes.names, network=nodes, folder=tmp_path / "server")
+
+
+def test_a_client_trains_on_its_own_data(tmp_path):
+    def owned(part):
+        x, y = torch.arange(40.0).view(20, 2) + part, torch.arange(20) % 2
+        return x, y
+
+    whole = tmp_path / "whole.csv"
+    rows = ["a,b,target,site"]
+    for part in range(2):
+        x, y = owned(part)
+        own = [f"{a},{b},{int(t)}" for (a, b), t in zip(x.tolist(), y, strict=True)]
+        (tmp_path / f"{part}.csv").write_text("\n".join(["a,b,target", *own]))
+        rows += [f"{line},{part}" for line in own]
+    whole.write_text("\n".join(rows))
+    words = words_of("data=table", "data.test_fraction=0", "data.standardise=none", "split.val=0")
+    words = (*words, "split.test=0", "optimizer.lr=0.01", "optimized_metric=train/loss")
+    words = tuple(word for word in words if not word.startswith("partition"))
+    clients = [
+        Client(
+            *words,
+            "partition=own",
+            f"data.path={tmp_path / f'{part}.csv'}",
+            client_id=part,
+            folder=tmp_path / f"client-{part}",
+        )
+        for part in range(2)
+    ]
+
+    def network(requests):
+        for node, request in requests.items():
+            yield node, clients[int(node)].answer(request)
+
+    serve(
+        *(*words, "partition=own"), nodes=["0", "1"], network=network, folder=tmp_path / "server"
+    )
+    flfast.run(
+        *(*words, "data.owner=site", f"data.path={whole}", "partition=natural", "strategy=single"),
+        folder=tmp_path / "sim",
+    )
+    assert_equal_runs(tmp_path)
+
+
+def test_no_bytes_are_a_message_by_chance():
+    good = pack(Message({"a": 1}, {"t": {"x": torch.ones(2)}}))
+    for data in (b"", b"x", good[:-1], good[:20], good + b"x", pickle.dumps({"a": 1})):
+        with pytest.raises(MalformedError):
+            unpack(data)
