@@ -3,12 +3,14 @@
 They know nothing of the network in between, which hands them bytes.
 """
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 from omegaconf import DictConfig
 
 from flfast.api.result import Run
@@ -20,16 +22,19 @@ from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
 from flfast.config.own import Own
 from flfast.config.phases import Phase, compose_phases
-from flfast.datamodules.remote_data import RemoteData
+from flfast.datamodules.remote_data import RemoteData, Schema
 from flfast.engines.node import Node
-from flfast.engines.remote import Exchange
 from flfast.setup.deployment import (
+    Greeting,
     build_node,
-    check_greetings,
+    check_greeting,
     check_is_real,
+    check_together,
     greeting,
     use_real_clients,
 )
+
+log = logging.getLogger(__name__)
 
 _ALONE = ("strategy=single",)
 """Overrides of every process of a deployment: it trains with one process."""
@@ -37,10 +42,16 @@ _GREETING = "greeting"
 
 
 class Network(Protocol):
-    """Sends requests to nodes, which have names, and yields their answers as they come."""
+    """Nodes, which have names, and a way to ask them."""
 
-    def __call__(self, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes | str]]:
-        """(node, answer); a text is the reason why there is none."""
+    def nodes(self) -> Sequence[str]:
+        """The nodes that can be asked now."""
+
+    def ask(self, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes | str]]:
+        """Send each node its request; (node, answer) as they come.
+
+        A text in place of an answer is the reason why there is none.
+        """
 
 
 class Client:
@@ -80,58 +91,105 @@ class Client:
         return node, greeting(phases[0].config, data, self._client_id)
 
 
-def serve(*overrides: str, nodes: list[str], network: Network, folder: str | Path) -> Run:
+def serve(*overrides: str, num_clients: int, network: Network, folder: str | Path) -> Run:
     """Run a federation whose clients are real; its folder is that of a run of the simulator.
 
     Args:
         overrides: as on the command line; the clients must have the same.
-        nodes: names of the nodes, one for each client.
-        network: sends them requests.
+        num_clients: number of clients; as many nodes must be there.
+        network: asks them.
         folder: of the run; with `"resume=auto"` the run in that folder goes on.
 
     Raises:
         ConfigError: if a setting cannot be run, or those of a node differ: before round 1.
         RunStopped: on Ctrl-C, SIGTERM or SIGUSR1, after the round and a checkpoint.
     """
-    config = composed([*_ALONE, *overrides])
-    given = without_hydra(deepcopy(config))
-    check_is_real(given)
-    asked = pack(Message({"kind": _GREETING, "clients": len(nodes)}))
-    found: dict[str, Message] = {}
-    for node, answer in network(dict.fromkeys(nodes, asked)):
-        if isinstance(answer, str):
-            raise ConfigError(f"node {node}: {answer}")
-        found[node] = unpack(answer)
-    if missing := [node for node in nodes if node not in found]:
-        raise ConfigError(f"node {missing[0]}: no answer")
-    places, schema, sizes = check_greetings(_filled(config), found)
+    config, given = checked(overrides)
+    clients = _Clients(network, given, num_clients)
+    schema, sizes = clients.greet_all()
     own = Own(data=partial(RemoteData, schema, sizes))
-    change = partial(use_real_clients, exchange=_by_client(network, places))
-    return run_composed(config, own, folder, change)
+    return run_composed(config, own, folder, partial(use_real_clients, exchange=clients))
 
 
-def _by_client(network: Network, nodes: Mapping[int, str]) -> Exchange:
-    clients = {node: client_id for client_id, node in nodes.items()}
+class _Clients:
+    """Asks clients, wherever they are now; see `Exchange`."""
 
-    def exchange(requests: Mapping[int, bytes]) -> Iterator[tuple[int, bytes | str]]:
-        asked = {nodes[client_id]: request for client_id, request in requests.items()}
-        for node, answer in network(asked):
+    def __init__(self, network: Network, config: DictConfig, num_clients: int) -> None:
+        self._network, self._config, self._num = network, config, num_clients
+        self._known: dict[str, Greeting | None] = {}  # None: a node that is refused
+        self._sizes: dict[int, Mapping[str, int]] = {}
+
+    def greet_all(self) -> tuple[Schema, dict[str, np.ndarray]]:
+        """Ask all nodes who they are.
+
+        Raises:
+            ConfigError: if a client is missing, or settings differ.
+        """
+        found: dict[str, Greeting] = {}
+        for node, answer in self._greeted(self._network.nodes()):
+            if isinstance(answer, str):
+                raise ConfigError(f"node {node}: {answer}")
+            found[node] = check_greeting(node, unpack(answer), self._config, self._num)
+        schema, sizes = check_together(found) if found else (None, {})
+        here = {one.client_id for one in found.values()}
+        missing = [client_id for client_id in range(self._num) if client_id not in here]
+        if schema is None or missing:
+            raise ConfigError(f"clients {missing} of {self._num} do not answer")
+        self._known.update(found)
+        self._sizes = {one.client_id: one.sizes for one in found.values()}
+        return schema, sizes
+
+    def _greeted(self, nodes: Iterable[str]) -> Iterator[tuple[str, bytes | str]]:
+        asked = pack(Message({"kind": _GREETING, "clients": self._num}))
+        return self._network.ask(dict.fromkeys(nodes, asked))
+
+    def _places(self) -> dict[int, str]:
+        """The node of each client that can be asked; nodes that are new are greeted."""
+        here = self._network.nodes()
+        for node, answer in self._greeted([node for node in here if node not in self._known]):
+            if isinstance(answer, str):
+                log.warning("node %s: %s", node, answer)
+                continue
+            try:
+                found = check_greeting(node, unpack(answer), self._config, self._num)
+                if found.sizes != self._sizes[found.client_id]:
+                    raise MalformedError(f"client {found.client_id} has other examples than before")
+                self._known[node] = found
+            except (ConfigError, MalformedError) as error:
+                log.warning("%s", error)
+                self._known[node] = None
+        known = ((node, self._known.get(node)) for node in here)
+        return {one.client_id: node for node, one in known if one is not None}
+
+    def __call__(self, requests: Mapping[int, bytes]) -> Iterator[tuple[int, bytes | str]]:
+        """See `Exchange`."""
+        places = self._places()
+        clients = {places[client_id]: client_id for client_id in requests if client_id in places}
+        for client_id in requests.keys() - places.keys():
+            yield client_id, "not connected"
+        asked = {node: requests[client_id] for node, client_id in clients.items()}
+        for node, answer in self._network.ask(asked):
             yield clients[node], answer
 
-    return exchange
 
+def checked(overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:
+    """The config of a deployment with Hydra's own node, and the one that runs.
 
-def _filled(config: DictConfig) -> DictConfig:
-    """The config that a process runs, which fingerprints are made of."""
-    given = without_hydra(deepcopy(config))
-    return HydraJob.of(config, given).fill(given)
-
-
-def _prepared(overrides: tuple[str, ...], own: Own, folder: Path) -> tuple[list[Phase], HydraJob]:
+    Raises:
+        ConfigError: if a setting is wrong, or only a simulation has it.
+    """
     config = composed([*_ALONE, *overrides])
-    config.hydra.runtime.output_dir = str(folder.absolute())
     given = without_hydra(deepcopy(config))
-    job = HydraJob.of(config, given, own)
-    check(job.fill(given))
-    check_is_real(given)
-    return compose_phases(job.fill(given), job.compose), job
+    filled = HydraJob.of(config, given).fill(given)
+    check(filled)
+    check_is_real(filled)
+    return config, filled
+
+
+def _prepared(
+    overrides: Sequence[str], own: Own, folder: Path
+) -> tuple[list[Phase], HydraJob]:
+    config, _ = checked(overrides)
+    config.hydra.runtime.output_dir = str(folder.absolute())
+    job = HydraJob.of(config, without_hydra(deepcopy(config)), own)
+    return compose_phases(job.fill(job.given), job.compose), job

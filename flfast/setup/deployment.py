@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
@@ -112,55 +112,61 @@ def greeting(config: DictConfig, data: FederatedDataModule, client_id: int) -> M
     )
 
 
-def check_greetings(
-    config: DictConfig, found: Mapping[str, Message]
-) -> tuple[dict[int, str], Schema, dict[str, np.ndarray]]:
-    """Who the clients are, what their examples look like, and how many each has.
+class Greeting(NamedTuple):
+    """Who a client is, and its examples: what they look like, and how many each split has."""
 
-    Args:
-        config: config of the server.
-        found: greeting of each node, by the node's name.
+    client_id: int
+    schema: Schema
+    sizes: Mapping[str, int]
 
-    Returns:
-        The node of each client; the schema; the sizes of splits, int64 [K].
+
+def check_greeting(node: str, message: Message, config: DictConfig, num_clients: int) -> Greeting:
+    """What a node has said.
 
     Raises:
-        ConfigError: if nodes are not clients 0 to K - 1, or settings or schemas differ: with the
-            node and the key.
+        ConfigError: with the node and the key, if its settings are not those of the server's
+            config, or its client is not one of `num_clients`.
+    """
+    where, facts = f"node {node}", message.facts
+    try:
+        client_id = int(facts["client"])
+        if not 0 <= client_id < num_clients:
+            raise ConfigError(
+                f"{where}: client-id={client_id}; allowed with {num_clients} clients: 0 to "
+                f"{num_clients - 1}"
+            )
+        _same(where, "flfast", facts["version"], version("flfast"))
+        _same_settings(where, facts["settings"], fingerprint(config))
+        schema = Schema(**{key: _tuples(value) for key, value in facts["schema"].items()})
+        sizes = {name: int(facts["sizes"][name]) for name in SPLITS}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{where}: no greeting of flfast: {error}") from error
+    return Greeting(client_id, schema, sizes)
+
+
+def check_together(found: Mapping[str, Greeting]) -> tuple[Schema, dict[str, np.ndarray]]:
+    """What examples look like, and how many each client has, int64 [K], by split.
+
+    Raises:
+        ConfigError: if two nodes are one client, or examples differ: with the nodes.
     """
     nodes: dict[int, str] = {}
-    own, first = fingerprint(config), None
     sizes = {name: np.zeros(len(found), np.int64) for name in SPLITS}
-    for node, message in found.items():
-        where = f"node {node}"
-        try:
-            facts = message.facts
-            client_id = int(facts["client"])
-            schema = Schema(**{key: _tuples(value) for key, value in facts["schema"].items()})
-            if not 0 <= client_id < len(found):
-                raise ConfigError(
-                    f"{where}: client-id={client_id}; allowed with {len(found)} nodes: 0 to "
-                    f"{len(found) - 1}"
-                )
-            if client_id in nodes:
-                raise ConfigError(
-                    f"{where}: client-id={client_id}, as node {nodes[client_id]} has; allowed: a "
-                    f"number of its own"
-                )
-            _same(where, "flfast", facts["version"], version("flfast"))
-            _same_settings(where, facts["settings"], own)
-            first = first or schema
-            for key, value in schema._asdict().items():
-                _same(f"{where}: its examples", key, value, getattr(first, key))
-            nodes[client_id] = node
-            for name in SPLITS:
-                sizes[name][client_id] = int(facts["sizes"][name])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"{where}: no greeting of flfast: {error}") from error
-    assert first is not None
-    return nodes, first, sizes
+    first = next(iter(found.values())).schema
+    for node, one in found.items():
+        other = nodes.setdefault(one.client_id, node)
+        if other != node:
+            raise ConfigError(
+                f"node {node}: client-id={one.client_id}, as node {other} has; allowed: a number "
+                f"of its own"
+            )
+        for key, value in one.schema._asdict().items():
+            _same(f"node {node}: its examples", key, value, getattr(first, key))
+        for name in SPLITS:
+            sizes[name][one.client_id] = one.sizes[name]
+    return first, sizes
 
 
 def _tuples(value: Any) -> Any:

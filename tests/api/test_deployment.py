@@ -21,21 +21,29 @@ SMALL = (
 )
 
 
+def unchanged(node, request, answer):
+    return answer
+
+
 class Nodes:
     """A network whose nodes are clients of this process; `between` changes or drops answers."""
 
     def __init__(self, words, num, folder, *, fresh=False, between=None):
         self.words, self.num, self.folder = words, num, folder
-        self.fresh, self.between = fresh, between or (lambda node, request, answer: answer)
+        self.fresh, self.between = fresh, between or unchanged
         self.clients = [self.client(k) for k in range(num)]
         self.names = [f"node-{k}" for k in range(num)]
 
     def client(self, k):
         return Client(*self.words, client_id=k, folder=self.folder / f"client-{k}")
 
-    def __call__(self, requests):
+    def nodes(self):
+        return list(self.names)
+
+    def ask(self, requests):
+        places = {node: k for k, node in enumerate(self.names)}
         for node in reversed(requests):  # answers come in any order
-            k = self.names.index(node)
+            k = places[node]
             client = self.client(k) if self.fresh else self.clients[k]
             answer = self.between(node, unpack(requests[node]), client.answer(requests[node]))
             if answer is not None:
@@ -49,7 +57,7 @@ def words_of(*overrides, num=2):
 def deployed(folder, *overrides, num=2, **kwargs):
     words = words_of(*overrides, num=num)
     nodes = Nodes(words, num, folder, **kwargs)
-    return serve(*words, nodes=nodes.names, network=nodes, folder=folder / "server")
+    return serve(*words, num_clients=num, network=nodes, folder=folder / "server")
 
 
 def simulated(folder, *overrides, num=2):
@@ -101,20 +109,18 @@ def test_a_deployment_gives_the_simulators_weights_bit_for_bit(tmp_path, overrid
 def test_a_server_that_is_killed_and_resumed_goes_on_bit_for_bit(tmp_path):
     words = words_of("algorithm=scaffold", "rounds=3", "compression=topk")
     nodes = Nodes(words, 2, tmp_path, fresh=True)
-    run = partial(serve, *words, nodes=nodes.names, folder=tmp_path / "server")
-    seen = []
 
-    def dies(requests):  # in round 3, after a client has trained and the other has not
-        for node, answer in nodes(requests):
-            seen.append(node)
-            yield node, answer
-            position = unpack(requests[node]).facts.get("position")
-            if position and position[0] == 3:
-                raise KeyboardInterrupt
+    def dies(node, request, answer):  # in round 3, after a client has trained
+        if request.facts.get("position", [0])[0] == 3:
+            raise KeyboardInterrupt
+        return answer
 
+    run = partial(serve, *words, num_clients=2, network=nodes, folder=tmp_path / "server")
+    nodes.between = dies
     with pytest.raises(KeyboardInterrupt):
-        run(network=dies)
-    serve(*words, "resume=auto", nodes=nodes.names, network=nodes, folder=tmp_path / "server")
+        run()
+    nodes.between = unchanged
+    run("resume=auto")
     simulated(tmp_path, *words[len(SMALL) + 1 :])
     assert_equal_runs(tmp_path)
 
@@ -190,24 +196,38 @@ def test_what_goes_wrong_in_the_field_has_a_row_and_the_run_goes_on(tmp_path):
     ],
 )
 def test_what_does_not_fit_is_refused_before_round_1(tmp_path, server, client, message):
-    nodes = Nodes(words_of(*client), 2, tmp_path)
     asked = []
 
-    def network(requests):
-        asked.append(requests)
-        yield from nodes(requests)
+    def seen(node, request, answer):
+        asked.append(request.facts["kind"])
+        return answer
 
+    nodes = Nodes(words_of(*client), 2, tmp_path, between=seen)
     with pytest.raises(ConfigError, match=re.escape(message)):
-        serve(*words_of(*server), nodes=nodes.names, network=network, folder=tmp_path / "server")
-    assert len(asked) <= 1
+        serve(*words_of(*server), num_clients=2, network=nodes, folder=tmp_path / "server")
+    assert {*asked} <= {"greeting"}
     assert not (tmp_path / "server").exists()
+
+
+def test_a_client_that_comes_back_elsewhere_goes_on(tmp_path):
+    nodes = Nodes(words_of("algorithm=scaffold"), 2, tmp_path, fresh=True)
+
+    def moves(node, request, answer):
+        if request.facts.get("position", [0])[0] == 1:
+            nodes.names[1] = "node-7"  # seen from the next call on
+        return answer
+
+    nodes.between = moves
+    serve(*nodes.words, num_clients=2, network=nodes, folder=tmp_path / "server")
+    simulated(tmp_path, "algorithm=scaffold")
+    assert_equal_runs(tmp_path)
 
 
 def test_clients_have_numbers_of_their_own(tmp_path):
     nodes = Nodes(words_of(), 2, tmp_path)
     nodes.clients[1] = nodes.client(0)
     with pytest.raises(ConfigError, match=r"client-id=0, as node node-\d has; allowed: a number"):
-        serve(*nodes.words, nodes=nodes.names, network=nodes, folder=tmp_path / "server")
+        serve(*nodes.words, num_clients=2, network=nodes, folder=tmp_path / "server")
 
 
 def test_a_client_trains_on_its_own_data(tmp_path):
@@ -226,24 +246,12 @@ def test_a_client_trains_on_its_own_data(tmp_path):
     words = words_of("data=table", "data.test_fraction=0", "data.standardise=none", "split.val=0")
     words = (*words, "split.test=0", "optimizer.lr=0.01", "optimized_metric=train/loss")
     words = tuple(word for word in words if not word.startswith("partition"))
-    clients = [
-        Client(
-            *words,
-            "partition=own",
-            f"data.path={tmp_path / f'{part}.csv'}",
-            client_id=part,
-            folder=tmp_path / f"client-{part}",
-        )
-        for part in range(2)
-    ]
-
-    def network(requests):
-        for node, request in requests.items():
-            yield node, clients[int(node)].answer(request)
-
-    serve(
-        *(*words, "partition=own"), nodes=["0", "1"], network=network, folder=tmp_path / "server"
-    )
+    words = (*words, "partition=own")
+    nodes = Nodes(words, 2, tmp_path)
+    for part in range(2):
+        nodes.words = (*words, f"data.path={tmp_path / f'{part}.csv'}")
+        nodes.clients[part] = nodes.client(part)
+    serve(*words, num_clients=2, network=nodes, folder=tmp_path / "server")
     flfast.run(
         *(*words, "data.owner=site", f"data.path={whole}", "partition=natural", "strategy=single"),
         folder=tmp_path / "sim",
