@@ -158,7 +158,7 @@ def _content(found: bytes | str) -> Any:
 
     if isinstance(found, str):
         return RecordDict({_RECORD: ConfigRecord({_ERROR: found})})
-    array = Array(dtype="uint8", shape=[len(found)], stype=_RECORD, data=found)
+    array = Array(dtype="uint8", shape=(len(found),), stype=_RECORD, data=found)
     return RecordDict({_RECORD: ArrayRecord({_DATA: array})})
 
 
