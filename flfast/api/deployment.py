@@ -108,7 +108,7 @@ def serve(*overrides: str, num_clients: int, network: Network, folder: str | Pat
     clients = _Clients(network, given, num_clients)
     schema, sizes = clients.greet_all()
     own = Own(data=partial(RemoteData, schema, sizes))
-    return run_composed(config, own, folder, partial(use_real_clients, exchange=clients))
+    return run_composed(config, own, folder, change=partial(use_real_clients, exchange=clients))
 
 
 class _Clients:
@@ -131,12 +131,12 @@ class _Clients:
                 raise ConfigError(f"node {node}: {answer}")
             found[node] = check_greeting(node, unpack(answer), self._config, self._num)
         schema, sizes = check_together(found) if found else (None, {})
-        here = {one.client_id for one in found.values()}
+        here = {one.client for one in found.values()}
         missing = [client_id for client_id in range(self._num) if client_id not in here]
         if schema is None or missing:
             raise ConfigError(f"clients {missing} of {self._num} do not answer")
         self._known.update(found)
-        self._sizes = {one.client_id: one.sizes for one in found.values()}
+        self._sizes = {one.client: one.sizes for one in found.values()}
         return schema, sizes
 
     def _greeted(self, nodes: Iterable[str]) -> Iterator[tuple[str, bytes | str]]:
@@ -152,14 +152,14 @@ class _Clients:
                 continue
             try:
                 found = check_greeting(node, unpack(answer), self._config, self._num)
-                if found.sizes != self._sizes[found.client_id]:
-                    raise MalformedError(f"client {found.client_id} has other examples than before")
+                if found.sizes != self._sizes[found.client]:
+                    raise ConfigError(f"node {node}: client {found.client} has other examples now")
                 self._known[node] = found
             except (ConfigError, MalformedError) as error:
                 log.warning("%s", error)
                 self._known[node] = None
         known = ((node, self._known.get(node)) for node in here)
-        return {one.client_id: node for node, one in known if one is not None}
+        return {one.client: node for node, one in known if one is not None}
 
     def __call__(self, requests: Mapping[int, bytes]) -> Iterator[tuple[int, bytes | str]]:
         """See `Exchange`."""
@@ -186,9 +186,7 @@ def checked(overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:
     return config, filled
 
 
-def _prepared(
-    overrides: Sequence[str], own: Own, folder: Path
-) -> tuple[list[Phase], HydraJob]:
+def _prepared(overrides: Sequence[str], own: Own, folder: Path) -> tuple[list[Phase], HydraJob]:
     config, _ = checked(overrides)
     config.hydra.runtime.output_dir = str(folder.absolute())
     job = HydraJob.of(config, without_hydra(deepcopy(config)), own)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from flfast.algorithms.contract.algorithm import Algorithm
-    from flfast.federation.loop import Federation
 
 _NO_FOLDER = "outputs/DATE/TIME"
 """What `${hydra:runtime.output_dir}` stands for before there is a run."""
@@ -124,9 +123,9 @@ def run_composed(
     composed: DictConfig,
     own: Own,
     folder: str | Path | None,
-    change: "Callable[[Federation], None] | None" = None,
+    **further: Any,
 ) -> Run:
-    """Run a composed config; `change` may change the federation before its first round."""
+    """Run a composed config; `further` are arguments of `setup/launch.py`."""
     for group, node in own.nodes.items():  # for titles
         name = "own data" if group == "data" else node["_target_"].rpartition(".")[2]
         if group == "algorithm":
@@ -147,19 +146,17 @@ def run_composed(
         found = phases[0].config
         if finished_before(found, place) is None:
             check_folder(found, place, setting=f"folder={place}")
-            _start(phases, job, change)
+            _start(phases, job, further)
     return Run.of(place, own, config)
 
 
-def _start(
-    phases: list[Phase], job: HydraJob, change: "Callable[[Federation], None] | None"
-) -> None:
+def _start(phases: list[Phase], job: HydraJob, further: dict[str, Any]) -> None:
     from flfast.api.session import session  # these import torch
     from flfast.setup.launch import run as launch
 
     with session(job):
         try:
-            recorded(job.folder, partial(launch, phases, job, second="raise", change=change))
+            recorded(job.folder, partial(launch, phases, job, second="raise", **further))
         except StoppedAtEndError:
             return
         except StoppedError:

@@ -1,26 +1,26 @@
 """Messages between server and real clients as bytes: trees of tensors, and plain facts.
 
-The format is that of safetensors, whose metadata hold the facts and the shape of the trees as JSON.
-Nothing is unpickled. A message is refused unless it is what its reader expects.
+The format is that of safetensors, whose metadata hold the facts and the shape of the trees as
+JSON. Nothing is unpickled. A message is refused unless it is what its reader expects.
 """
 
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import safetensors
 import safetensors.torch
 import torch
+from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from flfast.channel.sent import Sent
 from flfast.state.tree import Tree
 
 _KEY = "flfast"
-_COUNTS = ("num_examples", "num_steps", "num_seen")
-_FLAGS = ("is_clipped", "is_finite")
-_NUMBERS = ("weight", "loss_sum")
+Count = Annotated[int, Field(ge=0, le=2**53)]
+"""A number that someone else has counted."""
 
 
 class MalformedError(ValueError):
@@ -31,7 +31,7 @@ class Message(NamedTuple):
     """What is sent: facts, which are plain values, and trees of tensors by name."""
 
     facts: Mapping[str, Any]
-    trees: Mapping[str, Tree] = {}  # noqa: RUF012 - never changed
+    trees: Mapping[str, Tree] = {}
 
 
 def pack(message: Message) -> bytes:
@@ -91,9 +91,19 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
+class _SentFacts(BaseModel, strict=True, extra="forbid"):
+    weight: float = Field(ge=0, allow_inf_nan=False)
+    num_examples: Count
+    num_steps: Count
+    num_seen: Count
+    loss_sum: float
+    is_clipped: bool
+    is_finite: bool
+
+
 def message_of(sent: Sent) -> Message:
     """What a client sends, as a message."""
-    facts = {name: getattr(sent, name) for name in (*_NUMBERS, *_COUNTS, *_FLAGS)}
+    facts = {name: getattr(sent, name) for name in _SentFacts.model_fields}
     trees = {"upload": sent.upload}
     if sent.message:
         content = torch.frombuffer(bytearray(sent.message), dtype=torch.uint8)
@@ -102,34 +112,32 @@ def message_of(sent: Sent) -> Message:
 
 
 def sent_of(message: Message) -> Sent:
-    """What a client has sent; tensors are not checked yet.
+    """What a client has sent; its upload is not checked yet.
 
     Raises:
         MalformedError: if a fact is missing, or out of its range.
     """
-    facts = message.facts
-    for name in _COUNTS:
-        if type(facts.get(name)) is not int or not 0 <= facts[name] < 2**63:
-            raise MalformedError(f"{name} is no count")
-    for name in _FLAGS:
-        if type(facts.get(name)) is not bool:
-            raise MalformedError(f"{name} is neither true nor false")
-    for name in _NUMBERS:
-        if type(facts.get(name)) not in {int, float}:
-            raise MalformedError(f"{name} is no number")
-    if not (math.isfinite(facts["weight"]) and facts["weight"] >= 0):
-        raise MalformedError("weight is not in [0, infinity)")
-    if facts["is_finite"] and not math.isfinite(facts["loss_sum"]):
-        raise MalformedError("loss_sum is not finite")
-    if "upload" not in message.trees:
-        raise MalformedError("there is no upload")
-    content = message.trees.get("message", {}).get("content")
-    if content is None:
-        encoded = b""
-    elif isinstance(content, Tensor) and content.dtype == torch.uint8 and not content.is_meta:
-        encoded = content.numpy().tobytes()
-    else:
-        raise MalformedError("the encoded message is not made of bytes")
-    values = {name: facts[name] for name in (*_COUNTS, *_FLAGS)}
-    numbers = {name: float(facts[name]) for name in _NUMBERS}
-    return Sent(message.trees["upload"], encoded, **values, **numbers)
+    facts = read_facts(_SentFacts, message)
+    if facts.is_finite and not math.isfinite(facts.loss_sum):
+        raise MalformedError("loss_sum: is not finite")
+    content = message.trees.get("message", {}).get("content", torch.empty(0, dtype=torch.uint8))
+    if "upload" not in message.trees or not isinstance(content, Tensor) or content.is_meta:
+        raise MalformedError("no upload")
+    return Sent(message.trees["upload"], content.numpy().tobytes(), **facts.model_dump())
+
+
+Facts = TypeVar("Facts", bound=BaseModel)
+
+
+def read_facts(kind: type[Facts], message: Message) -> Facts:
+    """The checked facts of a message.
+
+    Raises:
+        MalformedError: with the first fact that is missing, or not what it should be.
+    """
+    try:
+        return kind.model_validate(message.facts)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise MalformedError(f"{where}: {first['msg']}") from None

@@ -5,16 +5,26 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
+from pydantic import BaseModel, Field
 
 from flfast.algorithms.contract.downloads import Download, Downloads
 from flfast.channel.channel import Channel
 from flfast.channel.client_side import ClientSide
 from flfast.channel.sent import LocalResult, Sent
-from flfast.channel.wire import MalformedError, Message, pack, sent_of, unpack
+from flfast.channel.wire import (
+    Count,
+    MalformedError,
+    Message,
+    pack,
+    read_facts,
+    sent_of,
+    unpack,
+)
 from flfast.engines.delivery import Delivery
 from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.evaluation.passes import Evaluation, FineTune
@@ -23,12 +33,16 @@ from flfast.engines.site import Site
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import model_weights
+from flfast.tasks.task_type import TaskType
 
 log = logging.getLogger(__name__)
 
 NO_ANSWER = "no answer"
 TOLD = ("round_idx", "phase", "lr", "local_epochs", "local_steps", "work_fraction")
 """Fields of a plan that the server decides on, beside the batching."""
+
+
+Read = TypeVar("Read")
 
 
 class Exchange(Protocol):
@@ -78,29 +92,41 @@ class RemoteCohort:
         return _in_order(clients, self._exchange(requests))
 
     def evaluate(
-        self, plan: RoundPlan, models: Tree, downloads: Mapping[int, Tree], fraction: float
-    ) -> Iterator[tuple[int, Message]]:
-        """(client, message with its metrics) of those who answer.
+        self,
+        task: TaskType,
+        plan: RoundPlan,
+        model: Tree,
+        downloads: Mapping[int, Tree],
+        fraction: float,
+    ) -> Iterator[tuple[int, dict[str, GroupMetrics] | str]]:
+        """(client, its metrics by set or why there are none).
 
         Args:
+            task: the learning task.
             plan: plan of the round.
-            models: the server's model.
+            model: the server's model.
             downloads: what clients' own models are made from, by client.
             fraction: fraction of each client's examples that are predicted.
         """
         about = {**self._run, "kind": "evaluate", "after": self._call[0]}
         facts = {**about, "round": plan.round_idx, "fraction": fraction}
         requests = {
-            client_id: pack(Message(facts, {"model": models, "download": tree}))
+            client_id: pack(Message(facts, {"model": model, "download": tree}))
             for client_id, tree in downloads.items()
         }
         for client_id, answer in self._exchange(requests):
-            try:
-                if isinstance(answer, str):
-                    raise MalformedError(answer)
-                yield client_id, unpack(answer)
-            except MalformedError as error:
-                log.warning("client %d is not evaluated: %s", client_id, error)
+            yield (
+                client_id,
+                _read(answer, partial(metrics_of, client_id=client_id, task_type=task)),
+            )
+
+
+def _read(answer: bytes | str, read: Callable[[Message], Read]) -> Read | str:
+    """What an answer says, or why it says nothing."""
+    try:
+        return answer if isinstance(answer, str) else read(unpack(answer))
+    except MalformedError as error:
+        return str(error)
 
 
 def _facts(plan: RoundPlan) -> dict[str, Any]:
@@ -116,10 +142,7 @@ def _in_order(
     waiting: dict[int, Sent | str] = {}
     left = list(clients)
     for client_id, answer in answers:
-        try:
-            waiting[client_id] = answer if isinstance(answer, str) else sent_of(unpack(answer))
-        except MalformedError as error:
-            waiting[client_id] = str(error)
+        waiting[client_id] = _read(answer, sent_of)
         while left and left[0] in waiting:
             first = left.pop(0)
             yield first, waiting.pop(first)
@@ -187,66 +210,67 @@ class RemoteEvaluation(Evaluation):
         self, server: Tree, plan: RoundPlan, *, together: bool, fraction: float = 1.0
     ) -> dict[str, GroupMetrics]:
         """Metrics by set, of the clients who answer."""
-        site, data = self._site, self._site.data
+        site, data, task = self._site, self._site.data, self._site.data.examples.task_type
         clients = np.concatenate([data.participants, data.held_out]).tolist()
         downloads = Downloads(site.algorithm, server, site.records, clients)
         own = {client_id: downloads(client_id) for client_id in clients}
         model = model_weights(server) if site.algorithm.evaluate_server else Tree()
         parts: dict[str, dict[int, GroupMetrics]] = {}
-        for client_id, message in self._cohort.evaluate(plan, model, own, fraction):
-            try:
-                for name, metrics in metrics_of(message, client_id).items():
-                    if name not in self.sets:
-                        raise MalformedError(f"no set {name}")
-                    parts.setdefault(name, {})[client_id] = metrics
-            except MalformedError as error:
-                log.warning("client %d is not evaluated: %s", client_id, error)
+        for client_id, answer in self._cohort.evaluate(task, plan, model, own, fraction):
+            if isinstance(answer, str):
+                log.warning("client %d is not evaluated: %s", client_id, answer)
+                continue
+            for name in answer.keys() & self.sets:
+                parts.setdefault(name, {})[client_id] = answer[name]
         return {
-            name: _together([own[client_id] for client_id in sorted(own)])
-            for name, own in sorted(parts.items())
+            name: _together([part[client_id] for client_id in sorted(part)])
+            for name, part in sorted(parts.items())
         }
+
+
+class _SetFacts(BaseModel, strict=True, extra="forbid"):
+    num_examples: Count
+    weight: float = Field(ge=0, allow_inf_nan=False)
+    headline: str
+    values: dict[str, float]
+
+
+class _MetricsFacts(BaseModel, strict=True):
+    sets: dict[str, _SetFacts]
 
 
 def message_of_metrics(found: Mapping[str, GroupMetrics]) -> Message:
     """A client's own metrics by set."""
-    return Message(
-        {
-            name: {
-                "examples": int(metrics.num_examples[0]),
-                "weight": float(metrics.weight[0]),
-                "headline": metrics.headline,
-                "values": {key: float(value[0]) for key, value in metrics.values.items()},
-            }
-            for name, metrics in found.items()
-        }
-    )
+    sets = {
+        name: _SetFacts(
+            num_examples=int(metrics.num_examples[0]),
+            weight=float(metrics.weight[0]),
+            headline=metrics.headline,
+            values={key: float(value[0]) for key, value in metrics.values.items()},
+        )
+        for name, metrics in found.items()
+    }
+    return Message(_MetricsFacts(sets=sets).model_dump())
 
 
-def metrics_of(message: Message, client_id: int) -> dict[str, GroupMetrics]:
+def metrics_of(message: Message, client_id: int, task_type: TaskType) -> dict[str, GroupMetrics]:
     """A client's metrics by set, which it has sent.
 
     Raises:
-        MalformedError: if they are none.
+        MalformedError: if they are not those of the task.
     """
     found: dict[str, GroupMetrics] = {}
-    try:
-        for name, facts in message.facts.items():
-            values: Mapping[str, Any] = facts["values"]
-            found[name] = GroupMetrics(
-                torch.tensor([client_id]),
-                torch.tensor([int(facts["examples"])]),
-                torch.tensor([float(facts["weight"])], dtype=torch.float64),
-                {
-                    str(key): torch.tensor([float(value)], dtype=torch.float64)
-                    for key, value in values.items()
-                },
-                {},
-                str(facts["headline"]),
-            )
-            if found[name].headline not in found[name].values or "loss" not in values:
-                raise KeyError(name)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise MalformedError(f"no metrics: {type(error).__name__}") from error
+    for name, facts in read_facts(_MetricsFacts, message).sets.items():
+        if facts.headline != task_type.headline or not {"loss", facts.headline} <= {*facts.values}:
+            raise MalformedError(f"{name}: metrics of another task")
+        found[name] = GroupMetrics(
+            torch.tensor([client_id]),
+            torch.tensor([facts.num_examples]),
+            torch.tensor([facts.weight], dtype=torch.float64),
+            {key: torch.tensor([x], dtype=torch.float64) for key, x in facts.values.items()},
+            {},
+            facts.headline,
+        )
     return found
 
 

@@ -3,16 +3,17 @@
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
+from pydantic import BaseModel
 
-from flfast.channel.wire import MalformedError, Message
+from flfast.channel.wire import Count, Message, read_facts
 from flfast.checkpoints.folders import checkpoint_folders, round_of
 from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
@@ -34,10 +35,19 @@ PLACES = ("data.root", "data.path", "data.source.root", "data.source.path")
 
 RUN_FILE = "deployment.json"
 _REAL: Mapping[str, Any] = {
-    **dict.fromkeys(("attack", "audit", "faults", "secure", "shift"), "none"),
-    **{"devices": "ideal", "work": "full", "pace": "sync", "mode": "federated"},
-    **{"pace.deadline": None, "pace.keep_first": None, "sampler.dropout": 0},
-    **{"split.server_examples": 0, "checkpoint.keep_best": None},
+    "mode": "federated",
+    "attack": "none",
+    "audit": "none",
+    "faults": "none",
+    "secure": "none",
+    "shift": "none",
+    "devices": "ideal",
+    "work": "full",
+    "pace": "sync",
+    "pace.deadline": None,
+    "pace.keep_first": None,
+    "sampler.dropout": 0,
+    "split.server_examples": 0,
 }
 """Keys of what only a simulation has, and the value without it."""
 _CHOSEN = ("batch_size", "micro_batch")
@@ -58,6 +68,11 @@ def check_is_real(config: DictConfig) -> None:
                 f"{key}={found}: only a simulation has this; allowed in a deployment: "
                 f"{key}={'null' if allowed is None else allowed}"
             )
+    if config.strategy.name not in {"single", "dp"}:
+        raise ConfigError(
+            f"strategy={config.strategy.name}: starts several processes; allowed in a deployment: "
+            f"strategy=single or strategy=dp"
+        )
     for key in _CHOSEN:
         if config[key] == "auto":
             raise ConfigError(
@@ -98,26 +113,34 @@ def build_node(
     return Node(machinery.engine, machinery.plans, initial, client_id, folder), components.data
 
 
+class Greeting(BaseModel):
+    """What a client says before round 1: who it is, its settings, and what its examples are.
+
+    Attributes:
+        client: number of the client.
+        flfast: its version.
+        settings: `fingerprint` of its config.
+        examples: what they look like.
+        sizes: how many each split has.
+    """
+
+    client: int
+    flfast: str
+    settings: dict[str, str]
+    examples: Schema
+    sizes: dict[Literal["train", "val", "test"], Count]
+
+
 def greeting(config: DictConfig, data: FederatedDataModule, client_id: int) -> Message:
-    """What a client says before round 1: who it is, its settings, and what its examples are."""
-    sizes = {name: len(data.splits[name].indices) for name in SPLITS}
-    return Message(
-        {
-            "client": client_id,
-            "version": version("flfast"),
-            "settings": fingerprint(config),
-            "schema": schema_of(data.examples)._asdict(),
-            "sizes": sizes,
-        }
+    """The greeting of a client."""
+    found = Greeting(
+        client=client_id,
+        flfast=version("flfast"),
+        settings=fingerprint(config),
+        examples=schema_of(data.examples),
+        sizes={name: len(split.indices) for name, split in data.splits.items()},
     )
-
-
-class Greeting(NamedTuple):
-    """Who a client is, and its examples: what they look like, and how many each split has."""
-
-    client_id: int
-    schema: Schema
-    sizes: Mapping[str, int]
+    return Message(found.model_dump())
 
 
 def check_greeting(node: str, message: Message, config: DictConfig, num_clients: int) -> Greeting:
@@ -126,24 +149,17 @@ def check_greeting(node: str, message: Message, config: DictConfig, num_clients:
     Raises:
         ConfigError: with the node and the key, if its settings are not those of the server's
             config, or its client is not one of `num_clients`.
+        MalformedError: if it is no greeting.
     """
-    where, facts = f"node {node}", message.facts
-    try:
-        client_id = int(facts["client"])
-        if not 0 <= client_id < num_clients:
-            raise ConfigError(
-                f"{where}: client-id={client_id}; allowed with {num_clients} clients: 0 to "
-                f"{num_clients - 1}"
-            )
-        _same(where, "flfast", facts["version"], version("flfast"))
-        _same_settings(where, facts["settings"], fingerprint(config))
-        schema = Schema(**{key: _tuples(value) for key, value in facts["schema"].items()})
-        sizes = {name: int(facts["sizes"][name]) for name in SPLITS}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{where}: no greeting of flfast: {error}") from error
-    return Greeting(client_id, schema, sizes)
+    where, found = f"node {node}", read_facts(Greeting, message)
+    if not 0 <= found.client < num_clients:
+        raise ConfigError(
+            f"{where}: client-id={found.client}; allowed with {num_clients} clients: 0 to "
+            f"{num_clients - 1}"
+        )
+    _same(where, "flfast", found.flfast, version("flfast"))
+    _same_settings(where, found.settings, fingerprint(config))
+    return found
 
 
 def check_together(found: Mapping[str, Greeting]) -> tuple[Schema, dict[str, np.ndarray]]:
@@ -154,23 +170,19 @@ def check_together(found: Mapping[str, Greeting]) -> tuple[Schema, dict[str, np.
     """
     nodes: dict[int, str] = {}
     sizes = {name: np.zeros(len(found), np.int64) for name in SPLITS}
-    first = next(iter(found.values())).schema
+    first = next(iter(found.values())).examples
     for node, one in found.items():
-        other = nodes.setdefault(one.client_id, node)
+        other = nodes.setdefault(one.client, node)
         if other != node:
             raise ConfigError(
-                f"node {node}: client-id={one.client_id}, as node {other} has; allowed: a number "
+                f"node {node}: client-id={one.client}, as node {other} has; allowed: a number "
                 f"of its own"
             )
-        for key, value in one.schema._asdict().items():
+        for key, value in one.examples._asdict().items():
             _same(f"node {node}: its examples", key, value, getattr(first, key))
         for name in SPLITS:
-            sizes[name][one.client_id] = one.sizes[name]
+            sizes[name][one.client] = one.sizes[name]
     return first, sizes
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _same(where: str, key: str, found: object, expected: object) -> None:

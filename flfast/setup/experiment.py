@@ -75,13 +75,21 @@ _CHECKED_ROUNDS = 100
 """A robust aggregation is refused if all cohorts of these first rounds are too small for it."""
 
 
+Change = Callable[[Federation], None]
+"""Changes a federation before its first round."""
+
+
+def no_change(federation: Federation) -> None:
+    """A simulation."""
+
+
 def run_experiment(
     phases: list[Phase],
     job: HydraJob,
     world: World,
     requests: StopRequests,
     *,
-    change: Callable[[Federation], None] | None = None,
+    change: Change = no_change,
 ) -> float | None:
     """Build a federation from a checked config and run it, as one rank of a world.
 
@@ -100,8 +108,7 @@ def run_experiment(
     if before is not None:
         return before.value
     federation = build(phases, job, world, requests)
-    if change is not None:
-        change(federation)
+    change(federation)
     try:
         history = federation.run()
     except (DivergedError, MisconfigurationException, FileNotFoundError) as error:

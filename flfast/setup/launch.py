@@ -6,7 +6,6 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,10 +26,9 @@ from flfast.config.rules import cannot_start
 from flfast.distributed.devices import num_devices
 from flfast.distributed.launcher import RankDiedError, can_fork, on_ranks, other_threads
 from flfast.distributed.world import ALONE, World, enter, gather, launched_world
-from flfast.federation.loop import Federation
 from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.setup.all_ranks import on_all_ranks
-from flfast.setup.experiment import run_experiment
+from flfast.setup.experiment import Change, no_change, run_experiment
 from flfast.setup.external_world import fit_to_threads, fit_to_world
 from flfast.setup.plans import choose_strategy
 from flfast.state.messages import first_line
@@ -51,7 +49,7 @@ def run(
     job: HydraJob,
     *,
     second: Second = "exit",
-    change: Callable[[Federation], None] | None = None,
+    change: Change = no_change,
 ) -> float | None:
     """Run a checked config in as many processes as its strategies need.
 
@@ -69,7 +67,7 @@ def run(
     if world is None:
         phases = fit_to_threads(phases, other_threads())
         size = num_ranks(phases)
-        if size > 1 and change is None:
+        if size > 1:
             return _launch(phases, job, size, second)
         with StopRequests(second=second) as requests:
             value = run_experiment(phases, job, ALONE, requests, change=change)
