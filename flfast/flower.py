@@ -8,6 +8,7 @@
 
 import argparse
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +48,7 @@ def client_app(*overrides: str) -> "ClientApp":
         from flwr.app import Message
 
         try:
-            found = _answer(message, context, overrides)
+            found: bytes | str = _answer(message, context, overrides)
         except ValueError as error:  # settings and messages; others are Flower's to tell
             found = str(error)
         return Message(_content(found), reply_to=message)
@@ -202,9 +203,10 @@ folder = "{folder}" # of the run, on the server
 timeout-s = 3600 # seconds after which a client's answer is not waited for
 settings = "" # of the server alone, such as "resume=auto"
 """
-_SETTINGS = '''"""Settings of server and clients, as on the command line of `python -m flfast.train`."""
+_SETTINGS = '''"""Settings of server and clients, as of `python -m flfast.train`."""
 
-SETTINGS = {words!r}
+SETTINGS = (
+{words})
 '''
 _APP = '''"""The {side} of the experiment."""
 
@@ -228,12 +230,12 @@ def init(folder: Path, words: Sequence[str]) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder}: is not empty; allowed: a new folder")
     (folder / "app").mkdir(parents=True)
-    name = "".join(c if c.isalnum() else "-" for c in folder.resolve().name).strip("-") or "app"
+    name = re.sub("[^A-Za-z0-9]+", "-", folder.resolve().name).strip("-") or "app"
     run = folder.resolve() / "run"
     texts = {
         "pyproject.toml": _PYPROJECT.format(name=name, folder=run.as_posix()),
         "app/__init__.py": '"""An experiment of flfast on real clients."""\n',
-        "app/settings.py": _SETTINGS.format(words=tuple(words)),
+        "app/settings.py": _SETTINGS.format(words="".join(f"    {word!r},\n" for word in words)),
         **{f"app/{side}.py": _APP.format(side=side) for side in ("server", "client")},
     }
     for file, text in texts.items():

@@ -278,9 +278,9 @@ def _together(parts: Sequence[GroupMetrics]) -> GroupMetrics:
     """Metrics of several clients; what is no mean over examples is not known of all together."""
     first = parts[0]
     names = [name for name in first.values if all(name in part.values for part in parts)]
-    return GroupMetrics(
-        *(torch.cat([part[place] for part in parts]) for place in range(3)),  # type: ignore[arg-type]
-        {name: torch.cat([part.values[name] for part in parts]) for name in names},
-        {},
-        first.headline,
+    return first._replace(
+        groups=torch.cat([part.groups for part in parts]),
+        num_examples=torch.cat([part.num_examples for part in parts]),
+        weight=torch.cat([part.weight for part in parts]),
+        values={name: torch.cat([part.values[name] for part in parts]) for name in names},
     )

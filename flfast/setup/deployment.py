@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
@@ -61,8 +61,8 @@ def check_is_real(config: DictConfig) -> None:
         ConfigError: naming key, value, and what is allowed.
     """
     for key, allowed in _REAL.items():
-        value = OmegaConf.select(config, key, default=allowed)
-        found = choice(value) if isinstance(value, DictConfig) else value
+        value: Any = OmegaConf.select(config, key, default=allowed)
+        found = choice(dict(value)) if isinstance(value, DictConfig) else value
         if found != allowed:
             raise ConfigError(
                 f"{key}={found}: only a simulation has this; allowed in a deployment: "
@@ -128,7 +128,7 @@ class Greeting(BaseModel):
     flfast: str
     settings: dict[str, str]
     examples: Schema
-    sizes: dict[Literal["train", "val", "test"], Count]
+    sizes: dict[str, Count]
 
 
 def greeting(config: DictConfig, data: FederatedDataModule, client_id: int) -> Message:
@@ -158,6 +158,7 @@ def check_greeting(node: str, message: Message, config: DictConfig, num_clients:
             f"{num_clients - 1}"
         )
     _same(where, "flfast", found.flfast, version("flfast"))
+    _same(where, "splits", sorted(found.sizes), sorted(SPLITS))
     _same_settings(where, found.settings, fingerprint(config))
     return found
 
