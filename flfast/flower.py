@@ -117,8 +117,11 @@ class GridNetwork:
         Raises:
             ConfigError: if they do not come in time.
         """
-        end = time.monotonic() + self._timeout_s
+        end, said = time.monotonic() + self._timeout_s, -1
         while len(found := self.nodes()) < num:
+            if len(found) != said:
+                said = len(found)
+                log.info("%d of %d nodes are here", said, num)
             if time.monotonic() > end:
                 raise ConfigError(f"{len(found)} of {num} nodes came in {self._timeout_s:g} s")
             time.sleep(_POLL_S)

@@ -61,10 +61,18 @@ class Client:
         overrides: as on the command line.
         client_id: number of the client, from 0.
         folder: for what it keeps between requests.
+        seeded_noise: allow noise of privacy that everybody can compute, for tests.
     """
 
-    def __init__(self, *overrides: str, client_id: int, folder: str | Path) -> None:
+    def __init__(
+        self,
+        *overrides: str,
+        client_id: int,
+        folder: str | Path,
+        seeded_noise: bool = False,
+    ) -> None:
         self._overrides, self._client_id = overrides, client_id
+        self._seeded_noise = seeded_noise
         self._folder = Path(folder)
         self._build = lru_cache(maxsize=1)(self._built)
 
@@ -86,12 +94,19 @@ class Client:
 
     def _built(self, num_clients: int) -> tuple[Node, Message]:
         own = Own(client=(self._client_id, num_clients))
-        phases, job = _prepared(self._overrides, own, self._folder)
+        config, _ = checked(self._overrides, seeded_noise=self._seeded_noise)
+        phases, job = _prepared(config, own, self._folder)
         node, data = build_node(phases, job, self._client_id, self._folder / "states")
         return node, greeting(phases[0].config, data, self._client_id)
 
 
-def serve(*overrides: str, num_clients: int, network: Network, folder: str | Path) -> Run:
+def serve(
+    *overrides: str,
+    num_clients: int,
+    network: Network,
+    folder: str | Path,
+    seeded_noise: bool = False,
+) -> Run:
     """Run a federation whose clients are real; its folder is that of a run of the simulator.
 
     Args:
@@ -99,12 +114,13 @@ def serve(*overrides: str, num_clients: int, network: Network, folder: str | Pat
         num_clients: number of clients; as many nodes must be there.
         network: asks them.
         folder: of the run; with `"resume=auto"` the run in that folder goes on.
+        seeded_noise: as of `Client`.
 
     Raises:
         ConfigError: if a setting cannot be run, or those of a node differ: before round 1.
         RunStopped: on Ctrl-C, SIGTERM or SIGUSR1, after the round and a checkpoint.
     """
-    config, given = checked(overrides)
+    config, given = checked(overrides, seeded_noise=seeded_noise)
     clients = _Clients(network, given, num_clients)
     schema, sizes = clients.greet_all()
     own = Own(data=partial(RemoteData, schema, sizes))
@@ -172,7 +188,9 @@ class _Clients:
             yield clients[node], answer
 
 
-def checked(overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:
+def checked(
+    overrides: Sequence[str], *, seeded_noise: bool = False
+) -> tuple[DictConfig, DictConfig]:
     """The config of a deployment with Hydra's own node, and the one that runs.
 
     Raises:
@@ -182,12 +200,11 @@ def checked(overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:
     given = without_hydra(deepcopy(config))
     filled = HydraJob.of(config, given).fill(given)
     check(filled)
-    check_is_real(filled)
+    check_is_real(filled, seeded_noise=seeded_noise)
     return config, filled
 
 
-def _prepared(overrides: Sequence[str], own: Own, folder: Path) -> tuple[list[Phase], HydraJob]:
-    config, _ = checked(overrides)
+def _prepared(config: DictConfig, own: Own, folder: Path) -> tuple[list[Phase], HydraJob]:
     config.hydra.runtime.output_dir = str(folder.absolute())
     job = HydraJob.of(config, without_hydra(deepcopy(config)), own)
     return compose_phases(job.fill(job.given), job.compose), job

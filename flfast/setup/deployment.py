@@ -54,8 +54,8 @@ _CHOSEN = ("batch_size", "micro_batch")
 """Keys whose value `auto` would differ from machine to machine."""
 
 
-def check_is_real(config: DictConfig) -> None:
-    """Refuse what only a simulation has.
+def check_is_real(config: DictConfig, *, seeded_noise: bool = False) -> None:
+    """Refuse what only a simulation has, and noise of privacy that everybody can compute.
 
     Raises:
         ConfigError: naming key, value, and what is allowed.
@@ -72,6 +72,11 @@ def check_is_real(config: DictConfig) -> None:
         raise ConfigError(
             f"strategy={config.strategy.name}: starts several processes; allowed in a deployment: "
             f"strategy=single or strategy=dp"
+        )
+    if config.privacy.get("secure") is False and not seeded_noise:
+        raise ConfigError(
+            "privacy.secure=false: whoever knows the seed can compute the noise; allowed in a "
+            "deployment: privacy.secure=true"
         )
     for key in _CHOSEN:
         if config[key] == "auto":

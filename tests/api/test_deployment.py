@@ -35,7 +35,8 @@ class Nodes:
         self.names = [f"node-{k}" for k in range(num)]
 
     def client(self, k):
-        return Client(*self.words, client_id=k, folder=self.folder / f"client-{k}")
+        folder = self.folder / f"client-{k}"
+        return Client(*self.words, client_id=k, folder=folder, seeded_noise=True)
 
     def nodes(self):
         return list(self.names)
@@ -57,7 +58,8 @@ def words_of(*overrides, num=2):
 def deployed(folder, *overrides, num=2, **kwargs):
     words = words_of(*overrides, num=num)
     nodes = Nodes(words, num, folder, **kwargs)
-    return serve(*words, num_clients=num, network=nodes, folder=folder / "server")
+    folder = folder / "server"
+    return serve(*words, num_clients=num, network=nodes, folder=folder, seeded_noise=True)
 
 
 def simulated(folder, *overrides, num=2):
@@ -192,6 +194,7 @@ def test_what_goes_wrong_in_the_field_has_a_row_and_the_run_goes_on(tmp_path):
         (["secure=masks"], [], "secure=masks: only a simulation has this"),
         (["pace.deadline=3"], [], "pace.deadline=3"),
         (["mode=centralized"], [], "mode=centralized: only a simulation has this"),
+        (["privacy=local"], [], "privacy.secure=false: whoever knows the seed"),
         (["strategy=ddp"], [], "strategy=ddp: starts several processes"),
         (["batch_size=auto"], [], "batch_size=auto: machines would choose different numbers"),
     ],

@@ -1,0 +1,274 @@
+"""Three nodes on one machine: SuperLink and SuperNodes as processes, with TLS and authentication.
+
+    python examples/flower/local.py FOLDER algorithm=scaffold rounds=3
+    python examples/flower/local.py FOLDER --kill 1 ...    # node 1 is killed in round 2
+
+Settings are those of `python -m flfast.train`. The folder gets the app, keys, logs and the run.
+All processes are gone afterwards. On several machines the same commands run there, see
+docs/deployment.md; keys are made where they stay.
+"""
+
+import argparse
+import datetime
+import ipaddress
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+BIN = Path(sys.executable).parent
+HOST = "127.0.0.1"
+DAY = datetime.timedelta(days=1)
+
+
+def write_key(path: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> None:
+    """Write a private key that only its owner can read."""
+    path.touch(mode=0o600)
+    path.write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))
+
+
+def write_certificates(folder: Path) -> None:
+    """Write `ca.crt`, and `server.crt` and `server.key` of the SuperLink."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    authority = ec.generate_private_key(ec.SECP384R1())
+
+    def certificate(name: str, key: ec.EllipticCurvePrivateKey, *, ca: bool) -> x509.Certificate:
+        def named(text: str) -> x509.Name:
+            return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+
+        address = x509.IPAddress(ipaddress.ip_address(HOST))
+        return (
+            x509.CertificateBuilder()
+            .subject_name(named(name))
+            .issuer_name(named("flfast example CA"))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - DAY)
+            .not_valid_after(now + DAY)
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+            .sign(authority, hashes.SHA256())
+        )
+
+    own = ec.generate_private_key(ec.SECP384R1())
+    issued = {
+        "ca": certificate("flfast example CA", authority, ca=True),
+        "server": certificate(HOST, own, ca=False),
+    }
+    for name, found in issued.items():
+        (folder / f"{name}.crt").write_bytes(found.public_bytes(Encoding.PEM))
+    write_key(folder / "server.key", own, PrivateFormat.TraditionalOpenSSL)
+
+
+def write_node_keys(folder: Path, number: int) -> None:
+    """Write `node-K.key`, which stays with the node, and `node-K.pub`, which is registered."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    write_key(folder / f"node-{number}.key", key, PrivateFormat.OpenSSH)
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    (folder / f"node-{number}.pub").write_bytes(public)
+
+
+def free_ports(num: int) -> list[int]:
+    """Ports that nobody listens on."""
+    sockets = [socket.create_server((HOST, 0)) for _ in range(num)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class Deployment:
+    """The processes of a deployment in a folder; each is the leader of a group of its own."""
+
+    def __init__(self, folder: Path, num_nodes: int) -> None:
+        self.folder, self.num_nodes = folder, num_nodes
+        self.port, *self.node_ports = free_ports(1 + num_nodes)
+        self.environment = {
+            **os.environ,
+            "FLWR_HOME": str(folder / "home"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        }
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *command: str) -> None:
+        """Start a process that writes to `NAME.log`."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+            )
+
+    def command(self, *command: str) -> None:
+        """Run a command to its end.
+
+        Raises:
+            CalledProcessError: if it fails.
+        """
+        subprocess.run(command, env=self.environment, check=True)
+
+    def start_server(self) -> None:
+        """Start the SuperLink, and tell `flwr` of it."""
+        self.start(
+            "superlink",
+            "flower-superlink",
+            f"--ssl-ca-certfile={self.folder / 'ca.crt'}",
+            f"--ssl-certfile={self.folder / 'server.crt'}",
+            f"--ssl-keyfile={self.folder / 'server.key'}",
+            f"--database={self.folder / 'superlink.db'}",
+            *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+            *("--host", HOST, "--port", str(self.port)),
+        )
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
+        (home / "config.toml").write_text(
+            f'[superlink.lab]\naddress = "{HOST}:{self.port}"\n'
+            f'root-certificates = "{self.folder / "ca.crt"}"\n'
+        )
+        wait_for_port(self.port)
+
+    def start_node(self, number: int, settings: str = "") -> None:
+        """Start a SuperNode, the client of that number."""
+        kept = self.folder / f"client-{number}"
+        config = f'client-id={number} folder="{kept}" settings="{settings}"'
+        self.start(
+            f"node-{number}",
+            "flower-supernode",
+            f"--root-certificates={self.folder / 'ca.crt'}",
+            f"--auth-supernode-private-key={self.folder / f'node-{number}.key'}",
+            *("--superlink", f"{HOST}:{self.port}", "--host", HOST),
+            *("--port", str(self.node_ports[number]), "--node-config", config),
+        )
+
+    def check(self) -> None:
+        """Check that all processes go on.
+
+        Raises:
+            RuntimeError: naming the first that does not, and its log.
+        """
+        for name, process in self.processes.items():
+            if process.poll():
+                raise RuntimeError(f"{name} ended: see {self.folder / f'{name}.log'}")
+
+    def kill(self, name: str) -> None:
+        """Kill a process and all that it started, at once."""
+        process = self.processes.pop(name)
+        for member in group_of(process.pid):
+            os.kill(member, signal.SIGKILL)
+        process.wait()
+
+    def end(self) -> None:
+        """End all processes."""
+        for name in list(self.processes):
+            self.kill(name)
+
+
+def group_of(leader: int) -> list[int]:
+    """Processes of a session; Flower's children make groups of their own, but stay in it."""
+    found = subprocess.run(
+        ["ps", "-o", "pid=", "-s", str(leader)], capture_output=True, text=True, check=False
+    )
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def wait_for_port(port: int, timeout_s: float = 60) -> None:
+    """Wait until somebody listens."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        with suppress(OSError):
+            socket.create_connection((HOST, port), timeout=1).close()
+            return
+        time.sleep(0.2)
+    raise TimeoutError(f"nobody listens on port {port}")
+
+
+@contextmanager
+def deployed(folder: Path, words: Sequence[str], num_nodes: int) -> Iterator[Deployment]:
+    """Context of a deployment whose app, keys and nodes are there."""
+    folder.mkdir(parents=True)
+    write_certificates(folder)
+    deployment = Deployment(folder, num_nodes)
+    try:
+        deployment.command(
+            sys.executable, "-m", "flfast.flower", "init", str(folder / "app"), *words
+        )
+        deployment.start_server()
+        for number in range(num_nodes):
+            write_node_keys(folder, number)
+            deployment.command(
+                "flwr", "supernode", "register", str(folder / f"node-{number}.pub"), "lab"
+            )
+            deployment.start_node(number)
+        yield deployment
+    finally:
+        deployment.end()
+
+
+def run(deployment: Deployment, config: Mapping[str, str | int], kill: int | None) -> None:
+    """Run the app to its end; `kill` is a node that is killed in round 2, and started again.
+
+    Raises:
+        CalledProcessError: if the app fails.
+    """
+    values = " ".join(
+        f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}"
+        for key, value in config.items()
+    )
+    app, table = deployment.folder / "app", Path(config["folder"]) / "metrics.csv"
+    deployment.start("app", "flwr", "run", str(app), "lab", "--stream", "--run-config", values)
+    process = deployment.processes["app"]
+    while process.poll() is None:
+        time.sleep(0.2)
+        deployment.check()
+        rows = table.read_text().count("\n") - 1 if table.exists() else 0
+        if kill is not None and rows >= 2:  # round 0 and 1 are over
+            deployment.kill(f"node-{kill}")
+            print(f"killed node {kill}", flush=True)
+            deployment.start_node(kill)
+            kill = None
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="a new folder")
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--kill", type=int, help="a node that is killed in round 2")
+    parser.add_argument("--timeout-s", type=int, default=600, help="seconds for one answer")
+    given, words = parser.parse_known_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends all processes, too
+    folder = given.folder.absolute()
+    start = time.monotonic()
+    with deployed(folder, words, given.nodes) as deployment:
+        config = {
+            "num-clients": given.nodes,
+            "folder": str(folder / "run"),
+            "timeout-s": given.timeout_s,
+        }
+        run(deployment, config, given.kill)
+    print(f"{folder / 'run'}: {time.monotonic() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
