@@ -24,7 +24,7 @@ FLOORS = (
     {"setup"},
     {"commands"},
     {"api", "train", "describe", "evaluate", "export", "report", "watch"},
-    {"doctor"},
+    {"doctor", "flower"},
 )
 STREET = "files of the street itself"
 FLOORS_OF_STREETS = {

@@ -24,7 +24,7 @@ from flfast.config.own import Own
 from flfast.config.phases import Phase, compose_phases
 from flfast.datamodules.remote_data import RemoteData, Schema
 from flfast.engines.node import Node
-from flfast.setup.deployment import (
+from flfast.setup.real_clients import (
     Greeting,
     build_node,
     check_greeting,

@@ -134,7 +134,7 @@ class FederatedDataModule(L.LightningDataModule):
         if not is_own and self.num_clients != num_clients:
             raise ValueError(
                 f"partition: makes {self.num_clients} clients, and the deployment has "
-                f"{num_clients}; allowed: as many, or partition=own for a client's own data"
+                f"{num_clients}; allowed: as many, or partition=whole for a client's own data"
             )
         offsets = np.arange(num_clients + 1) > client_id
         for name, split in self.splits.items():

@@ -250,7 +250,7 @@ def test_a_client_trains_on_its_own_data(tmp_path):
     words = words_of("data=table", "data.test_fraction=0", "data.standardise=none", "split.val=0")
     words = (*words, "split.test=0", "optimizer.lr=0.01", "optimized_metric=train/loss")
     words = tuple(word for word in words if not word.startswith("partition"))
-    words = (*words, "partition=own")
+    words = (*words, "partition=whole")
     nodes = Nodes(words, 2, tmp_path)
     for part in range(2):
         nodes.words = (*words, f"data.path={tmp_path / f'{part}.csv'}")

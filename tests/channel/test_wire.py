@@ -24,8 +24,8 @@ def tensors(draw):
     if form == "meta":
         return leaf.to("meta")
     if form == "transposed":
-        return leaf.permute(*reversed(range(leaf.ndim)))
-    return leaf[:1].expand(2, *leaf.shape[1:]) if form == "shared" and leaf.ndim else leaf
+        return leaf.permute([*reversed(range(leaf.ndim))])
+    return leaf.expand(2, *leaf.shape) if form == "shared" else leaf
 
 
 TREES = st.recursive(
@@ -33,7 +33,8 @@ TREES = st.recursive(
     lambda inner: st.dictionaries(NAMES, st.one_of(tensors(), inner), max_size=3),
     max_leaves=6,
 )
-FACTS = st.dictionaries(NAMES, st.one_of(st.integers(), st.floats(), st.booleans(), NAMES))
+NUMBERS = st.one_of(st.integers(), st.floats(), st.booleans())
+FACTS = st.dictionaries(NAMES, st.one_of(NUMBERS, NAMES), max_size=4)
 
 
 @given(facts=FACTS, trees=st.dictionaries(NAMES, TREES, max_size=2))
@@ -44,13 +45,7 @@ def test_what_is_packed_arrives(facts, trees):
     assert structure(found.trees) == structure(trees)
     for own, other in zip(leaves(found.trees), leaves(trees), strict=True):
         assert own.is_meta == other.is_meta
-        if not own.is_meta:
-            assert torch.equal(own.view(torch.uint8) if own.ndim else own, _bytes(other, own))
-
-
-def _bytes(leaf, like):
-    whole = leaf.contiguous()
-    return whole.view(torch.uint8) if like.ndim else whole
+        assert own.is_meta or torch.equal(own, other)
 
 
 SENT = Sent({"params": {"w": torch.ones(3)}, "num": torch.tensor(2)}, b"abc", 2.5, 3, 4, 5, 0.5)

@@ -9,13 +9,14 @@ from pages import PAGES, ROOT, named_files
 
 FOLDERS = (
     *("flfast", "conf", "docs", "tests", "benchmarks", "notebooks", "hydra_plugins"),
-    *(".ci", ".github"),
+    *(".ci", ".github", "examples"),
 )
 SUFFIXES = {"py", "pyi", "yaml", "yml", "md", "toml", "cpp", "h", "js", "css", "cff", "ipynb"}
 CODE = re.compile(r"`([^`\s]+)`")
 OF_OTHERS = {
     "main.py": "PFLlib's",
     "benchmarks/results/gpu-*-*": "where benchmarks.gpu writes",
+    "app/settings.py": "written by flfast.flower",
     "summary.md": "written by benchmarks.gpu",
     ".hydra/config.yaml": "in a run's folder",
     ".hydra/hydra.yaml": "in a run's folder",

@@ -3,6 +3,6 @@
 import numpy as np
 
 
-def own(num_examples: int) -> np.ndarray:
+def whole(num_examples: int) -> np.ndarray:
     """Owner of every example, int64 [N]: always 0."""
     return np.zeros(num_examples, dtype=np.int64)
