@@ -1,6 +1,6 @@
 """The tables of docs/algorithms.md, from docstrings, configs and a round of every algorithm.
 
-`python -m docs.algorithms` writes them anew. The first line of a YAML names its family.
+`python -m docs.algorithms` writes them anew.
 """
 
 import inspect
@@ -16,6 +16,7 @@ import lightning as L
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from docs.families import filled, markdown
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.downloads import first_downloads
 from flfast.engines.eager import EagerTraining
@@ -42,7 +43,6 @@ STRATEGIES: dict[str, Callable[[RoundPlan], RoundPlan]] = {
     "ddp/batch": lambda plan: plan._replace(strategy="ddp", shard="batch"),
     "fsdp": lambda plan: plan._replace(strategy="fsdp"),
 }
-_TABLE = re.compile(r"<!-- table (\w+) -->.*?<!-- /table -->", re.DOTALL)
 _SMALL = (
     *("data=synthetic", "data.num_examples=400", "partition=iid", "local_epochs=1"),
     "split.server_examples=40",
@@ -51,25 +51,9 @@ _MODEL = ("params", "buffers")
 
 
 def page() -> str:
-    """The page, with tables that are up to date.
-
-    Raises:
-        ValueError: if an algorithm's family has no table in the page.
-    """
-    text = PAGE.read_text(encoding="utf-8")
-    members: dict[str, list[str]] = {family: [] for family in _TABLE.findall(text)}
-    for path in sorted((ROOT / "conf" / "algorithm").glob("*.yaml")):
-        first = path.read_text(encoding="utf-8").partition("\n")[0]
-        family = first.removeprefix("# family: ")
-        if family not in members:
-            raise ValueError(f"{path.name} begins with {first!r}, not with a family of the page")
-        members[family].append(path.stem)
+    """The page, with tables that are up to date."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return _TABLE.sub(lambda mark: _marked(mark[1], table(members[mark[1]])), text)
-
-
-def _marked(family: str, table: str) -> str:
-    return f"<!-- table {family} -->\n\n{table}\n\n<!-- /table -->"
+        return filled(PAGE.read_text(encoding="utf-8"), table)
 
 
 def table(names: list[str]) -> str:
@@ -81,8 +65,7 @@ def table(names: list[str]) -> str:
         config.algorithm = OmegaConf.load(ROOT / "conf" / "algorithm" / f"{name}.yaml")
         rows.append(row(config))
     named = ([f"`{name}`", *cells] for name, cells in zip(names, rows, strict=True))
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *named]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown([*COLUMNS], *named)
 
 
 def row(config: DictConfig) -> list[str]:
