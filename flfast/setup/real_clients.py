@@ -123,10 +123,10 @@ class Greeting(BaseModel):
 
     Attributes:
         client: number of the client.
-        flfast: its version.
-        settings: `fingerprint` of its config.
-        examples: what they look like.
-        sizes: how many each split has.
+        flfast: version of flfast.
+        settings: a hash of each setting that numbers of a run depend on (`fingerprint`).
+        examples: what its examples look like.
+        sizes: number of its examples for training, validation and tests.
     """
 
     client: int

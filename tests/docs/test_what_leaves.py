@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from docs.disclosures import labels_in, others_in, weight
 from docs.watched_rounds import SHOWN, run
-from docs.what_leaves import PAGE, labels_in, others_in, page, sent_up, weight
+from docs.what_leaves import PAGE, page, sent_up
 from flfast.algorithms.contract import Algorithm, Part
 
 
