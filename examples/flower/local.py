@@ -17,8 +17,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from cryptography import x509
@@ -42,8 +42,8 @@ def write_key(path: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat) 
     path.write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))
 
 
-def write_certificates(folder: Path) -> None:
-    """Write `ca.crt`, and `server.crt` and `server.key` of the SuperLink."""
+def write_certificates(folder: Path, host: str) -> None:
+    """Write `ca.crt`, and `server.crt` and `server.key` of the SuperLink at an address."""
     now = datetime.datetime.now(datetime.timezone.utc)
     authority = ec.generate_private_key(ec.SECP384R1())
 
@@ -51,7 +51,7 @@ def write_certificates(folder: Path) -> None:
         def named(text: str) -> x509.Name:
             return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
 
-        address = x509.IPAddress(ipaddress.ip_address(HOST))
+        address = x509.IPAddress(ipaddress.ip_address(host))
         return (
             x509.CertificateBuilder()
             .subject_name(named(name))
@@ -68,7 +68,7 @@ def write_certificates(folder: Path) -> None:
     own = ec.generate_private_key(ec.SECP384R1())
     issued = {
         "ca": certificate("flfast example CA", authority, ca=True),
-        "server": certificate(HOST, own, ca=False),
+        "server": certificate(host, own, ca=False),
     }
     for name, found in issued.items():
         (folder / f"{name}.crt").write_bytes(found.public_bytes(Encoding.PEM))
@@ -92,11 +92,29 @@ def free_ports(num: int) -> list[int]:
     return ports
 
 
-class Deployment:
-    """The processes of a deployment in a folder; each is the leader of a group of its own."""
+def here(_: str) -> list[str]:
+    """Words in front of a command that runs on this machine."""
+    return []
 
-    def __init__(self, folder: Path, num_nodes: int) -> None:
-        self.folder, self.num_nodes = folder, num_nodes
+
+class Deployment:
+    """The processes of a deployment in a folder; each is the leader of a session of its own.
+
+    Args:
+        folder: for the app, keys and logs.
+        num_nodes: number of SuperNodes.
+        host: address of the SuperLink.
+        on: words in front of the command of `superlink`, `app` or `node-K`, such as `ip netns`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        num_nodes: int,
+        host: str = HOST,
+        on: Callable[[str], list[str]] = here,
+    ) -> None:
+        self.folder, self.num_nodes, self.host, self.on = folder, num_nodes, host, on
         self.port, *self.node_ports = free_ports(1 + num_nodes)
         self.environment = {
             **os.environ,
@@ -111,20 +129,29 @@ class Deployment:
         """Start a process that writes to `NAME.log`."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                command,
+                [*self.on(name), *command],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self.environment,
                 start_new_session=True,
             )
 
-    def command(self, *command: str) -> None:
-        """Run a command to its end.
+    def register(self, number: int, timeout_s: float = 120) -> None:
+        """Tell the SuperLink of a node's key, once it listens.
 
         Raises:
-            CalledProcessError: if it fails.
+            CalledProcessError: if that fails for so long.
         """
-        subprocess.run(command, env=self.environment, check=True)
+        key = str(self.folder / f"node-{number}.pub")
+        command = [*self.on("app"), "flwr", "supernode", "register", key, "lab"]
+        end = time.monotonic() + timeout_s
+        while True:
+            late = time.monotonic() > end
+            done = subprocess.run(command, env=self.environment, capture_output=True, check=late)
+            if not done.returncode:
+                return
+            self.check()
+            time.sleep(1)
 
     def start_server(self) -> None:
         """Start the SuperLink, and tell `flwr` of it."""
@@ -136,15 +163,14 @@ class Deployment:
             f"--ssl-keyfile={self.folder / 'server.key'}",
             f"--database={self.folder / 'superlink.db'}",
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
-            *("--host", HOST, "--port", str(self.port)),
+            *("--host", self.host, "--port", str(self.port)),
         )
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         (home / "config.toml").write_text(
-            f'[superlink.lab]\naddress = "{HOST}:{self.port}"\n'
+            f'[superlink.lab]\naddress = "{self.host}:{self.port}"\n'
             f'root-certificates = "{self.folder / "ca.crt"}"\n'
         )
-        wait_for_port(self.port)
 
     def start_node(self, number: int, settings: str = "") -> None:
         """Start a SuperNode, the client of that number."""
@@ -155,7 +181,7 @@ class Deployment:
             "flower-supernode",
             f"--root-certificates={self.folder / 'ca.crt'}",
             f"--auth-supernode-private-key={self.folder / f'node-{number}.key'}",
-            *("--superlink", f"{HOST}:{self.port}", "--host", HOST),
+            *("--superlink", f"{self.host}:{self.port}", "--host", HOST),
             *("--port", str(self.node_ports[number]), "--node-config", config),
         )
 
@@ -190,61 +216,50 @@ def group_of(leader: int) -> list[int]:
     return [int(pid) for pid in found.stdout.split()]
 
 
-def wait_for_port(port: int, timeout_s: float = 60) -> None:
-    """Wait until somebody listens."""
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        with suppress(OSError):
-            socket.create_connection((HOST, port), timeout=1).close()
-            return
-        time.sleep(0.2)
-    raise TimeoutError(f"nobody listens on port {port}")
-
-
 @contextmanager
-def deployed(folder: Path, words: Sequence[str], num_nodes: int) -> Iterator[Deployment]:
-    """Context of a deployment whose app, keys and nodes are there."""
+def deployed(deployment: Deployment, words: Sequence[str]) -> Iterator[None]:
+    """Context in which the app, keys and nodes of a deployment are there."""
+    folder = deployment.folder
     folder.mkdir(parents=True)
-    write_certificates(folder)
-    deployment = Deployment(folder, num_nodes)
+    write_certificates(folder, deployment.host)
     try:
-        deployment.command(
-            sys.executable, "-m", "flfast.flower", "init", str(folder / "app"), *words
-        )
+        app = str(folder / "app")
+        subprocess.run([sys.executable, "-m", "flfast.flower", "init", app, *words], check=True)
         deployment.start_server()
-        for number in range(num_nodes):
+        for number in range(deployment.num_nodes):
             write_node_keys(folder, number)
-            deployment.command(
-                "flwr", "supernode", "register", str(folder / f"node-{number}.pub"), "lab"
-            )
+            deployment.register(number)
             deployment.start_node(number)
-        yield deployment
+        yield
     finally:
         deployment.end()
 
 
-def run(deployment: Deployment, config: Mapping[str, str | int], kill: int | None) -> None:
-    """Run the app to its end; `kill` is a node that is killed in round 2, and started again.
+def run(
+    deployment: Deployment, watch: Callable[[int], None] = lambda rows: None, timeout_s: int = 600
+) -> None:
+    """Run the app to its end; `watch` is told the number of rounds that are over, with round 0.
 
     Raises:
         CalledProcessError: if the app fails.
     """
+    folder = deployment.folder / "run"
+    config = {
+        "num-clients": deployment.num_nodes,
+        "folder": str(folder),
+        "timeout-s": timeout_s,
+    }
     values = " ".join(
         f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}"
         for key, value in config.items()
     )
-    app, table = deployment.folder / "app", Path(config["folder"]) / "metrics.csv"
+    app, table = deployment.folder / "app", folder / "metrics.csv"
     deployment.start("app", "flwr", "run", str(app), "lab", "--stream", "--run-config", values)
     process = deployment.processes["app"]
     while process.poll() is None:
         time.sleep(0.2)
         deployment.check()
-        rows = table.read_text().count("\n") - 1 if table.exists() else 0
-        if kill is not None and rows >= 2:  # round 0 and 1 are over
-            deployment.kill(f"node-{kill}")
-            print(f"killed node {kill}", flush=True)
-            deployment.start_node(kill)
-            kill = None
+        watch(table.read_text().count("\n") - 1 if table.exists() else 0)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, process.args)
 
@@ -259,14 +274,18 @@ def main() -> None:
     given, words = parser.parse_known_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends all processes, too
     folder = given.folder.absolute()
-    start = time.monotonic()
-    with deployed(folder, words, given.nodes) as deployment:
-        config = {
-            "num-clients": given.nodes,
-            "folder": str(folder / "run"),
-            "timeout-s": given.timeout_s,
-        }
-        run(deployment, config, given.kill)
+    start, killed = time.monotonic(), list[int]()
+    deployment = Deployment(folder, given.nodes)
+
+    def watch(rows: int) -> None:
+        if given.kill is not None and rows >= 2 and not killed:  # rounds 0 and 1 are over
+            killed.append(given.kill)
+            deployment.kill(f"node-{given.kill}")
+            print(f"killed node {given.kill}", flush=True)
+            deployment.start_node(given.kill)
+
+    with deployed(deployment, words):
+        run(deployment, watch, given.timeout_s)
     print(f"{folder / 'run'}: {time.monotonic() - start:.0f} s")
 
 

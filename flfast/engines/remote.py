@@ -4,7 +4,7 @@
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -80,15 +80,16 @@ class RemoteCohort:
         self._call = plan.round_idx, number + 1 if plan.round_idx == last_round else 0
         about = {**self._run, "kind": "train", "call": name, "position": self._call}
         about["oldest"] = self._oldest(plan.round_idx)
-        requests: dict[int, bytes] = {}
-        tree, own = Tree(), plan
-        data = b""
-        for client_id in clients:
-            before = tree, own
-            tree, own = download(client_id), download.plan(client_id, plan)
-            if not data or tree is not before[0] or own != before[1]:  # most clients get the same
-                data = pack(Message({**about, "plan": _facts(own)}, {"download": tree}))
-            requests[client_id] = data
+        requests = _packed(
+            (
+                client_id,
+                Message(
+                    {**about, "plan": _facts(download.plan(client_id, plan))},
+                    {"download": download(client_id)},
+                ),
+            )
+            for client_id in clients
+        )
         return _in_order(clients, self._exchange(requests))
 
     def evaluate(
@@ -110,15 +111,25 @@ class RemoteCohort:
         """
         about = {**self._run, "kind": "evaluate", "after": self._call[0]}
         facts = {**about, "round": plan.round_idx, "fraction": fraction}
-        requests = {
-            client_id: pack(Message(facts, {"model": model, "download": tree}))
+        requests = _packed(
+            (client_id, Message(facts, {"model": model, "download": tree}))
             for client_id, tree in downloads.items()
-        }
+        )
         for client_id, answer in self._exchange(requests):
-            yield (
-                client_id,
-                _read(answer, partial(metrics_of, client_id=client_id, task_type=task)),
-            )
+            read = partial(metrics_of, client_id=client_id, task_type=task)
+            yield client_id, _read(answer, read)
+
+
+def _packed(told: Iterable[tuple[int, Message]]) -> dict[int, bytes]:
+    """Requests by client. Most clients are told the same, which is packed once."""
+    requests: dict[int, bytes] = {}
+    last, data = Message({}), b""
+    for client_id, message in told:
+        same = all(tree is last.trees.get(name) for name, tree in message.trees.items())
+        if not (same and message.facts == last.facts):
+            last, data = message, pack(message)
+        requests[client_id] = data
+    return requests
 
 
 def _read(answer: bytes | str, read: Callable[[Message], Read]) -> Read | str:
@@ -212,8 +223,10 @@ class RemoteEvaluation(Evaluation):
         """Metrics by set, of the clients who answer."""
         site, data, task = self._site, self._site.data, self._site.data.examples.task_type
         clients = np.concatenate([data.participants, data.held_out]).tolist()
-        downloads = Downloads(site.algorithm, server, site.records, clients)
-        own = {client_id: downloads(client_id) for client_id in clients}
+        own = dict.fromkeys(clients, Tree())
+        if site.algorithm.personal is not None:
+            downloads = Downloads(site.algorithm, server, site.records, clients)
+            own = {client_id: downloads(client_id) for client_id in clients}
         model = model_weights(server) if site.algorithm.evaluate_server else Tree()
         parts: dict[str, dict[int, GroupMetrics]] = {}
         for client_id, answer in self._cohort.evaluate(task, plan, model, own, fraction):
