@@ -1,4 +1,4 @@
-"""What a round costs on real clients, and how many bytes travel: `python -m benchmarks.deployment`.
+"""What a round costs on real clients, and what travels: `python -m benchmarks.deployment`.
 
 Runs `examples/flower/local.py`, once on this machine, and once on machines of their own (network
 namespaces, with Linux and root) that slow cables connect. Needs `flfast[flower]`.

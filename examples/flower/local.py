@@ -34,6 +34,8 @@ from cryptography.hazmat.primitives.serialization import (
 BIN = Path(sys.executable).parent
 HOST = "127.0.0.1"
 DAY = datetime.timedelta(days=1)
+RESTART_S, MOST_RESTARTS = 5, 60
+"""Pause before a node that ended is started again, and how often that is done."""
 
 
 def write_key(path: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> None:
@@ -115,6 +117,7 @@ class Deployment:
         on: Callable[[str], list[str]] = here,
     ) -> None:
         self.folder, self.num_nodes, self.host, self.on = folder, num_nodes, host, on
+        self.restarts = 0
         self.port, *self.node_ports = free_ports(1 + num_nodes)
         self.environment = {
             **os.environ,
@@ -186,14 +189,21 @@ class Deployment:
         )
 
     def check(self) -> None:
-        """Check that all processes go on.
+        """Start nodes again that have ended, as a service does; see to all other processes.
+
+        A node that was killed is refused until the SuperLink has missed it for some time.
 
         Raises:
-            RuntimeError: naming the first that does not, and its log.
+            RuntimeError: naming a process that ended, or a node that does not stay, and its log.
         """
-        for name, process in self.processes.items():
-            if process.poll():
+        for name, process in list(self.processes.items()):
+            if not process.poll():
+                continue
+            if not name.startswith("node-") or self.restarts > MOST_RESTARTS:
                 raise RuntimeError(f"{name} ended: see {self.folder / f'{name}.log'}")
+            self.restarts += 1
+            time.sleep(RESTART_S)
+            self.start_node(int(name.removeprefix("node-")))
 
     def kill(self, name: str) -> None:
         """Kill a process and all that it started, at once."""
