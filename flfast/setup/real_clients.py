@@ -78,6 +78,11 @@ def check_is_real(config: DictConfig, *, seeded_noise: bool = False) -> None:
             "privacy.secure=false: whoever knows the seed can compute the noise; allowed in a "
             "deployment: privacy.secure=true"
         )
+    if config.bn == "recalibrate":
+        raise ConfigError(
+            "bn=recalibrate: the server would measure statistics on examples that it does not "
+            "have; allowed in a deployment: bn=aggregate, local or frozen"
+        )
     for key in _CHOSEN:
         if config[key] == "auto":
             raise ConfigError(
