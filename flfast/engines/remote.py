@@ -30,6 +30,7 @@ from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.evaluation.passes import Evaluation, FineTune
 from flfast.engines.local_training import Deliver, LocalTraining
 from flfast.engines.site import Site
+from flfast.state.call_states import Position
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import model_weights
@@ -63,21 +64,27 @@ class RemoteCohort:
         exchange: sends requests.
         run: what every request says: the hexadecimal number of the `run`, the same after a resume,
             and the number of `clients`.
+        launch: how often the server has been started.
         oldest: (round) -> the earliest round that the server may go back to, after a resume.
     """
 
     def __init__(
-        self, exchange: Exchange, run: Mapping[str, Any], oldest: Callable[[int], int]
+        self,
+        exchange: Exchange,
+        run: Mapping[str, Any],
+        launch: int,
+        oldest: Callable[[int], int],
     ) -> None:
         self._exchange, self._run, self._oldest = exchange, run, oldest
-        self._call = 0, 0
+        self._call = Position(0, 0, launch)
 
     def train(
         self, name: str, clients: Sequence[int], download: Download, plan: RoundPlan
     ) -> Iterator[tuple[int, Sent | str]]:
         """(client, what it sent or why nothing) in the order of `clients`."""
-        last_round, number = self._call
-        self._call = plan.round_idx, number + 1 if plan.round_idx == last_round else 0
+        same_round = plan.round_idx == self._call.round_idx
+        number = self._call.number + 1 if same_round else 0
+        self._call = self._call._replace(round_idx=plan.round_idx, number=number)
         about = {**self._run, "kind": "train", "call": name, "position": self._call}
         about["oldest"] = self._oldest(plan.round_idx)
         requests = _packed(
@@ -109,7 +116,8 @@ class RemoteCohort:
             downloads: what clients' own models are made from, by client.
             fraction: fraction of each client's examples that are predicted.
         """
-        about = {**self._run, "kind": "evaluate", "after": self._call[0]}
+        about = {**self._run, "kind": "evaluate"}
+        about["before"] = self._call._replace(round_idx=self._call.round_idx + 1, number=0)
         facts = {**about, "round": plan.round_idx, "fraction": fraction}
         requests = _packed(
             (client_id, Message(facts, {"model": model, "download": tree}))

@@ -213,22 +213,24 @@ def _same_settings(where: str, found: Mapping[str, str], own: Mapping[str, str])
 def use_real_clients(federation: Federation, exchange: Exchange) -> None:
     """Let real clients train in place of simulated ones."""
     engine, folder = federation.engine, federation.run_dir
-    config_of_run = {"run": run_number(folder), "clients": federation.data.num_clients}
-    cohort = RemoteCohort(exchange, config_of_run, partial(_oldest, folder))
+    number, launch = next_launch(folder)
+    run = {"run": number, "clients": federation.data.num_clients}
+    cohort = RemoteCohort(exchange, run, launch, partial(_oldest, folder))
     federation.engine = engine.elsewhere(
         lambda site, local: RemoteTraining(site, local, cohort, engine.channel),
         RemoteEvaluation(engine.site, engine.finetune, cohort),
     )
 
 
-def run_number(folder: Path) -> str:
-    """Number of the run in a folder, which clients know it by; kept there."""
+def next_launch(folder: Path) -> tuple[str, int]:
+    """Number of the run in a folder, which clients know it by, and how often it was launched."""
     path = folder / RUN_FILE
+    run, launch = uuid.uuid4().hex, 1
     if path.exists() and checkpoint_folders(folder):
-        return str(json.loads(path.read_text(encoding="utf-8"))["run"])
-    number = uuid.uuid4().hex
-    path.write_text(json.dumps({"run": number}) + "\n", encoding="utf-8")
-    return number
+        known = json.loads(path.read_text(encoding="utf-8"))
+        run, launch = known["run"], known["launch"] + 1
+    path.write_text(json.dumps({"run": run, "launch": launch}) + "\n", encoding="utf-8")
+    return run, launch
 
 
 def _oldest(folder: Path, round_idx: int) -> int:
