@@ -7,6 +7,7 @@ namespaces, with Linux and root) that slow cables connect. Needs `flfast[flower]
 import argparse
 import csv
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -85,6 +86,7 @@ def main() -> None:
     parser.add_argument("--delay-ms", type=float, default=20)
     parser.add_argument("--mbit-s", type=float, default=10)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing is left then, either
     link = Link(given.delay_ms, given.mbit_s)
     with TemporaryDirectory(prefix="flfast-deployment-") as place:
         found = {

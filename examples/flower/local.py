@@ -18,9 +18,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -208,22 +209,17 @@ class Deployment:
     def kill(self, name: str) -> None:
         """Kill a process and all that it started, at once."""
         process = self.processes.pop(name)
-        for member in group_of(process.pid):
-            os.kill(member, signal.SIGKILL)
+        with suppress(psutil.NoSuchProcess):
+            family = psutil.Process(process.pid)
+            for member in (family, *family.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess):
+                    member.kill()
         process.wait()
 
     def end(self) -> None:
         """End all processes."""
         for name in list(self.processes):
             self.kill(name)
-
-
-def group_of(leader: int) -> list[int]:
-    """Processes of a session; Flower's children make groups of their own, but stay in it."""
-    found = subprocess.run(
-        ["ps", "-o", "pid=", "-s", str(leader)], capture_output=True, text=True, check=False
-    )
-    return [int(pid) for pid in found.stdout.split()]
 
 
 @contextmanager
