@@ -97,10 +97,12 @@ def server_app(*overrides: str) -> "ServerApp":
                 "[tool.flwr.app.config]: has no num-clients or no folder; allowed: "
                 "--run-config 'num-clients=3 folder=\"/srv/run\"'"
             )
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each look at messages
         network = GridNetwork(grid, timeout_s=float(config["timeout-s"]))
         network.wait_for(num_clients)
         words = [*overrides, *str(config["settings"]).split()]
         serve(*words, num_clients=num_clients, network=network, folder=folder)
+        log.info("finished: %s", folder)
 
     return app
 
@@ -134,7 +136,8 @@ class GridNetwork:
         """See `Network`."""
         from flwr.app import Message
 
-        end = time.monotonic() + self._timeout_s
+        start = time.monotonic()
+        end = start + self._timeout_s
         waiting: dict[str, str] = {}
         for node, data in requests.items():  # one by one: SuperLinks bound what is sent at once
             message = Message(
@@ -152,6 +155,8 @@ class GridNetwork:
                     yield found, _bytes_of(reply)
             if waiting:
                 time.sleep(_POLL_S)
+        num, seconds = len(requests), time.monotonic() - start
+        log.info("%d of %d nodes answered in %.0f s", num - len(waiting), num, seconds)
         for node in waiting.values():
             yield node, f"no answer in {self._timeout_s:g} s"
 

@@ -2,6 +2,7 @@
 
     python examples/flower/local.py FOLDER algorithm=scaffold rounds=3
     python examples/flower/local.py FOLDER --kill 1 ...    # node 1 is killed in round 2
+    python examples/flower/local.py FOLDER --node 0=data.path=/srv/0.csv --node 1=... ...
 
 Settings are those of `python -m flfast.train`. The folder gets the app, keys, logs and the run.
 All processes are gone afterwards. On several machines the same commands run there, see
@@ -118,7 +119,7 @@ class Deployment:
         on: Callable[[str], list[str]] = here,
     ) -> None:
         self.folder, self.num_nodes, self.host, self.on = folder, num_nodes, host, on
-        self.restarts = 0
+        self.restarts, self.settings = 0, dict[int, str]()
         self.port, *self.node_ports = free_ports(1 + num_nodes)
         self.environment = {
             **os.environ,
@@ -176,9 +177,9 @@ class Deployment:
             f'root-certificates = "{self.folder / "ca.crt"}"\n'
         )
 
-    def start_node(self, number: int, settings: str = "") -> None:
+    def start_node(self, number: int) -> None:
         """Start a SuperNode, the client of that number."""
-        kept = self.folder / f"client-{number}"
+        kept, settings = self.folder / f"client-{number}", self.settings.get(number, "")
         config = f'client-id={number} folder="{kept}" settings="{settings}"'
         self.start(
             f"node-{number}",
@@ -275,6 +276,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="a new folder")
     parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--node", action="append", default=[], help="K=SETTINGS of node K alone")
     parser.add_argument("--kill", type=int, help="a node that is killed in round 2")
     parser.add_argument("--timeout-s", type=int, default=600, help="seconds for one answer")
     given, words = parser.parse_known_args()
@@ -282,6 +284,9 @@ def main() -> None:
     folder = given.folder.absolute()
     start, killed = time.monotonic(), list[int]()
     deployment = Deployment(folder, given.nodes)
+    for text in given.node:
+        number, _, settings = text.partition("=")
+        deployment.settings[int(number)] = settings
 
     def watch(rows: int) -> None:
         if given.kill is not None and rows >= 2 and not killed:  # rounds 0 and 1 are over

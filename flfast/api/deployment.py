@@ -22,6 +22,7 @@ from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
 from flfast.config.own import Own
 from flfast.config.phases import Phase, compose_phases
+from flfast.config.resume_check import check_folder
 from flfast.datamodules.remote_data import RemoteData, Schema
 from flfast.engines.node import Node
 from flfast.setup.real_clients import (
@@ -121,6 +122,7 @@ def serve(
         RunStopped: on Ctrl-C, SIGTERM or SIGUSR1, after the round and a checkpoint.
     """
     config, given = checked(overrides, seeded_noise=seeded_noise)
+    check_folder(given, Path(folder).absolute(), setting=f"folder={folder}")
     clients = _Clients(network, given, num_clients)
     schema, sizes = clients.greet_all()
     own = Own(data=partial(RemoteData, schema, sizes))
@@ -142,10 +144,14 @@ class _Clients:
             ConfigError: if a client is missing, or settings differ.
         """
         found: dict[str, Greeting] = {}
+        problems = []
         for node, answer in self._greeted(self._network.nodes()):
-            if isinstance(answer, str):
-                raise ConfigError(f"node {node}: {answer}")
-            found[node] = check_greeting(node, unpack(answer), self._config, self._num)
+            try:
+                found[node] = self._greeting(node, answer)
+            except ConfigError as error:  # noqa: PERF203 - each node is told
+                problems.append(str(error))
+        if problems:
+            raise ConfigError("\n".join(problems))
         schema, sizes = check_together(found) if found else (None, {})
         here = {one.client for one in found.values()}
         missing = [client_id for client_id in range(self._num) if client_id not in here]
@@ -159,21 +165,23 @@ class _Clients:
         asked = pack(Message({"kind": _GREETING, "clients": self._num}))
         return self._network.ask(dict.fromkeys(nodes, asked))
 
+    def _greeting(self, node: str, answer: bytes | str) -> Greeting:
+        if isinstance(answer, str):
+            raise ConfigError(f"node {node}: {answer}")
+        return check_greeting(node, unpack(answer), self._config, self._num)
+
     def _places(self) -> dict[int, str]:
         """The node of each client that can be asked; nodes that are new are greeted."""
         here = self._network.nodes()
         for node, answer in self._greeted([node for node in here if node not in self._known]):
-            if isinstance(answer, str):
-                log.warning("node %s: %s", node, answer)
-                continue
             try:
-                found = check_greeting(node, unpack(answer), self._config, self._num)
+                self._known[node] = found = self._greeting(node, answer)
                 if found.sizes != self._sizes[found.client]:
                     raise ConfigError(f"node {node}: client {found.client} has other examples now")
-                self._known[node] = found
-            except (ConfigError, MalformedError) as error:
+            except ConfigError as error:  # noqa: PERF203 - the others go on
                 log.warning("%s", error)
-                self._known[node] = None
+                if not isinstance(answer, str):  # otherwise it is asked again
+                    self._known[node] = None
         known = ((node, self._known.get(node)) for node in here)
         return {one.client: node for node, one in known if one is not None}
 

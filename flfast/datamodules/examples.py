@@ -45,6 +45,8 @@ class Examples:
             tokens' texts. None if inputs are no tokens, or their text is unknown.
         categories: number of categories of each of the last columns of a table, [N, columns],
             which hold their codes from 0; empty if there are none.
+        input_names: name of each column of a table, those of categories with their values; empty
+            for other inputs.
         class_names: name of each class; empty if unknown.
         client_names: name of each of the dataset's own clients; empty if unknown.
     """
@@ -60,6 +62,7 @@ class Examples:
     labels: Tensor | None = None
     vocabulary: tuple[str, ...] | None = None
     categories: tuple[int, ...] = ()
+    input_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     client_names: tuple[str, ...] = ()
 

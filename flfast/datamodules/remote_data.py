@@ -1,5 +1,7 @@
 """The data of a server whose clients are real: how many examples each has, but none of them."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -25,6 +27,7 @@ class Schema(NamedTuple):
         target_shape: shape of one target.
         target_dtype: data type of targets.
         categories: number of categories of the last columns of a table.
+        names: hash of the names of columns, categories, classes and tokens, in their order.
     """
 
     task: TaskName
@@ -34,11 +37,13 @@ class Schema(NamedTuple):
     target_shape: tuple[int, ...]
     target_dtype: str
     categories: tuple[int, ...]
+    names: str
 
 
 def schema_of(examples: Examples) -> Schema:
     """The schema of some examples."""
     first = examples.inputs[0]
+    names = [examples.input_names, examples.class_names, examples.vocabulary or ()]
     return Schema(
         examples.task,
         examples.num_classes,
@@ -47,7 +52,16 @@ def schema_of(examples: Examples) -> Schema:
         tuple(examples.targets.shape[1:]),
         str(examples.targets.dtype).removeprefix("torch."),
         tuple(examples.categories),
+        hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16],
     )
+
+
+class MadeUpExamples(Examples):
+    """Examples whose targets say nothing."""
+
+    @property
+    def classes(self) -> None:
+        """Unknown."""
 
 
 class RemoteData(FederatedDataModule):
@@ -86,7 +100,7 @@ class RemoteData(FederatedDataModule):
         numbers = torch.arange(num) % bound.get(schema.task, 2)
         numbers = numbers.to(getattr(torch, schema.target_dtype))
         inputs = torch.zeros((1, *schema.input_shape), dtype=getattr(torch, schema.input_dtype))
-        return Examples(
+        return MadeUpExamples(
             inputs=inputs.expand(num, *schema.input_shape),
             targets=numbers.view(num, *(1 for _ in schema.target_shape)).expand(
                 num, *schema.target_shape

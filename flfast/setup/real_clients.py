@@ -161,10 +161,11 @@ def check_greeting(node: str, message: Message, config: DictConfig, num_clients:
             config, or its client is not one of `num_clients`.
         MalformedError: if it is no greeting.
     """
-    where, found = f"node {node}", read_facts(Greeting, message)
+    found = read_facts(Greeting, message)
+    where = f"client {found.client} (node {node})"
     if not 0 <= found.client < num_clients:
         raise ConfigError(
-            f"{where}: client-id={found.client}; allowed with {num_clients} clients: 0 to "
+            f"node {node}: client-id={found.client}; allowed with {num_clients} clients: 0 to "
             f"{num_clients - 1}"
         )
     _same(where, "flfast", found.flfast, version("flfast"))
@@ -190,7 +191,9 @@ def check_together(found: Mapping[str, Greeting]) -> tuple[Schema, dict[str, np.
                 f"of its own"
             )
         for key, value in one.examples._asdict().items():
-            _same(f"node {node}: its examples", key, value, getattr(first, key))
+            what = "the hash of names of columns and classes" if key == "names" else key
+            where = f"client {one.client} (node {node}): its examples"
+            _same(where, what, value, getattr(first, key))
         for name in SPLITS:
             sizes[name][one.client] = one.sizes[name]
     return first, sizes
@@ -205,8 +208,8 @@ def _same_settings(where: str, found: Mapping[str, str], own: Mapping[str, str])
     differing = [key for key in {**own, **found} if found.get(key) != own.get(key)]
     if differing:
         raise ConfigError(
-            f"{where}: its {', '.join(differing[:5])} differ from the server's; allowed: the same "
-            f"settings on all machines, but for {', '.join(PLACES)} and those of speed and output"
+            f"{where}: not the server's {', '.join(differing[:5])}; allowed: the same settings on "
+            f"all machines, but for {', '.join(PLACES)} and those of speed and output"
         )
 
 

@@ -183,9 +183,13 @@ def test_what_goes_wrong_in_the_field_has_a_row_and_the_run_goes_on(tmp_path):
 @pytest.mark.parametrize(
     ("server", "client", "message"),
     [
-        (["optimizer.lr=0.1"], [], "node node-1: its optimizer.lr differ from the server's"),
-        ([], ["algorithm=fedprox"], "node node-1: its algorithm._target_"),
-        ([], ["data=synthetic", "task=auto"], "node node-1: its data._target_"),
+        (["optimizer.lr=0.1"], [], "client 1 (node node-1): not the server's optimizer.lr"),
+        ([], ["algorithm=fedprox"], "client 0 (node node-0): not the server's algorithm._target_"),
+        (
+            [],
+            ["data=synthetic", "task=auto"],
+            "client 1 (node node-1): not the server's data._target_",
+        ),
         (["faults=simulated"], [], "faults=simulated: only a simulation has this"),
         (["secure=masks"], [], "secure=masks: only a simulation has this"),
         (["pace.deadline=3"], [], "pace.deadline=3"),

@@ -16,6 +16,7 @@ CODE = re.compile(r"`([^`\s]+)`")
 OF_OTHERS = {
     "main.py": "PFLlib's",
     "benchmarks/results/gpu-*-*": "where benchmarks.gpu writes",
+    "config.toml": "Flower's",
     "app/settings.py": "written by flfast.flower",
     "summary.md": "written by benchmarks.gpu",
     ".hydra/config.yaml": "in a run's folder",

@@ -1,5 +1,6 @@
 """Tables in CSV or Parquet files, with named columns."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -92,9 +93,14 @@ def table(  # noqa: PLR0913 - one parameter an option
         owner=None if clients is None else clients.owner,
         task=found.task,
         categories=tuple(len(names) for _, names in coded),
+        input_names=(*numeric, *map(_with_categories, categorical, coded)),
         class_names=found.names,
         client_names=() if clients is None else clients.names,
     )
+
+
+def _with_categories(name: str, coded: tuple[np.ndarray, Sequence[object]]) -> str:
+    return f"{name}: {', '.join(map(str, coded[1]))}"
 
 
 def _features(
