@@ -1,6 +1,6 @@
 """What collects a cohort's uploads, and what comes out of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -25,6 +25,7 @@ class Reduced(NamedTuple):
         clients: ids of the rows, int64 [K].
         weights: weights of the rows, float64 [K].
         traffic: bytes of each client that takes part in secure aggregation.
+        unhelpful: reasons why clients dropped out of secure aggregation, after their uploads.
         memory: memory of the aggregation, for the next round.
     """
 
@@ -35,6 +36,7 @@ class Reduced(NamedTuple):
     clients: Tensor = torch.zeros(0, dtype=torch.int64)
     weights: Tensor = torch.zeros(0, dtype=torch.float64)
     traffic: Traffic | None = None
+    unhelpful: Mapping[int, str] = {}
     memory: Tree = {}  # noqa: RUF012 - never changed
 
 

@@ -6,7 +6,9 @@ when the masks are removed: `channel/secure/`.
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -15,7 +17,7 @@ from flfast.algorithms.contract import Algorithm, Part
 from flfast.channel.channel import Channel
 from flfast.channel.reduced import Reduced, Specs
 from flfast.channel.reduction import divided
-from flfast.channel.secure.secure import SecureRound, ShortageError
+from flfast.channel.secure.secure import SecureRound, ShortageError, SimulatedRound, Sums
 from flfast.distributed.world import World, gather, spec
 from flfast.state.near_ties import nearest_whole
 from flfast.state.stack import check_same_leaves
@@ -25,110 +27,158 @@ from flfast.state.vector import from_vectors, to_vectors, vector_sizes
 log = logging.getLogger(__name__)
 
 
-class SecureReduction:
-    """The weighted mean of masked uploads, in the memory of one upload. See `Reduction`.
+class Encoding(NamedTuple):
+    """Uploads as vectors to mask, and sums of vectors as means.
 
     A client encodes its change of the learned means, multiplied by its weight over the largest
     weight. Its weight, counts, and what is summed or divided are encoded in wider words.
 
-    Args:
-        secure: the round of the protocol.
+    Attributes:
         parts: parts of uploads, by name; other parts are means.
         max_weight: largest weight of a client.
-        log_costs: whether to log what the protocol has cost.
     """
 
-    def __init__(
-        self,
-        secure: SecureRound,
-        parts: Mapping[str, Part],
-        max_weight: float,
-        *,
-        log_costs: bool,
-    ) -> None:
-        self._secure, self._parts = secure, parts
-        self._max_weight, self._log_costs = max_weight, log_costs
-        self._is_wide = {name for name, part in parts.items() if not _is_learned_mean(part)}
-        self._total: Tensor | None = None
-        self._like: Tree | None = None
-        self._arrived: list[int] = []
-        self._num_clamped = 0
+    parts: Mapping[str, Part]
+    max_weight: float
 
-    def add(self, client_id: int, upload: Tree, weight: float) -> None:
-        """See `Reduction`. What the client does is the first half, up to the masked upload.
+    @property
+    def is_wide(self) -> set[str]:
+        """Names of parts in wide words."""
+        return {name for name, part in self.parts.items() if not _is_learned_mean(part)}
+
+    def vectors(
+        self, client_id: int, upload: Tree, weight: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Values [D] and wide values [W] of a client, float64.
 
         Raises:
-            ValueError: if its leaves differ from those of earlier uploads, its weight is larger
-                than the largest one, or it has parts that are not summed.
+            ValueError: if its weight is larger than the largest one.
         """
-        if self._like is not None:
-            check_same_leaves(upload, self._like, f"client {client_id}")
-        if weight > self._max_weight:
+        if weight > self.max_weight:
             raise ValueError(
-                f"secure.max_weight={self._max_weight:g}: client {client_id} weighs {weight:g}; "
+                f"secure.max_weight={self.max_weight:g}: client {client_id} weighs {weight:g}; "
                 f"allowed: secure.max_weight >= {weight:g}"
             )
-        self._like, share = upload, weight / self._max_weight
-        change, wide = to_vectors(upload, self._is_wide)
+        share = weight / self.max_weight
+        change, wide = to_vectors(upload, self.is_wide)
         factors = torch.where(self._is_sum(upload), 1.0, share)
         counts = torch.cat([torch.tensor([weight], dtype=torch.float64), factors * wide])
-        masked, num_clamped = self._secure.mask(
-            client_id, share * change.double().numpy(), counts.numpy()
-        )
-        self._total = masked if self._total is None else self._total.add_(masked)
-        self._arrived.append(client_id)
-        self._num_clamped += num_clamped
+        return share * change.double().numpy(), counts.numpy()
+
+    def sizes(self, like: Tree) -> tuple[int, int]:
+        """D and W of an upload."""
+        sizes = vector_sizes(like, self.is_wide)
+        return sizes.learned, sizes.counted + 1
+
+    def mean(self, sums: Sums, like: Tree) -> Tree | None:
+        """The mean of uploads whose sum is known; None if all weights are zero."""
+        weight, wide = float(sums.wide[0]), torch.from_numpy(sums.wide[1:])
+        if not weight:
+            return None
+        share = weight / self.max_weight
+        means = torch.where(self._is_sum(like), wide, wide / share)
+        means = torch.where(_is_whole(like, self.is_wide), nearest_whole(means), means)
+        mean = from_vectors(torch.from_numpy(sums.values) / share, means, like, self.is_wide)
+        return divided(mean, self.parts)
 
     def _is_sum(self, upload: Tree) -> Tensor:
-        """Which wide values are sums, bool [W]."""
+        """Which wide values are sums, bool [W - 1]."""
         flags = [torch.zeros(0, dtype=torch.bool)]
-        for name, leaf in _wide_leaves(upload, self._is_wide):
-            is_sum = name in self._parts and self._parts[name].rule == "sum"
+        for name, leaf in _wide_leaves(upload, self.is_wide):
+            is_sum = name in self.parts and self.parts[name].rule == "sum"
             flags.append(torch.full((leaf.numel(),), is_sum))
         return torch.cat(flags)
 
+
+class MaskedReduction:
+    """The weighted mean of masked uploads, in the memory of one upload. See `Reduction`.
+
+    Args:
+        secure: the round of the protocol.
+        encoding: of the uploads.
+        log_costs: whether to log what the protocol has cost.
+    """
+
+    def __init__(self, secure: SecureRound, encoding: Encoding, *, log_costs: bool) -> None:
+        self.secure, self.encoding, self._log_costs = secure, encoding, log_costs
+        self.total: Tensor | None = None
+        self.like: Tree | None = None
+        self._arrived: list[int] = []
+        self.num_clamped = 0
+
+    def add(self, client_id: int, upload: Tree, weight: float) -> None:
+        """See `Reduction`: a masked upload, in which the weight is."""
+        self.add_vector(client_id, torch.cat([leaf.long() for leaf in leaves(upload)]))
+
+    def add_vector(self, client_id: int, vector: Tensor) -> None:
+        """Add the words of a masked upload, int64 [D + W]."""
+        self.total = vector if self.total is None else self.total.add_(vector)
+        self._arrived.append(client_id)
+
     def specs(self) -> list[Tree | None]:
         """See `Reduction`."""
-        return [spec(self._like)]
+        return [spec(self.like)]
 
     def combine(self, world: World, specs: Specs | None = None) -> Reduced:
         """See `Reduction`."""
         (like,) = self.specs() if specs is None else specs
         if like is None:
             return Reduced(None)
-        sizes = vector_sizes(like, self._is_wide)
-        num_wide = sizes.counted + 1
-        total = self._total
+        num, num_wide = self.encoding.sizes(like)
+        total = self.total
         if total is None:
-            total = torch.zeros(sizes.learned + num_wide, dtype=torch.int64)
+            total = torch.zeros(num + num_wide, dtype=torch.int64)
         if world.size > 1:
             dist.all_reduce(total)
-        ranks = gather(world, (self._arrived, self._num_clamped))
+        ranks = gather(world, (self._arrived, self.num_clamped))
         arrived = [client_id for ids, _ in ranks for client_id in ids]
-        self._warn_of_clamping(world, sum(num for _, num in ranks), len(arrived) * sizes.learned)
+        if world.rank == 0:
+            warn_of_clamping("the cohort's changes", sum(n for _, n in ranks), len(arrived) * num)
         try:
-            sums = self._secure.unmask(total, arrived, num_wide)
+            sums = self.secure.unmask(total, arrived, num_wide)
+            # Masks that are left are uniform in a range 2^31 / max_weight times as large.
+            if not -1 < sums.wide[0] < len(arrived) * self.encoding.max_weight + 1:
+                raise ShortageError("masks are left in the sum: a share or upload is damaged")
         except ShortageError as error:
-            return Reduced(None, shortage=str(error))
+            return Reduced(None, shortage=str(error), unhelpful=self.secure.lost)
         if self._log_costs and world.rank == 0:
-            log.info("secure: %s", self._secure.costs)
-        weight, wide = float(sums.wide[0]), torch.from_numpy(sums.wide[1:])
-        if not weight:
-            return Reduced(None)
-        share = weight / self._max_weight
-        means = torch.where(self._is_sum(like), wide, wide / share)
-        means = torch.where(_is_whole(like, self._is_wide), nearest_whole(means), means)
-        mean = from_vectors(torch.from_numpy(sums.values) / share, means, like, self._is_wide)
-        traffic = self._secure.traffic(sizes.learned, num_wide)
-        return Reduced(divided(mean, self._parts), traffic=traffic)
+            log.info("secure: %s", self.secure.costs)
+        mean = self.encoding.mean(sums, like)
+        traffic = None if mean is None else self.secure.traffic(num, num_wide)
+        return Reduced(mean, traffic=traffic, unhelpful=self.secure.lost)
 
-    def _warn_of_clamping(self, world: World, num: int, of: int) -> None:
-        if num and world.rank == 0:
-            log.warning(
-                "secure.max_change: %d of %d elements of the cohort's changes were larger and "
-                "have been clamped",
-                *(num, of),
-            )
+
+def warn_of_clamping(whose: str, num: int, of: int) -> None:
+    """Say how many elements were too large, if some were."""
+    if num:
+        log.warning(
+            "secure.max_change: %d of %d elements of %s were larger and have been clamped",
+            *(num, of, whose),
+        )
+
+
+class SecureReduction:
+    """Masks uploads as their clients would, and adds them. See `Reduction`."""
+
+    def __init__(self, secure: SimulatedRound, masked: MaskedReduction) -> None:
+        self._secure, self._masked = secure, masked
+        self.specs, self.combine = masked.specs, masked.combine
+
+    def add(self, client_id: int, upload: Tree, weight: float) -> None:
+        """See `Reduction`.
+
+        Raises:
+            ValueError: if its leaves differ from those of earlier uploads, its weight is larger
+                than the largest one, or it has parts that are not summed.
+        """
+        masked = self._masked
+        if masked.like is not None:
+            check_same_leaves(upload, masked.like, f"client {client_id}")
+        vectors = masked.encoding.vectors(client_id, upload, weight)
+        masked.like = upload
+        vector, num_clamped = self._secure.mask(client_id, *vectors)
+        masked.add_vector(client_id, vector)
+        masked.num_clamped += num_clamped
 
 
 def secure_reduction(
@@ -136,8 +186,8 @@ def secure_reduction(
     algorithm: Algorithm,
     cohort: Sequence[int],
     path: tuple[int, int],
-) -> SecureReduction:
-    """The reduction of one call of a cohort by secure aggregation.
+) -> SecureReduction | MaskedReduction:
+    """The reduction of one call of a cohort by secure aggregation: real clients mask themselves.
 
     Args:
         channel: with secure aggregation.
@@ -149,9 +199,13 @@ def secure_reduction(
     assert secure.make_round is not None
     equal = algorithm.weighs_equally or channel.privacy.central_noise is not None
     max_weight = 1.0 if equal or secure.max_weight is None else secure.max_weight
-    secure_round = secure.make_round(cohort, channel.seed, path)
+    encoding = Encoding(algorithm.parts, max_weight)
     log_costs = path == (1, 0)  # later rounds cost about the same
-    return SecureReduction(secure_round, algorithm.parts, max_weight, log_costs=log_costs)
+    if secure.serve is not None:
+        real = secure.serve(cohort, channel.seed, path)
+        return MaskedReduction(real, encoding, log_costs=log_costs)
+    simulated = secure.make_round(cohort, channel.seed, path)
+    return SecureReduction(simulated, MaskedReduction(simulated, encoding, log_costs=log_costs))
 
 
 def _is_learned_mean(part: Part) -> bool:

@@ -53,6 +53,7 @@ class Delivery:
     """Delivers the results of one call, and calls `on_client` with each report.
 
     Attributes:
+        reduction: collects the uploads.
         reports: one per client delivered, in order.
     """
 
@@ -69,7 +70,7 @@ class Delivery:
         self._client = ClientSide(site.algorithm, channel)
         self._server = ServerSide(site.algorithm, channel)
         self._counted = site.algorithm.counted
-        self._reduction, self._downloads = reduction, downloads
+        self.reduction, self._downloads = reduction, downloads
         self._plan, self._on_client = plan, on_client
         orders = downloads.orders.values()
         self._adds_rows = (
@@ -103,7 +104,7 @@ class Delivery:
 
         The numbers are those of one client after another, to the last bit.
         """
-        reduction = self._reduction
+        reduction = self.reduction
         types = {leaf.dtype for leaf in leaves(trained.weights)}
         summed = types in ({torch.float32}, {torch.float64})  # in their own type
         if not (self._adds_rows and summed and isinstance(reduction, MeanReduction)):
@@ -197,7 +198,7 @@ class Delivery:
             upload = self._server.up_to_date(
                 arrival.upload, order, received, self._downloads.exact
             )
-            self._reduction.add(sender.client_id, upload, sent.weight)
+            self.reduction.add(sender.client_id, upload, sent.weight)
         self._report(sender.client_id, sent, arrival)
 
     def _report(self, client_id: int, sent: Sent, arrival: Arrival) -> None:

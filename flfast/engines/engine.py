@@ -298,6 +298,8 @@ def _after(reduced: Reduced, report: ClientReport) -> ClientReport:
     """A client's report with what the reduction decided or cost."""
     if report.client_id in reduced.left_out:
         return report._replace(status="rejected", reason=NOT_SELECTED)
+    if report.accepted and report.client_id in reduced.unhelpful:
+        report = report._replace(reason=reduced.unhelpful[report.client_id])
     if reduced.traffic is not None and report.accepted:
         return report._replace(up_bytes=reduced.traffic.up)
     return report

@@ -8,18 +8,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
+from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.contract.downloads import OwnDownloads
 from flfast.channel.client_side import Answer, ClientSide
-from flfast.channel.sent import LocalResult, Sender
-from flfast.channel.wire import MalformedError, Message, message_of
+from flfast.channel.secure.round_messages import Advertise, Mask, Share, Unmask
+from flfast.channel.secure_reduction import Encoding, warn_of_clamping
+from flfast.channel.sent import LocalResult, Sender, Sent
+from flfast.channel.wire import MalformedError, Message, message_of, read_facts
 from flfast.engines.engine import Engine
 from flfast.engines.evaluation.passes import Evaluation, for_evaluation
 from flfast.engines.remote import TOLD, message_of_metrics
 from flfast.state.call_states import CallStates, Position
 from flfast.state.plan import Batching, RoundPlan
 from flfast.state.tree import Tree
+
+if TYPE_CHECKING:
+    from flfast.channel.secure.client_round import ClientRound
 
 _RUN = re.compile(r"[0-9a-f]{8,64}")
 Plans = Callable[[int, Sequence[Mapping[str, Any]]], RoundPlan]
@@ -47,6 +55,7 @@ class Node:
         # The server's part of an evaluation is what it sends: its model, and the download.
         told = replace(site.algorithm, broadcast=itemgetter("download"), send=None)
         self._evaluation = Evaluation(site.of(told, states=site.states), engine.finetune)
+        self._secure = self._hides()
 
     def answer(self, message: Message) -> Message:
         """The answer to a request.
@@ -54,15 +63,41 @@ class Node:
         Raises:
             MalformedError: if it is none.
         """
+        kinds: dict[object, Callable[[Message], Message]]
         kinds = {"train": self._train, "evaluate": self._evaluate}
+        if secure := self._secure:
+            kinds |= {
+                "advertise": lambda facts: _facts(secure.advertise(read_facts(Advertise, facts))),
+                "share": lambda facts: _facts(secure.share(read_facts(Share, facts))),
+                "unmask": lambda facts: _facts(secure.answer(read_facts(Unmask, facts))),
+            }
         kind, run = (message.facts.get(name) for name in ("kind", "run"))
         if kind not in kinds or not isinstance(run, str) or not _RUN.fullmatch(run):
             raise MalformedError(f"no request of a server: {kind}, run {run}")
         self._kept = CallStates(self._folder / run)
         return kinds[kind](message)
 
+    def _hides(self) -> "ClientRound | None":
+        """What hides the client's uploads, if they are to be hidden."""
+        channel = self._engine.channel
+        if channel.secure.make_round is None:
+            return None
+        make_terms = channel.secure.make_terms
+        assert make_terms is not None, "the server has refused this protocol"
+        from flfast.channel.secure.client_round import ClientRound  # needs cryptography
+
+        return ClientRound(
+            self._client_id,
+            lambda cohort, path: make_terms(cohort, channel.seed, path),
+            self._folder / "secure.json",
+        )
+
     def _train(self, message: Message) -> Message:
         facts, download = message.facts, message.trees["download"]
+        mask = None
+        if self._secure is not None:  # no upload leaves in the clear, whatever is asked
+            mask = read_facts(Mask, Message(facts.get("mask", {})))
+            self._secure.receive(mask)
         site, training = self._engine.part_of(facts["call"])
         now = Position(*facts["position"])
         told = {name: facts["plan"][name] for name in TOLD}
@@ -83,7 +118,20 @@ class Node:
             site.keep_state(self._client_id, answer.state, answer.residual)
         if site.keeps_states:
             self._kept.save(site.states, after=now, oldest=facts["oldest"])
-        return message_of(answer.sent)
+        sent = answer.sent if mask is None else self._masked(answer.sent, mask, site.algorithm)
+        return message_of(sent)
+
+    def _masked(self, sent: Sent, mask: Mask, algorithm: Algorithm) -> Sent:
+        """An upload with its weight, as the server may see it; nothing if training diverged."""
+        assert self._secure is not None
+        bare = sent._replace(upload={}, weight=0.0)
+        if not sent.is_finite:
+            return bare
+        encoding = Encoding(algorithm.parts, mask.max_weight)
+        vectors = encoding.vectors(self._client_id, sent.upload, sent.weight)
+        upload, num_clamped = self._secure.mask(mask, *vectors)
+        warn_of_clamping("the change", num_clamped, len(vectors[0]))
+        return bare._replace(upload=upload)
 
     def _own(self, round_idx: int) -> RoundPlan:
         """The plan of this machine."""
@@ -91,6 +139,8 @@ class Node:
 
     def _evaluate(self, message: Message) -> Message:
         facts = message.facts
+        if self._secure is not None:
+            self._secure.forget()  # the round is over
         if self._engine.site.keeps_states:
             self._kept.load(self._engine.site.states, before=Position(*facts["before"]))
         # What has no complete model at the server is measured from initial weights, or not at all.
@@ -99,3 +149,7 @@ class Node:
         plan = for_evaluation(self._own(facts["round"]))
         found = self._evaluation(server, plan, together=False, fraction=facts["fraction"])
         return message_of_metrics(found)
+
+
+def _facts(found: BaseModel) -> Message:
+    return Message(found.model_dump())

@@ -6,7 +6,8 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -15,9 +16,12 @@ from pydantic import BaseModel, Field
 from flfast.algorithms.contract.downloads import Download, Downloads
 from flfast.channel.channel import Channel
 from flfast.channel.client_side import ClientSide
+from flfast.channel.secure.round_messages import Mask, Request
+from flfast.channel.secure_reduction import MaskedReduction
 from flfast.channel.sent import LocalResult, Sent
 from flfast.channel.wire import (
     Count,
+    Facts,
     MalformedError,
     Message,
     pack,
@@ -35,6 +39,9 @@ from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import model_weights
 from flfast.tasks.task_type import TaskType
+
+if TYPE_CHECKING:  # needs cryptography
+    from flfast.channel.secure.server_round import ServerRound
 
 log = logging.getLogger(__name__)
 
@@ -78,26 +85,55 @@ class RemoteCohort:
         self._exchange, self._run, self._oldest = exchange, run, oldest
         self._call = Position(0, 0, launch)
 
+    def ask(
+        self, kind: str, requests: Mapping[int, Request], answer: type[Facts]
+    ) -> Iterator[tuple[int, Facts | str]]:
+        """See `Ask`."""
+        data = {
+            client_id: pack(Message({**self._run, "kind": kind, **request.model_dump()}))
+            for client_id, request in requests.items()
+        }
+        missing = {*requests}
+        for client_id, found in self._exchange(data):
+            missing.discard(client_id)
+            yield client_id, _read(found, partial(read_facts, answer))
+        yield from ((client_id, NO_ANSWER) for client_id in missing)
+
     def train(
-        self, name: str, clients: Sequence[int], download: Download, plan: RoundPlan
+        self,
+        name: str,
+        clients: Sequence[int],
+        download: Download,
+        plan: RoundPlan,
+        hidden: Mapping[int, Mask | str] | None = None,
     ) -> Iterator[tuple[int, Sent | str]]:
-        """(client, what it sent or why nothing) in the order of `clients`."""
+        """(client, what it sent or why nothing) in the order of `clients`.
+
+        `hidden` is how each client masks its upload, or why it cannot; None: it does not.
+        """
         same_round = plan.round_idx == self._call.round_idx
         number = self._call.number + 1 if same_round else 0
         self._call = self._call._replace(round_idx=plan.round_idx, number=number)
         about = {**self._run, "kind": "train", "call": name, "position": self._call}
         about["oldest"] = self._oldest(plan.round_idx)
+        masks = {} if hidden is None else hidden
+        lost = {k: why for k, why in masks.items() if isinstance(why, str)}
         requests = _packed(
             (
                 client_id,
                 Message(
-                    {**about, "plan": _facts(download.plan(client_id, plan))},
+                    {
+                        **about,
+                        "plan": _facts(download.plan(client_id, plan)),
+                        **_told(masks.get(client_id)),
+                    },
                     {"download": download(client_id)},
                 ),
             )
             for client_id in clients
+            if client_id not in lost
         )
-        return _in_order(clients, self._exchange(requests))
+        return _in_order(clients, chain(lost.items(), self._exchange(requests)))
 
     def evaluate(
         self,
@@ -146,6 +182,10 @@ def _read(answer: bytes | str, read: Callable[[Message], Read]) -> Read | str:
         return answer if isinstance(answer, str) else read(unpack(answer))
     except MalformedError as error:
         return str(error)
+
+
+def _told(mask: Mask | str | None) -> dict[str, Any]:
+    return {"mask": mask.model_dump()} if isinstance(mask, Mask) else {}
 
 
 def _facts(plan: RoundPlan) -> dict[str, Any]:
@@ -199,11 +239,14 @@ class RemoteTraining:
         assert isinstance(deliver, Delivery)
         if self._expected is None and clients:
             self._expected = self._example(clients[0], download, plan)
+        expected, hidden = self._expected, None
+        if isinstance(deliver.reduction, MaskedReduction) and expected is not None:
+            expected, hidden = _agreed(deliver.reduction, expected)
         for client_id, sent in self._cohort.train(
-            self._site.algorithm.name, clients, download, plan
+            self._site.algorithm.name, clients, download, plan, hidden
         ):
-            assert self._expected is not None
-            deliver.received(client_id, sent, self._expected, download(client_id))
+            assert expected is not None
+            deliver.received(client_id, sent, expected, download(client_id))
 
     def _example(self, client_id: int, download: Download, plan: RoundPlan) -> Tree:
         """An upload like those of real clients, of meta tensors: one step on made-up examples."""
@@ -216,6 +259,15 @@ class RemoteTraining:
         few = plan._replace(local_steps=1, local_epochs=None)
         self._local.train([client_id], download, few, keep)
         return found[0]
+
+
+def _agreed(reduction: MaskedReduction, expected: Tree) -> tuple[Tree, dict[int, Mask | str]]:
+    """What masked uploads look like, and how each client masks its upload, or why it cannot."""
+    reduction.like = expected
+    real = cast("ServerRound", reduction.secure)
+    num, num_wide = reduction.encoding.sizes(expected)
+    vector = torch.empty(num + num_wide, dtype=torch.int64, device="meta")
+    return real.masked(vector, num_wide), real.agree(reduction.encoding.max_weight)
 
 
 class RemoteEvaluation(Evaluation):

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +14,8 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel
 
+from flfast.channel.channel import Channel
+from flfast.channel.secure.round_messages import Ask
 from flfast.channel.wire import Count, Message, read_facts
 from flfast.checkpoints.folders import checkpoint_folders, round_of
 from flfast.config.errors import ConfigError
@@ -39,7 +42,6 @@ _REAL: Mapping[str, Any] = {
     "attack": "none",
     "audit": "none",
     "faults": "none",
-    "secure": "none",
     "shift": "none",
     "devices": "ideal",
     "work": "full",
@@ -219,10 +221,33 @@ def use_real_clients(federation: Federation, exchange: Exchange) -> None:
     number, launch = next_launch(folder)
     run = {"run": number, "clients": federation.data.num_clients}
     cohort = RemoteCohort(exchange, run, launch, partial(_oldest, folder))
+    if engine.channel.secure.make_round is not None:
+        engine.channel = with_real_clients(engine.channel, cohort.ask)
     federation.engine = engine.elsewhere(
         lambda site, local: RemoteTraining(site, local, cohort, engine.channel),
         RemoteEvaluation(engine.site, engine.finetune, cohort),
     )
+
+
+def with_real_clients(channel: Channel, ask: Ask) -> Channel:
+    """A channel whose secure aggregation asks clients in place of simulating them.
+
+    Raises:
+        ConfigError: if its protocol can only be simulated.
+    """
+    from flfast.channel.secure.server_round import ServerRound  # needs cryptography
+
+    make_terms = channel.secure.make_terms
+    if make_terms is None:
+        raise ConfigError(
+            f"secure={channel.secure.name}: only a simulation has this; allowed in a deployment: "
+            f"secure=masks or secure=none"
+        )
+
+    def serve(cohort: Sequence[int], seed: int, path: tuple[int, int]) -> ServerRound:
+        return ServerRound(make_terms(cohort, seed, path), path, ask)
+
+    return replace(channel, secure=replace(channel.secure, serve=serve))
 
 
 def next_launch(folder: Path) -> tuple[str, int]:

@@ -1,81 +1,27 @@
-"""Deployments without a network: server and clients hand each other bytes in this process."""
+"""Deployments: numbers of the simulator, and what goes wrong in the field."""
 
-import csv
 import pickle
 import re
 from functools import partial
 
 import pytest
 import torch
+from deployed_runs import (
+    SMALL,
+    Nodes,
+    assert_equal_runs,
+    deployed,
+    rows_of,
+    simulated,
+    unchanged,
+    words_of,
+)
 
 import flfast
-from flfast.api.deployment import Client, serve
+from flfast.api.deployment import serve
 from flfast.channel.wire import MalformedError, Message, pack, unpack
 from flfast.config.errors import ConfigError
 from flfast.output.results.table import read_history
-
-SMALL = (
-    *("engine=eager", "model=logistic", "rounds=2", "local_epochs=1", "checkpoint.every=1"),
-    *("batch_size=50", "callbacks=files", "~callbacks.curves", "~callbacks.partition_report"),
-    *("~callbacks.report_page", "~callbacks.devices_figure", "~callbacks.events_figure"),
-)
-
-
-def unchanged(node, request, answer):  # noqa: ARG001
-    return answer
-
-
-class Nodes:
-    """A network whose nodes are clients of this process; `between` changes or drops answers."""
-
-    def __init__(self, words, num, folder, *, fresh=False, between=None):
-        self.words, self.num, self.folder = words, num, folder
-        self.fresh, self.between = fresh, between or unchanged
-        self.clients = [self.client(k) for k in range(num)]
-        self.names = [f"node-{k}" for k in range(num)]
-
-    def client(self, k):
-        folder = self.folder / f"client-{k}"
-        return Client(*self.words, client_id=k, folder=folder, seeded_noise=True)
-
-    def nodes(self):
-        return list(self.names)
-
-    def ask(self, requests):
-        places = {node: k for k, node in enumerate(self.names)}
-        for node in reversed(requests):  # answers come in any order
-            k = places[node]
-            client = self.client(k) if self.fresh else self.clients[k]
-            answer = self.between(node, unpack(requests[node]), client.answer(requests[node]))
-            if answer is not None:
-                yield node, answer
-
-
-def words_of(*overrides, num=2):
-    return (*SMALL, f"partition.num_clients={num}", *overrides)
-
-
-def deployed(folder, *overrides, num=2, **kwargs):
-    words = words_of(*overrides, num=num)
-    nodes = Nodes(words, num, folder, **kwargs)
-    folder = folder / "server"
-    return serve(*words, num_clients=num, network=nodes, folder=folder, seeded_noise=True)
-
-
-def simulated(folder, *overrides, num=2):
-    return flfast.run(*words_of(*overrides, num=num), "strategy=single", folder=folder / "sim")
-
-
-def weights(folder):
-    found = [folder / name for name in ("model.pt", "shared.pt") if (folder / name).exists()]
-    return torch.load(found[0], weights_only=True)
-
-
-def assert_equal_runs(folder):
-    found, expected = weights(folder / "server"), weights(folder / "sim")
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
-
 
 MANY = (
     (("algorithm=ditto",), 2),
@@ -171,8 +117,7 @@ def test_what_goes_wrong_in_the_field_has_a_row_and_the_run_goes_on(tmp_path):
         return cases[k][0](answer) if concerned else answer
 
     deployed(tmp_path, "eval_every=2", num=len(cases) + 1, between=between)
-    with (tmp_path / "server" / "clients.csv").open(newline="") as file:
-        found = {(int(row["round"]), int(row["client_id"])): row for row in csv.DictReader(file)}
+    found = rows_of(tmp_path)
     for k, (case, (_, status, reason)) in enumerate(FIELD.items()):
         assert found[1, k]["status"] == status, case
         assert found[1, k]["reason"].startswith(reason), case
@@ -191,7 +136,7 @@ def test_what_goes_wrong_in_the_field_has_a_row_and_the_run_goes_on(tmp_path):
             "client 1 (node node-1): not the server's data._target_",
         ),
         (["faults=simulated"], [], "faults=simulated: only a simulation has this"),
-        (["secure=masks"], [], "secure=masks: only a simulation has this"),
+        (["secure=masks"], [], "its secure._target_"),
         (["pace.deadline=3"], [], "pace.deadline=3"),
         (["mode=centralized"], [], "mode=centralized: only a simulation has this"),
         (["privacy=local"], [], "privacy.secure=false: whoever knows the seed"),

@@ -7,17 +7,20 @@ https://eprint.iacr.org/2017/281
 `neighbors` is the sparse graph of Bell et al.: Secure Single-Server Aggregation with
 (Poly)Logarithmic Overhead. CCS 2020, section 3. https://eprint.iacr.org/2020/704
 
-It is a simulation: private keys are derived from the seed, so that runs can be repeated. A real
-deployment draws them from the operating system, on the clients. docs/secure.md says what the
-protocol does not protect against.
+A simulation derives private keys from the seed, so that runs can be repeated. In a deployment,
+clients draw them from the operating system. docs/secure.md says what the protocol does not protect
+against.
 """
 
 from collections.abc import Sequence
 
 from flfast.channel.secure.fixed_point import fixed_point
+from flfast.channel.secure.keys import derived
 from flfast.channel.secure.masked_round import MaskedRound
+from flfast.channel.secure.round_terms import RoundTerms, round_terms
 from flfast.channel.secure.secure import Hiding, Secure
 from flfast.state.options import ModulusBits, Positive, PositiveUpToOne, Several
+from flfast.state.randomness import generator
 
 
 def masks(
@@ -47,10 +50,13 @@ def masks(
             f"precision, or a smaller cohort"
         )
 
-    def make_round(cohort: Sequence[int], seed: int, path: tuple[int, ...]) -> MaskedRound:
+    def make_terms(cohort: Sequence[int], seed: int, path: tuple[int, ...]) -> RoundTerms:
         numbers = fixed_point(bits, max_change, max(len(cohort), 1))
-        return MaskedRound(
-            cohort, seed, path, numbers=numbers, threshold=threshold, neighbors=neighbors
-        )
+        rng = generator(seed, "secure neighbors", *path)
+        return round_terms(cohort, rng, numbers=numbers, threshold=threshold, neighbors=neighbors)
 
-    return Secure("masks", make_round, check, max_weight)
+    def make_round(cohort: Sequence[int], seed: int, path: tuple[int, ...]) -> MaskedRound:
+        secret = derived(seed.to_bytes(8, "little"), "round", *path, length=32)
+        return MaskedRound(make_terms(cohort, seed, path), secret)
+
+    return Secure("masks", make_round, check, max_weight, make_terms)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from flfast.channel.secure.keys import KEY_BYTES, Agreements, KeyPair, add_mask, derived, drawn
@@ -73,7 +74,9 @@ class Participant:
         plain = [key + seed for key, seed in zip(of_key, of_seed, strict=True)]
         self._held[self._id] = plain[0]
         return {
-            k: self._box(publics[k]).encrypt(_bytes(self._id), text, _bytes(k))
+            k: self._box(publics[k]).encrypt(
+                _bytes(self._id), text, _context(k, self.public, publics[k])
+            )
             for k, text in zip(self._neighbors, plain[1:], strict=True)
         }
 
@@ -81,10 +84,13 @@ class Participant:
         """Keep the shares of a neighbour.
 
         Raises:
-            cryptography.exceptions.InvalidTag: if they were changed on the way.
+            ValueError: if they, or keys of one of the two, were changed on the way.
         """
-        nonce, data = _bytes(sender), _bytes(self._id)
-        self._held[sender] = self._box(public).decrypt(nonce, message, data)
+        nonce, data = _bytes(sender), _context(self._id, public, self.public)
+        try:
+            self._held[sender] = self._box(public).decrypt(nonce, message, data)
+        except InvalidTag:
+            raise ValueError(f"shares or keys of client {sender} are damaged") from None
 
     def _box(self, other: PublicKeys) -> ChaCha20Poly1305:
         agreed = self._agree(self._share_key, other.share)
@@ -132,6 +138,11 @@ def self_mask_key(seed: bytes) -> bytes:
 def pair_mask_key(agreed: bytes) -> bytes:
     """Key of the mask of two clients, from what they agreed on."""
     return derived(agreed, "pairwise mask", length=KEY_BYTES)
+
+
+def _context(receiver: int, sender_keys: PublicKeys, receiver_keys: PublicKeys) -> bytes:
+    """What both must agree on. With other keys, the masks of the two would not cancel."""
+    return _bytes(receiver) + sender_keys.mask + receiver_keys.mask
 
 
 def _bytes(client_id: int) -> bytes:

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from flfast.state.capabilities import NEUTRAL, Capabilities, breaking, needing
+
+if TYPE_CHECKING:
+    from flfast.channel.secure.round_terms import RoundTerms
+    from flfast.channel.secure.server_round import ServerRound
 
 HIDING = needing("messages", "sums", "hidden uploads", "rounds") | breaking(
     "the server gets no upload of one client", "single uploads"
@@ -71,29 +75,18 @@ class Traffic(NamedTuple):
 
 
 class SecureRound(Protocol):
-    """One round of the protocol. Every rank makes the same object.
+    """The server's part in one round of the protocol. Every rank makes the same object.
 
     Masked uploads are added as int64 tensors, in any order and on any rank. The additions may wrap
     around: the moduli divide 2^64, so the sum modulo 2^64 has all that `unmask` needs.
 
     Attributes:
         costs: costs of this rank so far.
+        lost: why real clients dropped out, as far as it is known.
     """
 
     costs: Costs
-
-    def mask(self, client_id: int, values: np.ndarray, wide: np.ndarray) -> tuple[Tensor, int]:
-        """A client's masked upload, int64 [D + W], and how many elements had to be clamped.
-
-        Args:
-            client_id: one of the cohort.
-            values: float64 [D]; they are clamped to the range of the settings.
-            wide: float64 [W], absolute values below 2^31; they have words of 62 bits.
-
-        Raises:
-            ValueError: if the client is not in the cohort, a value is NaN or infinite, or a wide
-                one is too large.
-        """
+    lost: dict[int, str]
 
     def unmask(self, total: Tensor, arrived: Sequence[int], num_wide: int) -> Sums:
         """The sums over the clients whose masked uploads are in `total`.
@@ -116,6 +109,23 @@ class SecureRound(Protocol):
         """
 
 
+class SimulatedRound(SecureRound, Protocol):
+    """A round that has the clients' parts, too."""
+
+    def mask(self, client_id: int, values: np.ndarray, wide: np.ndarray) -> tuple[Tensor, int]:
+        """A client's masked upload, int64 [D + W], and how many elements had to be clamped.
+
+        Args:
+            client_id: one of the cohort.
+            values: float64 [D]; they are clamped to the range of the settings.
+            wide: float64 [W], absolute values below 2^31; they have words of 62 bits.
+
+        Raises:
+            ValueError: if the client is not in the cohort, a value is NaN or infinite, or a wide
+                one is too large.
+        """
+
+
 @dataclass(frozen=True)
 class Secure:
     """A protocol of secure aggregation.
@@ -128,12 +138,17 @@ class Secure:
             work for it.
         max_weight: largest weight of an upload; None is the largest number of examples of a
             client.
+        make_terms: (cohort, seed of the run, path) -> what server and real clients know of a
+            round. None: the protocol is a simulation only.
+        serve: likewise the server's part with real clients. None: clients are simulated.
     """
 
     name: str
-    make_round: Callable[[Sequence[int], int, tuple[int, ...]], SecureRound] | None = None
+    make_round: Callable[[Sequence[int], int, tuple[int, ...]], SimulatedRound] | None = None
     check: Callable[[int], None] | None = None
     max_weight: float | None = None
+    make_terms: Callable[[Sequence[int], int, tuple[int, ...]], "RoundTerms"] | None = None
+    serve: Callable[[Sequence[int], int, tuple[int, int]], "ServerRound"] | None = None
 
     @property
     def capabilities(self) -> Capabilities:
