@@ -50,6 +50,7 @@ _REAL: Mapping[str, Any] = {
     "pace.keep_first": None,
     "sampler.dropout": 0,
     "split.server_examples": 0,
+    "privacy.adaptive_quantile": None,  # clients are not told the new clip_norm
 }
 """Keys of what only a simulation has, and the value without it."""
 _CHOSEN = ("batch_size", "micro_batch")

@@ -141,6 +141,7 @@ def test_what_goes_wrong_in_the_field_has_a_row_and_the_run_goes_on(tmp_path):
         (["mode=centralized"], [], "mode=centralized: only a simulation has this"),
         (["privacy=local"], [], "privacy.secure=false: whoever knows the seed"),
         (["bn=recalibrate"], [], "bn=recalibrate: the server would measure"),
+        (["privacy=central", "privacy.adaptive_quantile=0.5"], [], "adaptive_quantile=0.5: only"),
         (["strategy=ddp"], [], "strategy=ddp: starts several processes"),
         (["batch_size=auto"], [], "batch_size=auto: machines would choose different numbers"),
     ],

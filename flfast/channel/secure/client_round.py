@@ -75,7 +75,7 @@ class ClientRound:
     def receive(self, asked: Mask) -> None:
         """The first half of step MaskedInputCollection: keep the neighbours' shares."""
         kept = self._kept(asked)
-        if kept.boxes or not asked.boxes.keys() <= kept.publics.keys():
+        if kept.boxes or not asked.boxes or not asked.boxes.keys() <= kept.publics.keys():
             raise ValueError("no shares of neighbours, or it was asked twice")
         kept.publics, kept.boxes = {k: kept.publics[k] for k in asked.boxes}, asked.boxes
         self._opened(kept)

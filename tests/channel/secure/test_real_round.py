@@ -98,6 +98,8 @@ def test_a_client_does_each_step_once_and_then_has_no_secrets(tmp_path):
     with pytest.raises(ValueError, match="asked twice"):
         client.share(asked)
     mask = Mask(path=path, boxes={k: boxes[k][0] for k in (1, 2)}, max_weight=1.0)
+    with pytest.raises(ValueError, match="no shares of neighbours"):
+        client.receive(Mask(path=path, boxes={}, max_weight=1.0))
     client.receive(mask)
     with pytest.raises(ValueError, match="asked twice"):
         client.receive(mask)
