@@ -136,7 +136,7 @@ def test_what_goes_wrong_in_the_field_has_a_row_and_the_run_goes_on(tmp_path):
             "client 1 (node node-1): not the server's data._target_",
         ),
         (["faults=simulated"], [], "faults=simulated: only a simulation has this"),
-        (["secure=masks"], [], "its secure._target_"),
+        (["secure=masks"], [], "not the server's secure._target_"),
         (["pace.deadline=3"], [], "pace.deadline=3"),
         (["mode=centralized"], [], "mode=centralized: only a simulation has this"),
         (["privacy=local"], [], "privacy.secure=false: whoever knows the seed"),
