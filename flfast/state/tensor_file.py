@@ -1,6 +1,7 @@
 """Writes files of tensors that survive a power cut: written, synced, and renamed."""
 
 import io
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,17 +44,33 @@ def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str
     """Write tensors on the CPU in the format of safetensors, which other frameworks read.
 
     Tensors that share memory are stored once each. The file has its name only after all of its
-    contents are on the disk.
+    contents are on the disk. One leaf at most is copied, and only if it is not contiguous.
 
     Raises:
         OSError: with the path, if the disk is full or read-only.
     """
-    whole = {
-        name: leaf.clone(memory_format=torch.contiguous_format) for name, leaf in tensors.items()
-    }
-    content = safetensors.torch.save(whole, metadata)
+    # The library's `save` holds the model twice more. Its `save_file` holds nothing, but makes a
+    # file that only its owner can read, and does not say which error of the disk it met.
+    leaves = sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, leaf in leaves:
+        start, end = end, end + leaf.nbytes
+        offsets = [start, end]
+        header[name] = _description(leaf) | {"shape": [*leaf.shape], "data_offsets": offsets}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # so that every number lies at a multiple of its size
     with _new_file(path) as file:
-        file.write(content)
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, leaf in leaves:
+            file.write(leaf.contiguous().view(-1).view(torch.uint8).numpy())
+
+
+def _description(leaf: Tensor) -> dict[str, Any]:
+    """What the library's header says of an empty tensor with this type."""
+    content = safetensors.torch.save({"leaf": leaf.new_empty(0)})
+    found: dict[str, Any] = json.loads(content[8:])["leaf"]
+    return found
 
 
 @contextmanager

@@ -114,6 +114,29 @@ def test_safetensors_hold_any_layout_and_shared_memory(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_safetensors_are_the_bytes_that_the_library_writes(tmp_path, dtype):
+    shapes = {"b": (3, 5), "a": (), "é": (0, 2), "c.weight": (7,)}
+    weights = {name: torch.randn(shape).to(dtype) for name, shape in shapes.items()}
+    metadata = {"format": "pt\n"}
+    path = tmp_path / "model.safetensors"
+    write_safetensors(path, weights, metadata)
+    assert path.read_bytes() == safetensors.torch.save(weights, metadata)
+
+
+def test_safetensors_of_several_types_are_read_as_they_were(tmp_path):
+    types = [torch.bool, torch.float64, torch.int8, torch.float16, torch.float32, torch.int64]
+    weights = {str(dtype): torch.randn(3).to(dtype) for dtype in types}
+    path = tmp_path / "model.safetensors"
+    write_safetensors(path, weights, {"round": "3", "format": "pt"})
+    found = safetensors.torch.load_file(path)
+    assert found.keys() == weights.keys()
+    for name, leaf in weights.items():
+        torch.testing.assert_close(found[name], leaf, rtol=0, atol=0)
+    with safetensors.safe_open(path, "pt") as file:
+        assert file.metadata() == {"round": "3", "format": "pt"}
+
+
 class Attack:
     def __init__(self, folder):
         self.folder = folder
