@@ -63,6 +63,7 @@ _SETTINGS: tuple[tuple[str, Container[Any], Capabilities, str], ...] = (
     ("trainer.accumulate_grad_batches", range(2, 2**31), needing("small batches"), "1"),
     ("trainer.accumulate_grad_batches", range(2, 2**31), _UNEQUAL, "1"),
     ("schedule.adapt", _Set(), _UNEQUAL, "null"),
+    ("recompute", _Set(), breaking("layers compute twice", "kept activations"), "null"),
     ("loader.num_workers", {0}, breaking("there are none", "workers"), "1"),
     ("loader.persistent_workers", {True}, needing("workers"), "false"),
 )

@@ -160,6 +160,7 @@ class Settings(_Strict):
     batch_size: BatchSize | Literal["auto"]
     micro_batch: Count | Literal["auto"] | None
     last_batch: LastBatch
+    recompute: str | None
     local_epochs: Count | None
     local_steps: Count | None
     bn: Literal["aggregate", "local", "frozen", "recalibrate"]

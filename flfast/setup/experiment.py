@@ -31,6 +31,7 @@ from flfast.federation.loop import DivergedError, Federation
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import dtype_of_precision
+from flfast.models.recomputed import recompute
 from flfast.setup.acceptance import accept, build_loggers, end_records
 from flfast.setup.adapters import build_adapter
 from flfast.setup.all_ranks import on_all_ranks
@@ -203,6 +204,8 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     adapted = build_adapter(config, model, initial, data)
     if adapted is not None:
         initial = read_weights(model)
+    if config.recompute is not None:
+        recompute(model, config.recompute)
     algorithm = build_algorithm(config, initial, model, data.num_clients, own)
     selected = build_selection(config, algorithm, data)
     privacy = build_privacy(config, data)

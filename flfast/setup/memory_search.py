@@ -27,6 +27,7 @@ from flfast.engines.site import facts_of
 from flfast.lit.batchnorm import batchnorm_layers
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import ReusedTrainer, dtype_of_precision
+from flfast.models.recomputed import recomputes
 from flfast.state.machine import free_memory
 from flfast.state.plan import Batching, RoundPlan
 from flfast.state.tree import Tree
@@ -192,11 +193,15 @@ def num_fitting(
         ranks: processes that share this machine's memory, >= 1.
 
     Raises:
-        ValueError: if the device is neither a CPU nor CUDA.
+        ValueError: if the device is neither a CPU nor CUDA, or a CPU and the model recomputes.
     """
     device = probe.device
     if device.type not in {"cpu", "cuda"}:
         raise ValueError(f"auto on {device.type}: memory can be measured on cuda and cpu only")
+    if device.type == "cpu" and recomputes(probe.module.model):
+        raise ValueError(
+            "auto on cpu with recompute: what is not kept is not measured; set a number"
+        )
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         if device.type == "cpu":
             share = int(free_memory() * (1 - HEADROOM)) // ranks

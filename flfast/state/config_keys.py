@@ -73,6 +73,7 @@ KEYS: dict[str, Key] = {
     "pace": Key("results"),
     "partition": Key("results", ("saved",)),
     "privacy": Key("results"),
+    "recompute": Key("speed", ("auto",)),
     "resume": Key("command"),
     "rounds": Key("extent"),
     "sampler": Key("results", ("saved",)),

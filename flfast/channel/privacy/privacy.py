@@ -14,7 +14,7 @@ from flfast.state.tree import Tree
 Unit = Literal["client", "example"]
 
 PROTECTED = needing("messages", "statistics")
-OF_STEPS = PROTECTED | needing("equal steps", "one objective")
+OF_STEPS = PROTECTED | needing("equal steps", "one objective", "kept activations")
 """Of noise in local steps, which protects single examples."""
 OF_UPLOADS = PROTECTED | needing("one call", "protected parts")
 BOUNDED = needing("one bound")

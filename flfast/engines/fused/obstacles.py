@@ -18,6 +18,7 @@ from flfast.engines.fused.graph.lstm_kernel import has_slow_recurrence
 from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy
+from flfast.models.recomputed import recomputes
 from flfast.state.plan import RoundPlan
 from flfast.state.weights import read_weights
 
@@ -70,6 +71,8 @@ def _training_obstacles(
             f"with trainer.precision={plan.precision} the model has a recurrent layer without a "
             f"kernel, whose positions would be traced one by one"
         )
+    if recomputes(module.model):
+        yield "recompute computes layers again, which programs do not"
     if not isinstance(data.examples.inputs, Tensor) or data.loading.num_workers:
         yield "the data are read by workers"
     try:

@@ -24,6 +24,7 @@ from flfast.algorithms.local import local
 from flfast.distributed.sharding import check_shardable, shard
 from flfast.lit.batchnorm import batchnorm_weights
 from flfast.lit.task import LocalTask
+from flfast.models.recomputed import recompute
 from flfast.state.plan import Batching
 from flfast.state.tree import sub, tree_map
 from flfast.state.weights import read_weights, write_weights
@@ -79,6 +80,15 @@ class Tied(nn.Module):
 def tied():
     torch.manual_seed(1)  # noqa: TID251 - a test's own model
     return Tied()
+
+
+def recomputed():
+    """Every block is a group of its own, has groups, or is part of one, by `group_params`."""
+    torch.manual_seed(1)  # noqa: TID251 - a test's own model
+    blocks = (nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5)) for _ in range(2))
+    model = nn.Sequential(*blocks, nn.Linear(5, 3))
+    recompute(model, "auto")
+    return model
 
 
 @pytest.fixture
@@ -145,6 +155,9 @@ CASES = {
     "one-group": {"batching": Batching(4), "group_params": 10**6},
     "some-groups": {"batching": Batching(4), "group_params": 40},
     "tied": {"model": tied, "batching": Batching(4)},
+    "recomputed": {"model": recomputed, "batching": Batching(4), "optimizer": MOMENTUM},
+    "recomputed-blocks": {"model": recomputed, "batching": Batching(4), "group_params": 40},
+    "recomputed-whole": {"model": recomputed, "batching": Batching(4), "group_params": 10**6},
     "validated": {
         "sizes": (6, 9),
         "batching": Batching(3),
