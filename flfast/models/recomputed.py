@@ -1,12 +1,9 @@
 """Gradient checkpointing: layers keep their inputs only, and compute again in the backward pass.
 
-Chen, Xu, Zhang, Guestrin: Training Deep Nets with Sublinear Memory Cost. 2016.
-https://arxiv.org/abs/1604.06174
+Chen, Xu, Zhang, Guestrin: Training Deep Nets with Sublinear Memory Cost. 2016. arXiv:1604.06174
 """
 
 import re
-from collections import Counter
-from functools import partial
 from typing import Any
 
 import torch
@@ -61,30 +58,40 @@ class _Plain(nn.Module):
 def recompute(model: nn.Module, chosen: str) -> None:
     """Change the classes of the chosen layers in place; weights and their names stay.
 
-    Args:
-        model: any.
-        chosen: `auto` for repeated blocks: layers of one class in an `nn.Sequential` or
-            `nn.ModuleList`. Otherwise a regular expression of all of a class's name or a path.
+    `auto` chooses repeated blocks: layers of one class in an `nn.Sequential` or `nn.ModuleList`.
+    Otherwise `chosen` is a regular expression of a whole path or name of a class.
 
     Raises:
         ValueError: if the model has no such layers.
     """
-    blocks = _repeated(model) if chosen == "auto" else _matching(model, chosen)
-    if not blocks:
-        known = dict.fromkeys(type(layer).__name__ for layer in _composed(model).values())
+    # Of a layer that is not made of layers, little more than the input would be kept anyway.
+    composed = {
+        path: layer
+        for path, layer in model.named_modules()
+        if path and any(layer.children()) and not isinstance(layer, nn.ModuleList | nn.ModuleDict)
+    }
+    names = {path: type(layer).__name__ for path, layer in composed.items()}
+    try:
+        found = [
+            path
+            for path in composed
+            if (_is_repeated(model, path) if chosen == "auto" else re.fullmatch(chosen, path))
+            or re.fullmatch(chosen, names[path])
+        ]
+    except re.error as error:
+        raise ValueError(f"recompute={chosen} is no regular expression: {error}") from None
+    if not found:
         raise ValueError(
             f"recompute={chosen}: the model has no such layers; allowed: null, auto if a model "
             f"repeats a block, or a class or path of layers that are made of layers: "
-            f"{', '.join(known) or 'none here'}"
+            f"{', '.join(dict.fromkeys(names.values())) or 'none here'}"
         )
-    done: list[str] = []
-    for path, layer in blocks.items():
-        if not any(path.startswith(f"{outer}.") for outer in done):
-            done.append(path)
-            kind = type(layer)
-            # In the class, because a copy of the model must not call the forward of this one.
+    for path in found:
+        if not any(path.startswith(f"{outer}.") for outer in found):
+            layer, kind = composed[path], type(composed[path])
             # Listed once: `buffers` calls `state_dict`, in which FSDP lets go of what it gathered.
             known = {"__module__": kind.__module__, "changing": frozenset(buffers(layer))}
+            # In the class, because a copy of the model must not call the forward of this one.
             layer.__class__ = type(kind.__name__, (Recomputed, kind), known)
 
 
@@ -93,35 +100,7 @@ def recomputes(model: nn.Module) -> bool:
     return any(isinstance(module, Recomputed) for module in model.modules())
 
 
-def _composed(model: nn.Module) -> dict[str, nn.Module]:
-    """Layers made of layers, by path: of others, at most the input would be kept anyway."""
-    return {
-        path: module
-        for path, module in model.named_modules()
-        if path
-        and any(module.children())
-        and not isinstance(module, nn.ModuleList | nn.ModuleDict)
-    }
-
-
-def _matching(model: nn.Module, pattern: str) -> dict[str, nn.Module]:
-    try:
-        match = partial(re.fullmatch, pattern)
-        return {
-            path: layer
-            for path, layer in _composed(model).items()
-            if match(path) or match(type(layer).__name__)
-        }
-    except re.error as error:
-        raise ValueError(f"recompute={pattern} is no regular expression: {error}") from None
-
-
-def _repeated(model: nn.Module) -> dict[str, nn.Module]:
-    found: dict[str, nn.Module] = {}
-    composed = _composed(model)
-    for path, parent in model.named_modules():
-        if isinstance(parent, nn.Sequential | nn.ModuleList):
-            counts = Counter(map(type, parent.children()))
-            paths = {f"{path}.{name}" if path else name: m for name, m in parent.named_children()}
-            found |= {p: m for p, m in paths.items() if p in composed and counts[type(m)] > 1}
-    return found
+def _is_repeated(model: nn.Module, path: str) -> bool:
+    parent, kind = model.get_submodule(path.rpartition(".")[0]), type(model.get_submodule(path))
+    alike = [child for child in parent.children() if type(child) is kind]
+    return isinstance(parent, nn.Sequential | nn.ModuleList) and len(alike) > 1
