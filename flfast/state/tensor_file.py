@@ -63,7 +63,7 @@ def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str
     with _new_file(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _, leaf in leaves:
-            file.write(leaf.contiguous().view(-1).view(torch.uint8).numpy())
+            file.write(leaf.contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
 def _description(leaf: Tensor) -> dict[str, Any]:
