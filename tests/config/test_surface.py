@@ -19,8 +19,8 @@ init_from loader.eval_batch_size loader.num_workers loader.persistent_workers lo
 local_epochs local_optimizer_state local_steps logger lr_schedule.scheduler
 lr_schedule.warmup_rounds last_batch micro_batch mode model optimized_metric optimizer.lr
 pace.deadline pace.keep_first partition recompute resume rounds selection sampler.count
-sampler.dropout sampler.fraction sampler.holdout_clients schedule seed shift split.few_shot split.server_examples
-split.test split.val stop strategy threads upload_clip_norm trainer.accelerator
+sampler.dropout sampler.fraction sampler.holdout_clients schedule seed shift split.few_shot
+split.server_examples split.test split.val stop strategy threads upload_clip_norm trainer.accelerator
 trainer.accumulate_grad_batches trainer.devices trainer.precision trainer.gradient_clip_val
 work task audit overwrite
 """
