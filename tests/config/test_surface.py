@@ -11,16 +11,15 @@ from flfast.config.check import check
 from flfast.train import CONF
 
 SURFACE = """
-adapter aggregation algorithm attack batch_size bn callbacks checkpoint.every checkpoint.keep_best
-audit compression privacy secure
-checkpoint.keep_last client_states data devices engine eval_every eval_examples faults
-finetune_epochs
-init_from loader.eval_batch_size loader.num_workers loader.persistent_workers loader.pin_memory
-local_epochs local_optimizer_state local_steps logger lr_schedule.scheduler
-lr_schedule.warmup_rounds last_batch micro_batch mode model optimized_metric optimizer.lr
-pace.deadline pace.keep_first partition recompute resume rounds selection sampler.count
-sampler.dropout sampler.fraction sampler.holdout_clients schedule seed shift split.few_shot
-split.server_examples split.test split.val stop strategy threads upload_clip_norm trainer.accelerator
+adapter aggregation algorithm attack batch_size bn callbacks checkpoint.every
+checkpoint.keep_best audit compression privacy secure checkpoint.keep_last client_states data
+devices engine eval_every eval_examples faults finetune_epochs init_from loader.eval_batch_size
+loader.num_workers loader.persistent_workers loader.pin_memory local_epochs
+local_optimizer_state local_steps logger lr_schedule.scheduler lr_schedule.warmup_rounds
+last_batch micro_batch mode model optimized_metric optimizer.lr pace.deadline pace.keep_first
+partition recompute resume rounds selection sampler.count sampler.dropout sampler.fraction
+sampler.holdout_clients schedule seed shift split.few_shot split.server_examples split.test
+split.val stop strategy threads upload_clip_norm trainer.accelerator
 trainer.accumulate_grad_batches trainer.devices trainer.precision trainer.gradient_clip_val
 work task audit overwrite
 """
