@@ -21,7 +21,8 @@ from flfast.channel.sent import LocalResult, Sender, Sent
 from flfast.channel.wire import MalformedError, Message, message_of, read_facts
 from flfast.engines.engine import Engine
 from flfast.engines.evaluation.passes import Evaluation, for_evaluation
-from flfast.engines.remote import TOLD, message_of_metrics
+from flfast.engines.evaluation.remote_metrics import message_of_metrics
+from flfast.engines.remote import TOLD
 from flfast.state.call_states import CallStates, Position
 from flfast.state.plan import Batching, RoundPlan
 from flfast.state.tree import Tree
