@@ -30,7 +30,7 @@ from flfast.channel.wire import (
 from flfast.engines.delivery import Delivery
 from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.evaluation.passes import Evaluation, FineTune
-from flfast.engines.evaluation.remote_metrics import metrics_of
+from flfast.engines.evaluation.remote_metrics import joined_metrics, metrics_of
 from flfast.engines.local_training import Deliver, LocalTraining
 from flfast.engines.site import Site
 from flfast.state.call_states import Position
