@@ -163,7 +163,8 @@ class _Clients:
 
     def _greeted(self, nodes: Iterable[str]) -> Iterator[tuple[str, bytes | str]]:
         asked = pack(Message({"kind": _GREETING, "clients": self._num}))
-        return self._network.ask(dict.fromkeys(nodes, asked))
+        requests = dict.fromkeys(nodes, asked)
+        return self._network.ask(requests) if requests else iter(())
 
     def _greeting(self, node: str, answer: bytes | str) -> Greeting:
         if isinstance(answer, str):
