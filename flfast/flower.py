@@ -12,6 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,13 @@ _POLL_S = 1.0
 _DEFAULTS: Mapping[str, Any] = {"num-clients": 0, "folder": "", "settings": "", "timeout-s": 3600}
 
 
+def _require_flower() -> None:
+    if find_spec("flwr") is None:
+        raise ConfigError(
+            "flfast.flower needs flwr, which is not installed; run: pip install flfast[flower]"
+        )
+
+
 def client_app(*overrides: str) -> "ClientApp":
     """The app of every client.
 
@@ -38,7 +46,11 @@ def client_app(*overrides: str) -> "ClientApp":
 
     Args:
         overrides: as on the command line; those of the server.
+
+    Raises:
+        ConfigError: if Flower is not installed.
     """
+    _require_flower()
     from flwr.clientapp import ClientApp
 
     app = ClientApp()
@@ -81,7 +93,11 @@ def server_app(*overrides: str) -> "ServerApp":
 
     Args:
         overrides: as on the command line.
+
+    Raises:
+        ConfigError: if Flower is not installed.
     """
+    _require_flower()
     from flwr.serverapp import ServerApp
 
     app = ServerApp()

@@ -3,6 +3,7 @@
 import pickle
 import re
 from functools import partial
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from deployed_runs import (
 )
 
 import flfast
+from flfast import flower
 from flfast.api.deployment import serve
 from flfast.channel.wire import MalformedError, Message, pack, unpack
 from flfast.config.errors import ConfigError
@@ -215,3 +217,10 @@ def test_no_bytes_are_a_message_by_chance():
     for data in (b"", b"x", good[:-1], good[:20], good + b"x", pickle.dumps({"a": 1})):
         with pytest.raises(MalformedError):
             unpack(data)
+
+
+@pytest.mark.skipif(find_spec("flwr") is not None, reason="Flower is installed")
+@pytest.mark.parametrize("app", [flower.client_app, flower.server_app], ids=["client", "server"])
+def test_without_flower_its_extra_is_named(app):
+    with pytest.raises(ConfigError, match=r"not installed; run: pip install flfast\[flower\]"):
+        app("rounds=1")
