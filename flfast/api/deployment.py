@@ -95,10 +95,10 @@ class Client:
 
     def _built(self, num_clients: int) -> tuple[Node, Message]:
         own = Own(client=(self._client_id, num_clients))
-        config, _ = checked(self._overrides, seeded_noise=self._seeded_noise)
+        config, given = checked(self._overrides, seeded_noise=self._seeded_noise)
         phases, job = _prepared(config, own, self._folder)
         node, data = build_node(phases, job, self._client_id, self._folder / "states")
-        return node, greeting(phases[0].config, data, self._client_id)
+        return node, greeting(given, data, self._client_id)
 
 
 def serve(
@@ -126,7 +126,9 @@ def serve(
     clients = _Clients(network, given, num_clients)
     schema, sizes = clients.greet_all()
     own = Own(data=partial(RemoteData, schema, sizes))
-    return run_composed(config, own, folder, change=partial(use_real_clients, exchange=clients))
+    resumable = given.checkpoint.every != 0
+    change = partial(use_real_clients, exchange=clients, resumable=resumable)
+    return run_composed(config, own, folder, change=change)
 
 
 class _Clients:
@@ -135,7 +137,7 @@ class _Clients:
     def __init__(self, network: Network, config: DictConfig, num_clients: int) -> None:
         self._network, self._config, self._num = network, config, num_clients
         self._known: dict[str, Greeting | None] = {}  # None: a node that is refused
-        self._sizes: dict[int, Mapping[str, int]] = {}
+        self._first: dict[int, Greeting] = {}
 
     def greet_all(self) -> tuple[Schema, dict[str, np.ndarray]]:
         """Ask all nodes who they are.
@@ -152,14 +154,9 @@ class _Clients:
                 problems.append(str(error))
         if problems:
             raise ConfigError("\n".join(problems))
-        schema, sizes = check_together(found) if found else (None, {})
-        here = {one.client for one in found.values()}
-        missing = [client_id for client_id in range(self._num) if client_id not in here]
-        if schema is None or missing:
-            raise ConfigError(f"clients {missing} of {self._num} do not answer")
         self._known.update(found)
-        self._sizes = {one.client: one.sizes for one in found.values()}
-        return schema, sizes
+        self._first = {one.client: one for one in found.values()}
+        return check_together(found, self._num)
 
     def _greeted(self, nodes: Iterable[str]) -> Iterator[tuple[str, bytes | str]]:
         asked = pack(Message({"kind": _GREETING, "clients": self._num}))
@@ -169,7 +166,10 @@ class _Clients:
     def _greeting(self, node: str, answer: bytes | str) -> Greeting:
         if isinstance(answer, str):
             raise ConfigError(f"node {node}: {answer}")
-        return check_greeting(node, unpack(answer), self._config, self._num)
+        try:
+            return check_greeting(node, unpack(answer), self._config, self._num)
+        except MalformedError as error:
+            raise ConfigError(f"node {node}: {error}") from error
 
     def _places(self) -> dict[int, str]:
         """The node of each client that can be asked; nodes that are new are greeted."""
@@ -177,14 +177,17 @@ class _Clients:
         for node, answer in self._greeted([node for node in here if node not in self._known]):
             try:
                 self._known[node] = found = self._greeting(node, answer)
-                if found.sizes != self._sizes[found.client]:
+                if found != self._first[found.client]:
                     raise ConfigError(f"node {node}: client {found.client} has other examples now")
             except ConfigError as error:  # noqa: PERF203 - the others go on
                 log.warning("%s", error)
                 if not isinstance(answer, str):  # otherwise it is asked again
                     self._known[node] = None
-        known = ((node, self._known.get(node)) for node in here)
-        return {one.client: node for node, one in known if one is not None}
+        places: dict[int, str] = {}
+        for node, one in self._known.items():
+            if one is not None and node in here:  # nobody takes the place of a node that is here
+                places.setdefault(one.client, node)
+        return places
 
     def __call__(self, requests: Mapping[int, bytes]) -> Iterator[tuple[int, bytes | str]]:
         """See `Exchange`."""

@@ -177,15 +177,17 @@ def check_greeting(node: str, message: Message, config: DictConfig, num_clients:
     return found
 
 
-def check_together(found: Mapping[str, Greeting]) -> tuple[Schema, dict[str, np.ndarray]]:
-    """What examples look like, and how many each client has, int64 [K], by split.
+def check_together(
+    found: Mapping[str, Greeting], num_clients: int
+) -> tuple[Schema, dict[str, np.ndarray]]:
+    """What examples look like, and how many each of K clients has, int64 [K], by split.
 
     Raises:
-        ConfigError: if two nodes are one client, or examples differ: with the nodes.
+        ConfigError: if two nodes are one client, a client is missing, or examples differ.
     """
     nodes: dict[int, str] = {}
-    sizes = {name: np.zeros(len(found), np.int64) for name in SPLITS}
-    first = next(iter(found.values())).examples
+    sizes = {name: np.zeros(num_clients, np.int64) for name in SPLITS}
+    first = next((one.examples for one in found.values()), None)
     for node, one in found.items():
         other = nodes.setdefault(one.client, node)
         if other != node:
@@ -199,6 +201,9 @@ def check_together(found: Mapping[str, Greeting]) -> tuple[Schema, dict[str, np.
             _same(where, what, value, getattr(first, key))
         for name in SPLITS:
             sizes[name][one.client] = one.sizes[name]
+    missing = [client_id for client_id in range(num_clients) if client_id not in nodes]
+    if first is None or missing:
+        raise ConfigError(f"clients {missing} of {num_clients} do not answer")
     return first, sizes
 
 
@@ -216,12 +221,17 @@ def _same_settings(where: str, found: Mapping[str, str], own: Mapping[str, str])
         )
 
 
-def use_real_clients(federation: Federation, exchange: Exchange) -> None:
-    """Let real clients train in place of simulated ones."""
+def use_real_clients(
+    federation: Federation, exchange: Exchange, *, resumable: bool = True
+) -> None:
+    """Let real clients train in place of simulated ones.
+
+    `resumable`: the run writes checkpoints, so clients keep states that it may go back to.
+    """
     engine, folder = federation.engine, federation.run_dir
     number, launch = next_launch(folder)
     run = {"run": number, "clients": federation.data.num_clients}
-    cohort = RemoteCohort(exchange, run, launch, partial(_oldest, folder))
+    cohort = RemoteCohort(exchange, run, launch, partial(_oldest, folder, resumable))
     if engine.channel.secure.make_round is not None:
         engine.channel = with_real_clients(engine.channel, cohort.ask)
     federation.engine = engine.elsewhere(
@@ -262,7 +272,9 @@ def next_launch(folder: Path) -> tuple[str, int]:
     return run, launch
 
 
-def _oldest(folder: Path, round_idx: int) -> int:
+def _oldest(folder: Path, resumable: bool, round_idx: int) -> int:  # noqa: FBT001
     """The earliest round that the server may go back to while it trains a round."""
-    found = checkpoint_folders(folder)
+    if not resumable:
+        return round_idx - 1
+    found = checkpoint_folders(folder)  # the first one may still be on its way
     return min(round_of(found[-1]), round_idx - 1) if found else 0

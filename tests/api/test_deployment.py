@@ -20,7 +20,7 @@ from deployed_runs import (
 
 import flfast
 from flfast import flower
-from flfast.api.deployment import serve
+from flfast.api.deployment import Client, serve
 from flfast.channel.wire import MalformedError, Message, pack, unpack
 from flfast.config.errors import ConfigError
 from flfast.output.results.table import read_history
@@ -217,6 +217,41 @@ def test_no_bytes_are_a_message_by_chance():
     for data in (b"", b"x", good[:-1], good[:20], good + b"x", pickle.dumps({"a": 1})):
         with pytest.raises(MalformedError):
             unpack(data)
+
+
+def test_a_client_that_does_not_greet_is_named(tmp_path):
+    def silent(node, _, answer):
+        return None if node == "node-1" else answer
+
+    with pytest.raises(ConfigError, match=r"clients \[1\] of 3 do not answer"):
+        deployed(tmp_path, num=3, between=silent)
+
+
+def test_a_greeting_that_is_none_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="node node-0: no message of flfast"):
+        deployed(tmp_path, between=lambda node, _, answer: b"x" if node == "node-0" else answer)
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_nobody_takes_the_place_of_a_node_that_is_here(tmp_path, noise):
+    nodes = Nodes(words_of("algorithm=scaffold", "eval_every=2"), 2, tmp_path)
+
+    def joins(node, request, answer):
+        if request.facts.get("position", [0])[0] == 1 and len(nodes.names) == 2:
+            nodes.names.append("node-0-too")
+            nodes.clients.append(Client(*nodes.words, client_id=0, folder=tmp_path / "other"))
+        return b"noise" if noise and node == "node-0-too" else answer
+
+    nodes.between = joins
+    serve(*nodes.words, num_clients=2, network=nodes, folder=tmp_path / "server")
+    assert not (tmp_path / "other" / "states").exists()
+    simulated(tmp_path, "algorithm=scaffold")
+    assert_equal_runs(tmp_path)
+
+
+def test_without_checkpoints_a_client_keeps_one_state_to_go_back_to(tmp_path):
+    deployed(tmp_path, "algorithm=scaffold", "checkpoint.every=0", "rounds=4", "eval_every=4")
+    assert len([*(tmp_path / "client-0").rglob("*.state")]) == 2
 
 
 @pytest.mark.skipif(find_spec("flwr") is not None, reason="Flower is installed")
