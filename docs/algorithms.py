@@ -12,11 +12,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from docs.families import filled, markdown
+from docs.watched_rounds import new_trainer
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.downloads import first_downloads
 from flfast.engines.eager import EagerTraining
@@ -73,7 +73,7 @@ def row(config: DictConfig) -> list[str]:
     components = build_components(config)
     algorithm, states = components.module.algorithm, ClientStates()
     server = algorithm.server_state(components.initial)
-    trainers = Trainers(components.module, lambda plan: _trainer())
+    trainers = Trainers(components.module, lambda plan: new_trainer())
     site = Site(components.module, components.data, trainers, states)
     engine = Engine(site, EagerTraining(site))
     engines = (engine.training, FusedTraining(site, {}, stack="auto"))
@@ -116,19 +116,6 @@ def allows(choose: Callable[[RoundPlan], str], plan: RoundPlan) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _trainer() -> L.Trainer:
-    return L.Trainer(
-        accelerator="cpu",
-        devices=1,
-        max_epochs=1,
-        limit_val_batches=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
 
 
 def paper(docstring: str) -> str:
