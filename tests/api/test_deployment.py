@@ -31,6 +31,7 @@ MANY = (
     (("algorithm=fedproto",), 5),
     (("algorithm=fedavg", "privacy=local"), 2),
     (("algorithm=fedavg", "sampler.fraction=0.5"), 5),
+    (("schedule=growing_batch", "rounds=12", "eval_every=12"), 2),
     (("algorithm=fedavg", "compression=topk"), 2),
     (("algorithm=fedavg", "engine=fused", "engine.stack=1"), 2),
     (("algorithm=fedavg", "local_optimizer_state=keep", "optimizer.momentum=0.9"), 2),
