@@ -12,7 +12,7 @@ from flfast.state.tree import Tree, add, all_finite, leaves, merge, part_of, sub
 from flfast.state.vector import clipped, counts_in_range, learned, map_learned
 from flfast.state.weights import WEIGHTS
 
-Status = Literal["trained", "lost", "rejected"]
+Status = Literal["trained", "lost", "late", "rejected"]
 DIVERGED = "NaN or infinity"
 NOT_FINITE = "NaN or infinity on arrival"
 MISFIT = "leaves of other names or shapes"
@@ -25,10 +25,10 @@ class Arrival(NamedTuple):
     """A client's upload as the server receives it.
 
     Attributes:
-        status: `trained`, `lost` on the way, or `rejected` on arrival.
+        status: `trained`, `lost` on the way, `late` after enough others, or `rejected`.
         reason: why it was rejected, or `clipped`; otherwise empty.
         num_bytes: size on arrival.
-        upload: to aggregate; None if lost or rejected.
+        upload: to aggregate; None if it is not.
     """
 
     status: Status
@@ -38,6 +38,7 @@ class Arrival(NamedTuple):
 
 
 LOST = Arrival("lost", "", 0, None)
+LATE = LOST._replace(status="late")
 
 
 class ServerSide(NamedTuple):

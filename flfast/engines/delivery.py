@@ -178,16 +178,17 @@ class Delivery:
         arrival = self._server.accept(arrived, sent, size, expected=expected)
         self._arrive(sender, sent, arrival, result.context.server)
 
-    def received(self, client_id: int, answer: Sent | str, expected: Tree, download: Tree) -> None:
-        """Deliver what a real client sent; a text is the reason why nothing came.
+    def received(
+        self, client_id: int, answer: Sent | Arrival, expected: Tree, download: Tree
+    ) -> None:
+        """Deliver what a real client sent, or that nothing came in time.
 
         `expected` is an upload like those that the server wants, of meta tensors; `download` is
         what the client got.
         """
         sender = Sender(client_id, self._downloads.plan(client_id, self._plan).round_idx)
-        if isinstance(answer, str):
-            lost = Sent({}, b"", 0.0, *(0, 0, 0), 0.0)
-            self._report(client_id, lost, LOST._replace(reason=answer))
+        if isinstance(answer, Arrival):
+            self._report(client_id, Sent({}, b"", 0.0, *(0, 0, 0), 0.0), answer)
             return
         self._arrive(sender, answer, self._server.from_outside(sender, answer, expected), download)
 

@@ -18,6 +18,7 @@ from flfast.channel.client_side import ClientSide
 from flfast.channel.secure.round_messages import Mask, Request
 from flfast.channel.secure_reduction import MaskedReduction
 from flfast.channel.sent import LocalResult, Sent
+from flfast.channel.server_side import LATE, LOST, Arrival
 from flfast.channel.wire import (
     Facts,
     MalformedError,
@@ -72,6 +73,7 @@ class RemoteCohort:
             and the number of `clients`.
         launch: how often the server has been started.
         oldest: (round) -> the earliest round that the server may go back to, after a resume.
+        keep_first: uploads after which a call ends; None: all of them.
     """
 
     def __init__(
@@ -80,8 +82,10 @@ class RemoteCohort:
         run: Mapping[str, Any],
         launch: int,
         oldest: Callable[[int], int],
+        keep_first: int | None = None,
     ) -> None:
         self._exchange, self._run, self._oldest = exchange, run, oldest
+        self._keep_first = keep_first
         self._call = Position(0, 0, launch)
 
     def ask(
@@ -105,7 +109,7 @@ class RemoteCohort:
         download: Download,
         plan: RoundPlan,
         hidden: Mapping[int, Mask | str] | None = None,
-    ) -> Iterator[tuple[int, Sent | str]]:
+    ) -> Iterator[tuple[int, Sent | Arrival]]:
         """(client, what it sent or why nothing) in the order of `clients`.
 
         `hidden` is how each client masks its upload, or why it cannot; None: it does not.
@@ -132,7 +136,8 @@ class RemoteCohort:
             for client_id in clients
             if client_id not in lost
         )
-        return _in_order(clients, chain(lost.items(), self._exchange(requests)))
+        answers = chain(lost.items(), self._exchange(requests))
+        return _in_order(clients, answers, self._keep_first or len(clients))
 
     def evaluate(
         self,
@@ -194,18 +199,23 @@ def _facts(plan: RoundPlan) -> dict[str, Any]:
 
 
 def _in_order(
-    clients: Sequence[int], answers: Iterator[tuple[int, bytes | str]]
-) -> Iterator[tuple[int, Sent | str]]:
-    """Answers in the order of the clients, which sums of numbers depend on."""
-    waiting: dict[int, Sent | str] = {}
+    clients: Sequence[int], answers: Iterator[tuple[int, bytes | str]], num: int
+) -> Iterator[tuple[int, Sent | Arrival]]:
+    """The first `num` uploads in the order of the clients, which sums of numbers depend on."""
+    waiting: dict[int, Sent | Arrival] = {}
     left = list(clients)
     for client_id, answer in answers:
-        waiting[client_id] = _read(answer, sent_of)
+        found = _read(answer, sent_of)
+        waiting[client_id] = LOST._replace(reason=found) if isinstance(found, str) else found
+        num -= isinstance(found, Sent)
         while left and left[0] in waiting:
             first = left.pop(0)
             yield first, waiting.pop(first)
+        if not num:
+            break
+    silent = LOST._replace(reason=NO_ANSWER) if num else LATE
     for client_id in left:
-        yield client_id, waiting.get(client_id, NO_ANSWER)
+        yield client_id, waiting.get(client_id, silent)
 
 
 class RemoteTraining:

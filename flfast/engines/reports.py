@@ -16,7 +16,7 @@ class ClientReport(NamedTuple):
         num_steps: local steps taken.
         loss: mean local training loss over the examples seen.
         up_bytes: size of the upload on arrival.
-        status: status of the upload: `trained`, `lost` or `rejected`.
+        status: status of the upload: `trained`, `lost`, `late` or `rejected`.
         reason: reason of a rejection, or `clipped`; otherwise empty.
     """
 

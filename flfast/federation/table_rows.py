@@ -49,8 +49,9 @@ def training_columns(
     """
     status = [row["status"] for row in idle.values()]
     accepted = [report for report in trained.reports if report.accepted]
-    lost = sum(report.status == "lost" for report in trained.reports)
+    everybody = [*status, *(report.status for report in trained.reports)]
     missing = len(cohort.dropped) + len(cohort.late)
+    missing += everybody.count("lost") + everybody.count("late")
     num_seen = sum(report.num_seen for report in trained.reports)
     num_accepted = sum(report.num_seen for report in accepted)
     row: Columns = {
@@ -58,9 +59,8 @@ def training_columns(
         "train/samples_per_s": num_seen / seconds,
         "cohort/clients": len(cohort.clients) - len(idle),
         "cohort/idle": status.count(IDLE),
-        "cohort/dropped": missing + lost + status.count("lost"),
-        "cohort/rejected": sum(report.rejected for report in trained.reports)
-        + status.count("rejected"),
+        "cohort/dropped": missing,
+        "cohort/rejected": everybody.count("rejected"),
     }
     if num_accepted:
         total = sum(report.loss * report.num_seen for report in accepted)

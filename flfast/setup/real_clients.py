@@ -28,6 +28,8 @@ from flfast.distributed.world import ALONE
 from flfast.engines.node import Node
 from flfast.engines.remote import Exchange, RemoteCohort, RemoteEvaluation, RemoteTraining
 from flfast.federation.loop import Federation
+from flfast.federation.paces.pace import Setting
+from flfast.federation.paces.sync import ROUNDS
 from flfast.setup.experiment import build_components
 from flfast.setup.machinery import build_machinery
 from flfast.setup.optimized_metric import use_metrics
@@ -47,7 +49,6 @@ _REAL: Mapping[str, Any] = {
     "work": "full",
     "pace": "sync",
     "pace.deadline": None,
-    "pace.keep_first": None,
     "sampler.dropout": 0,
     "split.server_examples": 0,
     "privacy.adaptive_quantile": None,  # clients are not told the new clip_norm
@@ -231,7 +232,10 @@ def use_real_clients(
     engine, folder = federation.engine, federation.run_dir
     number, launch = next_launch(folder)
     run = {"run": number, "clients": federation.data.num_clients}
-    cohort = RemoteCohort(exchange, run, launch, partial(_oldest, folder, resumable))
+    _, keep_first = federation.pace.most_uploads or ("", None)
+    oldest = partial(_oldest, folder, resumable)
+    cohort = RemoteCohort(exchange, run, launch, oldest, keep_first)
+    federation.pace = ROUNDS(setting=Setting(federation.sampling, federation.timing))
     if engine.channel.secure.make_round is not None:
         engine.channel = with_real_clients(engine.channel, cohort.ask)
     federation.engine = engine.elsewhere(

@@ -15,6 +15,7 @@ from deployed_runs import (
     rows_of,
     simulated,
     unchanged,
+    weights,
     words_of,
 )
 
@@ -126,6 +127,32 @@ def test_what_goes_wrong_in_the_field_has_a_row_and_the_run_goes_on(tmp_path):
         assert found[1, k]["reason"].startswith(reason), case
         assert found[2, k]["status"] == "trained", case
     assert found[1, len(cases)]["status"] == "trained"
+
+
+def test_a_round_ends_with_its_first_uploads(tmp_path):
+    """Nodes answer in the order 2, 1, 0; node 1 has nothing in round 2, so node 0 is in time."""
+
+    def second(node, request, answer):
+        concerned = request.facts.get("position", [0])[0] == 2 and node == "node-1"
+        return "the disk is full" if concerned else answer
+
+    def others(node, request, answer):
+        place = request.facts.get("position", [0])[0], node
+        return None if place in {(1, "node-0"), (2, "node-1")} else answer
+
+    words = ("eval_every=2",)
+    deployed(tmp_path / "first", *words, "pace.keep_first=2", num=3, between=second)
+    deployed(tmp_path / "all", *words, num=3, between=others)
+    found, expected = (weights(tmp_path / name / "server") for name in ("first", "all"))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    rows = rows_of(tmp_path / "first")
+    assert [rows[1, k]["status"] for k in range(3)] == ["late", "trained", "trained"]
+    assert [rows[2, k]["status"] for k in range(3)] == ["trained", "lost", "trained"]
+    row, other = (
+        read_history(tmp_path / name / "server" / "metrics.csv")[1] for name in ("first", "all")
+    )
+    for column in ("cohort/clients", "cohort/dropped", "comm/up_bytes", "comm/down_bytes"):
+        assert row[column] == other[column], column
 
 
 @pytest.mark.parametrize(
