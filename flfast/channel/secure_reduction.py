@@ -144,7 +144,7 @@ class MaskedReduction:
         if self._log_costs and world.rank == 0:
             log.info("secure: %s", self.secure.costs)
         mean = self.encoding.mean(sums, like)
-        traffic = None if mean is None else self.secure.traffic(num, num_wide)
+        traffic = None if mean is None else self.secure.terms.traffic(num, num_wide)
         return Reduced(mean, traffic=traffic, unhelpful=self.secure.lost)
 
 
@@ -201,8 +201,11 @@ def secure_reduction(
     max_weight = 1.0 if equal or secure.max_weight is None else secure.max_weight
     encoding = Encoding(algorithm.parts, max_weight)
     log_costs = path == (1, 0)  # later rounds cost about the same
-    if secure.serve is not None:
-        real = secure.serve(cohort, channel.seed, path)
+    if secure.ask is not None:
+        from flfast.channel.secure.server_round import ServerRound  # needs cryptography
+
+        assert secure.make_terms is not None
+        real = ServerRound(secure.make_terms(cohort, channel.seed, path), path, secure.ask)
         return MaskedReduction(real, encoding, log_costs=log_costs)
     simulated = secure.make_round(cohort, channel.seed, path)
     return SecureReduction(simulated, MaskedReduction(simulated, encoding, log_costs=log_costs))

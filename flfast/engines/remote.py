@@ -276,7 +276,7 @@ def _agreed(reduction: MaskedReduction, expected: Tree) -> tuple[Tree, dict[int,
     real = cast("ServerRound", reduction.secure)
     num, num_wide = reduction.encoding.sizes(expected)
     vector = torch.empty(num + num_wide, dtype=torch.int64, device="meta")
-    return real.masked(vector, num_wide), real.agree(reduction.encoding.max_weight)
+    return real.terms.masked(vector, num_wide), real.agree(reduction.encoding.max_weight)
 
 
 class RemoteEvaluation(Evaluation):

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -250,19 +250,12 @@ def with_real_clients(channel: Channel, ask: Ask) -> Channel:
     Raises:
         ConfigError: if its protocol can only be simulated.
     """
-    from flfast.channel.secure.server_round import ServerRound  # needs cryptography
-
-    make_terms = channel.secure.make_terms
-    if make_terms is None:
+    if channel.secure.make_terms is None:
         raise ConfigError(
             f"secure={channel.secure.name}: only a simulation has this; allowed in a deployment: "
             f"secure=masks or secure=none"
         )
-
-    def serve(cohort: Sequence[int], seed: int, path: tuple[int, int]) -> ServerRound:
-        return ServerRound(make_terms(cohort, seed, path), path, ask)
-
-    return replace(channel, secure=replace(channel.secure, serve=serve))
+    return replace(channel, secure=replace(channel.secure, ask=ask))
 
 
 def next_launch(folder: Path) -> tuple[str, int]:

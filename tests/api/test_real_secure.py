@@ -75,9 +75,9 @@ def hexed(change):
 
     def changed(answer):
         facts = json.loads(json.dumps(unpack(answer).facts))
-        name = next(name for name in ("keys", "boxes", "shares") if name in facts)
-        place = 0 if name == "keys" else next(iter(facts[name]))
-        facts[name][place] = change(facts[name][place])
+        part = facts if "mask" in facts else facts.get("boxes") or facts["shares"]
+        first = next(iter(part))
+        part[first] = change(part[first])
         return pack(Message(facts))
 
     return changed
@@ -88,8 +88,8 @@ def other(text):
 
 
 DAMAGED = (
-    ("advertise", hexed(lambda text: text[2:]), 1, "keys.0: "),
-    ("advertise", hexed(lambda text: "x" + text[1:]), 1, "keys.0: Value error"),
+    ("advertise", hexed(lambda text: text[2:]), 1, "mask: "),
+    ("advertise", hexed(lambda text: "x" + text[1:]), 1, "mask: Value error"),
     ("advertise", hexed(other), 1, "its public keys were changed on the way"),
     ("advertise", hexed(lambda _: "00" * 32), 1, "its public keys are damaged"),
     ("share", hexed(other), 0, "shares or keys of client 1 are damaged"),

@@ -8,13 +8,13 @@ import numpy as np
 from pydantic import BaseModel
 
 from flfast.channel.secure.keys import Agreements
-from flfast.channel.secure.participant import Participant, PublicKeys
+from flfast.channel.secure.participant import Participant
 from flfast.channel.secure.round_messages import (
     Advertise,
-    Advertised,
     Boxes,
     Key,
     Mask,
+    PublicKeys,
     Request,
     Share,
     Shares,
@@ -29,7 +29,7 @@ class _Kept(Advertise, Boxes):
     """What a client keeps: the secret of its keys, and what it was told."""
 
     secret: Key
-    publics: dict[int, tuple[Key, Key]]
+    publics: dict[int, PublicKeys]
 
 
 class ClientRound:
@@ -52,13 +52,13 @@ class ClientRound:
     ) -> None:
         self._id, self._terms, self._file = client_id, make_terms, file
 
-    def advertise(self, asked: Advertise) -> Advertised:
+    def advertise(self, asked: Advertise) -> PublicKeys:
         """Step AdvertiseKeys: draw keys from the operating system."""
         if self._id not in asked.cohort or len({*asked.cohort}) < len(asked.cohort):
             raise ValueError("the cohort is not one with this client")
         kept = _Kept(**asked.model_dump(), secret=os.urandom(32), publics={}, boxes={})
         self._keep(kept)
-        return Advertised(keys=self._participant(kept).public)
+        return self._participant(kept).public
 
     def share(self, asked: Share) -> Boxes:
         """Step ShareKeys."""
@@ -70,7 +70,7 @@ class ClientRound:
             raise ValueError("keys of clients that are no neighbours")
         kept.publics = {k: keys for k, keys in asked.publics.items() if k != self._id}
         self._keep(kept)
-        return Boxes(boxes=self._participant(kept).share(_named(kept.publics)))
+        return Boxes(boxes=self._participant(kept).share(kept.publics))
 
     def receive(self, asked: Mask) -> None:
         """The first half of step MaskedInputCollection: keep the neighbours' shares."""
@@ -86,7 +86,7 @@ class ClientRound:
         kept = self._kept(asked)
         terms = self._terms(kept.cohort, kept.path)
         words, clamped = terms.encode(self._id, values, wide)
-        self._participant(kept).add_masks(words, _named(kept.publics))
+        self._participant(kept).add_masks(words, kept.publics)
         return terms.masked(terms.packed(words), len(wide)), clamped
 
     def answer(self, asked: Unmask) -> Shares:
@@ -113,10 +113,10 @@ class ClientRound:
 
     def _opened(self, kept: _Kept) -> Participant:
         """The client with its own shares and those of its neighbours."""
-        participant, publics = self._participant(kept), _named(kept.publics)
-        participant.share(publics)  # keeps its own
+        participant = self._participant(kept)
+        participant.share(kept.publics)  # keeps its own
         for sender, box in kept.boxes.items():
-            participant.receive(sender, box, publics[sender])
+            participant.receive(sender, box, kept.publics[sender])
         return participant
 
     def _keep(self, kept: BaseModel) -> None:
@@ -133,7 +133,3 @@ class ClientRound:
         if kept.path != asked.path:
             raise ValueError(f"keys of round and call {kept.path}, not of {asked.path}")
         return kept
-
-
-def _named(publics: dict[int, tuple[bytes, bytes]]) -> dict[int, PublicKeys]:
-    return {k: PublicKeys(*keys) for k, keys in publics.items()}

@@ -8,9 +8,10 @@ import numpy as np
 from torch import Tensor
 
 from flfast.channel.secure.keys import Agreements, derived
-from flfast.channel.secure.participant import Participant, PublicKeys
+from flfast.channel.secure.participant import Participant
+from flfast.channel.secure.round_messages import PublicKeys
 from flfast.channel.secure.round_terms import RoundTerms
-from flfast.channel.secure.secure import Costs, Sums, Traffic
+from flfast.channel.secure.secure import Costs, Sums
 from flfast.channel.secure.unmasking import Unmasking
 
 
@@ -20,23 +21,24 @@ class MaskedRound:
     Every rank has all clients' parts, and masks the uploads of those that it trains.
 
     Args:
-        terms: what server and clients know.
+        terms: see the attribute.
         secret: 32 bytes of which all keys are derived. The same must not come twice:
             the difference of two uploads with the same masks would be visible.
 
     Attributes:
+        terms: what server and clients know.
         costs: costs of this rank so far.
         lost: empty, since simulated clients do what they are asked.
     """
 
     def __init__(self, terms: RoundTerms, secret: bytes) -> None:
-        self._terms, self._secret = terms, secret
+        self.terms, self._secret = terms, secret
         self._agreements = Agreements()
         self.costs, self.lost = Costs(), dict[int, str]()
 
     @cached_property
     def _participants(self) -> dict[int, Participant]:
-        terms = self._terms
+        terms = self.terms
         return {
             k: Participant(
                 *(k, neighbors, terms.points, terms.least_shares, self._agreements),
@@ -62,28 +64,24 @@ class MaskedRound:
 
     def mask(self, client_id: int, values: np.ndarray, wide: np.ndarray) -> tuple[Tensor, int]:
         """See `SimulatedRound`."""
-        if client_id not in self._terms.graph:
+        if client_id not in self.terms.graph:
             raise ValueError(f"client {client_id} is not in the cohort")
         start = perf_counter()
-        words, clamped = self._terms.encode(client_id, values, wide)
+        words, clamped = self.terms.encode(client_id, values, wide)
         self._participants[client_id].add_masks(words, self._publics)
-        masked = self._terms.packed(words)
-        self.costs.add_masks(len(self._terms.graph[client_id]) + 1, words)
+        masked = self.terms.packed(words)
+        self.costs.add_masks(len(self.terms.graph[client_id]) + 1, words)
         self.costs.mask_s += perf_counter() - start
         return masked, clamped
 
     def unmask(self, total: Tensor, arrived: Sequence[int], num_wide: int) -> Sums:
         """See `SecureRound`."""
-        self._terms.require(len(arrived))
+        self.terms.require(len(arrived))
         start = perf_counter()
         assert self._messages
         answers = {k: self._participants[k].answer(arrived) for k in arrived}
-        server = Unmasking(self._terms, self._publics)
+        server = Unmasking(self.terms, self._publics)
         sums = server.sums(total, num_wide, arrived, answers, self.costs)
         self.costs.agreements = self._agreements.num + server.agreements.num
         self.costs.unmask_s += perf_counter() - start
         return sums
-
-    def traffic(self, num_values: int, num_wide: int) -> Traffic:
-        """See `SecureRound`."""
-        return self._terms.traffic(num_values, num_wide)

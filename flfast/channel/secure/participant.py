@@ -1,27 +1,14 @@
 """A client's part in one round of the protocol; names of the steps as in the paper, figure 4."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from flfast.channel.secure.keys import KEY_BYTES, Agreements, KeyPair, add_mask, derived, drawn
+from flfast.channel.secure.round_messages import PublicKeys
 from flfast.channel.secure.secret_sharing import RANDOM_BYTES, SECRET_BYTES, SHARE_BYTES, split
-
-
-class PublicKeys(NamedTuple):
-    """What a client advertises, 32 bytes each.
-
-    Attributes:
-        mask: key of the pairwise masks.
-        share: key of the encryption of shares. It is another one, since that of the masks becomes
-            known to the server if the client drops out.
-    """
-
-    mask: bytes
-    share: bytes
 
 
 class Participant:
@@ -55,7 +42,7 @@ class Participant:
         self._mask_key = KeyPair(self._mask_secret)
         self._share_key = KeyPair(derived(secret, "share key", length=SECRET_BYTES))
         self._seed = derived(secret, "self mask", length=SECRET_BYTES)
-        self.public = PublicKeys(self._mask_key.public, self._share_key.public)
+        self.public = PublicKeys(mask=self._mask_key.public, share=self._share_key.public)
         self._held: dict[int, bytes] = {}
         self._answered: frozenset[int] | None = None
 

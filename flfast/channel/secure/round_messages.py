@@ -5,12 +5,13 @@ The answer to the third is a masked upload, of tensors.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, Protocol
 
 from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer
 
 from flfast.channel.secure.round_terms import BOX_BYTES
 from flfast.channel.secure.secret_sharing import SECRET_BYTES, SHARE_BYTES
+from flfast.channel.wire import Facts
 
 
 def _from_hex(value: object) -> object:
@@ -22,6 +23,19 @@ Key = Annotated[_Hex, Field(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
 _Box = Annotated[_Hex, Field(min_length=BOX_BYTES, max_length=BOX_BYTES)]
 _Share = Annotated[_Hex, Field(min_length=SHARE_BYTES, max_length=SHARE_BYTES)]
 _Id = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class PublicKeys(BaseModel, frozen=True):
+    """What a client advertises.
+
+    Attributes:
+        mask: key of the pairwise masks.
+        share: key of the encryption of shares. It is another one, since that of the masks becomes
+            known to the server if the client drops out.
+    """
+
+    mask: Key
+    share: Key
 
 
 class Request(BaseModel):
@@ -36,16 +50,10 @@ class Advertise(Request):
     cohort: list[_Id]
 
 
-class Advertised(BaseModel):
-    """A client's `PublicKeys`."""
-
-    keys: tuple[Key, Key]
-
-
 class Share(Request):
     """Asks for encrypted shares; `publics` are keys of neighbours, and those of the client."""
 
-    publics: dict[_Id, tuple[Key, Key]]
+    publics: dict[_Id, PublicKeys]
 
 
 class Boxes(BaseModel):
@@ -72,13 +80,10 @@ class Shares(BaseModel):
     shares: dict[_Id, _Share]
 
 
-Answer = TypeVar("Answer", bound=BaseModel)
-
-
 class Ask(Protocol):
     """Sends requests to real clients."""
 
     def __call__(
-        self, kind: str, requests: Mapping[int, Request], answer: type[Answer]
-    ) -> Iterator[tuple[int, Answer | str]]:
+        self, kind: str, requests: Mapping[int, Request], answer: type[Facts]
+    ) -> Iterator[tuple[int, Facts | str]]:
         """(client, its answer or why there is none) of all clients, in any order."""

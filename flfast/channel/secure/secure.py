@@ -10,8 +10,8 @@ from torch import Tensor
 from flfast.state.capabilities import NEUTRAL, Capabilities, breaking, needing
 
 if TYPE_CHECKING:
+    from flfast.channel.secure.round_messages import Ask
     from flfast.channel.secure.round_terms import RoundTerms
-    from flfast.channel.secure.server_round import ServerRound
 
 HIDING = needing("messages", "sums", "hidden uploads", "rounds") | breaking(
     "the server gets no upload of one client", "single uploads"
@@ -81,10 +81,12 @@ class SecureRound(Protocol):
     around: the moduli divide 2^64, so the sum modulo 2^64 has all that `unmask` needs.
 
     Attributes:
+        terms: what server and clients know.
         costs: costs of this rank so far.
         lost: why real clients dropped out, as far as it is known.
     """
 
+    terms: "RoundTerms"
     costs: Costs
     lost: dict[int, str]
 
@@ -98,14 +100,6 @@ class SecureRound(Protocol):
 
         Raises:
             ShortageError: if too few arrived.
-        """
-
-    def traffic(self, num_values: int, num_wide: int) -> Traffic:
-        """Bytes of one client that stays to the end of the round, as they are serialised.
-
-        Args:
-            num_values: D.
-            num_wide: W.
         """
 
 
@@ -140,7 +134,7 @@ class Secure:
             client.
         make_terms: (cohort, seed of the run, path) -> what server and real clients know of a
             round. None: the protocol is a simulation only.
-        serve: likewise the server's part with real clients. None: clients are simulated.
+        ask: asks real clients. None: clients are simulated.
     """
 
     name: str
@@ -148,7 +142,7 @@ class Secure:
     check: Callable[[int], None] | None = None
     max_weight: float | None = None
     make_terms: Callable[[Sequence[int], int, tuple[int, ...]], "RoundTerms"] | None = None
-    serve: Callable[[Sequence[int], int, tuple[int, int]], "ServerRound"] | None = None
+    ask: "Ask | None" = None
 
     @property
     def capabilities(self) -> Capabilities:

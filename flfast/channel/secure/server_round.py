@@ -7,59 +7,57 @@ from time import perf_counter
 from torch import Tensor
 
 from flfast.channel.secure.keys import KeyPair
-from flfast.channel.secure.participant import PublicKeys
 from flfast.channel.secure.round_messages import (
     Advertise,
-    Advertised,
-    Answer,
     Ask,
     Boxes,
     Mask,
+    PublicKeys,
     Request,
     Share,
     Shares,
     Unmask,
 )
 from flfast.channel.secure.round_terms import RoundTerms
-from flfast.channel.secure.secure import Costs, Sums, Traffic
+from flfast.channel.secure.secure import Costs, Sums
 from flfast.channel.secure.unmasking import Unmasking
-from flfast.state.tree import Tree
+from flfast.channel.wire import Facts
 
 
 class ServerRound:
     """See `SecureRound`. Clients may drop out at each of the four steps.
 
     Args:
-        terms: of the whole cohort.
+        terms: see the attribute.
         path: the round, and the number of the call in the round.
         ask: asks clients.
 
     Attributes:
+        terms: of the whole cohort.
         costs: costs of the server so far.
         lost: why clients dropped out, as far as it is known.
     """
 
     def __init__(self, terms: RoundTerms, path: tuple[int, int], ask: Ask) -> None:
-        self._whole, self._terms, self._path, self._ask = terms, terms, path, ask
+        self.terms, self._terms, self._path, self._ask = terms, terms, path, ask
         self._publics: dict[int, PublicKeys] = {}
         self.costs, self.lost = Costs(), dict[int, str]()
 
     def agree(self, max_weight: float) -> dict[int, Mask | str]:
         """Steps AdvertiseKeys and ShareKeys: how a client masks, or why it cannot."""
-        path, cohort = self._path, list(self._whole.points)
+        path, cohort = self._path, list(self.terms.points)
         asked: Mapping[int, Request] = {k: Advertise(path=path, cohort=cohort) for k in cohort}
-        keys = self._asked("advertise", asked, Advertised)
+        self._publics = keys = self._asked("advertise", asked, PublicKeys)
         own = KeyPair(os.urandom(32))
         for k, found in keys.items():
-            self._publics[k] = PublicKeys(*found.keys)
             try:
-                for public in found.keys:
-                    own.exchange(public)
-            except ValueError:  # a key that agrees on nothing secret with anybody
+                own.exchange(found.mask)
+                own.exchange(found.share)
+            except ValueError:  # noqa: PERF203 - a key that agrees on nothing secret with anybody
                 self.lost[k] = "its public keys are damaged"
         self._narrow(keys)
         asked = {
-            k: Share(path=path, publics={j: keys[j].keys for j in (k, *near)})
+            k: Share(path=path, publics={j: keys[j] for j in (k, *near)})
             for k, near in self._terms.graph.items()
         }
         boxes = self._asked("share", asked, Boxes)
@@ -74,10 +72,10 @@ class ServerRound:
         return {**masks, **self.lost}
 
     def _asked(
-        self, kind: str, asked: Mapping[int, Request], answer: type[Answer]
-    ) -> dict[int, Answer]:
+        self, kind: str, asked: Mapping[int, Request], answer: type[Facts]
+    ) -> dict[int, Facts]:
         """Answers by client, in the order of the cohort."""
-        found: dict[int, Answer] = {}
+        found: dict[int, Facts] = {}
         for k, one in self._ask(kind, asked, answer):
             if isinstance(one, str):
                 self.lost[k] = one
@@ -92,17 +90,13 @@ class ServerRound:
         self._terms = self._terms.among(here)
         for k in before.keys() - self._terms.graph.keys() - self.lost.keys():
             self.lost[k] = (
-                f"{len(here)} of {len(self._whole.points)} clients exchanged keys, too few to "
+                f"{len(here)} of {len(self.terms.points)} clients exchanged keys, too few to "
                 f"mask its upload"
             )
 
-    def masked(self, vector: Tensor, num_wide: int) -> Tree:
-        """See `RoundTerms`."""
-        return self._whole.masked(vector, num_wide)
-
     def unmask(self, total: Tensor, arrived: Sequence[int], num_wide: int) -> Sums:
         """See `SecureRound`; step Unmasking."""
-        self._whole.require(len(arrived))
+        self.terms.require(len(arrived))
         asked = {k: Unmask(path=self._path, arrived=list(arrived)) for k in arrived}
         answers = {k: one.shares for k, one in self._asked("unmask", asked, Shares).items()}
         start = perf_counter()
@@ -111,7 +105,3 @@ class ServerRound:
         self.costs.agreements = server.agreements.num
         self.costs.unmask_s += perf_counter() - start
         return sums
-
-    def traffic(self, num_values: int, num_wide: int) -> Traffic:
-        """See `SecureRound`."""
-        return self._whole.traffic(num_values, num_wide)

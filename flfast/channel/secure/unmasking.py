@@ -6,7 +6,8 @@ import numpy as np
 from torch import Tensor
 
 from flfast.channel.secure.keys import Agreements, KeyPair, add_mask
-from flfast.channel.secure.participant import PublicKeys, pair_mask_key, self_mask_key
+from flfast.channel.secure.participant import pair_mask_key, self_mask_key
+from flfast.channel.secure.round_messages import PublicKeys
 from flfast.channel.secure.round_terms import RoundTerms
 from flfast.channel.secure.secret_sharing import combine
 from flfast.channel.secure.secure import Costs, ShortageError, Sums

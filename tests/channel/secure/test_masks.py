@@ -111,7 +111,7 @@ def test_fewer_than_the_threshold_are_an_error():
 def test_too_few_neighbours_of_one_client_are_an_error():
     """Enough of the cohort arrived, but client 0's secret has too few holders left."""
     secure = round_of(range(12), neighbors=4, threshold=0.6)
-    neighbors = secure._terms.graph[0]
+    neighbors = secure.terms.graph[0]
     arrived = [k for k in range(12) if k not in neighbors[:2] and k]
     total = sum(secure.mask(k, np.ones(3), np.ones(1))[0] for k in arrived)
     with pytest.raises(ShortageError, match="2 clients with shares of client 0 arrived"):
@@ -144,7 +144,7 @@ def test_the_sum_of_some_uploads_is_still_masked():
     secure, values = round_of(range(6)), np.full(200, 0.5)
     masked = [secure.mask(k, values, np.ones(1))[0] for k in range(6)]
     for num in range(1, 7):
-        decoded = secure._terms.numbers.decode(sum(masked[:num])[:-1].numpy().view(np.uint64))
+        decoded = secure.terms.numbers.decode(sum(masked[:num])[:-1].numpy().view(np.uint64))
         assert (np.abs(decoded - num * values) < 1e-3).mean() < 0.02
 
 
@@ -201,7 +201,7 @@ def test_traffic_is_what_messages_take(bits, num):
     masked, _ = secure.mask(2, np.zeros(num), np.zeros(3))
     unpacked = masked[:-3].numpy()[:, None] >> np.arange(bits) & 1
     packed = np.packbits(unpacked.astype(np.uint8)).tobytes() + masked[-3:].numpy().tobytes()
-    found, participant = secure.traffic(num, num_wide=3), secure._participants[2]
+    found, participant = secure.terms.traffic(num, num_wide=3), secure._participants[2]
     shares = secure._messages[2].values()
     answers = participant.answer(range(6)).values()
     keys = 32 + 32
