@@ -57,10 +57,7 @@ def ccvr(  # noqa: PLR0913 - one parameter an option
         return tree_map(lambda leaf: leaf.to(like.dtype), ctx.measured["moments"]), ctx.client
 
     measuring = Algorithm(
-        name="ccvr's moments",
-        stages=(Measure("moments", moments),),
-        finish=finish,
-        parts=RULES,
+        name="ccvr's moments", stages=(Measure("moments", moments),), finish=finish, parts=RULES
     )
 
     def run(server: Tree, rnd: Round) -> Tree:

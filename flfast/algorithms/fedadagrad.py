@@ -23,10 +23,5 @@ def fedadagrad(
 ) -> Algorithm:
     """FedAvg with Adagrad on the server."""
     return adaptive_server(
-        "fedadagrad",
-        operator.add,
-        server_lr=server_lr,
-        beta1=beta1,
-        tau=tau,
-        weighting=weighting,
+        "fedadagrad", operator.add, server_lr=server_lr, beta1=beta1, tau=tau, weighting=weighting
     )

@@ -66,11 +66,7 @@ class Client:
     """
 
     def __init__(
-        self,
-        *overrides: str,
-        client_id: int,
-        folder: str | Path,
-        seeded_noise: bool = False,
+        self, *overrides: str, client_id: int, folder: str | Path, seeded_noise: bool = False
     ) -> None:
         self._overrides, self._client_id = overrides, client_id
         self._seeded_noise = seeded_noise

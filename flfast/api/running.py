@@ -119,12 +119,7 @@ def run(  # noqa: PLR0913 - one parameter an option
         return run_composed(composed(words), own, folder)
 
 
-def run_composed(
-    composed: DictConfig,
-    own: Own,
-    folder: str | Path | None,
-    **further: Any,
-) -> Run:
+def run_composed(composed: DictConfig, own: Own, folder: str | Path | None, **further: Any) -> Run:
     """Run a composed config; `further` are arguments of `setup/launch.py`."""
     for group, node in own.nodes.items():  # for titles
         name = "own data" if group == "data" else node["_target_"].rpartition(".")[2]

@@ -182,10 +182,7 @@ class SecureReduction:
 
 
 def secure_reduction(
-    channel: Channel,
-    algorithm: Algorithm,
-    cohort: Sequence[int],
-    path: tuple[int, int],
+    channel: Channel, algorithm: Algorithm, cohort: Sequence[int], path: tuple[int, int]
 ) -> SecureReduction | MaskedReduction:
     """The reduction of one call of a cohort by secure aggregation: real clients mask themselves.
 

@@ -146,8 +146,7 @@ def warn_of_outliers(inputs: Tensor) -> None:
         own = inputs[:, column].double().numpy()
         if (row := outlier(own)) is not None:
             log.warning(
-                "inputs: %s; training may diverge",
-                far_off(f"column {column}", row, own[row]),
+                "inputs: %s; training may diverge", far_off(f"column {column}", row, own[row])
             )
             return
 

@@ -19,15 +19,7 @@ from flfast.channel.secure.round_messages import Mask, Request
 from flfast.channel.secure_reduction import MaskedReduction
 from flfast.channel.sent import LocalResult, Sent
 from flfast.channel.server_side import LATE, LOST, Arrival
-from flfast.channel.wire import (
-    Facts,
-    MalformedError,
-    Message,
-    pack,
-    read_facts,
-    sent_of,
-    unpack,
-)
+from flfast.channel.wire import Facts, MalformedError, Message, pack, read_facts, sent_of, unpack
 from flfast.engines.delivery import Delivery
 from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.evaluation.passes import Evaluation, FineTune

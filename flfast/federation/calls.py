@@ -54,11 +54,7 @@ class Calls:
         self.down_bytes = self.up_bytes = 0
 
     def call(
-        self,
-        server: Tree,
-        local: Algorithm | None = None,
-        *,
-        clients: Sequence[int] | None = None,
+        self, server: Tree, local: Algorithm | None = None, *, clients: Sequence[int] | None = None
     ) -> Uploads:
         """See `Round`.
 

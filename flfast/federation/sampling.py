@@ -24,12 +24,7 @@ class Sampling:
     """
 
     def __init__(
-        self,
-        sampler: Callable[..., Cohort],
-        data: FederatedDataModule,
-        *,
-        seed: int,
-        rounds: int,
+        self, sampler: Callable[..., Cohort], data: FederatedDataModule, *, seed: int, rounds: int
     ) -> None:
         self._sampler, self._data, self._seed, self._rounds = bound(sampler), data, seed, rounds
         self._names = inspect.signature(sampler).parameters

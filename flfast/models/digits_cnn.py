@@ -14,11 +14,7 @@ from flfast.state.options import Count
 
 
 def digits_cnn(
-    *,
-    input_shape: tuple[int, ...],
-    num_classes: int,
-    channels: list[Count],
-    hidden: list[Count],
+    *, input_shape: tuple[int, ...], num_classes: int, channels: list[Count], hidden: list[Count]
 ) -> nn.Module:
     """Convolutional network from images [B, channels, H, W] to logits [B, C].
 

@@ -45,11 +45,7 @@ _SPAWNABLE = (
 
 
 def run(
-    phases: list[Phase],
-    job: HydraJob,
-    *,
-    second: Second = "exit",
-    change: Change = no_change,
+    phases: list[Phase], job: HydraJob, *, second: Second = "exit", change: Change = no_change
 ) -> float | None:
     """Run a checked config in as many processes as its strategies need.
 

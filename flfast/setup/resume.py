@@ -123,11 +123,7 @@ def resolved_sizes(before: list[Phase], after: list[Phase]) -> dict[str, int]:
 
 
 def checkpoint_keeper(
-    engine: Engine,
-    config: DictConfig,
-    sizes: dict[str, int],
-    folder: Path,
-    requests: StopRequests,
+    engine: Engine, config: DictConfig, sizes: dict[str, int], folder: Path, requests: StopRequests
 ) -> CheckpointKeeper:
     """The callback that writes checkpoints and stops the run on request.
 

@@ -35,10 +35,7 @@ def full_copy(tensor: Tensor) -> Tensor:
 
 
 def place_tree(
-    tree: Tree,
-    params: Mapping[str, Tensor],
-    device: torch.device,
-    like: Tensor | None = None,
+    tree: Tree, params: Mapping[str, Tensor], device: torch.device, like: Tensor | None = None
 ) -> Tree:
     """Move a tree to a device, and shard the leaves that belong to sharded parameters alike.
 

@@ -109,9 +109,7 @@ def fixed_size_sampled(multiplier: float, delta: float, participation: Participa
     if participation.rate == 1 or not multiplier:
         return unsampled
     event = library().SampledWithoutReplacementDpEvent(
-        participation.population,
-        round(participation.cohort),
-        library().GaussianDpEvent(replaced),
+        participation.population, round(participation.cohort), library().GaussianDpEvent(replaced)
     )
     sampled = _composed_divergences(event, delta, "REPLACE_ONE", _WHOLE_ORDERS)
     return lambda rounds: min(sampled(rounds), unsampled(rounds))

@@ -122,9 +122,7 @@ def _with_gradient(algorithm: Algorithm, *, gradient: Any) -> Algorithm:
     (stage,) = algorithm.training_stages
     objective, _ = algorithm.objective(stage)
     noisy = stage._replace(
-        loss=None,
-        gradient=partial(gradient, objective),
-        begin=partial(_begin, stage),
+        loss=None, gradient=partial(gradient, objective), begin=partial(_begin, stage)
     )
 
     def start(broadcast: Tree, client: Tree) -> Tree:

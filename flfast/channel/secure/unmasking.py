@@ -31,12 +31,7 @@ class Unmasking:
         self._terms, self._publics, self.agreements = terms, publics, Agreements()
 
     def sums(
-        self,
-        total: Tensor,
-        num_wide: int,
-        arrived: Sequence[int],
-        answers: Answers,
-        costs: Costs,
+        self, total: Tensor, num_wide: int, arrived: Sequence[int], answers: Answers, costs: Costs
     ) -> Sums:
         """The sums of the clients that arrived; see `SecureRound.unmask`.
 

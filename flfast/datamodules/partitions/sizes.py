@@ -10,11 +10,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import softmax
 
-from flfast.datamodules.partitions.counts import (
-    check_enough,
-    largest_remainder,
-    raise_to_minimum,
-)
+from flfast.datamodules.partitions.counts import check_enough, largest_remainder, raise_to_minimum
 from flfast.state.csv_file import shortened
 from flfast.state.options import Count, Positive, Spread
 

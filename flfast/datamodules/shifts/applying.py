@@ -112,10 +112,7 @@ class ShiftedInputs(Dataset[Tensor]):
 
 
 def each_value(
-    inputs: Tensor,
-    values: np.ndarray,
-    neutral: float,
-    change: Callable[[Tensor, float], Tensor],
+    inputs: Tensor, values: np.ndarray, neutral: float, change: Callable[[Tensor, float], Tensor]
 ) -> Tensor:
     """New inputs [M, ...]; those whose value, of values [M], is neutral stay as they are.
 

@@ -12,11 +12,7 @@ from torch import Tensor
 
 from flfast.datamodules.bounds import free_disk, require_memory
 from flfast.datamodules.mapped import map_array, shared_tensor
-from flfast.datamodules.sources.image_files import (
-    ImageFiles,
-    check_one_size,
-    decode_all,
-)
+from flfast.datamodules.sources.image_files import ImageFiles, check_one_size, decode_all
 
 
 def load_images(
@@ -58,11 +54,7 @@ def _cached(files: ImageFiles, folder: Path) -> Tensor:
         if files.image_size is None:
             check_one_size(files.paths)
         _check_space(files, folder)
-        header = {
-            "descr": "|u1",
-            "fortran_order": False,
-            "shape": (len(files), *files[0].shape),
-        }
+        header = {"descr": "|u1", "fortran_order": False, "shape": (len(files), *files[0].shape)}
         # Not through a mapping: a disk that is full would end the process without a message.
         with _writing(folder, path) as unfinished, unfinished.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, header)

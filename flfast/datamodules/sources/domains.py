@@ -114,11 +114,7 @@ def _test_set(
 
 
 def _clients(
-    found: _Listing,
-    is_test: np.ndarray,
-    per_domain: int,
-    test_domain: str | None,
-    seed: int,
+    found: _Listing, is_test: np.ndarray, per_domain: int, test_domain: str | None, seed: int
 ) -> np.ndarray:
     """Client of every example, int64 [N]; -1 in the test domain."""
     rng = generator(seed, "parts of domains")

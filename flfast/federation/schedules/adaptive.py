@@ -15,13 +15,7 @@ Plans = Callable[[int, Sequence[Mapping[str, Any]]], RoundPlan]
 
 
 def adaptive(
-    plans: Plans,
-    *,
-    metric: str,
-    patience: int,
-    action: Action,
-    max_batch_size: int,
-    min_lr: float,
+    plans: Plans, *, metric: str, patience: int, action: Action, max_batch_size: int, min_lr: float
 ) -> Plans:
     """Plans that change once for every stall of the metric so far.
 

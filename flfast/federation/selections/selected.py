@@ -33,11 +33,7 @@ class SelectedRound:
         self.number, self.on_server = rnd.number, rnd.on_server
 
     def call(
-        self,
-        server: Tree,
-        local: Algorithm | None = None,
-        *,
-        clients: Sequence[int] | None = None,
+        self, server: Tree, local: Algorithm | None = None, *, clients: Sequence[int] | None = None
     ) -> Uploads:
         """See `Round`."""
         called = self.clients if clients is None else clients

@@ -7,17 +7,7 @@ from functools import partial
 from markupsafe import Markup
 
 from flfast.output.report.chart import Chart, DataTable
-from flfast.output.report.svg import (
-    WIDTH,
-    Scale,
-    colour,
-    dash,
-    element,
-    grid,
-    mark,
-    picture,
-    text,
-)
+from flfast.output.report.svg import WIDTH, Scale, colour, dash, element, grid, mark, picture, text
 from flfast.output.results.formats import count, in_percent, tick, value
 from flfast.output.results.lines import Line, LineChart, thinned
 

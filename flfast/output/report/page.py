@@ -10,12 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from flfast.output.report import (
-    client_sections,
-    cost_sections,
-    outcome_sections,
-    setting_sections,
-)
+from flfast.output.report import client_sections, cost_sections, outcome_sections, setting_sections
 from flfast.output.report.bar_chart import interval_chart
 from flfast.output.report.chart import Section
 from flfast.output.report.content import Content

@@ -49,8 +49,7 @@ def _join(graph: Graph, convolution: Node, pool: Node) -> None:
         mask: Any = gradient.args[-1]
         with graph.inserting_before(gradient):
             new = graph.call_function(
-                torch.ops.flfast.conv_pool_backward.default,
-                (g, y, places, x, w, padding, mask[0]),
+                torch.ops.flfast.conv_pool_backward.default, (g, y, places, x, w, padding, mask[0])
             )
         new.meta = dict(gradient.meta)
         gradient.replace_all_uses_with(new)

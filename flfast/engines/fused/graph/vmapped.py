@@ -92,12 +92,7 @@ def _nll_loss(
 
 
 def _nll_loss_backward(
-    grad: Tensor,
-    log_p: Tensor,
-    targets: Tensor,
-    weight: Tensor | None,
-    reduction: int,
-    *rest: Any,
+    grad: Tensor, log_p: Tensor, targets: Tensor, weight: Tensor | None, reduction: int, *rest: Any
 ) -> Tensor:
     if weight is not None or reduction or log_p.ndim != 2:
         return aten.nll_loss_backward.default(grad, log_p, targets, weight, reduction, *rest)

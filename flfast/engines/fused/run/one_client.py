@@ -73,10 +73,7 @@ class ClientProgram:
         self.reader = ExampleReader(stored, dtype=first.dtype, device=first.device)
         self.contexts = ContextCache(first.device)
         self._state = TrainingState(steps, 1)
-        self._loss_options: Any = {
-            "dtype": self._state.state["loss"].dtype,
-            "device": self.device,
-        }
+        self._loss_options: Any = {"dtype": self._state.state["loss"].dtype, "device": self.device}
         self._skipped = skipped()
         # By stage; the first client decides for all.
         self._exact: dict[int, bool] = {}

@@ -59,11 +59,7 @@ class Chunk(NamedTuple):
 
 
 def epoch_chunks(
-    num_examples: int,
-    batching: Batching,
-    *,
-    num_steps: int | None,
-    exact: bool,
+    num_examples: int, batching: Batching, *, num_steps: int | None, exact: bool
 ) -> tuple[Chunk, ...]:
     """The chunks of a local epoch.
 
@@ -81,12 +77,7 @@ def epoch_chunks(
 
 @lru_cache(maxsize=4096)
 def _epoch_chunks(
-    num_examples: int,
-    batching: Batching,
-    _: Hashable,
-    *,
-    num_steps: int | None,
-    exact: bool,
+    num_examples: int, batching: Batching, _: Hashable, *, num_steps: int | None, exact: bool
 ) -> tuple[Chunk, ...]:
     epoch = local_epoch(num_examples, batching)
     steps = list(_steps(epoch))[:num_steps]
