@@ -2,12 +2,13 @@
 
 import difflib
 import os
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from flfast.config.errors import ConfigError
 from flfast.config.own import GROUPS
 from flfast.config.rule import shown
+from flfast.state.config_keys import flat
 
 
 def check_words(overrides: Iterable[object]) -> None:
@@ -82,12 +83,4 @@ def check_objects(
 
 def _texts(settings: Mapping[Any, object]) -> str:
     """Settings as overrides: `"rounds=3", "optimizer.lr=0.1"`."""
-    return ", ".join(f'"{key}={shown(value)}"' for key, value in _flat(settings, ""))
-
-
-def _flat(settings: Mapping[Any, object], prefix: str) -> Iterator[tuple[str, object]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    return ", ".join(f'"{key}={shown(value)}"' for key, value in flat(settings))

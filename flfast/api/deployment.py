@@ -21,7 +21,7 @@ from flfast.config.composition import without_hydra
 from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
 from flfast.config.own import Own
-from flfast.config.phases import Phase, compose_phases
+from flfast.config.phases import compose_phases
 from flfast.config.resume_check import check_folder
 from flfast.datamodules.remote_data import RemoteData, Schema
 from flfast.engines.node import Node
@@ -37,8 +37,6 @@ from flfast.setup.real_clients import (
 
 log = logging.getLogger(__name__)
 
-_ALONE = ("strategy=single",)
-"""Overrides of every process of a deployment: it trains with one process."""
 _GREETING = "greeting"
 
 
@@ -92,7 +90,9 @@ class Client:
     def _built(self, num_clients: int) -> tuple[Node, Message]:
         own = Own(client=(self._client_id, num_clients))
         config, given = checked(self._overrides, seeded_noise=self._seeded_noise)
-        phases, job = _prepared(config, own, self._folder)
+        config.hydra.runtime.output_dir = str(self._folder.absolute())
+        job = HydraJob.of(config, without_hydra(deepcopy(config)), own)
+        phases = compose_phases(job.fill(job.given), job.compose)
         node, data = build_node(phases, job, self._client_id, self._folder / "states")
         return node, greeting(given, data, self._client_id)
 
@@ -204,15 +204,9 @@ def checked(
     Raises:
         ConfigError: if a setting is wrong, or only a simulation has it.
     """
-    config = composed([*_ALONE, *overrides])
+    config = composed(["strategy=single", *overrides])  # unless told, it trains with one process
     given = without_hydra(deepcopy(config))
     filled = HydraJob.of(config, given).fill(given)
     check(filled)
     check_is_real(filled, seeded_noise=seeded_noise)
     return config, filled
-
-
-def _prepared(config: DictConfig, own: Own, folder: Path) -> tuple[list[Phase], HydraJob]:
-    config.hydra.runtime.output_dir = str(folder.absolute())
-    job = HydraJob.of(config, without_hydra(deepcopy(config)), own)
-    return compose_phases(job.fill(job.given), job.compose), job

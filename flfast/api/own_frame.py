@@ -53,7 +53,8 @@ def coded_text(
     Raises:
         ConfigError: if a column holds neither numbers nor text, or a text is missing.
     """
-    texts = [name for name in data.columns if name != client and not _is_numeric(data[name])]
+    others = {name: data[name].dtype for name in data.columns if name != client}
+    texts = [name for name, kind in others.items() if getattr(kind, "kind", "O") not in "biuf"]
     if not texts or target not in data.columns:  # which the reader refuses
         return Coded(data, test_data)
     frames = [data, test_data] if is_frame(test_data) else [data]
@@ -100,10 +101,6 @@ def refuse_missing_rows(where: str, missing: np.ndarray, *, advice: str = FIX) -
     """
     with refused():
         refuse_missing(where, missing, advice=advice)
-
-
-def _is_numeric(column: Any) -> bool:
-    return getattr(column.dtype, "kind", "O") in "biuf"
 
 
 def _read(frames: Sequence[Any], name: Any, target: str | None, task: TaskName) -> _Column:

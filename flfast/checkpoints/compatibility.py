@@ -9,14 +9,15 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from flfast.state.config_keys import influence
+from flfast.state.config_keys import flat, influence
 
 Config = dict[str, Any]
 
 
 def fixed_settings(config: Config) -> Config:
     """Settings that a resumed run must not change, by dotted key; the config is plain values."""
-    settings = dict(_flatten(config, ""))
+    settings = {key: value for key, value in flat(config) if influence(key) == "results"}
+    del settings["schedule.phases"]
     for number, phase in enumerate(_fixed_phases(_sorted_phases(config))):
         settings[f"schedule.phases.{number}"] = phase
     if config["schedule"]["adapt"]:  # its patience counts evaluations
@@ -48,17 +49,6 @@ def _fixed_phases(phases: list[tuple[int, list[str]]]) -> Iterator[Config]:
 
 def _is_operational(override: str) -> bool:
     return influence(override.partition("=")[0].strip("+~ ")) != "results"
-
-
-def _flatten(node: Config, prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in node.items():
-        key = f"{prefix}{name}"
-        if influence(key) != "results" or key == "schedule.phases":
-            continue
-        if isinstance(value, dict) and value:
-            yield from _flatten(value, f"{key}.")
-        else:
-            yield key, value
 
 
 def digest(config: Config) -> str:

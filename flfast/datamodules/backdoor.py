@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from flfast.datamodules.batches import Batch
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.applying import shift_examples
-from flfast.datamodules.shifts.shift import Affected, Shift
+from flfast.datamodules.shifts.shift import Shift
 from flfast.datamodules.splits import ClientIndices, group_by_client
 from flfast.state.options import PositiveUpToOne
 from flfast.state.randomness import generator
@@ -78,14 +77,10 @@ def poisoned(
     shift = Shift(
         "poisoned",
         at="train",
-        inputs=partial(_with_trigger, backdoor.trigger),
+        inputs=lambda inputs, _: backdoor.trigger(inputs),
         targets=lambda labels, _: torch.full_like(labels, backdoor.target),
     )
     return shift_examples(examples, shift, {"train": own_split}, seed=seed)[0]
-
-
-def _with_trigger(trigger: Callable[[Tensor], Tensor], inputs: Tensor, _: Affected) -> Tensor:
-    return trigger(inputs)
 
 
 def _check(examples: Examples, backdoor: Backdoor) -> None:

@@ -103,7 +103,7 @@ class Node:
         now = Position(*facts["position"])
         told = {name: facts["plan"][name] for name in TOLD}
         batching = Batching(**facts["plan"]["batching"])
-        plan = self._own(told["round_idx"])._replace(**told, batching=batching)
+        plan = self._plans(told["round_idx"], [])._replace(**told, batching=batching)
         if site.keeps_states:
             self._kept.load(site.states, before=now)
         side, answers = ClientSide(site.algorithm, self._engine.channel), list[Answer]()
@@ -134,10 +134,6 @@ class Node:
         warn_of_clamping("the change", num_clamped, len(vectors[0]))
         return bare._replace(upload=upload)
 
-    def _own(self, round_idx: int) -> RoundPlan:
-        """The plan of this machine."""
-        return self._plans(round_idx, [])
-
     def _evaluate(self, message: Message) -> Message:
         facts = message.facts
         if self._secure is not None:
@@ -147,7 +143,7 @@ class Node:
         # What has no complete model at the server is measured from initial weights, or not at all.
         server = {**self._initial, **message.trees["model"]}
         server["download"] = message.trees["download"]
-        plan = for_evaluation(self._own(facts["round"]))
+        plan = for_evaluation(self._plans(facts["round"], []))
         found = self._evaluation(server, plan, together=False, fraction=facts["fraction"])
         return message_of_metrics(found)
 

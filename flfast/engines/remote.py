@@ -100,34 +100,26 @@ class RemoteCohort:
         clients: Sequence[int],
         download: Download,
         plan: RoundPlan,
-        hidden: Mapping[int, Mask | str] | None = None,
+        hidden: Mapping[int, Mask | str],
     ) -> Iterator[tuple[int, Sent | Arrival]]:
         """(client, what it sent or why nothing) in the order of `clients`.
 
-        `hidden` is how each client masks its upload, or why it cannot; None: it does not.
+        `hidden` is how each client masks its upload, or why it cannot; empty: none does.
         """
         same_round = plan.round_idx == self._call.round_idx
         number = self._call.number + 1 if same_round else 0
         self._call = self._call._replace(round_idx=plan.round_idx, number=number)
         about = {**self._run, "kind": "train", "call": name, "position": self._call}
         about["oldest"] = self._oldest(plan.round_idx)
-        masks = {} if hidden is None else hidden
-        lost = {k: why for k, why in masks.items() if isinstance(why, str)}
-        requests = _packed(
-            (
-                client_id,
-                Message(
-                    {
-                        **about,
-                        "plan": _facts(download.plan(client_id, plan)),
-                        **_told(masks.get(client_id)),
-                    },
-                    {"download": download(client_id)},
-                ),
-            )
-            for client_id in clients
-            if client_id not in lost
-        )
+        lost = {k: why for k, why in hidden.items() if isinstance(why, str)}
+        masks = {k: {"mask": m.model_dump()} for k, m in hidden.items() if isinstance(m, Mask)}
+
+        def request(client_id: int) -> Message:
+            facts = {**about, "plan": _facts(download.plan(client_id, plan))}
+            trees = {"download": download(client_id)}
+            return Message({**facts, **masks.get(client_id, {})}, trees)
+
+        requests = _packed((k, request(k)) for k in clients if k not in lost)
         answers = chain(lost.items(), self._exchange(requests))
         return _in_order(clients, answers, self._keep_first or len(clients))
 
@@ -178,10 +170,6 @@ def _read(answer: bytes | str, read: Callable[[Message], Read]) -> Read | str:
         return answer if isinstance(answer, str) else read(unpack(answer))
     except MalformedError as error:
         return str(error)
-
-
-def _told(mask: Mask | str | None) -> dict[str, Any]:
-    return {"mask": mask.model_dump()} if isinstance(mask, Mask) else {}
 
 
 def _facts(plan: RoundPlan) -> dict[str, Any]:
@@ -240,7 +228,7 @@ class RemoteTraining:
         assert isinstance(deliver, Delivery)
         if self._expected is None and clients:
             self._expected = self._example(clients[0], download, plan)
-        expected, hidden = self._expected, None
+        expected, hidden = self._expected, dict[int, Mask | str]()
         if isinstance(deliver.reduction, MaskedReduction) and expected is not None:
             expected, hidden = _agreed(deliver.reduction, expected)
         for client_id, sent in self._cohort.train(

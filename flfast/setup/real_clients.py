@@ -3,7 +3,7 @@
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -33,7 +33,7 @@ from flfast.federation.paces.sync import ROUNDS
 from flfast.setup.experiment import build_components
 from flfast.setup.machinery import build_machinery
 from flfast.setup.optimized_metric import use_metrics
-from flfast.state.config_keys import influence
+from flfast.state.config_keys import flat, influence
 
 PLACES = ("data.root", "data.path", "data.source.root", "data.source.path")
 """Keys that are each client's own: where its examples lie."""
@@ -100,17 +100,9 @@ def fingerprint(config: DictConfig) -> dict[str, str]:
     plain: Any = OmegaConf.to_container(config, resolve=True)
     return {
         key: hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
-        for key, value in _flat(plain)
+        for key, value in flat(plain)
         if influence(key) == "results" and not key.startswith(PLACES)
     }
-
-
-def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in node.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def build_node(

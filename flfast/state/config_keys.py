@@ -3,8 +3,8 @@
 Torch-free.
 """
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 Influence = Literal["results", "extent", "speed", "output", "command"]
 """The influence of a key:
@@ -115,6 +115,15 @@ def influence(key: str) -> Influence:
         if found is not None:
             return found.influence
     return "results"
+
+
+def flat(config: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of each setting; a mapping without entries is a value."""
+    for name, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def keys_with(use: Use) -> Sequence[str]:

@@ -18,18 +18,6 @@ def _num_low_bits(num: int, size: int) -> int | None:
     return low if num * low + num + (size >> low) < size else None
 
 
-def num_index_bytes(num: int, size: int) -> int:
-    """Bytes of `num` indices below `size`."""
-    if num in {0, size}:
-        return 0
-    low = _num_low_bits(num, size)
-    if low is None:
-        return -(-size // 8)
-    whole, rest = divmod(low, 8)
-    high = -(-(num + (size >> low) + 1) // 8)
-    return high + whole * num + packed_size(num, rest)
-
-
 def encode_indices(indices: np.ndarray, size: int) -> bytes:
     """Encode a set of indices.
 
@@ -38,7 +26,7 @@ def encode_indices(indices: np.ndarray, size: int) -> bytes:
         size: D, all indices are below it.
 
     Returns:
-        `num_index_bytes(k, D)` bytes.
+        Bytes, whose number is a function of k and D.
     """
     num = len(indices)
     if num in {0, size}:

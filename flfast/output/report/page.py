@@ -55,7 +55,8 @@ def render(content: Content, folder: Path = Path()) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    script, style = (_read(name) for name in ("report.js", "report.css"))
+    names = "report.js", "report.css"
+    script, style = ((_FILES / name).read_text(encoding="utf-8") for name in names)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html").render(
         title=_title(content),
@@ -69,10 +70,6 @@ def render(content: Content, folder: Path = Path()) -> str:
         style=Markup(style),
         digest=digest,
     )
-
-
-def _read(name: str) -> str:
-    return (_FILES / name).read_text(encoding="utf-8")
 
 
 def _sections(content: Content, folder: Path) -> list[Section]:

@@ -1,10 +1,10 @@
 """Groups runs by the settings in which they differ; runs of one group differ in the seed."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flfast.output.results.runs import RunRecord
-from flfast.state.config_keys import influence
+from flfast.state.config_keys import flat, influence
 
 SEED = "seed"
 
@@ -35,10 +35,10 @@ def group_runs(runs: Sequence[RunRecord]) -> tuple[list[RunGroup], list[RunRecor
     two copies of a run are not two seeds.
     """
     keys = differing_keys(runs)
-    flat = [flat_settings(run) for run in runs]
+    found = [flat_settings(run) for run in runs]
     groups: dict[tuple[str, ...], dict[str, RunRecord]] = {}
     left_out: list[RunRecord] = []
-    for run, settings in zip(runs, flat, strict=True):
+    for run, settings in zip(runs, found, strict=True):
         seeds = groups.setdefault(tuple(settings.get(key, "-") for key in keys), {})
         earlier = seeds.get(run.seed)
         if earlier is None:
@@ -61,19 +61,18 @@ def differing_keys(runs: Sequence[RunRecord]) -> list[str]:
     If a group's options differ, then so do most of the settings inside the group. Such a setting
     is listed only if it differs between two runs with the same option.
     """
-    flat = [flat_settings(run) for run in runs]
-    names = dict.fromkeys(key for settings in flat for key in settings)
+    found = [flat_settings(run) for run in runs]
+    names = dict.fromkeys(key for settings in found for key in settings)
     names = dict.fromkeys(sorted(names, key=lambda key: (not _is_choice(key, runs), key == SEED)))
-    return [key for key in names if key != SEED and _differs(key, runs, flat)]
+    return [key for key in names if key != SEED and _differs(key, runs, found)]
 
 
 def flat_settings(run: RunRecord) -> dict[str, str]:
     """Config groups' options and all other settings as text, by dotted key."""
     choices = {k: v for k, v in run.choices.items() if not _only_of_output(k)}
-    flat = _flatten(run.config)
     kept = {
-        key: value
-        for key, value in flat.items()
+        key: "null" if value is None else str(value)
+        for key, value in flat(run.config)
         if not _only_of_output(key) and key.rpartition(".")[2] not in _HYDRA_KEYS
     }
     return {**kept, **choices}
@@ -88,11 +87,11 @@ _OPTIONS_THAT_SPEAK = ("algorithm", "data", "model", "partition")
 _HYDRA_KEYS = ("_partial_", "_convert_", "_recursive_")
 
 
-def _differs(key: str, runs: Sequence[RunRecord], flat: Sequence[Mapping[str, str]]) -> bool:
+def _differs(key: str, runs: Sequence[RunRecord], found: Sequence[Mapping[str, str]]) -> bool:
     group = key.partition(".")[0]
     inside = key != group and any(group in run.choices for run in runs)
     by_option: dict[str, set[str | None]] = {}
-    for run, settings in zip(runs, flat, strict=True):
+    for run, settings in zip(runs, found, strict=True):
         option = run.choices.get(group, "") if inside else ""
         by_option.setdefault(option, set()).add(settings.get(key))
     return any(len(values) > 1 for values in by_option.values())
@@ -100,16 +99,6 @@ def _differs(key: str, runs: Sequence[RunRecord], flat: Sequence[Mapping[str, st
 
 def _is_choice(key: str, runs: Sequence[RunRecord]) -> bool:
     return any(key in run.choices for run in runs)
-
-
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = "null" if value is None else str(value)
-    return flat
 
 
 def _label(keys: Sequence[str], values: Sequence[str]) -> str:

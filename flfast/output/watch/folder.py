@@ -69,13 +69,14 @@ def read_progress(folder: Path) -> Progress:
         ValueError: with its path, if the config or a table is damaged.
     """
     hydra = folder / ".hydra"
+    lines = (line.partition("[WARNING] - ") for line in log_lines(folder))
     return Progress(
         folder=folder,
         overrides=read_words(hydra / "overrides.yaml"),
         rounds=_rounds(hydra / "config.yaml"),
         history=read_history(folder / "metrics.csv"),
         outcome=outcome(folder),
-        warnings=[text for _, mark, text in map(_warning, log_lines(folder)) if mark][-_WARNINGS:],
+        warnings=[text for _, mark, text in lines if mark][-_WARNINGS:],
     )
 
 
@@ -87,10 +88,6 @@ def _rounds(path: Path) -> int:
     if type(found) is not int or found < 1:
         raise ValueError(f"{path}: rounds={found}; allowed: an integer >= 1, as a run writes it")
     return found
-
-
-def _warning(line: str) -> tuple[str, str, str]:
-    return line.partition("[WARNING] - ")
 
 
 def jobs_of(folder: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flfast.channel.compression.bits import pack, packed_size, unpack
 from flfast.channel.compression.compression import transmit
 from flfast.channel.compression.float16 import float16
-from flfast.channel.compression.index_sets import decode_indices, encode_indices, num_index_bytes
+from flfast.channel.compression.index_sets import _num_low_bits, decode_indices, encode_indices
 from flfast.channel.compression.lowrank import lowrank
 from flfast.channel.compression.powersgd import powersgd
 from flfast.channel.compression.quantize import quantize
@@ -35,6 +35,16 @@ def sent(compression, change, seed=3):
 
 def pairs(found, change):
     return zip(leaves(found), leaves(change), strict=True)
+
+
+def num_index_bytes(num, size):
+    if num in {0, size}:
+        return 0
+    low = _num_low_bits(num, size)
+    if low is None:
+        return math.ceil(size / 8)
+    whole, rest = divmod(low, 8)
+    return math.ceil((num + (size >> low) + 1) / 8) + whole * num + packed_size(num, rest)
 
 
 @few

@@ -5,7 +5,6 @@ in training: `trace.py` records the operators that it runs, and these are compil
 may depend on the values of tensors, and a step draws no numbers from Python.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -17,9 +16,6 @@ from flfast.engines.fused.graph.update_rules import LocalOptimizer
 from flfast.lit.local_module import LocalModule
 from flfast.lit.task import LocalTask
 from flfast.state.tree import Tree, leaves, tree_map
-
-Step = Callable[[Tree, Tree, Tree, Tree], None]
-"""(state, context, settings, batch) -> None; changes the state in place."""
 
 
 class Clip(NamedTuple):
