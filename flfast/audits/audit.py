@@ -1,21 +1,17 @@
 """The contract: an audit attacks the final model after the last round, and writes two files."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from lightning.pytorch.utilities import rank_zero_only
 
+from flfast.federation.loop import Federation
 from flfast.output.results.table import RoundTable
 from flfast.state.capabilities import NEUTRAL, Capabilities, needing
 from flfast.state.messages import naming
-
-if TYPE_CHECKING:
-    from flfast.federation.loop import Federation
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,10 @@ al.: User-Level Label Leakage from Gradients in Federated Learning, PoPETs 2022,
 classes that occur more than once.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import rich
 import torch
@@ -28,13 +26,11 @@ from flfast.audits.audit import OF_UPLOAD, Audit, Leak, UploadAudit
 from flfast.audits.gradient_matching import match_gradient, surrogate_gradient
 from flfast.audits.image_pairs import draw_pairs, paired, pixel_bounds
 from flfast.audits.interception import intercept
+from flfast.channel.channel import Channel
+from flfast.federation.loop import Federation
 from flfast.lit.batchnorm import batchnorm_layers
 from flfast.state.options import Count, NonNegative, NonNegativeInt
 from flfast.state.randomness import generator, torch_generator
-
-if TYPE_CHECKING:
-    from flfast.channel.channel import Channel
-    from flfast.federation.loop import Federation
 
 Labels = Literal["recovered", "known"]
 

@@ -4,11 +4,9 @@ The step is the run's own: its algorithm, optimizer, privacy and compression. So
 meets what protects the run.
 """
 
-from __future__ import annotations
-
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -19,18 +17,16 @@ from flfast.channel.client_side import ClientSide
 from flfast.channel.faults.fault import NO_FAULTS
 from flfast.channel.sent import LocalResult, Sender
 from flfast.channel.server_side import ServerSide
+from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.splits import ClientIndices
 from flfast.distributed.client_state_placement import fetch_states, owner
 from flfast.distributed.world import ALONE
 from flfast.engines.eager import EagerTraining
+from flfast.engines.site import Site
+from flfast.federation.loop import Federation
 from flfast.state.plan import Batching
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
-
-if TYPE_CHECKING:
-    from flfast.datamodules.federated import FederatedDataModule
-    from flfast.engines.site import Site
-    from flfast.federation.loop import Federation
 
 
 class Intercepted(NamedTuple):

@@ -7,26 +7,22 @@ false positive rates, as Carlini, Chien, Nasr, Song, Terzis, Tramer: Membership 
 From First Principles, S&P 2022, section IV, ask for.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from flfast.audits.audit import OF_MODELS, Audit, Leak, ModelAudit
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.federation.loop import Federation
 from flfast.lit.task import LocalTask, evaluation_mode
 from flfast.output.callbacks.figures import COLOURS, figure
 from flfast.state.options import Count
 from flfast.state.randomness import generator
-
-if TYPE_CHECKING:
-    from flfast.datamodules.federated import FederatedDataModule
-    from flfast.federation.loop import Federation
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +91,7 @@ def _measure(federation: Federation, *, max_examples: int, per_client: bool) -> 
 
 
 def _row(
-    round_idx: int, client_id: int, found: Separation, inside: np.ndarray, outside: np.ndarray
+    round_idx: int, client_id: int, found: "Separation", inside: np.ndarray, outside: np.ndarray
 ) -> dict[str, Any]:
     return {
         "audit": "membership",
@@ -151,7 +147,7 @@ def example_losses(federation: Federation, indices: np.ndarray) -> np.ndarray:
 
 
 def draw_membership(
-    path: Path, *, members: np.ndarray, others: np.ndarray, found: Separation, title: str
+    path: Path, *, members: np.ndarray, others: np.ndarray, found: "Separation", title: str
 ) -> None:
     """Write a PNG with the losses of members [M] and of others [N]."""
     with figure(path, size=(9.5, 3.8), dpi=150, title=title) as picture:

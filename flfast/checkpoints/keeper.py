@@ -5,8 +5,6 @@ all changes are small beside the states. A whole file of states that are kept in
 copied, since they may not fit in memory: the run waits until they are in its buffers.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
@@ -17,7 +15,7 @@ from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,15 +36,13 @@ from flfast.checkpoints.folders import (
 from flfast.checkpoints.policy import COST_SHARE, Policy, best_round
 from flfast.checkpoints.signals import StopRequests
 from flfast.distributed.world import World, gather, sum_over_ranks
+from flfast.federation.loop import Federation
 from flfast.output.results.columns import CALLBACK_TABLES
 from flfast.output.results.outcome import StoppedError
 from flfast.state.machine import free_memory
 from flfast.state.store import ClientStates, Kept
 from flfast.state.tensor_file import write_tensors
 from flfast.state.tree import Tree, tree_map
-
-if TYPE_CHECKING:
-    from flfast.federation.loop import Federation
 
 log = logging.getLogger(__name__)
 

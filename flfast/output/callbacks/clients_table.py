@@ -1,17 +1,13 @@
 """Writes `clients.csv`: one row per round and client."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
+from flfast.federation.loop import Federation
 from flfast.output.results.columns import CLIENT_COLUMNS, CLIENT_EVALUATION
 from flfast.output.results.table import RoundTable
-
-if TYPE_CHECKING:
-    from flfast.federation.loop import Federation
 
 
 class ClientsTable(Callback):

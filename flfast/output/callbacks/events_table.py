@@ -1,18 +1,14 @@
 """Writes `events.csv`: one row per event in virtual time."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
+from flfast.federation.loop import Federation
+from flfast.federation.paces.pace import Event, Turn
 from flfast.output.results.columns import EVENT_COLUMNS
 from flfast.output.results.table import RoundTable
-
-if TYPE_CHECKING:
-    from flfast.federation.loop import Federation
-    from flfast.federation.paces.pace import Event, Turn
 
 
 class EventsTable(Callback):

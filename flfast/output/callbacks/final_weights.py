@@ -1,22 +1,17 @@
 """Writes the models at the end of the run: the server's, and those of the clients."""
 
-from __future__ import annotations
-
 import json
 import logging
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
+from flfast.federation.loop import Federation
 from flfast.models.adapters.adapted import ADAPTER, FILE, Adapted
 from flfast.state.options import NonNegativeInt
 from flfast.state.tensor_file import write_safetensors, write_tensors
 from flfast.state.weights import model_weights
-
-if TYPE_CHECKING:
-    from flfast.federation.loop import Federation
 
 log = logging.getLogger(__name__)
 _log_once = rank_zero_only(log.info)

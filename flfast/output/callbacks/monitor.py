@@ -1,21 +1,18 @@
 """Columns of processor, memory and GPU usage for every round."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import torch
 from lightning.pytorch.callbacks import Callback
 
-if TYPE_CHECKING:
-    from flfast.engines.reports import ClientReport
-    from flfast.federation.loop import Federation
-    from flfast.federation.samplers.cohort import Cohort
-    from flfast.state.plan import RoundPlan
+from flfast.engines.reports import ClientReport
+from flfast.federation.loop import Federation
+from flfast.federation.samplers.cohort import Cohort
+from flfast.state.plan import RoundPlan
 
 
 class Monitor(Callback):

@@ -1,22 +1,18 @@
 """Writes `partition.json`, `.npz` and `.png`: the examples of every client."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.federation.loop import Federation
 from flfast.output.callbacks.figures import sampled
 from flfast.output.callbacks.partition_figure import draw_partition
 from flfast.state.messages import naming
 from flfast.state.options import Count
-
-if TYPE_CHECKING:
-    from flfast.datamodules.federated import FederatedDataModule
-    from flfast.federation.loop import Federation
 
 _MOST_LISTED = 1000
 

@@ -1,13 +1,11 @@
 """Progress bars of rounds and clients, with the clock of virtual time; or lines in the log."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import sys
 from importlib.util import find_spec
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import rich
 from lightning.pytorch.callbacks import Callback
@@ -15,15 +13,13 @@ from lightning.pytorch.utilities import rank_zero_only
 from rich import progress
 from rich.console import Console
 
+from flfast.engines.reports import ClientReport
+from flfast.federation.loop import Federation
+from flfast.federation.samplers.cohort import Cohort
 from flfast.output.results.formats import readable
 from flfast.output.watch.view import scores, usage, virtual
 from flfast.state.options import Positive
-
-if TYPE_CHECKING:
-    from flfast.engines.reports import ClientReport
-    from flfast.federation.loop import Federation
-    from flfast.federation.samplers.cohort import Cohort
-    from flfast.state.plan import RoundPlan
+from flfast.state.plan import RoundPlan
 
 log = logging.getLogger(__name__)
 

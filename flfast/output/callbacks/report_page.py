@@ -1,20 +1,15 @@
 """Writes `report.html`: the run as a page that needs no network."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
 
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
+from flfast.federation.loop import Federation
 from flfast.output.report.page import report_or_warn
 from flfast.output.results.history import Row
 from flfast.output.results.outcome import outcome_of
 from flfast.output.results.runs import RunRecord, read_run
-
-if TYPE_CHECKING:
-    from flfast.federation.loop import Federation
 
 
 class ReportPage(Callback):

@@ -1,15 +1,14 @@
 """The table that is printed at the end of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 from rich.table import Table
 from rich.text import Text
 
+from flfast.federation.loop import Federation
 from flfast.output.results.columns import ALL_METRICS, VIEWS
 from flfast.output.results.formats import readable, value
 from flfast.output.results.history import (
@@ -22,9 +21,6 @@ from flfast.output.results.history import (
     validation_column,
 )
 from flfast.output.watch.view import empty_table, screen
-
-if TYPE_CHECKING:
-    from flfast.federation.loop import Federation
 
 _PLAIN_WIDTH = 100
 _NAMES = ("accuracy", *(name for name in ALL_METRICS if name != "accuracy"))

@@ -1,11 +1,8 @@
 """Writes `samples.txt` at the end of a run of the task `language`."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import torch
 from lightning.pytorch.callbacks import Callback
@@ -13,12 +10,10 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torch.func import functional_call
 
+from flfast.datamodules.examples import Examples
+from flfast.federation.loop import Federation
 from flfast.state.options import Count, Positive
 from flfast.state.randomness import torch_generator
-
-if TYPE_CHECKING:
-    from flfast.datamodules.examples import Examples
-    from flfast.federation.loop import Federation
 
 log = logging.getLogger(__name__)
 
