@@ -157,12 +157,10 @@ def warn_of_clamping(whose: str, num: int, of: int) -> None:
         )
 
 
-class SecureReduction:
+class SecureReduction(MaskedReduction):
     """Masks uploads as their clients would, and adds them. See `Reduction`."""
 
-    def __init__(self, secure: SimulatedRound, masked: MaskedReduction) -> None:
-        self._secure, self._masked = secure, masked
-        self.specs, self.combine = masked.specs, masked.combine
+    secure: SimulatedRound
 
     def add(self, client_id: int, upload: Tree, weight: float) -> None:
         """See `Reduction`.
@@ -171,19 +169,18 @@ class SecureReduction:
             ValueError: if its leaves differ from those of earlier uploads, its weight is larger
                 than the largest one, or it has parts that are not summed.
         """
-        masked = self._masked
-        if masked.like is not None:
-            check_same_leaves(upload, masked.like, f"client {client_id}")
-        vectors = masked.encoding.vectors(client_id, upload, weight)
-        masked.like = upload
-        vector, num_clamped = self._secure.mask(client_id, *vectors)
-        masked.add_vector(client_id, vector)
-        masked.num_clamped += num_clamped
+        if self.like is not None:
+            check_same_leaves(upload, self.like, f"client {client_id}")
+        vectors = self.encoding.vectors(client_id, upload, weight)
+        self.like = upload
+        vector, num_clamped = self.secure.mask(client_id, *vectors)
+        self.add_vector(client_id, vector)
+        self.num_clamped += num_clamped
 
 
 def secure_reduction(
     channel: Channel, algorithm: Algorithm, cohort: Sequence[int], path: tuple[int, int]
-) -> SecureReduction | MaskedReduction:
+) -> MaskedReduction:
     """The reduction of one call of a cohort by secure aggregation: real clients mask themselves.
 
     Args:
@@ -205,7 +202,7 @@ def secure_reduction(
         real = ServerRound(secure.make_terms(cohort, channel.seed, path), path, secure.ask)
         return MaskedReduction(real, encoding, log_costs=log_costs)
     simulated = secure.make_round(cohort, channel.seed, path)
-    return SecureReduction(simulated, MaskedReduction(simulated, encoding, log_costs=log_costs))
+    return SecureReduction(simulated, encoding, log_costs=log_costs)
 
 
 def _is_learned_mean(part: Part) -> bool:

@@ -110,7 +110,7 @@ def test_the_reduction_holds_masked_numbers_only():
     for k in (0, 1):
         secure.add(k, upload(k), weight=10.0)
     plain = sum(0.01 * upload(k)["params"]["w"] for k in (0, 1)).flatten()
-    decoded = secure._secure.terms.numbers.decode(secure._masked.total.numpy().view("uint64"))
+    decoded = secure.secure.terms.numbers.decode(secure.total.numpy().view("uint64"))
     assert (torch.from_numpy(decoded[:6]) - plain).abs().min() > 1e-3
 
 
