@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from flfast.config.composition import CONF, compose
-from flfast.state.config_keys import KEYS, influence, keys_with
+from flfast.state.config_keys import KEYS, flat, influence, keys_with
 
 OF_HYDRA = {"hydra", "experiment"}  # groups without a key of their own in the config
 
@@ -33,6 +33,18 @@ def test_every_key_of_the_config_is_in_the_table_and_no_other(config):
 def test_a_phase_changes_neither_output_nor_what_a_command_does(key):
     if "phase" in KEYS[key].uses:
         assert influence(key) in ("results", "speed")
+
+
+def test_nothing_below_a_key_without_results_has_results():
+    """So that `fixed_settings` may ask each value of a config for its own influence."""
+    for key in KEYS:
+        above = [key.rpartition(".")[0]] if "." in key else []
+        assert all(influence(name) == "results" for name in above) or influence(key) != "results"
+
+
+def test_settings_are_named_by_dotted_keys():
+    config = {"a": {"b": 1, "c": {}, "d": {"e": [{"f": 2}]}}, "g": None}
+    assert dict(flat(config)) == {"a.b": 1, "a.c": {}, "a.d.e": [{"f": 2}], "g": None}
 
 
 def test_a_key_is_what_its_longest_entry_says():

@@ -63,7 +63,8 @@ def differing_keys(runs: Sequence[RunRecord]) -> list[str]:
     """
     found = [flat_settings(run) for run in runs]
     names = dict.fromkeys(key for settings in found for key in settings)
-    names = dict.fromkeys(sorted(names, key=lambda key: (not _is_choice(key, runs), key == SEED)))
+    chosen = {key for run in runs for key in run.choices}
+    names = dict.fromkeys(sorted(names, key=lambda key: (key not in chosen, key == SEED)))
     return [key for key in names if key != SEED and _differs(key, runs, found)]
 
 
@@ -95,10 +96,6 @@ def _differs(key: str, runs: Sequence[RunRecord], found: Sequence[Mapping[str, s
         option = run.choices.get(group, "") if inside else ""
         by_option.setdefault(option, set()).add(settings.get(key))
     return any(len(values) > 1 for values in by_option.values())
-
-
-def _is_choice(key: str, runs: Sequence[RunRecord]) -> bool:
-    return any(key in run.choices for run in runs)
 
 
 def _label(keys: Sequence[str], values: Sequence[str]) -> str:
