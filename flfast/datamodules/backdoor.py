@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from flfast.datamodules.batches import Batch
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.applying import shift_examples
-from flfast.datamodules.shifts.shift import Shift
+from flfast.datamodules.shifts.shift import Affected, Shift
 from flfast.datamodules.splits import ClientIndices, group_by_client
 from flfast.state.options import PositiveUpToOne
 from flfast.state.randomness import generator
@@ -77,10 +78,14 @@ def poisoned(
     shift = Shift(
         "poisoned",
         at="train",
-        inputs=lambda inputs, _: backdoor.trigger(inputs),
+        inputs=partial(_with_trigger, backdoor.trigger),  # which workers of a loader unpickle
         targets=lambda labels, _: torch.full_like(labels, backdoor.target),
     )
     return shift_examples(examples, shift, {"train": own_split}, seed=seed)[0]
+
+
+def _with_trigger(trigger: Callable[[Tensor], Tensor], inputs: Tensor, _: Affected) -> Tensor:
+    return trigger(inputs)
 
 
 def _check(examples: Examples, backdoor: Backdoor) -> None:

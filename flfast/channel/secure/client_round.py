@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel
 
 from flfast.channel.secure.keys import Agreements
 from flfast.channel.secure.participant import Participant
@@ -119,7 +118,7 @@ class ClientRound:
             participant.receive(sender, box, kept.publics[sender])
         return participant
 
-    def _keep(self, kept: BaseModel) -> None:
+    def _keep(self, kept: _Kept) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self.forget()
         number = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

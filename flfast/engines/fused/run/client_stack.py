@@ -103,9 +103,10 @@ class StackProgram:
         if all(agree(found, expected) for found in stacked):
             return True
         nearby = [
-            self._train_alone(_start_from(start, perturb(start.context.start)), plans)
+            self._train_alone(start._replace(context=context), plans)
             for perturb in perturbations(plan.precision, self._client.device)
             for start in [make_start()]
+            for context in [start.context._replace(start=perturb(start.context.start))]
         ]
         return all(agree(found, expected, nearby=nearby) for found in stacked)
 
@@ -236,10 +237,6 @@ class StackProgram:
             num = to_device(sizes[part], loss.device).to(loss.dtype)
             weights = to_device(real, loss.device).to(loss.dtype) / num.unsqueeze(-1)
             yield {"weights": weights, "num": num, "inputs": inputs, "targets": targets}
-
-
-def _start_from(start: ClientStart, weights: Tree) -> ClientStart:
-    return start._replace(context=start.context._replace(start=weights))
 
 
 def _local_steps(data: Sequence[ClientDataModule], plans: Sequence[RoundPlan]) -> list[LocalSteps]:
