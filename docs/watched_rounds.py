@@ -171,7 +171,8 @@ def named(name: str, model: nn.Module) -> Algorithm:
     made, initial = instantiate(_options(name)), read_weights(model)
     if isinstance(made, Algorithm):
         return made
-    offers = {"initial": initial, "batchnorm": batchnorm_weights(model, initial)}
+    batchnorm = batchnorm_weights(model, initial)
+    offers = {"initial": initial, "batchnorm": batchnorm, "common": None, "widest": initial}
     found: Algorithm = call_with(made, **offers, seed=0, num_clients=CLIENTS)
     return found
 

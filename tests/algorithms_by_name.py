@@ -29,7 +29,7 @@ FOLLOWED = {
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
 
 
-def algorithm_of(name, model, *, num_clients=3, **options):
+def algorithm_of(name, model, *, num_clients=3, common=None, **options):
     """The algorithm that `algorithm=NAME` with options builds for a model and clients."""
     config = OmegaConf.load(CONF / f"{name}.yaml")
     followed = {
@@ -41,7 +41,8 @@ def algorithm_of(name, model, *, num_clients=3, **options):
         return made
     initial = read_weights(model)
     batchnorm = batchnorm_weights(model, initial)
-    return call_with(made, initial=initial, batchnorm=batchnorm, seed=0, num_clients=num_clients)
+    offers = {"initial": initial, "batchnorm": batchnorm, "common": common, "widest": initial}
+    return call_with(made, **offers, seed=0, num_clients=num_clients)
 
 
 def federation_of(make_data, make_federation, name, model, *, sizes=(6, 3, 1), **options):

@@ -10,7 +10,8 @@ from flfast.state.injection import call_with
 from flfast.state.randomness import seed_torch
 
 FOLDER = Path(__file__).parents[1] / "conf" / "model"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "custom")
+FAMILIES = sorted(path.stem for path in FOLDER.glob("family*.yaml"))
+NAMES = sorted({path.stem for path in FOLDER.glob("*.yaml")} - {"custom", *FAMILIES})
 TOKENS = ("lstm", "transformer", "transformers")
 NUM_TOKENS = 11
 SHAPES = {"cnn1d": (2, 40), "tabular_mlp": (5,), "vgg11": (1, 32, 32), "timm": (3, 32, 32)}

@@ -9,28 +9,33 @@ Nature Communications, 2022. https://arxiv.org/abs/2108.13323
 z are the inputs of the last layer, KL(q, p) the mean of sum_c q_c * log(q_c / p_c) over a batch.
 Either objective takes the other model as a constant. w is the mentee, v_k the mentor, and W_k
 learns from h_k(w) and starts as the identity. The authors' code and PFLlib differentiate the sum
-h_k(w) + h_k(v) by both models, and divide KL by the number of classes, too. Left out: mentors of
-another architecture, the loss of attention maps, and the SVD of updates, for its ranks differ
-between clients and uploads of a round must have the same shapes.
+h_k(w) + h_k(v) by both models, and divide KL by the number of classes, too. With `model.common`
+mentors have models of their own. Left out: the loss of attention maps, and the SVD of updates, for
+its ranks differ between clients and uploads of a round must have the same shapes.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import linear_head
-from flfast.algorithms.kit.second_model import personal_part, upload_shared, with_personal
+from flfast.algorithms.kit.two_models import TwoModels
 from flfast.state.options import NonNegative
-from flfast.state.tree import Tree, merge, without
-from flfast.state.weights import model_weights
+from flfast.state.tree import Tree, without
 
 PROJECTION, EPS = "fedkd/projection", 1e-8
 
 
 def fedkd(
-    *, lam: NonNegative, head: list[str] | None, weighting: Weighting, initial: Tree
+    *,
+    lam: NonNegative,
+    head: list[str] | None,
+    weighting: Weighting,
+    common: nn.Module | None,
+    initial: Tree,
+    seed: int,
 ) -> Algorithm:
     """FedAvg of mentees that learn from private mentors; lam = 0 is FedAvg and local training.
 
@@ -39,17 +44,17 @@ def fedkd(
     top = linear_head(initial, head)
     like = initial["params"][top.names[0]]
     projection = {"params": {PROJECTION: torch.eye(top.shape[1], dtype=like.dtype)}}
+    two = TwoModels(common, initial, seed, beside=projection)
     degenerate(
         lam == 0, "algorithm.lam=0 turns FedKD into FedAvg, and its mentors are purely local"
     )
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
-        v = personal_part(params)
-        z_w, error_w = task.features(params, batch, layer=top.layer)
-        z_v, error_v = task.features(v, batch, layer=top.layer)
-        own = [top.logits(w, z).log_softmax(1) for w, z in ((params, z_w), (v, z_v))]
-        hidden, errors = [F.linear(z_w, v[PROJECTION]), z_v], [error_w, error_v]
-        total = error_w + error_v
+        w, v = two.outputs(task, params, batch, top)
+        own = [w.logits.log_softmax(1), v.logits.log_softmax(1)]
+        hidden = [F.linear(w.features, two.own_part(params)[PROJECTION]), v.features]
+        errors = [w.loss, v.loss]
+        total = w.loss + v.loss
         for i, j in ((0, 1), (1, 0)):
             taught = F.kl_div(own[i], own[j].detach(), reduction="batchmean", log_target=True)
             taught = taught + F.mse_loss(hidden[i], hidden[j].detach())
@@ -60,10 +65,8 @@ def fedkd(
         name="fedkd",
         tasks=("classification",),
         weighting=weighting,
-        client_state=lambda broadcast: merge(model_weights(broadcast), projection),
-        start=with_personal,
         loss=loss,
         separable=False,
-        finish=upload_shared,
         personal=lambda broadcast, client: without(client, projection),
+        **two.fields,
     )

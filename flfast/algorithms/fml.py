@@ -13,25 +13,33 @@ KL by the number of classes, too. Clipping by norm takes the norm over both grad
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.divergence import divergence
-from flfast.algorithms.kit.second_model import personal_part, upload_shared, with_personal
+from flfast.algorithms.kit.two_models import TwoModels
 from flfast.state.options import UpToOne
 from flfast.state.tree import Tree
-from flfast.state.weights import model_weights
 
 
-def fml(*, alpha: UpToOne, beta: UpToOne, weighting: Weighting) -> Algorithm:
+def fml(
+    *,
+    alpha: UpToOne,
+    beta: UpToOne,
+    weighting: Weighting,
+    common: nn.Module | None,
+    initial: Tree,
+    seed: int,
+) -> Algorithm:
     """FedAvg of models that learn from personal ones, and these from them; beta = 1 is FedAvg."""
+    two = TwoModels(common, initial, seed)
     degenerate(alpha == 1, "algorithm.alpha=1 makes FML's personal models purely local")
     degenerate(beta == 1, "algorithm.beta=1 makes FML's shared model that of FedAvg")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
-        shared, personal = (task.logits(w, batch) for w in (params, personal_part(params)))
+        shared, personal = two.logits(task, params, batch)
         errors = (
             share * F.cross_entropy(logits, batch.targets, reduction="none")
             + (1 - share) * divergence(logits, teacher)
@@ -43,9 +51,7 @@ def fml(*, alpha: UpToOne, beta: UpToOne, weighting: Weighting) -> Algorithm:
         name="fml",
         tasks=("classification",),
         weighting=weighting,
-        client_state=model_weights,
-        start=with_personal,
         loss=loss,
-        finish=upload_shared,
         personal=lambda broadcast, client: client,
+        **two.fields,
     )

@@ -3,7 +3,7 @@
 Each of them raises a `BrokenCheckpointError` that names what is missing or does not fit.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -21,9 +21,13 @@ def check_server(saved: Any, algorithm: Algorithm, initial: Tree) -> None:
 
 
 def check_states(
-    saved: Any, expected: Tree, candidates: Collection[int], *, name: str = "states"
+    saved: Any,
+    expected: Callable[[int], Tree],
+    candidates: Collection[int],
+    *,
+    name: str = "states",
 ) -> None:
-    """Compare client states or records with those of a client before its first round.
+    """Compare client states or records with those before a client's first round, `expected`.
 
     They are a list of stacks, as in `ClientStates.state_dict`; messages call them `name`.
     """
@@ -37,7 +41,8 @@ def check_states(
         ids = clients.tolist() if valid else [-1]
         possible = len(set(ids)) == len(ids) and all(k in candidates for k in ids)
         _require(possible, f"{where}.clients: not distinct clients of this run")
-        _check_tree(stack["states"], expected, f"{where}.{name}", rows=[len(ids)])
+        like = expected(ids[0] if ids else 0)
+        _check_tree(stack["states"], like, f"{where}.{name}", rows=[len(ids)])
 
 
 def check_dropped(saved: Any) -> None:

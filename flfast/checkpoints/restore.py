@@ -87,12 +87,18 @@ class Restored(NamedTuple):
 
 
 def restore(
-    candidates: Sequence[Checkpoint], site: Site, initial: Tree, *, any_data: bool = False
+    candidates: Sequence[Checkpoint],
+    site: Site,
+    initial: Tree,
+    *,
+    any_data: bool = False,
+    first_state: Callable[[int], Tree] | None = None,
 ) -> Restored:
     """Load the first checkpoint that can be loaded, client states included; collective.
 
     Replaces the client states and records of the site. The candidates are the same on every rank;
-    `any_data` accepts checkpoints of other data.
+    `any_data` accepts checkpoints of other data. `first_state` gives a client's state before its
+    first round; None: all clients have the same one.
 
     Raises:
         ValueError: if no checkpoint can be loaded, or it belongs to other data.
@@ -100,7 +106,8 @@ def restore(
     reasons: list[str] = []
     for checkpoint in candidates:
         try:
-            loaded, own_states, records = _load_on_all_ranks(checkpoint, site, initial)
+            found = _load_on_all_ranks(checkpoint, site, initial, first_state)
+            loaded, own_states, records = found
         except BrokenCheckpointError as error:
             reasons.append(str(error))
             log.warning("skipping a broken checkpoint: %s", error)
@@ -128,19 +135,23 @@ def _replace(states: ClientStates, loaded: _States) -> None:
 
 
 def _load_on_all_ranks(
-    checkpoint: Checkpoint, site: Site, initial: Tree
+    checkpoint: Checkpoint,
+    site: Site,
+    initial: Tree,
+    first_state: Callable[[int], Tree] | None,
 ) -> tuple[Restored, _States, _States]:
     """Server state, own client states, and records; all ranks fail together; collective."""
     candidates = frozenset(site.data.candidates.tolist())
     state, record = first_states(site.algorithm, initial)
-    check = partial(check_states, expected=state, candidates=candidates)
+    expected = first_state or (lambda _: state)
+    check = partial(check_states, expected=expected, candidates=candidates)
     failure: tuple[str, bool] | None = None
     try:
         loaded = load_server(checkpoint, site.algorithm, initial)
         own_states = _load_own_states(checkpoint, site.world, check)
         records: _States = [{"stacks": []}]
         if RECORDS in checkpoint.about["files"]:
-            check = partial(check, expected=record, name="records")
+            check = partial(check, expected=lambda _: record, name="records")
             records = _load_states(checkpoint, RECORDS, check)
     except Exception as error:  # noqa: BLE001 - all ranks must learn of it
         failure = str(error), isinstance(error, BrokenCheckpointError)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from flfast.config.composition import compose, sources_of, without_hydra
+from flfast.config.family_options import fill_members
 from flfast.config.own import NOTHING, Own
 from flfast.state.moved import new_path, old_targets
 
@@ -55,6 +56,7 @@ class HydraJob:
     hydra: DictConfig
     given: DictConfig
     own: Own = NOTHING
+    _models: dict[str, DictConfig] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, composed: DictConfig, given: DictConfig, own: Own = NOTHING) -> "HydraJob":
@@ -92,13 +94,22 @@ class HydraJob:
         return config
 
     def _complete(self, config: DictConfig) -> DictConfig:
-        """A copy with nodes of `own`, and with targets where they are now."""
+        """A copy with nodes of `own`, options of members, and targets where they are now."""
         config = deepcopy(config)
         self.own.put_into(config)
+        fill_members(config, self._model_option)
         for key, old in old_targets(OmegaConf.to_container(config, resolve=False)):
             _say_moved(key, old)
             OmegaConf.update(config, f"{key}._target_", new_path(old))
         return config
+
+    def _model_option(self, name: str) -> DictConfig:
+        """The config of an option of `conf/model/`; a HydraException if there is none."""
+        if name not in self._models:
+            job = self.hydra.hydra.job.config_name
+            found = compose([f"model={name}"], name=job, sources=sources_of(self.hydra))
+            self._models[name] = without_hydra(found).model
+        return deepcopy(self._models[name])
 
     @contextmanager
     def new_settings(self) -> Iterator[None]:

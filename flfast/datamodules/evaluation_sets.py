@@ -10,7 +10,7 @@ import numpy as np
 from flfast.datamodules.backdoor import Backdoor
 from flfast.datamodules.batches import WHOLE, Batch, EvalLoader, RankShare, num_limited
 from flfast.datamodules.client_data import transform_batch
-from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.federated import FederatedDataModule, Kinds
 from flfast.datamodules.splits import ClientIndices
 from flfast.state.options import num_of_share
 from flfast.state.randomness import generator, uniforms
@@ -114,7 +114,8 @@ class EvaluationDataModule(EvaluationPart):
             indices, place = np.unique(indices, return_inverse=True)
         num = min(len(indices), num_limited(len(indices), data.loading.eval_batch_size, limit))
         if self.personal:
-            order, own = _personal_order(owner, num, WHOLE if shard_batches else rank_share)
+            share = WHOLE if shard_batches else rank_share
+            order, own = _personal_order(owner, num, share, data.kinds)
         else:
             # Shuffled before the limit, so that a limited pass is a fair sample; sorted after it,
             # since neighbours in memory are read three times as fast.
@@ -135,9 +136,13 @@ class EvaluationDataModule(EvaluationPart):
         self.sets = dict(_split_sets(positions[place], members, num))
 
     def parts(self, num_clients: int) -> Iterator[EvaluationPart]:
-        """Divide a pass of clients' own models into parts of at most `num_clients` clients."""
+        """Divide a pass of clients' own models into parts: `num_clients` at most, of one kind."""
         assert self.owner is not None
-        starts = np.flatnonzero(np.diff(self.owner, prepend=-1))[::num_clients]
+        starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
+        kinds = _kind_of(self.owner[starts], self.data.kinds)
+        bounds = [0, *(1 + np.flatnonzero(np.diff(kinds))).tolist(), len(starts)]
+        of_kinds = [starts[first:last][::num_clients] for first, last in pairwise(bounds)]
+        starts = np.concatenate(of_kinds)
         for start, stop in pairwise([*starts.tolist(), len(self.owner)]):
             part = slice(start, stop)
             yield EvaluationPart(self.data, self.indices[part], self.owner[part], self._rank_share)
@@ -151,8 +156,12 @@ class EvaluationDataModule(EvaluationPart):
         return np.argsort(joined)
 
 
+def _kind_of(clients: np.ndarray, kinds: Kinds | None) -> np.ndarray:
+    return np.zeros_like(clients) if kinds is None else kinds.of[clients]
+
+
 def _personal_order(
-    owner: np.ndarray, num: int, rank_share: RankShare
+    owner: np.ndarray, num: int, rank_share: RankShare, kinds: Kinds | None
 ) -> tuple[np.ndarray, slice]:
     """Order of `num` of the examples, and this rank's slice; clients' own models predict them."""
     order = np.argsort(owner, kind="stable")[:num]
@@ -160,7 +169,7 @@ def _personal_order(
     rank_of = client % rank_share.size  # a client's state lives on one of the ranks
     # Neighbours of equal size can be predicted as a stack without padding.
     size = np.bincount(client)[client]
-    order = order[np.lexsort((client, size, rank_of))]
+    order = order[np.lexsort((client, size, _kind_of(client, kinds), rank_of))]
     return order, slice(*np.searchsorted(np.sort(rank_of), [rank_share.rank, rank_share.rank + 1]))
 
 

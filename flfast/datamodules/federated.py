@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
+from typing import NamedTuple
 
 import lightning as L
 import numpy as np
@@ -31,6 +32,18 @@ from flfast.state.randomness import generator
 
 _LONGEST_FILE = 40
 """Characters of a client's name in the names of files."""
+
+
+class Kinds(NamedTuple):
+    """Which client is of which kind.
+
+    Attributes:
+        names: of the kinds.
+        of: place of each client's kind in `names`, int64 [K].
+    """
+
+    names: tuple[str, ...]
+    of: np.ndarray
 
 
 class FederatedDataModule(L.LightningDataModule):
@@ -68,6 +81,7 @@ class FederatedDataModule(L.LightningDataModule):
         backdoor: trigger and target class with which the server's model is also evaluated; None
             without attackers of this kind.
         batching: batching of training outside of a federation, which has no plan.
+        kinds: of clients, whose models have different architectures; None: all have the same one.
     """
 
     def __init__(  # noqa: PLR0913 - what a population is made of
@@ -87,6 +101,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.shift = shift
         self.batching = Batching(batch_size=32)
         self.backdoor: Backdoor | None = None
+        self.kinds: Kinds | None = None
         self._fetch: Fetch | None = None
 
     def setup(self, stage: str | None = None) -> None:

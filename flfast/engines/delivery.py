@@ -6,6 +6,8 @@ collude wait for each other.
 """
 
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 from math import isfinite
 from operator import itemgetter
 from typing import NamedTuple
@@ -81,6 +83,16 @@ class Delivery:
         )
         self._colluding: list[_Finished] = []
         self.reports: list[ClientReport] = []
+
+    def of(self, site: Site) -> "Delivery":
+        """A part of this delivery, for clients of another model."""
+        part, own = copy(self), self._site
+        part.__dict__ |= {
+            "_site": replace(site, states=own.states, records=own.records),
+            "_client": ClientSide(site.algorithm, self._channel),
+            "_server": ServerSide(site.algorithm, self._channel),
+        }
+        return part
 
     def __call__(self, result: LocalResult) -> None:
         """Keep the client's new state, add its upload to the reduction, and report."""
@@ -199,6 +211,8 @@ class Delivery:
             upload = self._server.up_to_date(
                 arrival.upload, order, received, self._downloads.exact
             )
+            place = self._site.algorithm.place
+            upload = upload if place is None else place(upload)
             self.reduction.add(sender.client_id, upload, sent.weight)
         self._report(sender.client_id, sent, arrival)
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from flfast.algorithms.contract import Algorithm, Uploads
 from flfast.algorithms.contract.downloads import Downloads, Order
 from flfast.channel.aggregations.aggregation import Aggregation
@@ -62,7 +64,12 @@ class Engine:
     Attributes:
         channel: with what the server remembers of it after the last round.
         evaluation_sets: names of the sets that `evaluate` measures.
+        costs: time of an example of each client, relative to each other, float64 [K]; None: equal.
+        make_downloads: makes the downloads of a call; arguments are those of `Downloads`.
     """
+
+    costs: np.ndarray | None = None
+    make_downloads: Callable[..., Downloads] = Downloads
 
     def __init__(
         self,
@@ -129,7 +136,7 @@ class Engine:
         assignment = self._assign(cohort, plan)
         if site.keeps_states:
             fetch_states(site.world, site.states, assignment.moved, wanted=assignment.here)
-        downloads = Downloads(
+        downloads = self.make_downloads(
             site.algorithm,
             server,
             site.records,
@@ -240,6 +247,8 @@ class Engine:
         if plan.strategy != "ddp":
             return assign_to_first(cohort, site.world)
         sizes = [len(site.data.train_clients.indices_of(k)) for k in cohort]
+        if self.costs is not None:
+            sizes = [round(size * self.costs[k]) for size, k in zip(sizes, cohort, strict=True)]
         return assign_cohort(cohort, sizes, site.world, stateful=site.keeps_states)
 
     @staticmethod

@@ -290,7 +290,7 @@ class Federation:
         if evaluate:
             results = self.engine.evaluate(self.server, evaluate, fraction=self.eval_examples)
         for name, metrics in results.items():
-            row.update(evaluation_columns(name, metrics))
+            row.update(evaluation_columns(name, metrics, self.data.kinds))
             for client_id, numbers in client_columns(name, metrics):
                 clients.setdefault(client_id, {}).update(numbers)
         if evaluate:

@@ -3,9 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+import torch
+
 from flfast.channel.channel import Channel
 from flfast.datamodules.evaluation_sets import ATTACK
-from flfast.engines.evaluation.metrics import GroupMetrics, summary
+from flfast.datamodules.federated import Kinds
+from flfast.engines.evaluation.metrics import GroupMetrics, part_of_groups, summary
 from flfast.engines.reports import ClientReport, Trained
 from flfast.federation.samplers.cohort import Cohort
 from flfast.state.plan import RoundPlan
@@ -92,15 +96,25 @@ def channel_columns(channel: Channel, round_idx: int) -> Columns:
     return row
 
 
-def evaluation_columns(name: str, metrics: GroupMetrics) -> Columns:
+def evaluation_columns(name: str, metrics: GroupMetrics, kinds: Kinds | None = None) -> Columns:
     """Columns of an evaluation set; the central test set has no spread over clients.
 
     Of the central test set with an attack's trigger, the share that gets the attackers' class.
+    Of clients with models of different architectures, also the headline's mean for each.
     """
     if name == ATTACK:
         return {"attack/success": summary(metrics)["accuracy"]}
-    keys = metrics.values if name == "global" else None
-    return {f"{name}/{k}": v for k, v in summary(metrics).items() if keys is None or k in keys}
+    found = summary(metrics)
+    if name == "global":
+        found = {key: found[key] for key in metrics.values}
+    elif kinds is not None:
+        of = kinds.of[metrics.groups.numpy()]
+        for place, kind in enumerate(kinds.names):
+            part = part_of_groups(metrics, torch.from_numpy(np.flatnonzero(of == place)))
+            if len(part.groups):
+                key = metrics.headline
+                found[f"{key}_{kind}"] = summary(part)[key]
+    return {f"{name}/{key}": value for key, value in found.items()}
 
 
 def client_columns(name: str, metrics: GroupMetrics) -> Iterator[tuple[int, Columns]]:

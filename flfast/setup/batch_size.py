@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from flfast.channel.privacy.privacy import NO_PRIVACY, Privacy
 from flfast.config.phases import AUTO_SIZES, Phase, replace_auto
-from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.federated import FederatedDataModule, Kinds
 from flfast.distributed.devices import num_devices
 from flfast.distributed.world import World
 from flfast.lit.local_module import LocalModule
@@ -37,8 +37,20 @@ class Size(NamedTuple):
     limit: int
 
 
+class Members(NamedTuple):
+    """Which clients have which model of a family.
+
+    Attributes:
+        kinds: names of the members, and place of each client's.
+        others: components of all members but the first, with the same data.
+    """
+
+    kinds: Kinds
+    others: tuple["Components", ...]
+
+
 class Components(NamedTuple):
-    """Everything of a run that does not depend on the plan.
+    """Everything of a run that does not depend on the plan; with a family, of its first member.
 
     Attributes:
         data: the population.
@@ -47,6 +59,7 @@ class Components(NamedTuple):
         adapted: the model with its adapter, if it has one.
         privacy: the run's privacy mechanism.
         capabilities: what the run's objects need and break, by group of the config.
+        members: of a family of several models; None: all clients have the same one.
     """
 
     data: FederatedDataModule
@@ -55,6 +68,13 @@ class Components(NamedTuple):
     adapted: Adapted | None = None
     privacy: Privacy = NO_PRIVACY
     capabilities: Mapping[str, Capabilities] = MappingProxyType({})
+    members: Members | None = None
+
+    def of(self, client_id: int) -> "Components":
+        """Components of the client's own model."""
+        if self.members is None or not (place := self.members.kinds.of[client_id]):
+            return self
+        return self.members.others[place - 1]
 
 
 def find_sizes(

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 import torch
@@ -12,6 +12,8 @@ from hydra.utils import instantiate
 from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 
 from flfast.algorithms.contract.algorithm import Algorithm
@@ -28,6 +30,7 @@ from flfast.datamodules.splits import Split
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
+from flfast.models.family import Family, with_same_features
 from flfast.output.callbacks.final_weights import FinalWeights
 from flfast.output.callbacks.text_samples import TextSamples
 from flfast.setup.model_check import (
@@ -108,26 +111,78 @@ def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
     return source
 
 
-def build_model(config: DictConfig, data: FederatedDataModule, own: Own = NOTHING) -> nn.Module:
-    """The model, initialised from the seed.
+class Models(NamedTuple):
+    """Models of a run.
+
+    Attributes:
+        by_name: of the members of a family; otherwise one.
+        family: which client has which; None: all have the same one.
+        common: of `model.common`.
+    """
+
+    by_name: dict[str, nn.Module]
+    family: Family | None = None
+    common: nn.Module | None = None
+
+
+def build_models(config: DictConfig, data: FederatedDataModule, own: Own = NOTHING) -> Models:
+    """The models, initialised from the seed.
 
     A function is called with what the data tell (`model_offers`). A module that a program has made
     itself is copied, with its weights.
 
     Raises:
-        ConfigError: if the model does not turn two of the examples into the task's outputs, such
+        ConfigError: if a model does not turn two of the examples into the task's outputs, such
             as logits [2, C], or has no parameters.
     """
-    seed_torch(config.seed, "initial weights")
     target = config.model["_target_"]
-    where = f"model={target}"
     with named("model", target):
         given = own.take(config, "model")
         made = instantiate(config.model, _convert_="all") if given is None else deepcopy(given)
-        builder = made
+    if not isinstance(made, Family):
+        return Models({target: _build_model(config, data, target, made)})
+    build, size, common = partial(_build_model, config, data), made.feature_dim, None
+    if made.common is not None:
+        common = build("model.common", made.common, size)
+        if any(isinstance(layer, _BatchNorm | _DropoutNd) for layer in common.modules()):
+            raise ConfigError(
+                "model.common: has BatchNorm or dropout; allowed: a model that does the same in "
+                "training and in evaluation"
+            )
+    by_name = {name: build(name, builder, size) for name, builder in made.builders.items()}
+    return Models(by_name, made, common)
+
+
+def build_model(
+    config: DictConfig,
+    data: FederatedDataModule,
+    own: Own = NOTHING,
+    client_id: int | None = None,
+) -> nn.Module:
+    """The model of a client, or of the server; see `build_models`."""
+    models, family, _ = build_models(config, data, own)
+    place = 0
+    if family is not None and client_id is not None:
+        place = int(family.members(data.num_clients, config.seed)[client_id])
+    return list(models.values())[place]
+
+
+def _build_model(
+    config: DictConfig,
+    data: FederatedDataModule,
+    target: str,
+    builder: Any,
+    feature_dim: int | None = None,
+) -> nn.Module:
+    seed_torch(config.seed, "initial weights")
+    where = f"model={target}"
+    with named("model", target):
+        made = builder
         if not isinstance(made, nn.Module):
             made = call_with(made, **model_offers(made, data.examples))
     made = of_kind(made, nn.Module, where, allowed="a torch.nn.Module")
+    if feature_dim is not None:
+        made = with_same_features(made, feature_dim)
     check_module(where, made)
     batch = first_batch(data, made)
     reads = f"inputs of shape {list(data.examples.input_shape)}: model"
@@ -192,20 +247,23 @@ def initial_weights(config: DictConfig, model: nn.Module) -> Tree:
 
 
 def build_algorithm(
-    config: DictConfig, initial: Tree, model: nn.Module, num_clients: int, own: Own = NOTHING
+    config: DictConfig,
+    initial: Tree,
+    model: nn.Module,
+    own: Own = NOTHING,
+    **offers: Any,
 ) -> Algorithm:
     """The algorithm, with the wrappers that `mode`, `bn` and `local_optimizer_state` ask for.
+
+    `offers` are further arguments that its function may ask for.
 
     Raises:
         ConfigError: if the option or the function gives no `Algorithm`, or statistics shall be
             measured again that the server does not send.
     """
-    offers = {
-        "initial": initial,
-        "batchnorm": batchnorm_weights(model, initial),
-        "seed": config.seed,
-        "num_clients": num_clients,
-    }
+    batchnorm = batchnorm_weights(model, initial)
+    weights = {"initial": initial, "batchnorm": batchnorm, "widest": initial}
+    offers = {**weights, "common": None, "seed": config.seed, **offers}
     algorithm = _algorithm(config, own, offers)
     if config.mode != "federated" and algorithm.name != "fedavg":
         log.warning("mode=%s does not use algorithm=%s", config.mode, algorithm.name)
@@ -222,7 +280,7 @@ def build_algorithm(
             f"of BatchNorm; use bn=aggregate"
         )
     elif config.bn == "local":
-        algorithm = keep_local(algorithm, offers["batchnorm"])
+        algorithm = keep_local(algorithm, batchnorm)
     if config.local_optimizer_state == "keep":
         return keep_optimizer(algorithm)
     return average_optimizer(algorithm) if config.local_optimizer_state == "average" else algorithm

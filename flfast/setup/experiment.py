@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
+from torch import nn
 
 from flfast.audits.audit import Audit, AuditAtEnd
 from flfast.channel.privacy.privacy import Privacy
@@ -24,6 +26,7 @@ from flfast.config.job import HydraJob
 from flfast.config.own import NOTHING, Own
 from flfast.config.phases import Phase
 from flfast.config.resume_check import finished_before
+from flfast.datamodules.federated import FederatedDataModule, Kinds
 from flfast.datamodules.node_copies import share_on_node
 from flfast.datamodules.sources.image_files import UnreadableImageError
 from flfast.distributed.world import World, gather
@@ -35,11 +38,11 @@ from flfast.models.recomputed import recompute
 from flfast.setup.acceptance import accept, build_loggers, end_records
 from flfast.setup.adapters import build_adapter
 from flfast.setup.all_ranks import on_all_ranks
-from flfast.setup.batch_size import Components, find_sizes, smallest_sizes, use_sizes
+from flfast.setup.batch_size import Components, Members, find_sizes, smallest_sizes, use_sizes
 from flfast.setup.build import (
     build_algorithm,
     build_data,
-    build_model,
+    build_models,
     build_optimizer,
     build_sampler,
     build_selection,
@@ -48,7 +51,7 @@ from flfast.setup.build import (
 )
 from flfast.setup.external_world import check_data_are_equal, check_folder_is_shared
 from flfast.setup.machinery import Machinery, build_machinery
-from flfast.setup.model_check import try_training
+from flfast.setup.members import check_agree, try_models
 from flfast.setup.optimized_metric import check_direction, optimized_metric, use_metrics
 from flfast.setup.protection import build_privacy, protect
 from flfast.setup.resume import (
@@ -155,8 +158,7 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     own = job.own if loaded is None else replace(job.own, data=loaded)
     components = on_all_ranks(world, partial(build_components, config, own))
     check_data_are_equal(world, components.data)
-    target, model = config.model["_target_"], components.module.model
-    on_all_ranks(world, lambda: try_training(target, model, components.data, bn=config.bn))
+    on_all_ranks(world, partial(try_models, config, components))
     return_freed_memory()
     sizes = on_all_ranks(world, partial(find_sizes, phases, job.folder, components, world))
     phases = use_sizes(phases, smallest_sizes(gather(world, sizes)))
@@ -169,9 +171,7 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     restored: Restored | None = None
     if checkpoints:
         site, plans = machinery.engine.site, machinery.plans
-        restored = on_all_ranks(
-            world, partial(resume, checkpoints, site, components.initial, plans)
-        )
+        restored = on_all_ranks(world, partial(resume, checkpoints, site, components, plans))
     resolved = resolved_sizes(given, phases)
     keeper = on_all_ranks(
         world,
@@ -195,7 +195,30 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     # Without this variable, Lightning's ddp divides all cores among its ranks.
     os.environ["OMP_NUM_THREADS"] = str(config.threads)
     data = build_data(config, own)
-    model = build_model(config, data, own)
+    models, family, common = build_models(config, data, own)
+    privacy = build_privacy(config, data)
+    of_model = partial(_of_model, config, data, privacy=privacy, own=own, common=common)
+    model, *more = models.values()
+    first = of_model(model)
+    others = [of_model(model, widest=first.initial) for model in more]
+    poison_examples(config, data)
+    if family is None or not others:
+        return first
+    data.kinds = Kinds(tuple(models), family.members(data.num_clients, config.seed))
+    check_agree(config, dict(zip(models, (first, *others), strict=True)))
+    return first._replace(members=Members(data.kinds, tuple(others)))
+
+
+def _of_model(
+    config: DictConfig,
+    data: FederatedDataModule,
+    model: nn.Module,
+    *,
+    privacy: Privacy,
+    own: Own,
+    **family: Any,
+) -> Components:
+    """Components of a run with this model; `family` is what a family offers to algorithms."""
     use_channels_last(model)
     # The data type of means of uploads: what is made of the initial weights keeps theirs.
     dtype = dtype_of_precision(config.trainer.precision)
@@ -206,12 +229,11 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
         initial = read_weights(model)
     if config.recompute is not None:
         recompute(model, config.recompute)
-    algorithm = build_algorithm(config, initial, model, data.num_clients, own)
+    num_clients = data.num_clients
+    algorithm = build_algorithm(config, initial, model, own, num_clients=num_clients, **family)
     selected = build_selection(config, algorithm, data)
-    privacy = build_privacy(config, data)
     capabilities = object_capabilities(config, data, algorithm, selected, privacy, initial)
     check_composed(config, capabilities)
-    poison_examples(config, data)
     algorithm = protect(privacy, selected, initial, rounds=config.rounds)
     make_optimizer = build_optimizer(config, model, algorithm)
     module = LocalModule(

@@ -23,9 +23,11 @@ from flfast.engines.local_training import LocalTraining
 from flfast.engines.reference import reference_name, reference_site
 from flfast.engines.site import Site
 from flfast.federation.schedules.adaptive import Plans
+from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import Trainers
 from flfast.setup.batch_size import Components
 from flfast.setup.build import build_callbacks
+from flfast.setup.members import with_members
 from flfast.setup.optimized_metric import check_metrics
 from flfast.setup.plans import build_plans, build_trainer, check_sharding
 from flfast.setup.robustness import build_channel
@@ -62,10 +64,17 @@ def build_machinery(
         for name in ("client_states", "records")
     )
     channel = build_channel(config, data, components.privacy, world)
-    trainers = Trainers(module, make_trainer)
     keeps = channel.compression.feedback
-    site = Site(module, data, trainers, states, world, records, keeps)
-    engine = build_engine(config, site, decided, channel)
+
+    def engine_of(own: LocalModule, decided: dict[str, Any]) -> Engine:
+        trainers = Trainers(own, make_trainer)
+        site = Site(own, data, trainers, states, world, records, keeps)
+        return build_engine(config, site, decided, channel)
+
+    def of_member(name: str, member: Components) -> Engine:
+        return engine_of(member.module, decided.setdefault(f"model.of.{name}", {}))
+
+    engine = with_members(engine_of(module, decided), components, of_member)
     check_metrics(config, engine)
     title = describe(config, job.choices, module.algorithm, data)
     log_phases(phases, plans, engine, title=title)

@@ -111,8 +111,17 @@ def build_node(
     """A client that answers requests, and its data; `job.own.client` says whose they are.
 
     `folder` is for its states.
+
+    Raises:
+        ConfigError: if data, model or settings do not fit together, or clients have models of
+            different architectures.
     """
     components = build_components(phases[0].config, job.own)
+    if components.members is not None:
+        raise ConfigError(
+            "model=family: real clients have one architecture so far; allowed in a deployment: "
+            "other models"
+        )
     phases = use_metrics(phases, components.module)
     machinery = build_machinery(phases, job, components, ALONE, {})
     initial = components.initial

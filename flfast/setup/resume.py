@@ -1,6 +1,7 @@
 """Lets a run write checkpoints, and resume from one."""
 
 import logging
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.checkpoints.compatibility import digest
+from flfast.checkpoints.contents import first_states
 from flfast.checkpoints.folders import FORMAT, Checkpoint, checkpoint_folders, find_checkpoints
 from flfast.checkpoints.keeper import CheckpointKeeper
 from flfast.checkpoints.policy import Policy
@@ -20,6 +22,7 @@ from flfast.distributed.world import World, gather
 from flfast.engines.engine import Engine
 from flfast.engines.site import Site
 from flfast.federation.schedules.adaptive import Plans
+from flfast.setup.batch_size import Components
 from flfast.state.config_keys import keys_with
 from flfast.state.environment import integer
 from flfast.state.tree import Tree
@@ -146,13 +149,22 @@ def checkpoint_keeper(
     return CheckpointKeeper(policy, folder, site.kept, site.world, about, requests)
 
 
-def resume(checkpoints: list[Checkpoint], site: Site, initial: Tree, plans: Plans) -> Restored:
+def first_state(components: Components, client_id: int) -> Tree:
+    """A client's state before its first round."""
+    own = components.of(client_id)
+    return first_states(own.module.algorithm, own.initial)[0]
+
+
+def resume(
+    checkpoints: list[Checkpoint], site: Site, components: Components, plans: Plans
+) -> Restored:
     """Restore the newest checkpoint that can be loaded, with the site's states; collective.
 
     Raises:
         ValueError: if none can be loaded.
     """
-    restored = restore(checkpoints, site, initial)
+    first = partial(first_state, components)
+    restored = restore(checkpoints, site, components.initial, first_state=first)
     history, last = restored.history, restored.checkpoint.round_idx
     for round_idx in range(last, 0, -1):
         before = history[round_idx]["plan/precision"]

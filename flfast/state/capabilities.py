@@ -28,6 +28,7 @@ MEANINGS: Mapping[str, str] = {
     "rounds": "rounds of clients that train from the newest model",
     "whole cohorts": "whole cohorts, drawn independently of clients' data and speed",
     "several uploads": "several uploads in a step",
+    "equal uploads": "uploads of one shape",
     "changes": "uploads that are changes of the model that clients downloaded",
     "changes that mix": "uploads that can be mixed with the server's model",
     "single clients": "clients that are replaced one by one",

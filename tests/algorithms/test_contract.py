@@ -71,6 +71,7 @@ SHORT = {
     "ccvr": {"num_virtual": 100},
     "feddf": {"server_steps": 10},
     "fedgen": {"server_steps": 10},
+    "fedtgp": {"server_epochs": 3},
 }
 
 
@@ -110,7 +111,12 @@ def federation_of(make_data, make_federation):
         return make_federation(
             make_data(sizes, split=(0.0, 0.3), server_examples=num_server),
             model,
-            algorithm=build_algorithm(config, read_weights(model), model, len(sizes)),
+            algorithm=build_algorithm(
+                config,
+                read_weights(model),
+                model,
+                num_clients=len(sizes),
+            ),
             trainer={"precision": precision},
             **{
                 "batching": Batching(2, drop_single=problem == "own_batchnorm"),
@@ -156,8 +162,8 @@ def assert_can_be_resumed(federation):
     stacks, records = (kept.state_dict()["stacks"] for kept in (site.states, site.records))
     assert bool(stacks) == federation.algorithm.stateful
     assert bool(records) == (federation.algorithm.record is not None)
-    check_states(stacks, state, candidates=range(5))
-    check_states(records, record, candidates=range(5))
+    check_states(stacks, lambda _: state, candidates=range(5))
+    check_states(records, lambda _: record, candidates=range(5))
 
 
 # The fast tests solve one problem, the smallest or with BatchNorm, for every fifth algorithm.

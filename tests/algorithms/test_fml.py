@@ -56,7 +56,7 @@ def test_trajectories_follow_the_paper(
 ):
     personal = {}
     federation = assert_follows(
-        fml(alpha=alpha, beta=beta, weighting=weighting),
+        fml(alpha=alpha, beta=beta, weighting=weighting, common=None, initial={}, seed=0),
         shen(alpha, beta, weighting=weighting, personal=personal),
         batch_size=batch_size,
         sampling=sampling,

@@ -1,7 +1,7 @@
 """Algorithms with two models and BatchNorm: engines agree on the statistics of both."""
 
 import pytest
-from algorithms_by_name import assert_leaves_close, federation_of, run
+from algorithms_by_name import assert_leaves_close, federation_of, personal_of, run, server_of
 from engine_runs import mlp
 from sampling import others_slow
 from torch import nn
@@ -61,3 +61,28 @@ def test_engines_agree_on_statistics_of_two_models(name, make_data, make_federat
         return mlp(lambda: nn.BatchNorm1d(8))
 
     assert_engines_agree(name, batchnorm, make_data, make_federation, sizes=(6, 4, 9, 5), stack=1)
+
+
+@pytest.mark.parametrize("engine", [EagerTraining, FusedTraining])
+@pytest.mark.parametrize("name", ["fml", "fedkd"])
+def test_a_common_model_like_the_clients_own_one_changes_nothing(
+    name, engine, make_data, make_federation
+):
+    """The shared model has leaves of its own then, and the clients' models those of the run."""
+    plain, common = (
+        federation_of(
+            *(make_data, make_federation, name, mlp().double()),
+            sizes=(6, 4, 3),
+            rounds=3,
+            local_epochs=2,
+            batching=Batching(2),
+            algorithm={"common": shared},
+        )
+        for shared in (None, mlp())
+    )
+    for federation in (plain, common):
+        run(federation, engine)
+    found = {k.removeprefix(".common."): v for k, v in server_of(common).items()}
+    assert_leaves_close(found, server_of(plain), tol=1e-9)
+    for k in range(3):
+        assert_leaves_close(personal_of(common, k), personal_of(plain, k), tol=1e-9)

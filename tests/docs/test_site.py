@@ -56,7 +56,10 @@ def test_the_reference_has_defaults_comments_and_docstrings():
     phases = "`[{from: 11, overrides: [batch_size=50]}, "
     assert f"| `schedule.phases` | {phases}" in section("schedule/growing_batch.yaml")
     told = section("aggregation/median.yaml")
-    assert "It needs clients that send something; several uploads in a step." in told
+    assert (
+        "It needs uploads of one shape; clients that send something; several uploads in a step."
+        in told
+    )
     assert "uploads is refused with it: it reads single uploads." in told
 
 

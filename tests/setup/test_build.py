@@ -30,10 +30,10 @@ def test_statistics_that_are_not_shared_cannot_be_recalibrated(root, name, share
         config = compose("config", ["bn=recalibrate", f"algorithm={name}"])
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
     if shared:
-        build_algorithm(config, read_weights(model), model, 10)
+        build_algorithm(config, read_weights(model), model, num_clients=10)
         return
     with pytest.raises(ConfigError, match=f"bn=recalibrate with algorithm={name}: clients do not"):
-        build_algorithm(config, read_weights(model), model, 10)
+        build_algorithm(config, read_weights(model), model, num_clients=10)
 
 
 def own_source(**_options):

@@ -142,6 +142,8 @@ class Algorithm:
         finish: (`Finished`, context) -> (upload, new client state). An upload is a change, so a
             client that learned nothing uploads zeros, and no step of the channel knows what it
             is added to. By default it is `Context.change` of the final weights.
+        place: upload as it arrives -> as it is combined with others, in parts of the same shapes;
+            such as a slice of the model among zeros, and where it is. None leaves it as it is.
         parts: parts of the upload, by top-level key. Others are learned and averaged; `params` and
             `buffers` among them are changes of what was broadcast under the same name.
         server_step: (server state, `Uploads`) -> new server state; by default the state plus the
@@ -179,6 +181,7 @@ class Algorithm:
     separable: bool = True
     correct: Callable[[Tree, Tree, Context], Tree] | None = None
     finish: Callable[[Finished, Context], tuple[Tree, Tree]] = _upload_change
+    place: Callable[[Tree], Tree] | None = None
     parts: Mapping[str, Part] = field(default_factory=dict)
     server_step: Callable[[Tree, Uploads], Tree] = _add_mean
     round: Callable[[Tree, Round], Tree] | None = None
@@ -207,7 +210,7 @@ class Algorithm:
     @property
     def uploads_changes(self) -> bool:
         """Whether uploads are `Context.change` of the final weights, and weigh by their counts."""
-        return self.finish is _upload_change and self.weight is None
+        return self.finish is _upload_change and self.weight is None and self.place is None
 
     def one_round(self, server: Tree, rnd: Round) -> Tree:
         """The server state after a round."""

@@ -53,8 +53,10 @@ def _of_parts(algorithm: Algorithm, shared: Tree) -> dict[str, str | None]:
         if part.learned and (part.over or part.rule == "sum" or part.stale == "refuse")
     ]
     combined = sorted(algorithm.parts.keys() & {*WEIGHTS})
+    sliced = "its uploads are parts of the model of different sizes" if algorithm.place else None
     return {
-        "sums": f"the server needs {rows[0]} of each client" if rows else None,
+        "equal uploads": sliced,
+        "sums": f"the server needs {rows[0]} of each client" if rows else sliced,
         "protected parts": f"its uploads have {bare[0]}" if bare else None,
         "changes": f"its uploads have {others[0]}, which is no change" if others else None,
         "changes that mix": f"it combines changes of {combined[0]} in its own way"

@@ -52,5 +52,17 @@ class OwnModule:
         }
         return functional_call(self._module, own, inputs, strict=True)
 
+    def features(self, weights: Tree, inputs: Tensor, *, layer: str) -> tuple[Tensor, Tensor]:
+        """Inputs [B, D] of a layer of the module, and its outputs."""
+        captured: list[Tensor] = []
+        hook = self._module.get_submodule(layer).register_forward_pre_hook(
+            lambda _, inputs: captured.append(inputs[0].flatten(1))
+        )
+        try:
+            outputs = self(weights, inputs)
+        finally:
+            hook.remove()
+        return captured[0], outputs
+
     def _prefixed(self, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
         return {self._prefix + name: leaf for name, leaf in leaves.items()}

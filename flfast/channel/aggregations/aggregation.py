@@ -10,7 +10,9 @@ from torch import Tensor
 from flfast.state.capabilities import NEUTRAL, Capabilities, breaking, needing
 from flfast.state.tree import Tree
 
-BY_ROW = needing("messages", "several uploads") | breaking("it reads single uploads", "sums")
+BY_ROW = needing("messages", "several uploads", "equal uploads") | breaking(
+    "it reads single uploads", "sums"
+)
 """Of all rules but the mean."""
 BY_TRUST = BY_ROW | needing("server examples", "one broadcast")
 """Of rules that compare uploads with the server's own."""

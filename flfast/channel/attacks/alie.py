@@ -17,12 +17,12 @@ from statistics import NormalDist
 
 from torch import Tensor
 
-from flfast.channel.attacks.attack import Poison, colluding
+from flfast.channel.attacks.attack import Collusion, colluding
 from flfast.state.options import Positive, UpToOne
 from flfast.state.row_statistics import row_moments
 
 
-def alie(*, fraction: UpToOne, z: Positive | None) -> Poison:
+def alie(*, fraction: UpToOne, z: Positive | None) -> Collusion:
     """All attackers of a cohort upload the same slightly shifted mean.
 
     An attacker who is alone in a cohort knows no spread, and uploads what it learned.

@@ -12,6 +12,7 @@ from flfast.state.capabilities import NEUTRAL, Capabilities, breaking, needing
 from flfast.state.randomness import generator
 
 ATTACKS = needing("messages")
+COLLUDES = ATTACKS | needing("equal uploads")
 FLIPS = ATTACKS | breaking("it changes classes", "language", "regression", "multilabel")
 
 
@@ -44,10 +45,13 @@ class Attack:
         """What it needs and breaks."""
         if self.labels or self.backdoor:
             return FLIPS
-        return ATTACKS if self.upload or self.collude else NEUTRAL
+        if self.collude:
+            return COLLUDES
+        return ATTACKS if self.upload else NEUTRAL
 
 
 Poison = Annotated[Attack, ATTACKS]
+Collusion = Annotated[Attack, COLLUDES]
 ClassPoison = Annotated[Attack, FLIPS]
 
 

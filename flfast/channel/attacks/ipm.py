@@ -10,11 +10,11 @@ A large one turns the mean around. The paper's attackers know all honest changes
 that of the attackers' own honest changes, which is the weaker threat.
 """
 
-from flfast.channel.attacks.attack import Poison, colluding
+from flfast.channel.attacks.attack import Collusion, colluding
 from flfast.state.options import Positive, UpToOne
 from flfast.state.row_statistics import row_moments
 
 
-def ipm(*, fraction: UpToOne, epsilon: Positive) -> Poison:
+def ipm(*, fraction: UpToOne, epsilon: Positive) -> Collusion:
     """All attackers of a cohort upload the negative mean of what they learned."""
     return colluding(fraction, lambda honest, num_clients: -epsilon * row_moments(honest)[0])

@@ -14,13 +14,13 @@ equation for each u_i gives gamma exactly.
 import torch
 from torch import Tensor
 
-from flfast.channel.attacks.attack import Poison, colluding
+from flfast.channel.attacks.attack import Collusion, colluding
 from flfast.channel.attacks.perturbation import Direction, perturbation
 from flfast.state.options import UpToOne
 from flfast.state.row_statistics import squared_distances
 
 
-def min_max(*, fraction: UpToOne, direction: Direction) -> Poison:
+def min_max(*, fraction: UpToOne, direction: Direction) -> Collusion:
     """All attackers of a cohort upload the same change, no farther from any honest one than two.
 
     An attacker who is alone in a cohort uploads what it learned.

@@ -15,13 +15,13 @@ since the differences from the mean add up to zero.
 import torch
 from torch import Tensor
 
-from flfast.channel.attacks.attack import Poison, colluding
+from flfast.channel.attacks.attack import Collusion, colluding
 from flfast.channel.attacks.perturbation import Direction, perturbation
 from flfast.state.options import UpToOne
 from flfast.state.row_statistics import squared_distances
 
 
-def min_sum(*, fraction: UpToOne, direction: Direction) -> Poison:
+def min_sum(*, fraction: UpToOne, direction: Direction) -> Collusion:
     """All attackers of a cohort upload the same change, as close to the others as an honest one.
 
     An attacker who is alone in a cohort uploads what it learned.

@@ -151,7 +151,7 @@ def _model(run: OpenedRun, client_id: int | None) -> nn.Module:
             f"client={client_id}: clients of algorithm={algorithm.name} do not predict with the "
             f"model alone, so it cannot be exported"
         )
-    model = refused(lambda: build_model(run.saved.config, run.data, run.saved.own))
+    model = refused(lambda: build_model(run.saved.config, run.data, run.saved.own, client_id))
     weights, adapted = run.weights(client_id), run.components.adapted
     if adapted is not None:
         weights = load_weights(read_weights(model), adapted.complete(weights), source=run.origin)

@@ -23,8 +23,10 @@ from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.batch_size import Components
 from flfast.setup.experiment import build_components
 from flfast.setup.machinery import build_engine
+from flfast.setup.members import with_members
 from flfast.setup.optimized_metric import use_metrics
 from flfast.setup.plans import build_plans, build_trainer
+from flfast.setup.resume import first_state
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
@@ -74,9 +76,18 @@ class OpenedRun(NamedTuple):
 
 
 class _Loaded(NamedTuple):
-    """A site, and the server state with which it predicts."""
+    """What a run has saved.
 
-    site: Site
+    Attributes:
+        algorithm: an algorithm of the run -> the one that predicts.
+        states: states of the clients.
+        server: the server state.
+        rows: of `metrics.csv`.
+        origin: file or round that the weights are from.
+    """
+
+    algorithm: Callable[[Algorithm], Algorithm]
+    states: ClientStates
     server: Tree
     rows: list[dict[str, Any]]
     origin: str
@@ -106,10 +117,15 @@ def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
     phases = use_metrics(saved.phases, module)
     make_trainer = partial(build_trainer, phases, [], saved.folder, ALONE)
     site = Site(module, data, Trainers(module, make_trainer), ClientStates(), ALONE)
-    files = partial(_load_files, adapted=components.adapted)
-    load: Callable[..., _Loaded] = files if saved.checkpoint is None else _load_checkpoint
-    site, server, rows, origin = load(saved, site, components.initial, personal=own)
-    engine = build_engine(phases[0].config, site, {}, DIRECT)
+    load: Callable[..., _Loaded] = _load_files if saved.checkpoint is None else _load_checkpoint
+    algorithm_of, states, server, rows, origin = load(saved, site, components, personal=own)
+
+    def engine_of(_: str, one: Components) -> Engine:
+        plain = replace(site, module=one.module, trainers=Trainers(one.module, make_trainer))
+        predicting = plain.of(algorithm_of(one.module.algorithm), states=states)
+        return build_engine(phases[0].config, predicting, {}, DIRECT)
+
+    engine = with_members(engine_of("", components), components, engine_of)
     last = int(rows[-1]["round"]) if rows else int(saved.config.rounds)
     plan = build_plans(phases, module.model)(max(last, 1), rows[:last])
     plan = plan._replace(strategy="single", shard="clients")
@@ -146,27 +162,28 @@ def _warn_of_other_data(saved: SavedRun, data: FederatedDataModule) -> None:
         log.warning("these are not the run's data: clients, labels or inputs differ")
 
 
-def _load_checkpoint(saved: SavedRun, site: Site, initial: Tree, *, personal: bool) -> _Loaded:
-    checkpoint, algorithm = saved.checkpoint, site.algorithm
+def _load_checkpoint(
+    saved: SavedRun, site: Site, components: Components, *, personal: bool
+) -> _Loaded:
+    checkpoint, initial = saved.checkpoint, components.initial
     assert checkpoint is not None
     origin = f"{checkpoint.path}, round {checkpoint.round_idx}"
     if personal:
-        restored = restore([checkpoint], site, initial, any_data=True)
-        chosen = replace(algorithm, evaluate_server=False)
+        first = partial(first_state, components)
+        restored = restore([checkpoint], site, initial, any_data=True, first_state=first)
+        chosen = partial(replace, evaluate_server=False)
     else:
-        restored = load_server(checkpoint, algorithm, initial)
-        chosen = replace(algorithm, personal=None, predict=None)
-    own = site.of(chosen, states=site.states)
-    return _Loaded(own, restored.server, restored.history, origin)
+        restored = load_server(checkpoint, site.algorithm, initial)
+        chosen = partial(replace, personal=None, predict=None)
+    return _Loaded(chosen, site.states, restored.server, restored.history, origin)
 
 
-def _load_files(
-    saved: SavedRun, site: Site, initial: Tree, *, personal: bool, adapted: Adapted | None
-) -> _Loaded:
+def _load_files(saved: SavedRun, site: Site, components: Components, *, personal: bool) -> _Loaded:
     """The models that a run wrote at its end, which need no algorithm any more."""
+    initial, adapted, algorithm = components.initial, components.adapted, site.algorithm
     name = "model.pt" if adapted is None else f"{ADAPTER}/{FILE}"
     path = saved.folder / name if saved.model is None else saved.model
-    server, algorithm = initial, site.algorithm
+    server = initial
     if algorithm.evaluate_server:
         key = "run" if saved.model is None else "model"
         if not path.is_file():
@@ -178,23 +195,28 @@ def _load_files(
             "what the server sends, which only checkpoints hold; allowed: checkpoint=last"
         )
     if not personal:
-        plain = Algorithm(name=algorithm.name)
-        return _Loaded(site.of(plain), server, saved.rows, str(path))
+        return _Loaded(_plain, site.states, server, saved.rows, str(path))
     folder = saved.folder / "personal"
-    states = ClientStates()
     for client_id in site.data.candidates.tolist():
-        states.put(
-            client_id,
-            _read_personal(folder / f"{site.data.client_file(client_id)}.pt", algorithm, initial),
-        )
-    own = Algorithm(
+        file = folder / f"{site.data.client_file(client_id)}.pt"
+        own = components.of(client_id).initial
+        site.states.put(client_id, _read_personal(file, algorithm, own))
+    return _Loaded(_with_own_models, site.states, server, saved.rows, str(folder))
+
+
+def _plain(algorithm: Algorithm) -> Algorithm:
+    return Algorithm(name=algorithm.name)
+
+
+def _with_own_models(algorithm: Algorithm) -> Algorithm:
+    """Clients' states are their models."""
+    return Algorithm(
         name=algorithm.name,
         evaluate_server=False,
         client_state=model_weights,
         personal=lambda broadcast, client: client,
         predict=algorithm.predict,
     )
-    return _Loaded(site.of(own, states=states), server, saved.rows, str(folder))
 
 
 def _read(path: Path, key: str, initial: Tree, adapted: Adapted | None = None) -> Tree:

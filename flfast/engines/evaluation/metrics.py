@@ -70,6 +70,17 @@ def group_metrics(
     return GroupMetrics(groups, count, weight, values, pooled, task_type.headline)
 
 
+def part_of_groups(metrics: GroupMetrics, places: Tensor) -> GroupMetrics:
+    """Metrics of some groups, by their places; what is no mean over examples is left out."""
+    return metrics._replace(
+        groups=metrics.groups[places],
+        num_examples=metrics.num_examples[places],
+        weight=metrics.weight[places],
+        values={name: value[places] for name, value in metrics.values.items()},
+        pooled={},
+    )
+
+
 def summary(metrics: GroupMetrics) -> dict[str, float]:
     """Metrics of all groups together, and the spread of the headline over non-empty groups.
 

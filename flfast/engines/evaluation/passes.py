@@ -7,7 +7,7 @@ import torch
 
 from flfast.algorithms.contract.downloads import Downloads
 from flfast.datamodules.batches import RankShare
-from flfast.datamodules.evaluation_sets import ATTACK, EvaluationDataModule
+from flfast.datamodules.evaluation_sets import ATTACK, EvaluationDataModule, EvaluationPart
 from flfast.distributed.client_state_placement import fetch_states, owner
 from flfast.distributed.world import World, gather
 from flfast.engines.evaluation.joined_forward import JoinedForward
@@ -132,22 +132,34 @@ class Evaluation:
     def _predict_personal(
         self, server: Tree, plan: RoundPlan, data: EvaluationDataModule, *, finetuned: bool
     ) -> None:
-        trainer, module = self._site.trainers.trainer(plan), self._site.trainers.module(plan)
         num_clients = max(1, PERSONAL_BYTES // max(1, num_bytes(model_weights(server))))
         for part in data.parts(num_clients):
-            weights = self.personal_weights(part.clients, server, together=data.shard_batches)
-            if finetuned:
-                assert self._finetune is not None
-                weights = self._finetune(weights, plan)
-            vmapped = not data.shard_batches and faster_vmapped(module.model)
-            module.personal_models = PersonalModels(
-                module.model,
-                module.task_type,
-                weights,
-                vmapped=vmapped,
-                predict=None if finetuned else self._site.algorithm.predict,
-            )
-            trainer.test(module, part)
+            together = data.shard_batches
+            self.predict_own(server, plan, part, finetuned=finetuned, together=together)
+
+    def predict_own(
+        self,
+        server: Tree,
+        plan: RoundPlan,
+        part: EvaluationPart,
+        *,
+        finetuned: bool,
+        together: bool,
+    ) -> None:
+        """Predict a part's examples with clients' own models."""
+        trainer, module = self._site.trainers.trainer(plan), self._site.trainers.module(plan)
+        weights = self.personal_weights(part.clients, server, together=together)
+        if finetuned:
+            assert self._finetune is not None
+            weights = self._finetune(weights, plan)
+        module.personal_models = PersonalModels(
+            module.model,
+            module.task_type,
+            weights,
+            vmapped=not together and faster_vmapped(module.model),
+            predict=None if finetuned else self._site.algorithm.predict,
+        )
+        trainer.test(module, part)
         module.personal_models = None
 
     def personal_weights(

@@ -10,7 +10,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from flfast.output.report import client_sections, cost_sections, outcome_sections, setting_sections
+from flfast.output.report import (
+    client_sections,
+    cost_sections,
+    model_sections,
+    outcome_sections,
+    setting_sections,
+)
 from flfast.output.report.bar_chart import interval_chart
 from flfast.output.report.chart import Section
 from flfast.output.report.content import Content
@@ -79,6 +85,7 @@ def _sections(content: Content, folder: Path) -> list[Section]:
         outcome_sections.curves(content),
         cost_sections.targets(content),
         client_sections.clients(content),
+        model_sections.models(content),
         outcome_sections.classes(content),
         client_sections.partitions(content),
         setting_sections.plans(content),

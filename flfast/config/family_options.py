@@ -1,0 +1,61 @@
+"""Replaces the names of a family's members by options of `conf/model/`. Torch-free."""
+
+from collections.abc import Callable
+from typing import Any
+
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+from flfast.config.errors import ConfigError
+
+_KEY, _COMMON = "model.of", "model.common"
+_ALLOWED = (
+    "allowed: options such as lenet, with overrides such as {cnn: {hidden: 64}}, or configs with "
+    "a _target_"
+)
+
+
+def fill_members(config: DictConfig, option: Callable[[str], DictConfig]) -> None:
+    """Give members of `model.of`, and `model.common`, whole configs; changes the config.
+
+    Args:
+        config: a run's config.
+        option: name of an option of `conf/model/` -> its config.
+
+    Raises:
+        ConfigError: if a member is neither an option nor a config with a `_target_`.
+    """
+    common = OmegaConf.select(config, _COMMON)
+    if common is not None and not (OmegaConf.is_dict(common) and "_target_" in common):
+        OmegaConf.update(config, _COMMON, _member(common, option, _COMMON)[1], merge=False)
+    listed = OmegaConf.select(config, _KEY)
+    if not OmegaConf.is_list(listed):
+        return
+    members: dict[str, Any] = {}
+    for given in listed:
+        name, node = _member(given, option, _KEY)
+        taken = sum(name == other.partition("-")[0] for other in members)
+        members[f"{name}-{taken + 1}" if taken else name] = node
+    OmegaConf.update(config, _KEY, members, merge=False, force_add=True)
+
+
+def _member(given: Any, option: Callable[[str], DictConfig], key: str) -> tuple[str, Any]:
+    """The name and the config of a member."""
+    if isinstance(given, str):
+        try:
+            return given, option(given)
+        except HydraException:
+            raise ConfigError(f"{key}: {given} is no option of model=; {_ALLOWED}") from None
+    if OmegaConf.is_dict(given) and "_target_" in given:
+        return str(given["_target_"]).rpartition(".")[2], given
+    if OmegaConf.is_dict(given) and len(given) == 1:
+        ((name, settings),) = given.items()
+        if OmegaConf.is_dict(settings):
+            name, node = _member(str(name), option, key)
+            unknown = sorted({*settings} - {*node})
+            if unknown:
+                raise ConfigError(
+                    f"{key}: {name} has no {unknown[0]}; allowed: {', '.join(map(str, node))}"
+                )
+            return str(settings.get("name", name)), OmegaConf.merge(node, settings)
+    raise ConfigError(f"{key}: {given}; {_ALLOWED}")

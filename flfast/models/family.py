@@ -1,0 +1,149 @@
+"""Models of their own: clients whose models have different architectures.
+
+The models of a family are its members. `feature_dim` gives all members features of one size and a
+head of one shape, so that clients can share prototypes or heads: Zhang, Liu, Hua, Wang, Song, Xue,
+Ma, Cao: HtFLlib. KDD 2025, section 3.1. https://arxiv.org/abs/2506.03954
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from flfast.models.adapters.layer_names import layer_of
+from flfast.state.options import Count
+from flfast.state.randomness import generator
+
+
+class SameFeatures(nn.Module):
+    """A model with a new head: its features are averaged to `feature_dim` numbers.
+
+    Its parameters are `body.*`, and `head.weight` and `head.bias` at the end.
+    """
+
+    def __init__(self, body: nn.Module, feature_dim: int, num_outputs: int) -> None:
+        super().__init__()
+        self.body, self.head = body, nn.Linear(feature_dim, num_outputs)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Outputs [B, C] or [B, T, C] of inputs [B, ...]."""
+        features = F.adaptive_avg_pool1d(self.body(inputs), self.head.in_features)
+        outputs: Tensor = self.head(features)
+        return outputs
+
+
+def with_same_features(model: nn.Module, feature_dim: int) -> SameFeatures:
+    """The model with a head that reads `feature_dim` averages of the last layer's inputs.
+
+    Raises:
+        ValueError: if the last layer with parameters is not a linear one inside of the model.
+    """
+    path = layer_of(list(dict(model.named_parameters()))[-1])
+    last = model.get_submodule(path)
+    if not path or not isinstance(last, nn.Linear):
+        raise ValueError(
+            f"model.feature_dim={feature_dim}: the last layer, {path or 'the model'}, is a "
+            f"{type(last).__name__}; allowed: models that end with a linear layer, or "
+            f"feature_dim=null"
+        )
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, nn.Identity())
+    return SameFeatures(model, feature_dim, last.out_features)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models of a run, and which client has which.
+
+    Attributes:
+        builders: models, or functions that make them, by name of the member.
+        assign: as of `family`.
+        shares: as of `family`.
+        feature_dim: as of `family`.
+        common: a model, or a function that makes one; None: there is none.
+    """
+
+    builders: Mapping[str, Any]
+    assign: str | Sequence[str]
+    shares: Sequence[float] | None
+    feature_dim: int | None
+    common: Any = None
+
+    def members(self, num_clients: int, seed: int) -> np.ndarray:
+        """Place of each client's model in `builders`, int64 [K].
+
+        Raises:
+            ValueError: if members and clients do not fit together.
+        """
+        num = len(self.builders)
+        if self.assign == "round_robin":
+            return np.arange(num_clients) % num
+        if self.assign == "shares":
+            return self._by_shares(num_clients, generator(seed, "family"))
+        named = self._named()
+        if len(named) != num_clients:
+            raise ValueError(
+                f"model.assign: has {len(named)} names; allowed: one for each of "
+                f"{num_clients} clients"
+            )
+        places = {name: place for place, name in enumerate(self.builders)}
+        unknown = sorted({*named} - places.keys())
+        if unknown:
+            raise ValueError(
+                f"model.assign: {unknown[0]} is no member; allowed: {', '.join(places)}"
+            )
+        return np.array([places[name] for name in named])
+
+    def _by_shares(self, num_clients: int, rng: np.random.Generator) -> np.ndarray:
+        """Clients in a random order; numbers are rounded so that they add up."""
+        shares = np.array(self.shares if self.shares is not None else [])
+        num = len(self.builders)
+        if len(shares) != num or (shares < 0).any() or not np.isclose(shares.sum(), 1):
+            raise ValueError(
+                f"model.shares={self.shares}: allowed with assign=shares: {num} numbers >= 0 "
+                f"that add up to 1, one for each member"
+            )
+        bounds = np.rint(np.cumsum(shares) * num_clients).astype(np.int64)
+        places = np.repeat(np.arange(num), np.diff(bounds, prepend=0))
+        return rng.permutation(places)
+
+    def _named(self) -> Sequence[str]:
+        """The member of each client, by name."""
+        if not isinstance(self.assign, str):
+            return self.assign
+        path = Path(self.assign)
+        if not path.is_file():
+            raise ValueError(
+                f"model.assign={self.assign}: is no file; allowed: round_robin, shares, a list, "
+                f"or a file, with a name for each client, one in a line"
+            )
+        return path.read_text(encoding="utf-8").split()
+
+
+def family(
+    *,
+    of: list[Any] | dict[str, Any],
+    assign: str | list[str],
+    shares: list[float] | None,
+    feature_dim: Count | None,
+    common: dict[str, Any] | str | None,
+) -> Family:
+    """Clients' models of several architectures.
+
+    Args:
+        of: members by name, after names of options were replaced by these options.
+        assign: `round_robin`, `shares`, names of members for all clients, or a file of them.
+        shares: share of the clients for each member; the clients are drawn by the seed.
+        feature_dim: size of the features of all members; None leaves models as they are.
+        common: a small model that all clients share, for algorithms with two models.
+
+    Raises:
+        ValueError: if there is no member.
+    """
+    if not isinstance(of, dict) or not of:
+        raise ValueError(f"model.of={of}: allowed: options of model=, at least one")
+    return Family(of, assign, shares, feature_dim, common)

@@ -1,0 +1,117 @@
+"""A family's members: what they must agree on, and the engine that trains each client's own."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from flfast.algorithms.contract.downloads import first_downloads, shared_weights
+from flfast.config.errors import ConfigError
+from flfast.engines.engine import Engine
+from flfast.engines.family_engine import family_engine
+from flfast.lit.task import evaluation_mode
+from flfast.setup.batch_size import Components
+from flfast.setup.model_check import first_batch, try_training
+from flfast.state.tree import Tree
+
+log = logging.getLogger(__name__)
+
+
+def try_models(config: DictConfig, components: Components) -> None:
+    """Compute a gradient with each model; see `try_training`."""
+    for name, one in _named(config, components).items():
+        try_training(name, one.module.model, one.data, bn=config.bn)
+
+
+def _named(config: DictConfig, components: Components) -> dict[str, Components]:
+    """The components of each model, by name of the member or target of the model."""
+    if components.members is None:
+        return {config.model["_target_"]: components}
+    (names, _), others = components.members
+    return dict(zip(names, (components, *others), strict=True))
+
+
+def check_agree(config: DictConfig, members: Mapping[str, Components]) -> None:
+    """Refuse a family whose members share weights of different names or shapes.
+
+    Raises:
+        ConfigError: naming the weights, or a setting that is for one model.
+    """
+    if config.init_from is not None:
+        raise ConfigError(
+            f"init_from={config.init_from}: are weights of one model; allowed with model=family: "
+            f"init_from=null"
+        )
+    for key in ("batch_size", "micro_batch"):
+        if config[key] == "auto":
+            raise ConfigError(f"{key}=auto: is found for one model; allowed: a number")
+    if config.mode == "centralized":
+        raise ConfigError("mode=centralized: trains one model; allowed with model=family: others")
+    (first, expected), *others = ((name, _shared(one)) for name, one in members.items())
+    for name, found in others:
+        differing = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
+        if differing:
+            algorithm = members[name].module.algorithm.name
+            raise ConfigError(
+                f"model.of: with algorithm={algorithm} clients share {', '.join(differing[:3])}"
+                f"{', ...' * (len(differing) > 3)}, which {first} and {name} do not have alike; "
+                f"allowed: algorithms that share none of it, such as local, fedproto, fd, fedgh, "
+                f"lg_fedavg, and model.feature_dim=64 for features and heads of one size"
+            )
+
+
+def _shared(components: Components) -> dict[str, torch.Size]:
+    """Names and shapes of what clients get from the server, and change."""
+    algorithm, initial = components.module.algorithm, components.initial
+    found: dict[str, torch.Size] = {}
+    if algorithm.place is not None:  # clients get slices, which must be some of the first member
+        initial = algorithm.place(initial)
+
+    def collect(prefix: str, tree: Tree) -> None:
+        for name, node in tree.items():
+            if isinstance(node, dict):
+                collect(f"{prefix}{name}/", node)
+            else:
+                found[f"{prefix}{name}"] = node.shape
+
+    if algorithm.place is not None:
+        collect("", initial)
+    else:
+        collect("", first_downloads(algorithm, initial)(0))
+        collect("", shared_weights(algorithm, initial))
+    return found
+
+
+def with_members(
+    engine: Engine, components: Components, build: Callable[[str, Components], Engine]
+) -> Engine:
+    """An engine whose clients have models of their own; the same one without a family.
+
+    Args:
+        engine: of the first member.
+        components: of the run.
+        build: (name, components) -> the engine of another member.
+    """
+    if components.members is None:
+        return engine
+    (names, of), others = components.members
+    engines = [engine, *(build(name, one) for name, one in zip(names[1:], others, strict=True))]
+    every = (components, *others)
+    costs = np.array([_flops(one.module.model, one) for one in every])
+    for name, one, num, cost in zip(names, every, np.bincount(of), costs, strict=False):
+        size = sum(p.numel() for p in one.module.model.parameters())
+        log.info("%s: %d clients, %s parameters, %.3g MFLOP", name, num, f"{size:,}", cost / 1e6)
+    local = [one.initial for one in every]
+    return family_engine(engines, of, local, costs[of] / costs.min())
+
+
+def _flops(model: nn.Module, components: Components) -> int:
+    """Floating-point operations of a forward pass of an example; the same on every rank."""
+    batch = first_batch(components.data, model)
+    with torch.no_grad(), evaluation_mode(model), FlopCounterMode(display=False) as counter:
+        model(batch.inputs)
+    return max(counter.get_total_flops() // len(batch.inputs), 1)

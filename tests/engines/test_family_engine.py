@@ -1,0 +1,103 @@
+"""Families: a client with a model of its own trains as if all clients had this model."""
+
+import pytest
+import torch
+
+import flfast
+from flfast.config.errors import ConfigError
+from flfast.output.results.table import read_history
+
+SMALL = (
+    *("callbacks=files", "partition.num_clients=4", "partition.alpha=1.0", "rounds=2"),
+    *("local_epochs=1", "sampler.fraction=1.0", "strategy=single", "batch_size=20"),
+)
+OF = "model.of=[{mlp: {hidden: [8]}}, logistic]"
+FAMILY = ("model=family", OF, "model.feature_dim=null")
+SAME = ("model=family", OF.replace("logistic", "{mlp: {hidden: [12]}}"), "model.feature_dim=8")
+
+
+def personal(folder):
+    return [torch.load(folder / "personal" / f"{k}.pt", weights_only=True) for k in range(4)]
+
+
+def trained(folder, *words):
+    flfast.run(*SMALL, *words, folder=folder)
+    return personal(folder)
+
+
+def assert_close(found, expected, **tolerance):
+    for k, (own, other) in enumerate(zip(found, expected, strict=True)):
+        assert own.keys() == other.keys(), k
+        for name in own:
+            torch.testing.assert_close(own[name], other[name], **tolerance)
+
+
+@pytest.mark.parametrize("engine", ["eager", "fused"])
+def test_each_client_trains_as_in_a_run_of_its_model(tmp_path, engine):
+    words = ("algorithm=local", f"engine={engine}")
+    found = trained(tmp_path / "family", *words, *FAMILY)
+    for place, model in enumerate((("model=mlp", "model.hidden=[8]"), ("model=logistic",))):
+        alone = trained(tmp_path / model[0], *words, *model)
+        exact = {"rtol": 0, "atol": 0} if engine == "eager" else {"rtol": 1e-5, "atol": 1e-6}
+        assert_close(found[place::2], alone[place::2], **exact)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    ["fedproto", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fd", "fedgh"))],
+)
+def test_engines_and_ranks_have_one_result(tmp_path, algorithm):
+    words = (*SAME, f"algorithm={algorithm}", "rounds=3")
+    expected = trained(tmp_path / "eager", *words, "engine=eager")
+    for name, way in (
+        ("fused", ("engine=fused",)),
+        ("ranks", ("engine=eager", "strategy=ddp", "trainer.devices=2")),
+    ):
+        found = trained(tmp_path / name, *words, *way)
+        assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        rows, others = (
+            read_history(tmp_path / run / "metrics.csv")[-1] for run in (name, "eager")
+        )
+        accuracy, other = (float(row["personal/accuracy"]) for row in (rows, others))
+        assert accuracy == pytest.approx(other, abs=0.01)
+        assert rows["comm/up_bytes"] == others["comm/up_bytes"]
+
+
+def test_a_resumed_family_is_one_that_was_not_interrupted(tmp_path):
+    words = (*SAME, "algorithm=fedproto", "checkpoint.every=1")
+    whole = trained(tmp_path / "whole", *words, "rounds=3")
+    trained(tmp_path / "half", *words, "rounds=2")
+    found = trained(tmp_path / "half", *words, "rounds=3", "resume=auto")
+    assert_close(found, whole, rtol=0, atol=0)
+
+
+def test_members_of_one_architecture_are_the_model(tmp_path):
+    """FedAvg of two members that are alike: one reduction gets the uploads of both."""
+    words = ("algorithm=fedavg", "engine=eager")
+    flfast.run(*SMALL, *words, "model=mlp", "model.hidden=[8]", folder=tmp_path / "model")
+    twice = "model.of=[{mlp: {hidden: [8]}}, {mlp: {hidden: [8]}}]"
+    family = ("model=family", twice, "model.feature_dim=null")
+    flfast.run(*SMALL, *words, *family, folder=tmp_path / "family")
+    found, expected = (
+        torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("family", "model")
+    )
+    assert_close([found], [expected], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("algorithm=fedavg",), "algorithm=fedavg clients share params/fc1.weight"),
+        (("algorithm=fedproto",), "algorithm=fedproto clients share prototypes, which mlp and"),
+        (("algorithm=apple",), "algorithm=apple clients share"),
+        (("algorithm=local", "batch_size=auto"), "batch_size=auto: is found for one model"),
+        (("algorithm=local", "model.assign=[mlp]"), "model.assign: has 1 names; allowed: one"),
+        (("algorithm=local", "model.assign=shares"), "model.shares=None: allowed with assign"),
+        (("mode=centralized",), "mode=centralized: trains one model"),
+    ],
+    ids=["fedavg", "fedproto", "apple", "auto", "names", "shares", "centralized"],
+)
+def test_what_a_family_cannot_do_is_refused(tmp_path, words, message):
+    with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
+        flfast.run(*SMALL, *FAMILY, *words, folder=tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.csv").exists()
