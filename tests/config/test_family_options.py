@@ -32,7 +32,7 @@ def test_members_are_options_with_overrides():
     ("words", "message"),
     [
         ("model.of=[leenet]", r"model.of: leenet is no option of model=; allowed: options such"),
-        ("model.of=[{cnn:{hiden:64}}]", r"model.of: cnn has no hiden; allowed: .*hidden"),
+        ("model.of=[{cnn:{depth:64}}]", r"model.of: cnn has no depth; allowed: .*hidden"),
         ("model.of=[{cnn:{hidden:0}}]", r"model.of.cnn.hidden=0"),
         ("model.of=[3]", r"model.of: 3; allowed: options such as lenet"),
         ("model.common=x", r"model.common: x is no option of model="),
