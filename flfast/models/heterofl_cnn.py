@@ -35,7 +35,9 @@ def heterofl_cnn(
 
     Each convolution has `rate` times its channels, rounded up.
     """
-    width, _, _ = check_image(input_shape, model="model=heterofl_cnn", smallest=2 ** len(channels))
+    width, *sides = check_image(
+        input_shape, model="model=heterofl_cnn", smallest=2 ** len(channels)
+    )
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for number, whole in enumerate(channels, start=1):
         units = -int(-whole * rate // 1)
@@ -45,8 +47,9 @@ def heterofl_cnn(
         layers[f"relu{number}"] = nn.ReLU()
         if number < len(channels):
             layers[f"pool{number}"] = nn.MaxPool2d(2)
+            height, breadth = height // 2, breadth // 2
         width = units
-    layers["pool"] = nn.AdaptiveAvgPool2d(1)
+    layers["pool"] = nn.AvgPool2d((height, breadth))  # vmap does not know AdaptiveAvgPool2d(1)
     layers["flatten"] = nn.Flatten()
     layers["fc"] = nn.Linear(width, num_classes)
     return nn.Sequential(layers)

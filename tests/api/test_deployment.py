@@ -172,7 +172,7 @@ def test_a_round_ends_with_its_first_uploads(tmp_path):
         (["privacy=local"], [], "privacy.secure=false: whoever knows the seed"),
         (["bn=recalibrate"], [], "bn=recalibrate: the server would measure"),
         (["privacy=central", "privacy.adaptive_quantile=0.5"], [], "adaptive_quantile=0.5: only"),
-        ([], ["model=family", "algorithm=local"], "client 0 (node node-0): not the server's"),
+        ([], ["model=family", "algorithm=local"], "node node-0: model=family: real clients have"),
         (["strategy=ddp"], [], "strategy=ddp: starts several processes"),
         (["batch_size=auto"], [], "batch_size=auto: machines would choose different numbers"),
     ],

@@ -275,5 +275,5 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "round": ("server", "round"),
     "personal": ("broadcast", "client"),
 }
-"""The last arguments of each function of an `Algorithm`, for wrappers. `make_optimizer` and
-`predict` read nothing that a wrapper changes."""
+"""The last arguments of each function of an `Algorithm`, for wrappers. `make_optimizer`, `place`
+and `predict` read nothing that a wrapper changes."""

@@ -5,13 +5,12 @@ The answer to the third is a masked upload, of tensors.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Protocol
+from typing import Annotated, Protocol, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer
 
 from flfast.channel.secure.round_terms import BOX_BYTES
 from flfast.channel.secure.secret_sharing import SECRET_BYTES, SHARE_BYTES
-from flfast.channel.wire import Facts
 
 
 def _from_hex(value: object) -> object:
@@ -80,10 +79,13 @@ class Shares(BaseModel):
     shares: dict[_Id, _Share]
 
 
+Answer = TypeVar("Answer", bound=BaseModel)
+
+
 class Ask(Protocol):
     """Sends requests to real clients."""
 
     def __call__(
-        self, kind: str, requests: Mapping[int, Request], answer: type[Facts]
-    ) -> Iterator[tuple[int, Facts | str]]:
+        self, kind: str, requests: Mapping[int, Request], answer: type[Answer]
+    ) -> Iterator[tuple[int, Answer | str]]:
         """(client, its answer or why there is none) of all clients, in any order."""

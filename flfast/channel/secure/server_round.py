@@ -9,6 +9,7 @@ from torch import Tensor
 from flfast.channel.secure.keys import KeyPair
 from flfast.channel.secure.round_messages import (
     Advertise,
+    Answer,
     Ask,
     Boxes,
     Mask,
@@ -21,7 +22,6 @@ from flfast.channel.secure.round_messages import (
 from flfast.channel.secure.round_terms import RoundTerms
 from flfast.channel.secure.secure import Costs, Sums
 from flfast.channel.secure.unmasking import Unmasking
-from flfast.channel.wire import Facts
 
 
 class ServerRound:
@@ -72,10 +72,10 @@ class ServerRound:
         return {**masks, **self.lost}
 
     def _asked(
-        self, kind: str, asked: Mapping[int, Request], answer: type[Facts]
-    ) -> dict[int, Facts]:
+        self, kind: str, asked: Mapping[int, Request], answer: type[Answer]
+    ) -> dict[int, Answer]:
         """Answers by client, in the order of the cohort."""
-        found: dict[int, Facts] = {}
+        found: dict[int, Answer] = {}
         for k, one in self._ask(kind, asked, answer):
             if isinstance(one, str):
                 self.lost[k] = one

@@ -9,7 +9,7 @@ import pytest
 from flfast.algorithms.contract.algorithm import ARGUMENTS, Algorithm
 from flfast.algorithms.kit.wrapping import viewed
 
-OF_NO_WRAPPER = {"make_optimizer", "predict"}
+OF_NO_WRAPPER = {"make_optimizer", "place", "predict"}
 KINDS = sorted({kind for kinds in ARGUMENTS.values() for kind in kinds})
 
 
