@@ -35,8 +35,9 @@ def heterofl_cnn(
 
     Each convolution has `rate` times its channels, rounded up.
     """
-    width, *sides = check_image(
-        input_shape, model="model=heterofl_cnn", smallest=2 ** len(channels)
+    smallest = 2 ** (len(channels) - 1)
+    width, height, breadth = check_image(
+        input_shape, model="model=heterofl_cnn", smallest=smallest
     )
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for number, whole in enumerate(channels, start=1):
