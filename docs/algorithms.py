@@ -82,6 +82,8 @@ def row(config: DictConfig) -> list[str]:
     assert uploads is not None
     upload = {**uploads.mean, **tree_map(itemgetter(0), uploads.rows)}
     download = first_downloads(algorithm, components.initial)(0)
+    if algorithm.place is not None:  # it adds where a slice is
+        upload = {name: part for name, part in upload.items() if name in download}
     node = config.algorithm
     source = inspect.getdoc(import_module(node._target_.rpartition(".")[0])) or ""
     return [

@@ -33,27 +33,27 @@ def heterofl(*, masked: bool, initial: Tree, widest: Tree) -> Algorithm:
         return task.mean(F.cross_entropy(logits, batch.targets, reduction="none"))
 
     def place(upload: Tree) -> Tree:
-        there = {name: tree_map(torch.ones_like, upload[name]) for name in upload}
-        return {**inside(upload, widest), "there": inside(there, widest)}
+        mask = {name: tree_map(torch.ones_like, upload[name]) for name in upload}
+        return {**padded(upload, widest), "mask": padded(mask, widest)}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         mean = dict(uploads.mean)
-        there = mean.pop("there")
-        return add(server, tree_map(lambda total, num: total / num.clamp(min=1), mean, there))
+        mask = mean.pop("mask")
+        return add(server, tree_map(lambda total, num: total / num.clamp(min=1), mean, mask))
 
     return Algorithm(
         name="heterofl",
         tasks=("classification",),
         weighting="uniform",
         server_state=lambda weights: widest,
-        broadcast=lambda server: leading(model_weights(server), initial),
+        broadcast=lambda server: sliced(model_weights(server), initial),
         facts=("labels",) if masked else (),
         loss=loss,
         place=place,
         parts={
             "params": Part("sum"),
             "buffers": Part("sum"),
-            "there": Part("sum", learned=False),
+            "mask": Part("sum", learned=False),
         },
         server_step=server_step,
     )
@@ -77,12 +77,12 @@ def check_slice(weights: Tree, whole: Tree) -> None:
             )
 
 
-def leading(weights: Tree, like: Tree) -> Tree:
+def sliced(weights: Tree, like: Tree) -> Tree:
     """The leading elements of each leaf, in copies with the shapes of `like`."""
     return tree_map(lambda leaf, own: leaf[_of(own)].clone(), weights, like)
 
 
-def inside(weights: Tree, like: Tree) -> Tree:
+def padded(weights: Tree, like: Tree) -> Tree:
     """Leaves of the shapes of `like`: zeros, but for the leading elements."""
 
     def placed(leaf: Tensor, whole: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from flfast.state.messages import naming
 log = logging.getLogger(__name__)
 
 OF_MODELS = needing("server model")
-OF_UPLOAD = needing("messages", "single uploads", "one call")
+OF_UPLOAD = needing("messages", "single uploads", "equal uploads", "one call")
 
 
 class Leak(NamedTuple):

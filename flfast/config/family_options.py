@@ -1,14 +1,18 @@
 """Replaces the names of a family's members by options of `conf/model/`. Torch-free."""
 
 from collections.abc import Callable
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from flfast.config.errors import ConfigError
+from flfast.state.messages import first_line
 
-_KEY, _COMMON = "model.of", "model.common"
+_KEY, _COMMON, _ASSIGN = "model.of", "model.common", "model.assign"
 _ALLOWED = (
     "allowed: options such as lenet, with overrides such as {cnn: {hidden: 64}}, or configs with "
     "a _target_"
@@ -34,9 +38,12 @@ def fill_members(config: DictConfig, option: Callable[[str], DictConfig]) -> Non
     members: dict[str, Any] = {}
     for given in listed:
         name, node = _member(given, option, _KEY)
-        taken = sum(name == other.partition("-")[0] for other in members)
-        members[f"{name}-{taken + 1}" if taken else name] = node
+        free = (f"{name}-{number}" for number in count(2))
+        members[name if name not in members else next(n for n in free if n not in members)] = node
     OmegaConf.update(config, _KEY, members, merge=False, force_add=True)
+    assign = OmegaConf.select(config, _ASSIGN)
+    if isinstance(assign, str) and Path(assign).is_file():  # a saved config has the names
+        OmegaConf.update(config, _ASSIGN, Path(assign).read_text(encoding="utf-8").split())
 
 
 def _member(given: Any, option: Callable[[str], DictConfig], key: str) -> tuple[str, Any]:
@@ -57,5 +64,8 @@ def _member(given: Any, option: Callable[[str], DictConfig], key: str) -> tuple[
                 raise ConfigError(
                     f"{key}: {name} has no {unknown[0]}; allowed: {', '.join(map(str, node))}"
                 )
-            return str(settings.get("name", name)), OmegaConf.merge(node, settings)
+            try:
+                return str(settings.get("name", name)), OmegaConf.merge(node, settings)
+            except OmegaConfBaseException as error:
+                raise ConfigError(f"{key}: {name}: {first_line(error)}") from None
     raise ConfigError(f"{key}: {given}; {_ALLOWED}")

@@ -84,8 +84,8 @@ class Delivery:
         self._colluding: list[_Finished] = []
         self.reports: list[ClientReport] = []
 
-    def of(self, site: Site) -> "Delivery":
-        """A part of this delivery, for clients of another model."""
+    def for_site(self, site: Site) -> "Delivery":
+        """This delivery, for clients with the model of another site; reports are shared."""
         part, own = copy(self), self._site
         part.__dict__ |= {
             "_site": replace(site, states=own.states, records=own.records),

@@ -214,7 +214,9 @@ class Engine:
 
         calls = {name: (forgetful(site), own) for name, (site, own) in self._calls.items()}
         channel = self.channel.encodes_only
-        return Engine(forgetful(self.site), self.training, channel=channel, calls=calls)
+        engine = Engine(forgetful(self.site), self.training, channel=channel, calls=calls)
+        engine.make_downloads = self.make_downloads
+        return engine
 
     def part_of(self, call: str) -> tuple[Site, LocalTraining]:
         """What trains clients in a call of the algorithm, or in its own, by name.
@@ -248,7 +250,8 @@ class Engine:
             return assign_to_first(cohort, site.world)
         sizes = [len(site.data.train_clients.indices_of(k)) for k in cohort]
         if self.costs is not None:
-            sizes = [round(size * self.costs[k]) for size, k in zip(sizes, cohort, strict=True)]
+            own = np.append(self.costs, 1.0)  # the server's examples are those of one client more
+            sizes = [round(size * own[k]) for size, k in zip(sizes, cohort, strict=True)]
         return assign_cohort(cohort, sizes, site.world, stateful=site.keeps_states)
 
     @staticmethod

@@ -20,7 +20,7 @@ from flfast.engines.local_training import Deliver, LocalTraining
 from flfast.engines.site import Site
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates
-from flfast.state.tree import Tree, merge, without
+from flfast.state.tree import Tree, merge, num_bytes, without
 from flfast.state.weights import model_weights
 
 
@@ -46,7 +46,15 @@ def family_engine(
 
 
 class FamilyDownloads(Downloads):
-    """Downloads of clients who get different parts of the model; see `Downloads`."""
+    """Downloads of clients who get different parts of the model; see `Downloads`.
+
+    Args:
+        engines: of the members.
+        of: place of each client's member, int64 [K].
+
+    Attributes:
+        num_bytes: mean over the clients of the call.
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917 - those of `Downloads`
         self,
@@ -103,23 +111,35 @@ class FamilyTraining:
         for place, (site, training) in enumerate(self._parts):
             own = [k for k in clients if (self._of[k] if k < len(self._of) else 0) == place]
             if own:
-                to = deliver.of(site) if isinstance(deliver, Delivery) else deliver
+                to = deliver.for_site(site) if isinstance(deliver, Delivery) else deliver
                 training.train(own, download, plan, to)
 
 
 class FamilyEvaluation(Evaluation):
-    """Lets each client's own model predict; see `Evaluation`."""
+    """Lets each client's own model predict; see `Evaluation`.
+
+    Args:
+        engines: of the members.
+        of: place of each client's member, int64 [K].
+        initial: weights of the members before round 1.
+    """
 
     def __init__(self, engines: Sequence[Engine], of: np.ndarray, initial: Sequence[Tree]) -> None:
         first = engines[0]
         super().__init__(first.site, first.finetune)
-        self._of = of
+        self._of, self.largest = of, max(map(num_bytes, initial))
         self._members = [(one.site, Evaluation(one.site, one.finetune)) for one in engines]
         shared = model_weights(first_downloads(first.site.algorithm, initial[0])(0))
         self._local = [without(weights, shared) for weights in initial]
 
     def _server_of(self, place: int, server: Tree) -> Tree:
-        """The server state with initial weights of a member where the server has none."""
+        """The server state as a member sees it.
+
+        It has the member's slice of the model, or initial weights where the server has none.
+        """
+        algorithm = self._members[place][0].algorithm
+        if algorithm.place is not None:
+            return {**server, **model_weights(algorithm.broadcast(server))}
         return merge(without(server, self._local[0]), self._local[place])
 
     def predict_own(

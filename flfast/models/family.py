@@ -7,7 +7,6 @@ Ma, Cao: HtFLlib. KDD 2025, section 3.1. https://arxiv.org/abs/2506.03954
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,9 +60,9 @@ class Family:
 
     Attributes:
         builders: models, or functions that make them, by name of the member.
-        assign: as of `family`.
-        shares: as of `family`.
-        feature_dim: as of `family`.
+        assign: `round_robin`, `shares`, or names of members for all clients.
+        shares: share of the clients for each member; of `shares` only.
+        feature_dim: size of the features of all members; None leaves models as they are.
         common: a model, or a function that makes one; None: there is none.
     """
 
@@ -80,11 +79,18 @@ class Family:
             ValueError: if members and clients do not fit together.
         """
         num = len(self.builders)
+        if self.shares is not None and self.assign != "shares":
+            raise ValueError(f"model.shares={self.shares}: is for model.assign=shares")
         if self.assign == "round_robin":
             return np.arange(num_clients) % num
         if self.assign == "shares":
             return self._by_shares(num_clients, generator(seed, "family"))
-        named = self._named()
+        named = self.assign
+        if isinstance(named, str):
+            raise ValueError(
+                f"model.assign={named}: is no file; allowed: round_robin, shares, a list, or a "
+                f"file, with a name for each client, one in a line"
+            )
         if len(named) != num_clients:
             raise ValueError(
                 f"model.assign: has {len(named)} names; allowed: one for each of "
@@ -111,18 +117,6 @@ class Family:
         places = np.repeat(np.arange(num), np.diff(bounds, prepend=0))
         return rng.permutation(places)
 
-    def _named(self) -> Sequence[str]:
-        """The member of each client, by name."""
-        if not isinstance(self.assign, str):
-            return self.assign
-        path = Path(self.assign)
-        if not path.is_file():
-            raise ValueError(
-                f"model.assign={self.assign}: is no file; allowed: round_robin, shares, a list, "
-                f"or a file, with a name for each client, one in a line"
-            )
-        return path.read_text(encoding="utf-8").split()
-
 
 def family(
     *,
@@ -136,7 +130,7 @@ def family(
 
     Args:
         of: members by name, after names of options were replaced by these options.
-        assign: `round_robin`, `shares`, names of members for all clients, or a file of them.
+        assign: as of `Family`; names may be in a file.
         shares: share of the clients for each member; the clients are drawn by the seed.
         feature_dim: size of the features of all members; None leaves models as they are.
         common: a small model that all clients share, for algorithms with two models.

@@ -70,7 +70,7 @@ class Components(NamedTuple):
     capabilities: Mapping[str, Capabilities] = MappingProxyType({})
     members: Members | None = None
 
-    def of(self, client_id: int) -> "Components":
+    def of_client(self, client_id: int) -> "Components":
         """Components of the client's own model."""
         if self.members is None or not (place := self.members.kinds.of[client_id]):
             return self

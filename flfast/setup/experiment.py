@@ -202,9 +202,12 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     first = of_model(model)
     others = [of_model(model, widest=first.initial) for model in more]
     poison_examples(config, data)
-    if family is None or not others:
+    if family is None:
         return first
-    data.kinds = Kinds(tuple(models), family.members(data.num_clients, config.seed))
+    kinds = Kinds(tuple(models), family.members(data.num_clients, config.seed))
+    if not others:
+        return first
+    data.kinds = kinds
     check_agree(config, dict(zip(models, (first, *others), strict=True)))
     return first._replace(members=Members(data.kinds, tuple(others)))
 

@@ -16,7 +16,7 @@ from flfast.engines.family_engine import family_engine
 from flfast.lit.task import evaluation_mode
 from flfast.setup.batch_size import Components
 from flfast.setup.model_check import first_batch, try_training
-from flfast.state.tree import Tree
+from flfast.state.tree import named_leaves
 
 log = logging.getLogger(__name__)
 
@@ -67,23 +67,10 @@ def check_agree(config: DictConfig, members: Mapping[str, Components]) -> None:
 def _shared(components: Components) -> dict[str, torch.Size]:
     """Names and shapes of what clients get from the server, and change."""
     algorithm, initial = components.module.algorithm, components.initial
-    found: dict[str, torch.Size] = {}
-    if algorithm.place is not None:  # clients get slices, which must be some of the first member
-        initial = algorithm.place(initial)
-
-    def collect(prefix: str, tree: Tree) -> None:
-        for name, node in tree.items():
-            if isinstance(node, dict):
-                collect(f"{prefix}{name}/", node)
-            else:
-                found[f"{prefix}{name}"] = node.shape
-
-    if algorithm.place is not None:
-        collect("", initial)
-    else:
-        collect("", first_downloads(algorithm, initial)(0))
-        collect("", shared_weights(algorithm, initial))
-    return found
+    if algorithm.place is not None:  # slices, which the algorithm has checked
+        return {}
+    trees = first_downloads(algorithm, initial)(0), shared_weights(algorithm, initial)
+    return {name: leaf.shape for tree in trees for name, leaf in named_leaves(tree, separator="/")}
 
 
 def with_members(
@@ -111,7 +98,10 @@ def with_members(
 
 def _flops(model: nn.Module, components: Components) -> int:
     """Floating-point operations of a forward pass of an example; the same on every rank."""
-    batch = first_batch(components.data, model)
+    inputs = first_batch(components.data, model).inputs
     with torch.no_grad(), evaluation_mode(model), FlopCounterMode(display=False) as counter:
-        model(batch.inputs)
-    return max(counter.get_total_flops() // len(batch.inputs), 1)
+        model(inputs)
+    # The counter does not know recurrent layers: there, each token meets each parameter once.
+    tokens = 1 if inputs.is_floating_point() else inputs[0].numel()
+    least = 2 * tokens * sum(p.numel() for p in model.parameters())
+    return max(counter.get_total_flops() // len(inputs), least if tokens > 1 else 1)

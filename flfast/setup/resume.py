@@ -151,7 +151,7 @@ def checkpoint_keeper(
 
 def first_state(components: Components, client_id: int) -> Tree:
     """A client's state before its first round."""
-    own = components.of(client_id)
+    own = components.of_client(client_id)
     return first_states(own.module.algorithm, own.initial)[0]
 
 

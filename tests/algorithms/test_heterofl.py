@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 import flfast
-from flfast.algorithms.heterofl import inside, leading
+from flfast.algorithms.heterofl import padded, sliced
 from flfast.datamodules.examples import Examples
 from flfast.output.results.table import read_history
 
@@ -110,6 +110,8 @@ def test_slices_of_the_whole_width_are_fedavg(tmp_path):
         (["model.of=[{mlp:{hidden:[6]}},logistic]"], "the first member must be the widest"),
         (["aggregation=median"], "its uploads are parts of the model of different sizes"),
         (["secure=masks"], "its uploads are parts of the model of different sizes"),
+        (["selection=power_of_choice", "selection.count=2"], "of which they have a part"),
+        (["audit=gradient_inversion"], "its uploads are parts of the model of different sizes"),
         (["attack=alie"], "its uploads are parts of the model of different sizes"),
     ],
 )
@@ -118,10 +120,10 @@ def test_what_slices_cannot_do_is_refused(tmp_path, words, message):
         run(tmp_path / "run", *FAMILY, *words, "rounds=1")
 
 
-def test_leading_elements_are_inside():
+def test_leading_elements_are_padded():
     whole = {"params": {"w": torch.arange(12.0).view(3, 4)}}
     like = {"params": {"w": torch.zeros(2, 3)}}
-    part = leading(whole, like)
+    part = sliced(whole, like)
     assert part["params"]["w"].tolist() == [[0, 1, 2], [4, 5, 6]]
-    back = inside(part, whole)["params"]["w"]
+    back = padded(part, whole)["params"]["w"]
     assert back.tolist() == [[0, 1, 2, 0], [4, 5, 6, 0], [0, 0, 0, 0]]

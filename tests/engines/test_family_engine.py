@@ -94,10 +94,55 @@ def test_members_of_one_architecture_are_the_model(tmp_path):
         (("algorithm=local", "model.assign=[mlp]"), "model.assign: has 1 names; allowed: one"),
         (("algorithm=local", "model.assign=shares"), "model.shares=None: allowed with assign"),
         (("mode=centralized",), "mode=centralized: trains one model"),
+        (("algorithm=local", "model.common=mlp"), "model.common: the algorithm has no common"),
+        (("algorithm=local", "model.assign=no.txt"), "model.assign=no.txt: is no file; allowed"),
     ],
-    ids=["fedavg", "fedproto", "apple", "auto", "names", "shares", "centralized"],
+    ids=[
+        "fedavg",
+        "fedproto",
+        "apple",
+        "auto",
+        "names",
+        "shares",
+        "centralized",
+        "common",
+        "no-file",
+    ],
 )
 def test_what_a_family_cannot_do_is_refused(tmp_path, words, message):
     with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
         flfast.run(*SMALL, *FAMILY, *words, folder=tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.csv").exists()
+
+
+TRIED = ("finetune_epochs=2", "sampler.holdout_clients=1", "devices=tiers", "partition.alpha=5")
+
+
+def test_a_client_that_never_trains_begins_with_its_own_member(tmp_path):
+    words = ("algorithm=fedproto", *TRIED)
+    flfast.run(*SMALL, *SAME, *words, "model.assign=shares", "model.shares=[0,1]", folder=tmp_path)
+    alone = ("model=family", "model.of=[{mlp: {hidden: [12]}}]", "model.feature_dim=8")
+    flfast.run(*SMALL, *alone, *words, folder=tmp_path / "alone")
+    rows, others = (
+        read_history(folder / "metrics.csv") for folder in (tmp_path, tmp_path / "alone")
+    )
+    for row, other in zip(rows, others, strict=True):
+        for column in ("new_finetuned/loss", "finetuned/loss", "personal/loss"):
+            assert float(row[column]) == pytest.approx(float(other[column]), rel=1e-5), column
+
+
+def test_clients_with_slices_are_timed_and_fine_tuned_with_theirs(tmp_path):
+    """Client 0, whose messages are measured for virtual time, has the second member."""
+    of = "model.of=[{mlp: {hidden: [8]}}, {mlp: {hidden: [4]}}]"
+    slices = ("model=family", of, "model.feature_dim=null", "algorithm=heterofl")
+    assign = "model.assign=[mlp-2,mlp,mlp-2,mlp]"
+    flfast.run(*SMALL, *slices, *TRIED, assign, folder=tmp_path)
+    first, *_, last = read_history(tmp_path / "metrics.csv")
+    assert float(last["finetuned/accuracy_mlp-2"]) > float(first["local/accuracy_mlp-2"])
+    assert float(last["clock/seconds"]) > 0
+
+
+def test_the_servers_examples_have_a_place_among_the_costs(tmp_path):
+    words = ("algorithm=lg_fedavg", "aggregation=fltrust", "split.server_examples=50")
+    flfast.run(*SMALL, *SAME, *words, "strategy=ddp", "trainer.devices=2", folder=tmp_path)
+    assert len(read_history(tmp_path / "metrics.csv")) == 3

@@ -40,16 +40,15 @@ def test_members_take_turns():
     assert members(3).tolist() == [0, 1, 2, 0, 1, 2]
 
 
-def test_a_list_or_a_file_names_the_member_of_each_client(tmp_path):
+def test_a_list_names_the_member_of_each_client():
     names = ["m1", "m0", "m1"]
-    path = tmp_path / "members.txt"
-    path.write_text("\n".join(names))
-    for assign in (names, str(path)):
-        assert members(2, 3, assign=assign).tolist() == [1, 0, 1]
+    assert members(2, 3, assign=names).tolist() == [1, 0, 1]
     with pytest.raises(ValueError, match=r"m2 is no member; allowed: m0, m1"):
         members(2, 3, assign=["m1", "m0", "m2"])
     with pytest.raises(ValueError, match=r"has 3 names; allowed: one for each of 4 clients"):
         members(2, 4, assign=names)
+    with pytest.raises(ValueError, match=r"model.shares=\[1.0\]: is for model.assign=shares"):
+        members(1, shares=[1.0])
 
 
 @pytest.mark.parametrize("shares", [[0.5], [0.7, 0.7], [1.5, -0.5], None])

@@ -142,8 +142,9 @@ class Algorithm:
         finish: (`Finished`, context) -> (upload, new client state). An upload is a change, so a
             client that learned nothing uploads zeros, and no step of the channel knows what it
             is added to. By default it is `Context.change` of the final weights.
-        place: upload as it arrives -> as it is combined with others, in parts of the same shapes;
-            such as a slice of the model among zeros, and where it is. None leaves it as it is.
+        place: upload of a client that has a slice of the model -> the slice among zeros, and a
+            mask of where it is; what all clients' uploads become when they have arrived. None
+            leaves uploads as they are.
         parts: parts of the upload, by top-level key. Others are learned and averaged; `params` and
             `buffers` among them are changes of what was broadcast under the same name.
         server_step: (server state, `Uploads`) -> new server state; by default the state plus the

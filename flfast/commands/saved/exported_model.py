@@ -152,9 +152,12 @@ def _model(run: OpenedRun, client_id: int | None) -> nn.Module:
             f"model alone, so it cannot be exported"
         )
     model = refused(lambda: build_model(run.saved.config, run.data, run.saved.own, client_id))
-    weights, adapted = run.weights(client_id), run.components.adapted
-    if adapted is not None:
-        weights = load_weights(read_weights(model), adapted.complete(weights), source=run.origin)
+    weights = run.weights(client_id)
+    own = run.components if client_id is None else run.components.of_client(client_id)
+    if own.adapted is not None:
+        weights = load_weights(
+            read_weights(model), own.adapted.complete(weights), source=run.origin
+        )
     write_weights(model, weights)
     return model.eval().requires_grad_(requires_grad=False)
 

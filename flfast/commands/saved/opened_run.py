@@ -199,7 +199,7 @@ def _load_files(saved: SavedRun, site: Site, components: Components, *, personal
     folder = saved.folder / "personal"
     for client_id in site.data.candidates.tolist():
         file = folder / f"{site.data.client_file(client_id)}.pt"
-        own = components.of(client_id).initial
+        own = components.of_client(client_id).initial
         site.states.put(client_id, _read_personal(file, algorithm, own))
     return _Loaded(_with_own_models, site.states, server, saved.rows, str(folder))
 

@@ -37,7 +37,10 @@ class Evaluation:
 
     Attributes:
         sets: names of all evaluation sets that are not empty.
+        largest: bytes of the largest model of a client, if it is not the server's.
     """
+
+    largest = 0
 
     def __init__(self, site: Site, finetune: FineTune | None) -> None:
         self._site, self._finetune = site, finetune
@@ -132,7 +135,8 @@ class Evaluation:
     def _predict_personal(
         self, server: Tree, plan: RoundPlan, data: EvaluationDataModule, *, finetuned: bool
     ) -> None:
-        num_clients = max(1, PERSONAL_BYTES // max(1, num_bytes(model_weights(server))))
+        size = max(1, num_bytes(model_weights(server)), self.largest)
+        num_clients = max(1, PERSONAL_BYTES // size)
         for part in data.parts(num_clients):
             together = data.shard_batches
             self.predict_own(server, plan, part, finetuned=finetuned, together=together)

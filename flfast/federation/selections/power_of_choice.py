@@ -34,13 +34,18 @@ def power_of_choice(algorithm: Algorithm, *, count: Count) -> Selecting:
     server has a complete model.
 
     Raises:
-        ValueError: if the server has no complete model.
+        ValueError: if the server has no complete model, or clients have parts of it.
     """
     if not algorithm.evaluate_server:
         raise ValueError(
             f"selection=power_of_choice with algorithm={algorithm.name}: clients measure the loss "
             f"of the server's model, which is not complete; allowed: selection=oort or none, or "
             f"an algorithm and a policy bn that share the whole model"
+        )
+    if algorithm.place is not None:
+        raise ValueError(
+            f"selection=power_of_choice with algorithm={algorithm.name}: clients measure the loss "
+            f"of the whole model, of which they have a part; allowed: selection=oort or none"
         )
 
     def reported(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
