@@ -293,10 +293,7 @@ def _algorithm(config: DictConfig, own: Own, offers: dict[str, Any]) -> Algorith
         made: object = instantiate(config.algorithm) if given is None else given
         if callable(made) and not isinstance(made, Algorithm):
             if offers["common"] is not None and not asks_for(made, "common"):
-                raise ConfigError(
-                    "model.common: the algorithm has no common model; allowed: algorithm=fml, "
-                    "fedkd, or model.common=null"
-                )
+                log.warning("model.common changes nothing: algorithm=%s has no such model", target)
             made = call_with(made, **offers)
         found = of_kind(made, Algorithm, f"algorithm={target}", allowed="an Algorithm of flfast")
         missing = {*WEIGHTS} - found.server_state(offers["initial"]).keys()

@@ -94,7 +94,6 @@ def test_members_of_one_architecture_are_the_model(tmp_path):
         (("algorithm=local", "model.assign=[mlp]"), "model.assign: has 1 names; allowed: one"),
         (("algorithm=local", "model.assign=shares"), "model.shares=None: allowed with assign"),
         (("mode=centralized",), "mode=centralized: trains one model"),
-        (("algorithm=local", "model.common=mlp"), "model.common: the algorithm has no common"),
         (("algorithm=local", "model.assign=no.txt"), "model.assign=no.txt: is no file; allowed"),
     ],
     ids=[
@@ -105,7 +104,6 @@ def test_members_of_one_architecture_are_the_model(tmp_path):
         "names",
         "shares",
         "centralized",
-        "common",
         "no-file",
     ],
 )
@@ -140,6 +138,12 @@ def test_clients_with_slices_are_timed_and_fine_tuned_with_theirs(tmp_path):
     first, *_, last = read_history(tmp_path / "metrics.csv")
     assert float(last["finetuned/accuracy_mlp-2"]) > float(first["local/accuracy_mlp-2"])
     assert float(last["clock/seconds"]) > 0
+
+
+def test_a_common_model_that_nobody_shares_is_warned_of(tmp_path, caplog):
+    words = ("algorithm=local", "model.common=mlp", "rounds=1")
+    flfast.run(*SMALL, *FAMILY, *words, folder=tmp_path)
+    assert "model.common changes nothing: algorithm=flfast.algorithms.local" in caplog.text
 
 
 def test_the_servers_examples_have_a_place_among_the_costs(tmp_path):
