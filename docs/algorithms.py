@@ -24,7 +24,7 @@ from flfast.engines.engine import Engine
 from flfast.engines.fused.training import FusedTraining
 from flfast.engines.site import Site
 from flfast.lit.trainers import Trainers
-from flfast.setup.experiment import build_components
+from flfast.setup.components import build_components
 from flfast.setup.plans import build_plan
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates

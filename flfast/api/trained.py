@@ -10,7 +10,8 @@ from torch import nn
 from flfast.config.errors import ConfigError, refused
 from flfast.config.own import Own
 from flfast.config.saved_config import check_saved
-from flfast.setup.build import build_data, build_model
+from flfast.setup.build import build_data
+from flfast.setup.build_models import build_model
 from flfast.state.weights import load_weights, read_state_dict, read_weights, write_weights
 
 

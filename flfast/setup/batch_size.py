@@ -1,26 +1,20 @@
 """Resolves `batch_size=auto` and `micro_batch=auto` once, before round 1."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from flfast.channel.privacy.privacy import NO_PRIVACY, Privacy
 from flfast.config.phases import AUTO_SIZES, Phase, replace_auto
-from flfast.datamodules.federated import FederatedDataModule, Kinds
 from flfast.distributed.devices import num_devices
 from flfast.distributed.world import World
-from flfast.lit.local_module import LocalModule
-from flfast.models.adapters.adapted import Adapted
+from flfast.setup.components import Components
 from flfast.setup.memory_search import MemoryProbe, num_fitting
 from flfast.setup.plans import build_trainer, choose_precision, choose_strategy
-from flfast.state.capabilities import Capabilities
 from flfast.state.plan import Batching, RoundPlan
-from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)
 
@@ -35,46 +29,6 @@ class Size(NamedTuple):
 
     fitting: int
     limit: int
-
-
-class Members(NamedTuple):
-    """Which clients have which model of a family.
-
-    Attributes:
-        kinds: names of the members, and place of each client's.
-        others: components of all members but the first, with the same data.
-    """
-
-    kinds: Kinds
-    others: tuple["Components", ...]
-
-
-class Components(NamedTuple):
-    """Everything of a run that does not depend on the plan; with a family, of its first member.
-
-    Attributes:
-        data: the population.
-        module: model, algorithm and optimizer.
-        initial: weights before round 1; with an adapter, the adapter's.
-        adapted: the model with its adapter, if it has one.
-        privacy: the run's privacy mechanism.
-        capabilities: what the run's objects need and break, by group of the config.
-        members: of a family of several models; None: all clients have the same one.
-    """
-
-    data: FederatedDataModule
-    module: LocalModule
-    initial: Tree
-    adapted: Adapted | None = None
-    privacy: Privacy = NO_PRIVACY
-    capabilities: Mapping[str, Capabilities] = MappingProxyType({})
-    members: Members | None = None
-
-    def of_client(self, client_id: int) -> "Components":
-        """Components of the client's own model."""
-        if self.members is None or not (place := self.members.kinds.of[client_id]):
-            return self
-        return self.members.others[place - 1]
 
 
 def find_sizes(

@@ -1,19 +1,14 @@
 """Builds a federation from a checked config and runs it."""
 
 import logging
-import os
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import torch
 from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
-from torch import nn
 
 from flfast.audits.audit import Audit, AuditAtEnd
 from flfast.channel.privacy.privacy import Privacy
@@ -23,37 +18,24 @@ from flfast.checkpoints.signals import StopRequests
 from flfast.config.combinations import check_composed
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.job import HydraJob
-from flfast.config.own import NOTHING, Own
 from flfast.config.phases import Phase
 from flfast.config.resume_check import finished_before
-from flfast.datamodules.federated import FederatedDataModule, Kinds
 from flfast.datamodules.node_copies import share_on_node
 from flfast.datamodules.sources.image_files import UnreadableImageError
 from flfast.distributed.world import World, gather
 from flfast.federation.loop import DivergedError, Federation
-from flfast.lit.channels_last import use_channels_last
-from flfast.lit.local_module import LocalModule
-from flfast.lit.trainers import dtype_of_precision
-from flfast.models.recomputed import recompute
 from flfast.setup.acceptance import accept, build_loggers, end_records
-from flfast.setup.adapters import build_adapter
 from flfast.setup.all_ranks import on_all_ranks
-from flfast.setup.batch_size import Components, Members, find_sizes, smallest_sizes, use_sizes
+from flfast.setup.batch_size import find_sizes, smallest_sizes, use_sizes
 from flfast.setup.build import (
-    build_algorithm,
-    build_data,
-    build_models,
-    build_optimizer,
     build_sampler,
-    build_selection,
-    initial_weights,
     load_for_node,
 )
+from flfast.setup.components import Components, build_components
 from flfast.setup.external_world import check_data_are_equal, check_folder_is_shared
 from flfast.setup.machinery import Machinery, build_machinery
-from flfast.setup.members import check_agree, try_models
+from flfast.setup.members import try_models
 from flfast.setup.optimized_metric import check_direction, optimized_metric, use_metrics
-from flfast.setup.protection import build_privacy, protect
 from flfast.setup.resume import (
     changed_hardware,
     checkpoint_keeper,
@@ -65,13 +47,10 @@ from flfast.setup.resume import (
 )
 from flfast.setup.robustness import (
     check_cohorts,
-    object_capabilities,
-    poison_examples,
     warn_of_rows,
 )
 from flfast.setup.user_code import own_failure
-from flfast.state.machine import keep_freed_memory, return_freed_memory
-from flfast.state.weights import convert_weights, read_weights
+from flfast.state.machine import return_freed_memory
 
 log = logging.getLogger(__name__)
 
@@ -187,70 +166,6 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     return federation
 
 
-def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
-    """Data, model, algorithm, optimizer and initial weights; none depends on the plan."""
-    quiet_lightning()
-    keep_freed_memory()
-    torch.set_num_threads(config.threads)
-    # Without this variable, Lightning's ddp divides all cores among its ranks.
-    os.environ["OMP_NUM_THREADS"] = str(config.threads)
-    data = build_data(config, own)
-    models, family, common = build_models(config, data, own)
-    privacy = build_privacy(config, data)
-    of_model = partial(_of_model, config, data, privacy=privacy, own=own, common=common)
-    model, *more = models.values()
-    first = of_model(model)
-    others = [of_model(model, widest=first.initial) for model in more]
-    poison_examples(config, data)
-    if family is None:
-        return first
-    kinds = Kinds(tuple(models), family.members(data.num_clients, config.seed))
-    if not others:
-        return first
-    data.kinds = kinds
-    check_agree(config, dict(zip(models, (first, *others), strict=True)))
-    return first._replace(members=Members(data.kinds, tuple(others)))
-
-
-def _of_model(
-    config: DictConfig,
-    data: FederatedDataModule,
-    model: nn.Module,
-    *,
-    privacy: Privacy,
-    own: Own,
-    **family: Any,
-) -> Components:
-    """Components of a run with this model; `family` is what a family offers to algorithms."""
-    use_channels_last(model)
-    # The data type of means of uploads: what is made of the initial weights keeps theirs.
-    dtype = dtype_of_precision(config.trainer.precision)
-    convert_weights(model, torch.promote_types(dtype, torch.float32))
-    initial = initial_weights(config, model)
-    adapted = build_adapter(config, model, initial, data)
-    if adapted is not None:
-        initial = read_weights(model)
-    if config.recompute is not None:
-        recompute(model, config.recompute)
-    num_clients = data.num_clients
-    algorithm = build_algorithm(config, initial, model, own, num_clients=num_clients, **family)
-    selected = build_selection(config, algorithm, data)
-    capabilities = object_capabilities(config, data, algorithm, selected, privacy, initial)
-    check_composed(config, capabilities)
-    algorithm = protect(privacy, selected, initial, rounds=config.rounds)
-    make_optimizer = build_optimizer(config, model, algorithm)
-    module = LocalModule(
-        model,
-        algorithm,
-        make_optimizer,
-        data.examples.task_type,
-        freeze_batchnorm=config.bn == "frozen",
-    )
-    if privacy.check_model is not None:  # after bn=frozen has frozen BatchNorm
-        privacy.check_model(model)
-    return Components(data, module, initial, adapted, privacy, capabilities)
-
-
 def build_federation(
     config: DictConfig,
     folder: Path,
@@ -319,12 +234,3 @@ def _num_rounds(config: DictConfig, privacy: Privacy) -> int:
         *(config.privacy.max_epsilon, privacy.rounds, rounds),
     )
     return privacy.rounds
-
-
-def quiet_lightning() -> None:
-    """Silence Lightning's log lines about devices and finished fits: there is a fit per client."""
-    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # Lightning's own use of torch
-    # Ranks need no srun: this is said wherever SLURM is installed.
-    warnings.filterwarnings("ignore", message="The `srun` command is available")

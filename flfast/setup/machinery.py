@@ -25,8 +25,8 @@ from flfast.engines.site import Site
 from flfast.federation.schedules.adaptive import Plans
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import Trainers
-from flfast.setup.batch_size import Components
 from flfast.setup.build import build_callbacks
+from flfast.setup.components import Components
 from flfast.setup.members import with_members
 from flfast.setup.optimized_metric import check_metrics
 from flfast.setup.plans import build_plans, build_trainer, check_sharding

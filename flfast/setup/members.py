@@ -1,7 +1,7 @@
 """A family's members: what they must agree on, and the engine that trains each client's own."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -9,14 +9,11 @@ from omegaconf import DictConfig
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from flfast.algorithms.contract.downloads import first_downloads, shared_weights
-from flfast.config.errors import ConfigError
 from flfast.engines.engine import Engine
 from flfast.engines.family_engine import family_engine
 from flfast.lit.task import evaluation_mode
-from flfast.setup.batch_size import Components
+from flfast.setup.components import Components
 from flfast.setup.model_check import first_batch, try_training
-from flfast.state.tree import named_leaves
 
 log = logging.getLogger(__name__)
 
@@ -33,44 +30,6 @@ def _named(config: DictConfig, components: Components) -> dict[str, Components]:
         return {config.model["_target_"]: components}
     (names, _), others = components.members
     return dict(zip(names, (components, *others), strict=True))
-
-
-def check_agree(config: DictConfig, members: Mapping[str, Components]) -> None:
-    """Refuse a family whose members share weights of different names or shapes.
-
-    Raises:
-        ConfigError: naming the weights, or a setting that is for one model.
-    """
-    if config.init_from is not None:
-        raise ConfigError(
-            f"init_from={config.init_from}: are weights of one model; allowed with model=family: "
-            f"init_from=null"
-        )
-    for key in ("batch_size", "micro_batch"):
-        if config[key] == "auto":
-            raise ConfigError(f"{key}=auto: is found for one model; allowed: a number")
-    if config.mode == "centralized":
-        raise ConfigError("mode=centralized: trains one model; allowed with model=family: others")
-    (first, expected), *others = ((name, _shared(one)) for name, one in members.items())
-    for name, found in others:
-        differing = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
-        if differing:
-            algorithm = members[name].module.algorithm.name
-            raise ConfigError(
-                f"model.of: with algorithm={algorithm} clients share {', '.join(differing[:3])}"
-                f"{', ...' * (len(differing) > 3)}, which {first} and {name} do not have alike; "
-                f"allowed: algorithms that share none of it, such as local, fedproto, fd, fedgh, "
-                f"lg_fedavg, and model.feature_dim=64 for features and heads of one size"
-            )
-
-
-def _shared(components: Components) -> dict[str, torch.Size]:
-    """Names and shapes of what clients get from the server, and change."""
-    algorithm, initial = components.module.algorithm, components.initial
-    if algorithm.place is not None:  # slices, which the algorithm has checked
-        return {}
-    trees = first_downloads(algorithm, initial)(0), shared_weights(algorithm, initial)
-    return {name: leaf.shape for tree in trees for name, leaf in named_leaves(tree, separator="/")}
 
 
 def with_members(

@@ -30,7 +30,7 @@ from flfast.engines.remote import Exchange, RemoteCohort, RemoteEvaluation, Remo
 from flfast.federation.loop import Federation
 from flfast.federation.paces.pace import Setting
 from flfast.federation.paces.sync import ROUNDS
-from flfast.setup.experiment import build_components
+from flfast.setup.components import build_components
 from flfast.setup.machinery import build_machinery
 from flfast.setup.optimized_metric import use_metrics
 from flfast.state.config_keys import flat, influence

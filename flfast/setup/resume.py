@@ -22,7 +22,7 @@ from flfast.distributed.world import World, gather
 from flfast.engines.engine import Engine
 from flfast.engines.site import Site
 from flfast.federation.schedules.adaptive import Plans
-from flfast.setup.batch_size import Components
+from flfast.setup.components import Components
 from flfast.state.config_keys import keys_with
 from flfast.state.environment import integer
 from flfast.state.tree import Tree

@@ -9,7 +9,7 @@ from tables import rows
 from torch import nn
 
 from flfast.config.own import Own
-from flfast.setup.experiment import build_components
+from flfast.setup.components import build_components
 from flfast.state.tree import leaves
 from flfast.state.weights import read_weights
 from flfast.train import CONF

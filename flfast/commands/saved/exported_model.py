@@ -21,7 +21,7 @@ from flfast.config.errors import ConfigError
 from flfast.config.saved_run import SavedRun
 from flfast.datamodules.transforms import BatchTransform
 from flfast.output.watch.view import screen
-from flfast.setup.build import build_model
+from flfast.setup.build_models import build_model
 from flfast.state.messages import first_line
 from flfast.state.regular_file import make_folder, replacing
 from flfast.state.weights import load_weights, read_weights, write_weights

@@ -20,8 +20,7 @@ from flfast.engines.site import Site
 from flfast.lit.trainers import Trainers
 from flfast.models.adapters.adapted import ADAPTER, FILE, Adapted
 from flfast.setup.all_ranks import on_all_ranks
-from flfast.setup.batch_size import Components
-from flfast.setup.experiment import build_components
+from flfast.setup.components import Components, build_components
 from flfast.setup.machinery import build_engine
 from flfast.setup.members import with_members
 from flfast.setup.optimized_metric import use_metrics

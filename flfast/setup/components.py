@@ -1,0 +1,191 @@
+"""What of a run does not depend on the plan: data, models, algorithm, optimizer."""
+
+import logging
+import os
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from omegaconf import DictConfig
+from torch import nn
+
+from flfast.algorithms.contract.downloads import first_downloads, shared_weights
+from flfast.channel.privacy.privacy import NO_PRIVACY, Privacy
+from flfast.config.combinations import check_composed
+from flfast.config.errors import ConfigError
+from flfast.config.own import NOTHING, Own
+from flfast.datamodules.federated import FederatedDataModule, Kinds
+from flfast.lit.channels_last import use_channels_last
+from flfast.lit.local_module import LocalModule
+from flfast.lit.trainers import dtype_of_precision
+from flfast.models.adapters.adapted import Adapted
+from flfast.models.recomputed import recompute
+from flfast.setup.adapters import build_adapter
+from flfast.setup.build import (
+    build_algorithm,
+    build_data,
+    build_optimizer,
+    build_selection,
+    initial_weights,
+)
+from flfast.setup.build_models import build_models
+from flfast.setup.protection import build_privacy, protect
+from flfast.setup.robustness import object_capabilities, poison_examples
+from flfast.state.capabilities import Capabilities
+from flfast.state.machine import keep_freed_memory
+from flfast.state.tree import Tree, named_leaves
+from flfast.state.weights import convert_weights, read_weights
+
+
+class Members(NamedTuple):
+    """Which clients have which model of a family.
+
+    Attributes:
+        kinds: names of the members, and place of each client's.
+        others: components of all members but the first, with the same data.
+    """
+
+    kinds: Kinds
+    others: tuple["Components", ...]
+
+
+class Components(NamedTuple):
+    """Everything of a run that does not depend on the plan; with a family, of its first member.
+
+    Attributes:
+        data: the population.
+        module: model, algorithm and optimizer.
+        initial: weights before round 1; with an adapter, the adapter's.
+        adapted: the model with its adapter, if it has one.
+        privacy: the run's privacy mechanism.
+        capabilities: what the run's objects need and break, by group of the config.
+        members: of a family of several models; None: all clients have the same one.
+    """
+
+    data: FederatedDataModule
+    module: LocalModule
+    initial: Tree
+    adapted: Adapted | None = None
+    privacy: Privacy = NO_PRIVACY
+    capabilities: Mapping[str, Capabilities] = MappingProxyType({})
+    members: Members | None = None
+
+    def of_client(self, client_id: int) -> "Components":
+        """Components of the client's own model."""
+        if self.members is None or not (place := self.members.kinds.of[client_id]):
+            return self
+        return self.members.others[place - 1]
+
+
+def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
+    """Data, model, algorithm, optimizer and initial weights; none depends on the plan."""
+    quiet_lightning()
+    keep_freed_memory()
+    torch.set_num_threads(config.threads)
+    # Without this variable, Lightning's ddp divides all cores among its ranks.
+    os.environ["OMP_NUM_THREADS"] = str(config.threads)
+    data = build_data(config, own)
+    models, family, common = build_models(config, data, own)
+    privacy = build_privacy(config, data)
+    of_model = partial(_of_model, config, data, privacy=privacy, own=own, common=common)
+    model, *more = models.values()
+    first = of_model(model)
+    others = [of_model(model, widest=first.initial) for model in more]
+    poison_examples(config, data)
+    if family is None:
+        return first
+    kinds = Kinds(tuple(models), family.members(data.num_clients, config.seed))
+    if not others:
+        return first
+    data.kinds = kinds
+    check_agree(config, dict(zip(models, (first, *others), strict=True)))
+    return first._replace(members=Members(data.kinds, tuple(others)))
+
+
+def _of_model(
+    config: DictConfig,
+    data: FederatedDataModule,
+    model: nn.Module,
+    *,
+    privacy: Privacy,
+    own: Own,
+    **family: Any,
+) -> Components:
+    """Components of a run with this model; `family` is what a family offers to algorithms."""
+    use_channels_last(model)
+    # The data type of means of uploads: what is made of the initial weights keeps theirs.
+    dtype = dtype_of_precision(config.trainer.precision)
+    convert_weights(model, torch.promote_types(dtype, torch.float32))
+    initial = initial_weights(config, model)
+    adapted = build_adapter(config, model, initial, data)
+    if adapted is not None:
+        initial = read_weights(model)
+    if config.recompute is not None:
+        recompute(model, config.recompute)
+    num_clients = data.num_clients
+    algorithm = build_algorithm(config, initial, model, own, num_clients=num_clients, **family)
+    selected = build_selection(config, algorithm, data)
+    capabilities = object_capabilities(config, data, algorithm, selected, privacy, initial)
+    check_composed(config, capabilities)
+    algorithm = protect(privacy, selected, initial, rounds=config.rounds)
+    make_optimizer = build_optimizer(config, model, algorithm)
+    module = LocalModule(
+        model,
+        algorithm,
+        make_optimizer,
+        data.examples.task_type,
+        freeze_batchnorm=config.bn == "frozen",
+    )
+    if privacy.check_model is not None:  # after bn=frozen has frozen BatchNorm
+        privacy.check_model(model)
+    return Components(data, module, initial, adapted, privacy, capabilities)
+
+
+def check_agree(config: DictConfig, members: Mapping[str, Components]) -> None:
+    """Refuse a family whose members share weights of different names or shapes.
+
+    Raises:
+        ConfigError: naming the weights, or a setting that is for one model.
+    """
+    if config.init_from is not None:
+        raise ConfigError(
+            f"init_from={config.init_from}: are weights of one model; allowed with model=family: "
+            f"init_from=null"
+        )
+    for key in ("batch_size", "micro_batch"):
+        if config[key] == "auto":
+            raise ConfigError(f"{key}=auto: is found for one model; allowed: a number")
+    if config.mode == "centralized":
+        raise ConfigError("mode=centralized: trains one model; allowed with model=family: others")
+    (first, expected), *others = ((name, _shared(one)) for name, one in members.items())
+    for name, found in others:
+        differing = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
+        if differing:
+            algorithm = members[name].module.algorithm.name
+            raise ConfigError(
+                f"model.of: with algorithm={algorithm} clients share {', '.join(differing[:3])}"
+                f"{', ...' * (len(differing) > 3)}, which {first} and {name} do not have alike; "
+                f"allowed: algorithms that share none of it, such as local, fedproto, fd, fedgh, "
+                f"lg_fedavg, and model.feature_dim=64 for features and heads of one size"
+            )
+
+
+def _shared(components: Components) -> dict[str, torch.Size]:
+    """Names and shapes of what clients get from the server, and change."""
+    algorithm, initial = components.module.algorithm, components.initial
+    if algorithm.place is not None:  # slices, which the algorithm has checked
+        return {}
+    trees = first_downloads(algorithm, initial)(0), shared_weights(algorithm, initial)
+    return {name: leaf.shape for tree in trees for name, leaf in named_leaves(tree, separator="/")}
+
+
+def quiet_lightning() -> None:
+    """Silence Lightning's log lines about devices and finished fits: there is a fit per client."""
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # Lightning's own use of torch
+    # Ranks need no srun: this is said wherever SLURM is installed.
+    warnings.filterwarnings("ignore", message="The `srun` command is available")
