@@ -10,8 +10,8 @@ https://arxiv.org/abs/2401.03230
 
 p_kc is the mean of client k's z of class c, of its final model; q_c counts clients alike. There is
 no P in round 1. Later there is one for all classes, also for those without p_kc. A client predicts
-the class of the nearest P[j], and with its head before there are any. All this is as in the
-authors' code.
+the class of the nearest P[j], and with its head before there are any. All but the last is as in
+the authors' code. The gradient of a distance is 0 where it is 0; the code's may be NaN there.
 """
 
 from collections.abc import Iterator
@@ -119,13 +119,18 @@ def fedtgp(  # noqa: PLR0913 - one parameter an option
 
 
 def batches(num: int, size: int, epochs: int, rng: torch.Generator) -> Iterator[Tensor]:
-    """Places of the examples of each step, in a new order in each epoch."""
+    """Places of the examples of each step, int64 [at most size], in a new order in each epoch."""
     for _ in range(epochs):
         yield from torch.randperm(num, generator=rng).split(size)
 
 
 def margin(means: Tensor, present: Tensor, tau: float) -> Tensor:
     """The largest of the distances to the nearest other class, at most tau; tau for one class [].
+
+    Args:
+        means: class means of the clients [K, C, D].
+        present: whether a client has the class, bool [K, C].
+        tau: the largest margin.
 
     >>> points = torch.tensor([[[0.0], [3.0], [4.0], [9.0]]])
     >>> margin(points, torch.tensor([[True, True, True, False]]), 100.0)

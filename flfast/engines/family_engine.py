@@ -18,6 +18,7 @@ from flfast.engines.engine import Engine
 from flfast.engines.evaluation.passes import Evaluation
 from flfast.engines.local_training import Deliver, LocalTraining
 from flfast.engines.site import Site
+from flfast.lit.batchnorm import batchnorm_layers
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree, merge, num_bytes, without
@@ -88,6 +89,13 @@ class FamilyDownloads(Downloads):
         return self._members[int(self._of[client_id])](client_id)
 
 
+def _plan_of(site: Site, plan: RoundPlan) -> RoundPlan:
+    """The plan for a member: only models with BatchNorm leave out a batch of one example."""
+    has_batchnorm = any(True for _ in batchnorm_layers(site.model))
+    drops = has_batchnorm and not site.module.freeze_batchnorm
+    return plan._replace(batching=plan.batching._replace(drop_single=drops))
+
+
 class FamilyTraining:
     """Trains the clients of each member together; see `LocalTraining`.
 
@@ -112,7 +120,7 @@ class FamilyTraining:
             own = [k for k in clients if (self._of[k] if k < len(self._of) else 0) == place]
             if own:
                 to = deliver.for_site(site) if isinstance(deliver, Delivery) else deliver
-                training.train(own, download, plan, to)
+                training.train(own, download, _plan_of(site, plan), to)
 
 
 class FamilyEvaluation(Evaluation):
@@ -156,7 +164,7 @@ class FamilyEvaluation(Evaluation):
         site, evaluation = self._members[place]
         collected = self._members[0][0].trainers.module(plan).predictions
         site.trainers.module(plan).predictions = collected
-        server = self._server_of(place, server)
+        server, plan = self._server_of(place, server), _plan_of(site, plan)
         evaluation.predict_own(server, plan, part, finetuned=finetuned, together=together)
 
     def personal_weights(

@@ -55,7 +55,6 @@ def build_machinery(
     """Engine, plans and callbacks; `decided` is of a resumed run."""
     config = phases[0].config
     data, module = components.data, components.module
-    check_sharding(phases, module.model, module.make_optimizer, world)
     callbacks = build_callbacks(config, data.examples)
     make_trainer = partial(build_trainer, phases, callbacks, job.folder, world)
     plans = build_plans(phases, module.model)
@@ -67,6 +66,7 @@ def build_machinery(
     keeps = channel.compression.feedback
 
     def engine_of(own: LocalModule, decided: dict[str, Any]) -> Engine:
+        check_sharding(phases, own.model, own.make_optimizer, world)
         trainers = Trainers(own, make_trainer)
         site = Site(own, data, trainers, states, world, records, keeps)
         return build_engine(config, site, decided, channel)

@@ -42,6 +42,19 @@ def test_each_client_trains_as_in_a_run_of_its_model(tmp_path, engine):
         assert_close(found[place::2], alone[place::2], **exact)
 
 
+def test_batches_of_one_are_left_out_where_the_model_has_batchnorm(tmp_path):
+    """Of each member by itself: many of these clients have an odd number of examples."""
+    convolutions = "{heterofl_cnn: {channels: [2, 3]}}"
+    words = ("algorithm=local", "engine=eager", "batch_size=2", "split.server_examples=1100")
+    words = (*words, "rounds=1")
+    family = ("model=family", f"model.of=[logistic, {convolutions}]", "model.feature_dim=null")
+    found = trained(tmp_path / "family", *words, *family)
+    cnn = ("model=heterofl_cnn", "model.channels=[2,3]")
+    for place, model in enumerate((("model=logistic",), cnn)):
+        alone = trained(tmp_path / model[0], *words, *model)
+        assert_close(found[place::2], alone[place::2], rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     "algorithm",
     ["fedproto", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fd", "fedgh"))],

@@ -29,6 +29,8 @@ def models(content: Content) -> Section | None:
             charts.append(LineChart(f"{metric} by model{whose}", lines, "round", metric))
             for column, model in names.items():
                 last = [y[-1] for _, y in (series(h, column) for h in histories) if len(y)]
+                if not last:
+                    continue
                 mean, low, high = over_seeds(metric, last)[:3]
                 marks = (value(metric, number) for number in (mean, low, high))
                 rows.append([name, model, metric, *marks, count(len(last))])

@@ -14,6 +14,9 @@ A metric's column is `view/name`. A view is a model and the data that it is eval
 `attack/success` is the share of test examples with an attack's trigger that the server's model
 puts into the attackers' class.
 
+With models of different architectures, `personal/accuracy_NAME` is the mean over the clients that
+have the model NAME, for each view of clients.
+
 Columns of other tasks than classification, `privacy/` and `attack/` are appended where measured.
 """
 

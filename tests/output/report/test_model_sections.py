@@ -1,0 +1,35 @@
+"""The section about models of their own, of runs with and without a family."""
+
+import flfast
+from flfast.output.report.content import Content
+from flfast.output.report.model_sections import models
+from flfast.output.results.runs import read_run
+from flfast.output.results.table import read_history, read_rounds
+
+SMALL = (
+    *("callbacks=files", "partition.num_clients=4", "partition.alpha=5", "rounds=2"),
+    *("local_epochs=1", "strategy=single", "algorithm=local", "engine=eager", "batch_size=50"),
+)
+FAMILY = ("model=family", "model.of=[logistic, {mlp: {hidden: [8]}}]", "model.feature_dim=null")
+
+
+def test_clients_are_told_apart_by_their_model(tmp_path):
+    flfast.run(*SMALL, *FAMILY, folder=tmp_path)
+    section = models(Content([read_run(tmp_path)]))
+    assert [row[1] for row in section.tables[0].rows] == ["logistic", "mlp"]
+    assert len(section.charts) == 1
+    row = read_history(tmp_path / "metrics.csv")[-1]
+    own = [r for r in read_rounds(tmp_path / "clients.csv", 2) if int(r["round"]) == 2]
+    accuracy = {int(r["client_id"]): float(r["personal/accuracy"]) for r in own}
+    for place, name in enumerate(("logistic", "mlp")):
+        clients = [accuracy[place], accuracy[place + 2]]
+        found = float(row[f"personal/accuracy_{name}"])
+        assert min(clients) - 1e-9 <= found <= max(clients) + 1e-9
+    whole = float(row["personal/accuracy"])
+    parts = [float(row[f"personal/accuracy_{name}"]) for name in ("logistic", "mlp")]
+    assert min(parts) <= whole <= max(parts)
+
+
+def test_one_architecture_has_no_section(tmp_path):
+    flfast.run(*SMALL, "model=logistic", folder=tmp_path)
+    assert models(Content([read_run(tmp_path)])) is None
