@@ -172,7 +172,7 @@ def named(name: str, model: nn.Module) -> Algorithm:
     if isinstance(made, Algorithm):
         return made
     batchnorm = batchnorm_weights(model, initial)
-    offers = {"initial": initial, "batchnorm": batchnorm, "common": None, "widest": initial}
+    offers = {"initial": initial, "batchnorm": batchnorm, "common": None, "members": (initial,)}
     found: Algorithm = call_with(made, **offers, seed=0, num_clients=CLIENTS)
     return found
 

@@ -41,7 +41,7 @@ def algorithm_of(name, model, *, num_clients=3, common=None, **options):
         return made
     initial = read_weights(model)
     batchnorm = batchnorm_weights(model, initial)
-    offers = {"initial": initial, "batchnorm": batchnorm, "common": common, "widest": initial}
+    offers = {"initial": initial, "batchnorm": batchnorm, "common": common, "members": (initial,)}
     return call_with(made, **offers, seed=0, num_clients=num_clients)
 
 

@@ -19,7 +19,7 @@ from flfast.state.messages import did_you_mean, first_line
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
 _OFFERED = {
-    "algorithm.": {"initial", "batchnorm", "common", "widest", "seed", "num_clients"},
+    "algorithm.": {"initial", "batchnorm", "common", "members", "seed", "num_clients"},
     "data.": {"task", "seed"},
     "data.source.": {"task", "seed"},
 }

@@ -153,7 +153,7 @@ def build_algorithm(
             measured again that the server does not send.
     """
     batchnorm = batchnorm_weights(model, initial)
-    weights = {"initial": initial, "batchnorm": batchnorm, "widest": initial}
+    weights = {"initial": initial, "batchnorm": batchnorm, "members": (initial,)}
     offers = {**weights, "common": None, "seed": config.seed, **offers}
     algorithm = _algorithm(config, own, offers)
     if config.mode != "federated" and algorithm.name != "fedavg":

@@ -90,10 +90,12 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     data = build_data(config, own)
     models, family, common = build_models(config, data, own)
     privacy = build_privacy(config, data)
-    of_model = partial(_of_model, config, data, privacy=privacy, own=own, common=common)
-    model, *more = models.values()
-    first = of_model(model)
-    others = [of_model(model, widest=first.initial) for model in more]
+    started = [_initial(config, data, model) for model in models.values()]
+    offers = {"common": common, "members": [initial for initial, _ in started]}
+    of_model = partial(_of_model, config, data, privacy=privacy, own=own, offers=offers)
+    first, *others = (
+        of_model(model, *one) for model, one in zip(models.values(), started, strict=True)
+    )
     poison_examples(config, data)
     if family is None:
         return first
@@ -105,28 +107,35 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     return first._replace(members=Members(data.kinds, tuple(others)))
 
 
-def _of_model(
-    config: DictConfig,
-    data: FederatedDataModule,
-    model: nn.Module,
-    *,
-    privacy: Privacy,
-    own: Own,
-    **family: Any,
-) -> Components:
-    """Components of a run with this model; `family` is what a family offers to algorithms."""
+def _initial(
+    config: DictConfig, data: FederatedDataModule, model: nn.Module
+) -> tuple[Tree, Adapted | None]:
+    """Weights of a model before round 1, and the model with its adapter."""
     use_channels_last(model)
     # The data type of means of uploads: what is made of the initial weights keeps theirs.
     dtype = dtype_of_precision(config.trainer.precision)
     convert_weights(model, torch.promote_types(dtype, torch.float32))
     initial = initial_weights(config, model)
     adapted = build_adapter(config, model, initial, data)
-    if adapted is not None:
-        initial = read_weights(model)
+    return (initial if adapted is None else read_weights(model)), adapted
+
+
+def _of_model(
+    config: DictConfig,
+    data: FederatedDataModule,
+    model: nn.Module,
+    initial: Tree,
+    adapted: Adapted | None,
+    *,
+    privacy: Privacy,
+    own: Own,
+    offers: dict[str, Any],
+) -> Components:
+    """Components of a run with this model; `offers` is what algorithms may ask for beside it."""
     if config.recompute is not None:
         recompute(model, config.recompute)
     num_clients = data.num_clients
-    algorithm = build_algorithm(config, initial, model, own, num_clients=num_clients, **family)
+    algorithm = build_algorithm(config, initial, model, own, num_clients=num_clients, **offers)
     selected = build_selection(config, algorithm, data)
     capabilities = object_capabilities(config, data, algorithm, selected, privacy, initial)
     check_composed(config, capabilities)

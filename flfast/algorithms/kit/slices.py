@@ -1,0 +1,224 @@
+"""Slices of one model: what clients with smaller models download, train and upload.
+
+A slice has a window of the units of each layer, those from a shift on, and may lack layers. Where
+channels are flattened, an axis has several elements a unit.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Part, Task, Uploads
+from flfast.algorithms.kit.split import head_layer
+from flfast.models.adapters.layer_names import layer_of
+from flfast.state.tree import Tree, add, merge, named_leaves, part_of, tree_map
+from flfast.state.weights import model_weights
+
+_CHANGE = Part(stale="refuse")
+_Window = list[tuple[int, Tensor]]
+"""Axes where a slice has fewer elements, and which ones it has."""
+
+
+def averaged_slices(
+    name: str,
+    initial: Tree,
+    members: Sequence[Tree],
+    *,
+    rolls: bool = False,
+    lacks_layers: bool = False,
+) -> Algorithm:
+    """FedAvg of slices: an element of the model is averaged over the clients that have it.
+
+        w[t+1] = w[t] + sum_k n_k change_k / sum_k n_k,   over clients k that have the element
+
+    An element that no client has stays.
+
+    Args:
+        name: of the algorithm.
+        initial: weights of the slice.
+        members: weights of all members, the largest first: the server's model.
+        rolls: let windows begin a unit further in each round, and go round at the end.
+        lacks_layers: whether slices may lack layers.
+
+    Raises:
+        ValueError: naming a leaf of `initial` that is not of a slice.
+    """
+    whole = members[0]
+    check_slice(initial, whole, lacks_layers=lacks_layers)
+    like = tree_map(_ones, whole)
+    counter = {"rounds": torch.tensor(0)} if rolls else {}
+
+    def told(tree: Tree) -> Tree:
+        return {key: tree[key] for key in counter}
+
+    def shift(tree: Tree) -> int:
+        return int(tree["rounds"]) if rolls else 0
+
+    def place(upload: Tree) -> Tree:
+        change, at = model_weights(upload), shift(upload)
+        mask = merge(tree_map(_ones, change), upload.get("mask", {}))
+        return {**padded(change, whole, at), "mask": padded(mask, like, at)}
+
+    def server_step(server: Tree, uploads: Uploads) -> Tree:
+        mean = dict(uploads.mean)
+        change = tree_map(_quotient, model_weights(mean), mean["mask"])
+        return {**add(server, change), **{key: server[key] + 1 for key in counter}}
+
+    return Algorithm(
+        name=name,
+        server_state=lambda weights: {**whole, **counter},
+        broadcast=lambda server: {
+            **sliced(model_weights(server), initial, shift(server)),
+            **told(server),
+        },
+        finish=lambda done, ctx: ({**ctx.change(done.weights), **told(ctx.server)}, ctx.client),
+        place=place,
+        parts={
+            **{"params": _CHANGE, "buffers": _CHANGE},
+            **dict.fromkeys((*counter, "mask"), Part(learned=False)),
+        },
+        server_step=server_step,
+    )
+
+
+def of_present_classes(algorithm: Algorithm, initial: Tree) -> Algorithm:
+    """Slices whose clients leave classes alone that they have no examples of.
+
+    Their logits are 0 in the client's loss and in its own predictions, and their rows of the last
+    layer are not averaged.
+
+    Args:
+        algorithm: of `averaged_slices`.
+        initial: weights of the slice.
+    """
+    head = head_layer(initial, None)
+    rows = {name: leaf for name, leaf in initial["params"].items() if layer_of(name) == head}
+    like = next((leaf.new_ones(len(leaf)) for leaf in rows.values()), None)
+    every = {} if like is None else {"classes": like}
+    placed = algorithm.place
+    assert placed is not None
+
+    def present(ctx: Context) -> Tensor:
+        return (ctx.facts["labels"] > 0).double()
+
+    def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+        logits = task.logits(params, batch)
+        masked = logits * present(ctx).to(logits.dtype)
+        return task.mean(F.cross_entropy(masked, batch.targets, reduction="none"))
+
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        upload, _ = algorithm.finish(done, ctx)
+        classes = {name: present(ctx).to(leaf.dtype) for name, leaf in every.items()}
+        return {**upload, **classes}, classes
+
+    def place(upload: Tree) -> Tree:
+        mask = {name: _rows(upload["classes"], leaf) for name, leaf in rows.items()}
+        kept = {name: mask[name] * upload["params"][name] for name in rows}
+        upload = merge(upload, {"params": kept})
+        return placed({**upload, "mask": {"params": mask}})
+
+    def predict(task: Task, weights: Tree, batch: Batch) -> Tensor:
+        logits = task.logits(weights, batch)
+        return logits * weights["classes"].to(logits.dtype) if every else logits
+
+    return replace(
+        algorithm,
+        tasks=("classification",),
+        facts=("labels",),
+        loss=loss,
+        client_state=lambda broadcast: every,
+        finish=finish,
+        place=place,
+        parts={**algorithm.parts, **dict.fromkeys(every, Part(learned=False))},
+        personal=lambda broadcast, client: merge(model_weights(broadcast), {"buffers": client}),
+        predict=predict,
+    )
+
+
+def check_slice(weights: Tree, whole: Tree, *, lacks_layers: bool = False) -> None:
+    """Check that a model is a slice of another one, which may lack layers or not.
+
+    Raises:
+        ValueError: naming a leaf that is not.
+    """
+    own, other = (dict(named_leaves(tree)) for tree in (weights, whole))
+    for name in {**({} if lacks_layers else other), **own}:
+        sizes = [list(leaves[name].shape) if name in leaves else None for leaves in (own, other)]
+        inner, outer = sizes
+        fits = inner is not None and outer is not None and len(inner) == len(outer)
+        if not fits or any(a > b for a, b in zip(inner or (), outer or (), strict=True)):
+            raise ValueError(
+                f"model.of: the first member must be the widest, and others slices of it; {name} "
+                f"has shape {inner}, in the first member {outer}"
+            )
+
+
+def sliced(weights: Tree, like: Tree, shift: int = 0) -> Tree:
+    """Copies of the leaves of a slice with the shapes of `like`, from a shift in units on."""
+
+    def taken(leaf: Tensor, window: _Window) -> Tensor:
+        for axis, index in window:
+            leaf = leaf.index_select(axis, index)
+        return leaf if window else leaf.clone()
+
+    return tree_map(taken, part_of(weights, like), _windows(like, weights, shift))
+
+
+def padded(weights: Tree, like: Tree, shift: int = 0) -> Tree:
+    """Leaves of the shapes of `like`: zeros, but for a slice from a shift in units on."""
+    windows = _windows(weights, like, shift)
+
+    def placed(leaf: Tensor, whole: Tensor, window: _Window) -> Tensor:
+        for axis, index in window:
+            size = [*leaf.shape]
+            size[axis] = whole.shape[axis]
+            leaf = leaf.new_zeros(size).index_copy(axis, index, leaf)
+        return leaf
+
+    return {
+        kind: {
+            name: placed(weights[kind][name], whole, windows[kind][name])
+            if name in weights[kind]
+            else torch.zeros_like(whole)
+            for name, whole in leaves.items()
+        }
+        for kind, leaves in like.items()
+    }
+
+
+def _windows(like: Tree, whole: Tree, shift: int) -> dict[str, dict[str, _Window]]:
+    """Where each leaf of a slice is in that of the whole model."""
+    return {
+        kind: dict(_windows_of(leaves, whole[kind], shift)) for kind, leaves in like.items()
+    }
+
+
+def _windows_of(like: Tree, whole: Tree, shift: int) -> Iterator[tuple[str, _Window]]:
+    before = (1, 1)  # units of the layer before, in the slice and in the whole
+    for name, leaf in like.items():
+        window = []
+        for axis, (size, total) in enumerate(zip(leaf.shape, whole[name].shape, strict=True)):
+            if size == total:
+                continue
+            flat = axis == 1 and total % before[1] == 0 and size * before[1] == total * before[0]
+            unit = total // before[1] if flat else 1
+            index = torch.arange(size, device=leaf.device) + shift * unit
+            window.append((axis, index % total))
+        if leaf.dim():
+            before = (len(leaf), len(whole[name]))
+        yield name, window
+
+
+def _rows(classes: Tensor, leaf: Tensor) -> Tensor:
+    return classes.view(-1, *[1] * (leaf.dim() - 1)).expand_as(leaf)
+
+
+def _ones(leaf: Tensor) -> Tensor:
+    return torch.ones_like(leaf, dtype=leaf.dtype if leaf.is_floating_point() else torch.float32)
+
+
+def _quotient(total: Tensor, count: Tensor) -> Tensor:
+    return torch.where(count > 0, total / count, 0).to(total.dtype)
