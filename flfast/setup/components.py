@@ -40,6 +40,14 @@ from flfast.state.tree import Tree, named_leaves
 from flfast.state.weights import convert_weights, read_weights
 
 
+class _Start(NamedTuple):
+    """A model, its weights before round 1, and the model with its adapter."""
+
+    model: nn.Module
+    initial: Tree
+    adapted: Adapted | None
+
+
 class Members(NamedTuple):
     """Which clients have which model of a family.
 
@@ -90,12 +98,10 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     data = build_data(config, own)
     models, family, common = build_models(config, data, own)
     privacy = build_privacy(config, data)
-    started = [_initial(config, data, model) for model in models.values()]
-    offers = {"common": common, "members": [initial for initial, _ in started]}
+    started = [_started(config, data, model) for model in models.values()]
+    offers = {"common": common, "members": [one.initial for one in started]}
     of_model = partial(_of_model, config, data, privacy=privacy, own=own, offers=offers)
-    first, *others = (
-        of_model(model, *one) for model, one in zip(models.values(), started, strict=True)
-    )
+    first, *others = map(of_model, started)
     poison_examples(config, data)
     if family is None:
         return first
@@ -107,31 +113,27 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     return first._replace(members=Members(data.kinds, tuple(others)))
 
 
-def _initial(
-    config: DictConfig, data: FederatedDataModule, model: nn.Module
-) -> tuple[Tree, Adapted | None]:
-    """Weights of a model before round 1, and the model with its adapter."""
+def _started(config: DictConfig, data: FederatedDataModule, model: nn.Module) -> _Start:
     use_channels_last(model)
     # The data type of means of uploads: what is made of the initial weights keeps theirs.
     dtype = dtype_of_precision(config.trainer.precision)
     convert_weights(model, torch.promote_types(dtype, torch.float32))
     initial = initial_weights(config, model)
     adapted = build_adapter(config, model, initial, data)
-    return (initial if adapted is None else read_weights(model)), adapted
+    return _Start(model, initial if adapted is None else read_weights(model), adapted)
 
 
 def _of_model(
     config: DictConfig,
     data: FederatedDataModule,
-    model: nn.Module,
-    initial: Tree,
-    adapted: Adapted | None,
+    start: _Start,
     *,
     privacy: Privacy,
     own: Own,
     offers: dict[str, Any],
 ) -> Components:
     """Components of a run with this model; `offers` is what algorithms may ask for beside it."""
+    model, initial, adapted = start
     if config.recompute is not None:
         recompute(model, config.recompute)
     num_clients = data.num_clients

@@ -1,107 +1,86 @@
-"""HeteroFL against its equations, in plain torch and double precision."""
+"""HeteroFL and FedRolex against their equations, in plain torch and double precision."""
 
 import pytest
+import sliced_runs
 import torch
+from sliced_runs import EPOCHS, FAMILY, MLPS, ROUNDS, WAYS, last_row, mlp, population, rounds_of
 from torch.nn import functional as F
 
 import flfast
-from flfast.algorithms.kit.slices import padded, sliced
-from flfast.datamodules.examples import Examples
-from flfast.output.results.table import read_history
 
-LR, ROUNDS, EPOCHS, WIDTHS = 0.3, 3, 2, (6, 3, 2, 6)
-"""Of each client's hidden layer: a round robin of the members."""
-MEMBERS = "model.of=[{mlp:{hidden:[6]}},{mlp:{hidden:[3]}},{mlp:{hidden:[2]}}]"
-FAMILY = ("model=family", MEMBERS, "model.feature_dim=null", "algorithm=heterofl")
-SMALL = (
-    *("partition=natural", "callbacks=files", "strategy=single", "split.val=0", "split.test=0"),
-    *("batch_size=-1", f"local_epochs={EPOCHS}", f"optimizer.lr={LR}", "eval_every=9"),
-    *("trainer.precision=64-true", "sampler.fraction=1.0", "optimized_metric=train/loss"),
-)
+HETEROFL = (*FAMILY, MLPS, "algorithm=heterofl")
+SIZES = [8 * (5 * width + width + 3 * width + 3) for width in sliced_runs.WIDTHS]
 
 
-def population():
-    rng = torch.Generator().manual_seed(0)
-    y = torch.tensor([0, 1, 2, 0, 0, 1, 1, 2, 1, 2, 2, 0, 1, 0, 2, 2])
-    x = torch.randn(len(y), 5, generator=rng) + y.unsqueeze(1)
-    owner = torch.arange(4).repeat_interleave(4)
-    y[owner == 3] = 2  # a client without two of the classes
-    return x, y, owner
-
-
-def examples():
+def expected(w, *, masked, **options):
     x, y, owner = population()
-    return Examples(inputs=x, targets=y, num_classes=3, input_shape=(5,), owner=owner.numpy())
 
+    def rows(k):
+        return torch.isin(torch.arange(3), y[owner == k]).double()
 
-def run(folder, *words):
-    flfast.run(*SMALL, *words, data=examples(), folder=folder)
-    found = torch.load(folder / "model.pt", weights_only=True)
-    return {name: leaf.double() for name, leaf in found.items()}
+    def local(_, k, own):
+        mine, labels = x[owner == k], y[owner == k]
+        factor = rows(k) if masked else 1
+        for _ in range(EPOCHS):
+            own = sliced_runs.stepped(
+                own, lambda w: F.cross_entropy(mlp(w, mine) * factor, labels)
+            )
+        return own
 
-
-def trained(w, x, y, *, masked):
-    for _ in range(EPOCHS):
-        point = {name: leaf.clone().requires_grad_() for name, leaf in w.items()}
-        z = torch.relu(x @ point["fc1.weight"].T + point["fc1.bias"])
-        logits = z @ point["fc.weight"].T + point["fc.bias"]
-        if masked:
-            logits = logits * torch.isin(torch.arange(3), y)
-        grads = torch.autograd.grad(F.cross_entropy(logits, y), list(point.values()))
-        w = {name: w[name] - LR * grad for name, grad in zip(point, grads, strict=True)}
-    return w
-
-
-def expected(w, *, masked):
-    x, y, owner = population()
-    for _ in range(ROUNDS):
-        total, num = ({n: torch.zeros_like(leaf) for n, leaf in w.items()} for _ in range(2))
-        for k, width in enumerate(WIDTHS):
-            axes = {
-                "fc1.weight": (slice(width), slice(None)),
-                "fc1.bias": (slice(width),),
-                "fc.weight": (slice(None), slice(width)),
-                "fc.bias": (slice(None),),
-            }
-            own = {name: w[name][axes[name]] for name in w}
-            new = trained(own, x[owner == k].double(), y[owner == k], masked=masked)
-            has = torch.isin(torch.arange(3), y[owner == k]) if masked else torch.ones(3)
-            for name, leaf in new.items():
-                rows = has.double() if name.startswith("fc.") else torch.ones(len(leaf))
-                rows = rows.view(-1, *[1] * (leaf.dim() - 1))
-                total[name][axes[name]] += rows * (leaf - own[name])
-                num[name][axes[name]] += rows
-        w = {name: w[name] + total[name] / num[name].clamp(min=1) for name in w}
-    return w
+    return rounds_of(w, local, rows=rows if masked else None, **options)
 
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_rounds_follow_the_paper(tmp_path, masked):
-    words = (*FAMILY, f"algorithm.masked={masked}".lower())
-    initial = run(tmp_path / "initial", *words, "rounds=1", "optimizer.lr=1e-300")
-    for name, way in (
-        ("eager", ("engine=eager",)),
-        ("fused", ("engine=fused",)),
-        ("ranks", ("engine=eager", "strategy=ddp", "trainer.devices=2")),
-    ):
-        found = run(tmp_path / name, *words, f"rounds={ROUNDS}", *way)
-        torch.testing.assert_close(found, expected(initial, masked=masked), rtol=1e-9, atol=1e-9)
-    rows = [
-        read_history(tmp_path / name / "metrics.csv")[-1] for name in ("eager", "fused", "ranks")
-    ]
-    down = sum(8 * (5 * width + width + 3 * width + 3) for width in WIDTHS)
-    for row in rows:
-        assert float(row["comm/up_bytes"]) == down + masked * 4 * 3 * 8  # the classes
-        assert float(row["comm/down_bytes"]) == down
+    words = (*HETEROFL, f"algorithm.masked={masked}".lower())
+    wanted = expected(sliced_runs.initial(tmp_path / "initial", *words), masked=masked)
+    for name, way in WAYS.items():
+        found = sliced_runs.run(tmp_path / name, *words, f"rounds={ROUNDS}", *way)
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+        row = last_row(tmp_path / name)
+        # The server is told each client's classes.
+        assert float(row["comm/up_bytes"]) == sum(SIZES) + masked * 4 * 3 * 8
+        assert float(row["comm/down_bytes"]) == sum(SIZES)
+
+
+@pytest.mark.parametrize("engine", ["eager", "fused"])
+def test_windows_of_fedrolex_roll(tmp_path, engine):
+    words = (*FAMILY, MLPS, "algorithm=fedrolex")
+    w = sliced_runs.initial(tmp_path / "initial", *words)
+    found = sliced_runs.run(tmp_path / "run", *words, f"rounds={ROUNDS}", *WAYS[engine])
+
+    def window(t, width):  # the widest ones have all units at their place
+        return torch.arange(width) if width == 6 else (torch.arange(width) + t) % 6
+
+    wanted = expected(w, masked=True, window=window)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_a_client_does_not_predict_classes_that_it_has_no_examples_of(tmp_path, monkeypatch):
+    """Each client has one example, several times."""
+    rng = torch.Generator().manual_seed(1)
+    x, y = torch.randn(4, 5, generator=rng), torch.tensor([0, 1, 2, 1])
+    owner = torch.arange(4).repeat_interleave(6)
+    monkeypatch.setattr(sliced_runs, "population", lambda shape: (x[owner], y[owner], owner))
+    words = (*HETEROFL, "split.test=0.5", "eval_every=1")
+    w = sliced_runs.initial(tmp_path / "run", *words)
+    losses = []
+    for k, width in enumerate(sliced_runs.WIDTHS):
+        units = {"fc1.weight": w["fc1.weight"][:width], "fc1.bias": w["fc1.bias"][:width]}
+        logits = mlp({**w, **units, "fc.weight": w["fc.weight"][:, :width]}, x[k : k + 1])
+        losses.append(F.cross_entropy(logits * F.one_hot(y[k], 3), y[k : k + 1]))
+    found = float(last_row(tmp_path / "run")["personal/loss"])
+    assert found == pytest.approx(float(sum(losses)) / 4, rel=1e-6)
 
 
 def test_slices_of_the_whole_width_are_fedavg(tmp_path):
     twice = "model.of=[{mlp:{hidden:[6]}},{mlp:{hidden:[6]}}]"
     words = ("rounds=3", "engine=eager")
-    slices = (*FAMILY, twice, "algorithm.masked=false")
+    slices = (*FAMILY, twice, "algorithm=heterofl", "algorithm.masked=false")
     plain = ("model=mlp", "model.hidden=[6]", "algorithm=fedavg", "algorithm.weighting=uniform")
     found, other = (
-        run(tmp_path / name, *words, *way) for name, way in (("slices", slices), ("plain", plain))
+        sliced_runs.run(tmp_path / name, *words, *way)
+        for name, way in (("slices", slices), ("plain", plain))
     )
     torch.testing.assert_close(found, other, rtol=1e-9, atol=1e-9)
 
@@ -109,8 +88,8 @@ def test_slices_of_the_whole_width_are_fedavg(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([MEMBERS.replace("[6]", "[1]")], "the first member must be the widest"),
-        (["model.of=[{mlp:{hidden:[6]}},logistic]"], "the first member must be the widest"),
+        ([MLPS.replace("[6]", "[1]")], "the first member must be the largest"),
+        (["model.of=[{mlp:{hidden:[6]}},logistic]"], "the first member must be the largest"),
         (["aggregation=median"], "its uploads are parts of the model of different sizes"),
         (["secure=masks"], "its uploads are parts of the model of different sizes"),
         (["selection=power_of_choice", "selection.count=2"], "of which they have a part"),
@@ -120,13 +99,4 @@ def test_slices_of_the_whole_width_are_fedavg(tmp_path):
 )
 def test_what_slices_cannot_do_is_refused(tmp_path, words, message):
     with pytest.raises(flfast.ConfigError, match=message):
-        run(tmp_path / "run", *FAMILY, *words, "rounds=1")
-
-
-def test_leading_elements_are_padded():
-    whole = {"params": {"w": torch.arange(12.0).view(3, 4)}}
-    like = {"params": {"w": torch.zeros(2, 3)}}
-    part = sliced(whole, like)
-    assert part["params"]["w"].tolist() == [[0, 1, 2], [4, 5, 6]]
-    back = padded(part, whole)["params"]["w"]
-    assert back.tolist() == [[0, 1, 2, 0], [4, 5, 6, 0], [0, 0, 0, 0]]
+        sliced_runs.run(tmp_path / "run", *HETEROFL, *words, "rounds=1")

@@ -11,10 +11,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Part, Task, Uploads
+from flfast.algorithms.contract import (
+    Algorithm,
+    Batch,
+    Context,
+    Finished,
+    Part,
+    Task,
+    Uploads,
+    Weighting,
+)
 from flfast.algorithms.kit.split import head_layer
 from flfast.models.adapters.layer_names import layer_of
-from flfast.state.tree import Tree, add, merge, named_leaves, part_of, tree_map
+from flfast.state.tree import Tree, add, leaves, merge, named_leaves, part_of, tree_map
 from flfast.state.weights import model_weights
 
 _CHANGE = Part(stale="refuse")
@@ -27,6 +36,7 @@ def averaged_slices(
     initial: Tree,
     members: Sequence[Tree],
     *,
+    weighting: Weighting = "uniform",
     rolls: bool = False,
     lacks_layers: bool = False,
 ) -> Algorithm:
@@ -40,6 +50,7 @@ def averaged_slices(
         name: of the algorithm.
         initial: weights of the slice.
         members: weights of all members, the largest first: the server's model.
+        weighting: of clients.
         rolls: let windows begin a unit further in each round, and go round at the end.
         lacks_layers: whether slices may lack layers.
 
@@ -69,6 +80,7 @@ def averaged_slices(
 
     return Algorithm(
         name=name,
+        weighting=weighting,
         server_state=lambda weights: {**whole, **counter},
         broadcast=lambda server: {
             **sliced(model_weights(server), initial, shift(server)),
@@ -77,7 +89,8 @@ def averaged_slices(
         finish=lambda done, ctx: ({**ctx.change(done.weights), **told(ctx.server)}, ctx.client),
         place=place,
         parts={
-            **{"params": _CHANGE, "buffers": _CHANGE},
+            "params": _CHANGE,
+            "buffers": _CHANGE,
             **dict.fromkeys((*counter, "mask"), Part(learned=False)),
         },
         server_step=server_step,
@@ -144,16 +157,31 @@ def check_slice(weights: Tree, whole: Tree, *, lacks_layers: bool = False) -> No
     Raises:
         ValueError: naming a leaf that is not.
     """
-    own, other = (dict(named_leaves(tree)) for tree in (weights, whole))
+    for name, inner, outer in _misfits(weights, whole, lacks_layers=lacks_layers):
+        raise ValueError(
+            f"model.of: the first member must be the largest, and others slices of it; {name} "
+            f"has shape {inner}, in the first member {outer}"
+        )
+
+
+def narrower(members: Sequence[Tree], weights: Tree) -> list[Tree]:
+    """The members that are slices of a model, each shape once."""
+    found = [one for one in members if not any(_misfits(one, weights, lacks_layers=False))]
+    return [*{str([leaf.shape for leaf in leaves(one)]): one for one in found}.values()]
+
+
+def _misfits(
+    weights: Tree, whole: Tree, *, lacks_layers: bool
+) -> Iterator[tuple[str, list[int] | None, list[int] | None]]:
+    """Names and shapes of leaves that are in one model only, or larger in the first one."""
+    own, other = (
+        {name: list(leaf.shape) for name, leaf in named_leaves(tree)} for tree in (weights, whole)
+    )
     for name in {**({} if lacks_layers else other), **own}:
-        sizes = [list(leaves[name].shape) if name in leaves else None for leaves in (own, other)]
-        inner, outer = sizes
+        inner, outer = own.get(name), other.get(name)
         fits = inner is not None and outer is not None and len(inner) == len(outer)
         if not fits or any(a > b for a, b in zip(inner or (), outer or (), strict=True)):
-            raise ValueError(
-                f"model.of: the first member must be the widest, and others slices of it; {name} "
-                f"has shape {inner}, in the first member {outer}"
-            )
+            yield name, inner, outer
 
 
 def sliced(weights: Tree, like: Tree, shift: int = 0) -> Tree:
@@ -183,17 +211,15 @@ def padded(weights: Tree, like: Tree, shift: int = 0) -> Tree:
             name: placed(weights[kind][name], whole, windows[kind][name])
             if name in weights[kind]
             else torch.zeros_like(whole)
-            for name, whole in leaves.items()
+            for name, whole in group.items()
         }
-        for kind, leaves in like.items()
+        for kind, group in like.items()
     }
 
 
 def _windows(like: Tree, whole: Tree, shift: int) -> dict[str, dict[str, _Window]]:
     """Where each leaf of a slice is in that of the whole model."""
-    return {
-        kind: dict(_windows_of(leaves, whole[kind], shift)) for kind, leaves in like.items()
-    }
+    return {kind: dict(_windows_of(group, whole[kind], shift)) for kind, group in like.items()}
 
 
 def _windows_of(like: Tree, whole: Tree, shift: int) -> Iterator[tuple[str, _Window]]:
