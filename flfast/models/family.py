@@ -43,14 +43,16 @@ def with_same_features(model: nn.Module, feature_dim: int) -> SameFeatures:
     """
     path = layer_of(list(dict(model.named_parameters()))[-1])
     last = model.get_submodule(path)
-    if not path or not isinstance(last, nn.Linear):
+    parent, _, name = path.rpartition(".")
+    above = model.get_submodule(parent)
+    several = isinstance(above, nn.ModuleList) and len(above) > 1
+    if not path or several or not isinstance(last, nn.Linear):
         raise ValueError(
-            f"model.feature_dim={feature_dim}: the last layer, {path or 'the model'}, is a "
-            f"{type(last).__name__}; allowed: models that end with a linear layer, or "
+            f"model.feature_dim={feature_dim}: the last layer, {path or 'the model'}, is "
+            f"{'one of several' if several else f'a {type(last).__name__}'}; allowed: models that end with a linear layer, or "
             f"feature_dim=null"
         )
-    parent, _, name = path.rpartition(".")
-    setattr(model.get_submodule(parent), name, nn.Identity())
+    setattr(above, name, nn.Identity())
     return SameFeatures(model, feature_dim, last.out_features)
 
 
