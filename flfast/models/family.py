@@ -47,10 +47,10 @@ def with_same_features(model: nn.Module, feature_dim: int) -> SameFeatures:
     above = model.get_submodule(parent)
     several = isinstance(above, nn.ModuleList) and len(above) > 1
     if not path or several or not isinstance(last, nn.Linear):
+        what = "one of several" if several else f"a {type(last).__name__}"
         raise ValueError(
-            f"model.feature_dim={feature_dim}: the last layer, {path or 'the model'}, is "
-            f"{'one of several' if several else f'a {type(last).__name__}'}; allowed: models that end with a linear layer, or "
-            f"feature_dim=null"
+            f"model.feature_dim={feature_dim}: the last layer, {path or 'the model'}, is {what}; "
+            f"allowed: models that end with a linear layer, or feature_dim=null"
         )
     setattr(above, name, nn.Identity())
     return SameFeatures(model, feature_dim, last.out_features)

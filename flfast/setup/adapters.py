@@ -13,15 +13,24 @@ from flfast.models.adapters.adapted import Adapted
 from flfast.models.adapters.layer_names import layer_of
 from flfast.setup.model_check import first_batch
 from flfast.setup.user_code import named
+from flfast.state.injection import call_with
 from flfast.state.randomness import seed_torch
 from flfast.state.tree import Tree
 from flfast.state.weights import write_weights
 
 
 def build_adapter(
-    config: DictConfig, model: nn.Module, initial: Tree, data: FederatedDataModule
+    config: DictConfig,
+    model: nn.Module,
+    initial: Tree,
+    data: FederatedDataModule,
+    *,
+    member: int = 0,
+    num_members: int = 1,
 ) -> Adapted | None:
     """The model, changed in place, with its adapter; None if all parameters are trained.
+
+    The model is one of `num_members` of a family.
 
     Raises:
         ConfigError: if the base would have to change, because it has BatchNorm, or if the outputs
@@ -39,7 +48,8 @@ def build_adapter(
     seed_torch(config.seed, "adapter")
     with torch.inference_mode(mode=False):
         with named("adapter", config.adapter["_target_"]):
-            adapted: Adapted | None = instantiate(config.adapter)(model)
+            adapter = instantiate(config.adapter)
+            adapted = call_with(adapter, model, member=member, num_members=num_members)
         if adapted is not None:
             _check_used(name, model, data)
     return adapted

@@ -98,7 +98,10 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     data = build_data(config, own)
     models, family, common = build_models(config, data, own)
     privacy = build_privacy(config, data)
-    started = [_started(config, data, model) for model in models.values()]
+    started = [
+        _started(config, data, model, member=place, num_members=len(models))
+        for place, model in enumerate(models.values())
+    ]
     offers = {"common": common, "members": [one.initial for one in started]}
     of_model = partial(_of_model, config, data, privacy=privacy, own=own, offers=offers)
     first, *others = map(of_model, started)
@@ -113,13 +116,15 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     return first._replace(members=Members(data.kinds, tuple(others)))
 
 
-def _started(config: DictConfig, data: FederatedDataModule, model: nn.Module) -> _Start:
+def _started(
+    config: DictConfig, data: FederatedDataModule, model: nn.Module, **place: int
+) -> _Start:
     use_channels_last(model)
     # The data type of means of uploads: what is made of the initial weights keeps theirs.
     dtype = dtype_of_precision(config.trainer.precision)
     convert_weights(model, torch.promote_types(dtype, torch.float32))
     initial = initial_weights(config, model)
-    adapted = build_adapter(config, model, initial, data)
+    adapted = build_adapter(config, model, initial, data, **place)
     return _Start(model, initial if adapted is None else read_weights(model), adapted)
 
 
@@ -161,11 +166,6 @@ def check_agree(config: DictConfig, members: Mapping[str, Components]) -> None:
     Raises:
         ConfigError: naming the weights, or a setting that is for one model.
     """
-    if config.init_from is not None:
-        raise ConfigError(
-            f"init_from={config.init_from}: are weights of one model; allowed with model=family: "
-            f"init_from=null"
-        )
     for key in ("batch_size", "micro_batch"):
         if config[key] == "auto":
             raise ConfigError(f"{key}=auto: is found for one model; allowed: a number")

@@ -25,20 +25,31 @@ from flfast.state.options import BelowOne, Positive, Rank
 def lora(  # noqa: PLR0913 - one parameter an option
     model: nn.Module,
     *,
-    rank: Rank,
+    rank: Rank | list[Rank],
     alpha: Positive,
     dropout: BelowOne,
     target_modules: list[str] | None,
     train_bias: bool,
     freeze_a: bool,
+    member: int = 0,
+    num_members: int = 1,
 ) -> Adapted:
     """Add low-rank factors to linear and convolutional layers, by the library peft.
 
-    The model is changed in place.
+    The model is changed in place. It is one of the members of a family; with a rank for each of
+    them, alpha is that of the first one, and alpha / rank is the same for all.
 
     Raises:
-        ValueError: if peft is missing, or the model has no such layers.
+        ValueError: if peft is missing, the model has no such layers, or ranks and members differ
+            in number.
     """
+    if not isinstance(rank, int):
+        if len(rank) != num_members:
+            raise ValueError(
+                f"adapter.rank={[*rank]}: allowed: a number, or one for each member of "
+                f"model=family, here {num_members}"
+            )
+        rank, alpha = rank[member], alpha * rank[member] / rank[0]
     peft = import_peft("lora")
     known = known_layers(model, peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING)
     layers = target_layers(model, "target_modules", target_modules or known)

@@ -1,0 +1,69 @@
+"""FlexLoRA: the server averages products of LoRA; each client gets the best factors of its rank.
+
+Bai, Chen, Qian, Yao, Li: Federated Fine-tuning of Large Language Models under Heterogeneous Tasks
+and Client Resources. NeurIPS 2024, section 3. https://arxiv.org/abs/2402.11505
+
+    M = sum_k n_k B_k A_k / sum_k n_k,   M = U S V^T,   B := U S, A := V^T   (the largest rank)
+    A_k = the first r_k rows of A, B_k = the first r_k columns of B
+
+So clients get the best approximation of M of their rank. Of each row of A, the largest element is
+positive, which makes the decomposition unique. Ranks are those of `adapter.rank=[...]`, one for
+each member of `model=family`, the largest first. Other trained weights are averaged.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Uploads, Weighting
+from flfast.algorithms.kit.low_rank import factor_pairs, products
+from flfast.algorithms.kit.slices import check_slice, sliced
+from flfast.state.tree import Tree, add, merge, without
+from flfast.state.weights import model_weights
+
+
+def flexlora(*, weighting: Weighting, initial: Tree, members: Sequence[Tree]) -> Algorithm:
+    """FedAvg of products of LoRA."""
+    whole = members[0]
+    check_slice(initial, whole)
+    pairs = factor_pairs(initial, algorithm="flexlora")
+    names = [*pairs, *pairs.values()]
+    factors = {"params": {name: initial["params"][name] for name in names}}
+
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        others = ctx.change(without(done.weights, factors))
+        own = {name: done.weights["params"][name] for name in names}
+        return {**others, "factors": own}, ctx.client
+
+    def place(upload: Tree) -> Tree:
+        return {**model_weights(upload), "products": products(upload["factors"], pairs)}
+
+    def server_step(server: Tree, uploads: Uploads) -> Tree:
+        made = {}
+        for a, b in pairs.items():
+            like = server["params"][a], server["params"][b]
+            made[a], made[b] = best_factors(uploads.mean["products"][a], *like)
+        return merge(add(server, model_weights(uploads.mean)), {"params": made})
+
+    return Algorithm(
+        name="flexlora",
+        weighting=weighting,
+        server_state=lambda weights: whole,
+        broadcast=lambda server: sliced(model_weights(server), initial),
+        finish=finish,
+        place=place,
+        parts=dict.fromkeys(("factors", "products"), Part(stale="refuse")),
+        server_step=server_step,
+    )
+
+
+def best_factors(product: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """(A, B), shaped as `a` and `b`, whose product is the nearest one of their rank."""
+    u, sizes, v = torch.linalg.svd(product.double(), full_matrices=False)
+    rank = min(len(a), len(sizes))
+    sign = v.gather(1, v.abs().argmax(1, keepdim=True)).sign()
+    new_a, new_b = torch.zeros_like(a).flatten(1), torch.zeros_like(b).flatten(1)
+    new_a[:rank] = (sign * v)[:rank].to(a.dtype)
+    new_b[:, :rank] = (u * sign.T * sizes)[:, :rank].to(b.dtype)
+    return new_a.view_as(a), new_b.view_as(b)

@@ -1,0 +1,101 @@
+"""HetLoRA and FlexLoRA against their equations, in plain torch and double precision."""
+
+import pytest
+import sliced_runs
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from sliced_runs import EPOCHS, FAMILY, ROUNDS, WAYS, population
+from torch.nn import functional as F
+
+import flfast
+from flfast.algorithms.flexlora import best_factors
+
+RANKS = (3, 2, 1, 3)
+"""Of each client: a round robin of the members."""
+MEMBER = "{mlp:{hidden:[6]}}"
+LORA = (
+    *FAMILY,
+    f"model.of=[{MEMBER},{MEMBER},{MEMBER}]",
+    *("adapter=lora", "adapter.rank=[3,2,1]", "adapter.alpha=6", "adapter.target_modules=[fc1]"),
+)
+
+
+def factors(folder):
+    """(A [3, 5], B [6, 3]) of the server's model after a run."""
+    found = load_file(folder / "adapter" / "adapter_model.safetensors")
+    return [next(leaf for n, leaf in found.items() if f"lora_{x}" in n).double() for x in "AB"]
+
+
+def trained(base, a, b, x, y):
+    def loss(w):
+        moved = base["fc1.weight"] + 6 / 3 * w["b"] @ w["a"]
+        return F.cross_entropy(sliced_runs.mlp({**base, "fc1.weight": moved}, x), y)
+
+    w = {"a": a, "b": b}
+    for _ in range(EPOCHS):
+        w = sliced_runs.stepped(w, loss)
+    return w["a"], w["b"]
+
+
+def expected(name, base, a, b):
+    x, y, owner = population()
+    for _ in range(ROUNDS):
+        new = [
+            trained(base, a[:r], b[:, :r], x[owner == k], y[owner == k])
+            for k, r in enumerate(RANKS)
+        ]
+        if name == "hetlora":
+            sizes = torch.stack([(own_b @ own_a).norm() for own_a, own_b in new])
+            shares = sizes / sizes.sum()
+            pads = [3 - r for r in RANKS]
+            a = sum(
+                p * F.pad(m, (0, 0, 0, n)) for p, (m, _), n in zip(shares, new, pads, strict=True)
+            )
+            b = sum(p * F.pad(m, (0, n)) for p, (_, m), n in zip(shares, new, pads, strict=True))
+        else:
+            shares = owner.bincount() / len(owner)
+            product = sum(p * own_b @ own_a for p, (own_a, own_b) in zip(shares, new, strict=True))
+            u, s, v = torch.linalg.svd(product)
+            signs = torch.stack([row[row.abs().argmax()].sign() for row in v[:3]])
+            a, b = signs.view(-1, 1) * v[:3], u[:, :3] * s[:3] * signs
+    return [a, b]
+
+
+@pytest.mark.parametrize("name", ["hetlora", "flexlora"])
+def test_rounds_follow_the_paper(tmp_path, name):
+    words = (*LORA, f"algorithm={name}")
+    # FlexLoRA would already have decomposed a product of zeros.
+    base = sliced_runs.initial(tmp_path / "initial", *LORA, "algorithm=hetlora")
+    wanted = expected(name, base, *factors(tmp_path / "initial"))
+    for way in ("eager", "fused"):
+        sliced_runs.run(tmp_path / way, *words, f"rounds={ROUNDS}", *WAYS[way])
+        torch.testing.assert_close(factors(tmp_path / way), wanted, rtol=1e-6, atol=1e-6)
+        # A client sends its own ranks.
+        row = sliced_runs.last_row(tmp_path / way)
+        assert float(row["comm/up_bytes"]) == 8 * sum(r * (5 + 6) for r in RANKS)
+
+
+@given(rank=st.integers(1, 4), seed=st.integers(0, 99))
+def test_factors_are_the_best_ones_of_their_rank(rank, seed):
+    rng = torch.Generator().manual_seed(seed)
+    product = torch.randn(6, 4, generator=rng).double()
+    a, b = best_factors(product, torch.zeros(rank, 4).double(), torch.zeros(6, rank).double())
+    left = torch.linalg.svdvals(product)[rank:].square().sum().sqrt()
+    torch.testing.assert_close((product - b @ a).norm(), left)
+    # The first ranks are the best ones of lower rank.
+    first = best_factors(product, torch.zeros(1, 4).double(), torch.zeros(6, 1).double())
+    torch.testing.assert_close((a[:1], b[:, :1]), first)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["adapter.rank=[3,2]"], r"adapter.rank=\[3, 2\]: allowed: a number, or one for each"),
+        (["adapter.rank=[1,2,3]"], "the first member must be the largest"),
+    ],
+)
+def test_ranks_that_do_not_fit_are_refused(tmp_path, words, message):
+    with pytest.raises(flfast.ConfigError, match=message):
+        sliced_runs.run(tmp_path / "run", *LORA, "algorithm=flexlora", *words, "rounds=1")
