@@ -100,8 +100,8 @@ def averaged_slices(
 def of_present_classes(algorithm: Algorithm, initial: Tree) -> Algorithm:
     """Slices whose clients leave classes alone that they have no examples of.
 
-    Their logits are 0 in the client's loss and in its own predictions, and their rows of the last
-    layer are not averaged.
+    Their logits are 0 in the client's loss and its own model, and their rows of the last layer are
+    not averaged.
 
     Args:
         algorithm: of `averaged_slices`.
@@ -127,15 +127,18 @@ def of_present_classes(algorithm: Algorithm, initial: Tree) -> Algorithm:
         classes = {name: present(ctx).to(leaf.dtype) for name, leaf in every.items()}
         return {**upload, **classes}, classes
 
-    def place(upload: Tree) -> Tree:
-        mask = {name: _rows(upload["classes"], leaf) for name, leaf in rows.items()}
-        kept = {name: mask[name] * upload["params"][name] for name in rows}
-        upload = merge(upload, {"params": kept})
-        return placed({**upload, "mask": {"params": mask}})
+    def own_rows(weights: Tree, classes: Tensor) -> tuple[Tree, Tree]:
+        mask = {name: _rows(classes, leaf) for name, leaf in rows.items()}
+        kept = {name: mask[name] * weights["params"][name] for name in rows}
+        return merge(weights, {"params": kept}), {"params": mask}
 
-    def predict(task: Task, weights: Tree, batch: Batch) -> Tensor:
-        logits = task.logits(weights, batch)
-        return logits * weights["classes"].to(logits.dtype) if every else logits
+    def place(upload: Tree) -> Tree:
+        kept, mask = own_rows(upload, upload["classes"]) if every else (upload, {})
+        return placed({**kept, "mask": mask})
+
+    def personal(broadcast: Tree, client: Tree) -> Tree:
+        weights = model_weights(broadcast)
+        return own_rows(weights, client["classes"])[0] if every else weights
 
     return replace(
         algorithm,
@@ -146,8 +149,7 @@ def of_present_classes(algorithm: Algorithm, initial: Tree) -> Algorithm:
         finish=finish,
         place=place,
         parts={**algorithm.parts, **dict.fromkeys(every, Part(learned=False))},
-        personal=lambda broadcast, client: merge(model_weights(broadcast), {"buffers": client}),
-        predict=predict,
+        personal=personal,
     )
 
 

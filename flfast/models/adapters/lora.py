@@ -43,19 +43,18 @@ def lora(  # noqa: PLR0913 - one parameter an option
         ValueError: if peft is missing, the model has no such layers, or ranks and members differ
             in number.
     """
-    if not isinstance(rank, int):
-        if len(rank) != num_members:
-            raise ValueError(
-                f"adapter.rank={[*rank]}: allowed: a number, or one for each member of "
-                f"model=family, here {num_members}"
-            )
-        rank, alpha = rank[member], alpha * rank[member] / rank[0]
+    ranks = [rank] * num_members if isinstance(rank, int) else [*rank]
+    if len(ranks) != num_members:
+        raise ValueError(
+            f"adapter.rank={ranks}: allowed: a number, or one for each member of model=family, "
+            f"here {num_members}"
+        )
     peft = import_peft("lora")
     known = known_layers(model, peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING)
     layers = target_layers(model, "target_modules", target_modules or known)
     settings = peft.LoraConfig(
-        r=rank,
-        lora_alpha=alpha,
+        r=ranks[member],
+        lora_alpha=alpha * ranks[member] / ranks[0],
         lora_dropout=dropout,
         target_modules=layers.pattern,
         bias="lora_only" if train_bias else "none",
