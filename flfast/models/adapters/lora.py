@@ -54,7 +54,7 @@ def lora(  # noqa: PLR0913 - one parameter an option
     layers = target_layers(model, "target_modules", target_modules or known)
     settings = peft.LoraConfig(
         r=ranks[member],
-        lora_alpha=alpha * ranks[member] / ranks[0],
+        lora_alpha=alpha * (ranks[member] / ranks[0]),
         lora_dropout=dropout,
         target_modules=layers.pattern,
         bias="lora_only" if train_bias else "none",
