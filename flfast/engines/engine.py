@@ -64,11 +64,12 @@ class Engine:
     Attributes:
         channel: with what the server remembers of it after the last round.
         evaluation_sets: names of the sets that `evaluate` measures.
-        costs: time of an example of each client, relative to each other, float64 [K]; None: equal.
+        flops: operations of a forward pass of each member of a family, float64 [M]; None: there
+            is one model.
         make_downloads: makes the downloads of a call; arguments are those of `Downloads`.
     """
 
-    costs: np.ndarray | None = None
+    flops: np.ndarray | None = None
     make_downloads: Callable[..., Downloads] = Downloads
 
     def __init__(
@@ -249,8 +250,9 @@ class Engine:
         if plan.strategy != "ddp":
             return assign_to_first(cohort, site.world)
         sizes = [len(site.data.train_clients.indices_of(k)) for k in cohort]
-        if self.costs is not None:
-            own = np.append(self.costs, 1.0)  # the server's examples are those of one client more
+        if self.flops is not None and site.data.kinds is not None:
+            costs = (self.flops / self.flops.min())[site.data.kinds.of]
+            own = np.append(costs, 1.0)  # the server's examples are those of one client more
             sizes = [round(size * own[k]) for size, k in zip(sizes, cohort, strict=True)]
         return assign_cohort(cohort, sizes, site.world, stateful=site.keeps_states)
 

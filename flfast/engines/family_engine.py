@@ -26,7 +26,7 @@ from flfast.state.weights import model_weights
 
 
 def family_engine(
-    engines: Sequence[Engine], of: np.ndarray, initial: Sequence[Tree], costs: np.ndarray
+    engines: Sequence[Engine], of: np.ndarray, initial: Sequence[Tree], flops: np.ndarray
 ) -> Engine:
     """An engine that trains each client with the model of its member.
 
@@ -34,14 +34,14 @@ def family_engine(
         engines: of the members.
         of: place of each client's member, int64 [K].
         initial: weights of the members before round 1.
-        costs: time of an example of each client, relative to each other, float64 [K].
+        flops: operations of a forward pass of each member, float64 [M].
     """
 
     def train(site: Site, _: LocalTraining) -> LocalTraining:
         return FamilyTraining([one.part_of(site.algorithm.name) for one in engines], of)
 
     engine = engines[0].elsewhere(train, FamilyEvaluation(engines, of, initial))
-    engine.costs = costs
+    engine.flops = flops
     engine.make_downloads = partial(FamilyDownloads, engines, of)
     return engine
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
 
+import numpy as np
+
 from flfast.algorithms.contract import Algorithm, Uploads
 from flfast.algorithms.contract.downloads import Order
 from flfast.engines.engine import Engine
@@ -116,16 +118,18 @@ def _ignored(report: ClientReport) -> None:
     pass
 
 
-def message_bytes(engine: Engine, initial: Tree, plan: RoundPlan) -> tuple[int, int]:
+def message_bytes(
+    engine: Engine, initial: Tree, plan: RoundPlan, client_id: int
+) -> tuple[int, int]:
     """Bytes that a client downloads and uploads in a round, in all of its calls; collective.
 
-    Found by a round with one client and one local step, which is forgotten. An algorithm that
+    Found by a round with this client and one local step, which is forgotten. An algorithm that
     needs several clients for a call counts up to that call.
     """
-    data, algorithm = engine.site.data, engine.site.algorithm
+    algorithm = engine.site.algorithm
     calls = Calls(
         engine.forgetful(),
-        Cohort(data.candidates[:1], NOBODY),
+        Cohort(np.array([client_id]), NOBODY),
         plan._replace(local_steps=1, local_epochs=None),
         orders={},
         on_client=_ignored,

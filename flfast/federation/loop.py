@@ -110,10 +110,12 @@ class Federation:
     def timing(self) -> Timing:
         """The virtual time of the run."""
 
-        def measure() -> tuple[int, int]:
-            return message_bytes(self.engine, self.initial, self.plans(1, []))
+        def measure(client_id: int) -> tuple[int, int]:
+            return message_bytes(self.engine, self.initial, self.plans(1, []), client_id)
 
-        return Timing(self.devices, self.work, self.data, self.algorithm, measure)
+        flops = self.engine.flops
+        costs = None if flops is None else flops / flops[0]
+        return Timing(self.devices, self.work, self.data, self.algorithm, measure, costs)
 
     @cached_property
     def pace(self) -> Pace:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -37,12 +37,16 @@ class Timing:
 
     A client's trip takes
 
-        fixed + per_example * examples trained on + broadcast / down + upload / up
+        fixed + per_example * examples trained on * cost + broadcast / down + upload / up
 
-    seconds. It fails if the device fails before, or is no longer available.
+    seconds. It fails if the device fails before, or is no longer available. The cost is 1, unless
+    clients have models of several architectures.
 
-    `message_bytes` gives the bytes of a client's downloads and uploads in a round. It is called
-    only if some device has a bandwidth.
+    Args:
+        message_bytes: client -> bytes of its downloads and uploads in a round. It is called only
+            if some device has a bandwidth, for one client of each model.
+        costs: time of an example with each model, relative to the first, float64 [M]; None: there
+            is one model.
 
     Attributes:
         is_ideal: whether all clients take the same time.
@@ -55,12 +59,14 @@ class Timing:
         work: Work,
         data: FederatedDataModule,
         algorithm: Algorithm,
-        message_bytes: Callable[[], tuple[int, int]],
+        message_bytes: Callable[[int], tuple[int, int]],
+        costs: np.ndarray | None = None,
     ) -> None:
         self._model, self._work = bound(devices, seed=data.seed), bound(work)
         self._work_reads = inspect.signature(work).parameters
         self._data, self._algorithm = data, algorithm
         self._message_bytes = cache(message_bytes)
+        self._costs = np.ones(1) if costs is None else costs
         self.is_ideal = getattr(devices, "func", devices) is ideal
         self.is_full = getattr(work, "func", work) is full
 
@@ -71,7 +77,7 @@ class Timing:
             ValueError: with the key, the value, and what is allowed.
         """
         if not (self.is_ideal and self.is_full):
-            self.trips(self._data.candidates[:1], plan, clock=0.0)
+            self.trips(self._one_of_each, plan, clock=0.0)
 
     def devices(self, clients: np.ndarray) -> Devices:
         """The devices of clients, int64 [K]."""
@@ -86,7 +92,7 @@ class Timing:
         fails need not fail again.
         """
         devices, seed = self.devices(clients), self._data.seed
-        around = devices.fixed + self._transfer_seconds(devices)
+        around = devices.fixed + self._transfer_seconds(devices, clients)
         training = self._training_seconds(devices, clients, plan, np.ones(len(clients)))
         known = {
             "clients": clients,
@@ -109,11 +115,26 @@ class Timing:
         lifetimes = np.minimum(lifetimes, devices.until(clock))
         return Trips(work_fractions, np.minimum(seconds, lifetimes), lifetimes < seconds)
 
-    def _transfer_seconds(self, devices: Devices) -> np.ndarray:
+    def _transfer_seconds(self, devices: Devices, clients: np.ndarray) -> np.ndarray:
         if np.isinf(devices.down).all() and np.isinf(devices.up).all():
             return np.zeros(len(devices.down))
-        down, up = self._message_bytes()
+        sizes = [self._message_bytes(client_id) for client_id in self._one_of_each.tolist()]
+        down, up = np.array(sizes)[self._models(clients)].T
         return down / devices.down + up / devices.up
+
+    def _models(self, clients: np.ndarray) -> np.ndarray:
+        """Place of each client's model, int64 [K]."""
+        kinds = self._data.kinds
+        return np.zeros(len(clients), dtype=np.int64) if kinds is None else kinds.of[clients]
+
+    @cached_property
+    def _one_of_each(self) -> np.ndarray:
+        """A client with each model, int64 [M]; any client for a model that nobody has."""
+        candidates = self._data.candidates
+        found = np.full(len(self._costs), candidates[0])
+        places, first = np.unique(self._models(candidates), return_index=True)
+        found[places] = candidates[first]
+        return found
 
     def _training_seconds(
         self, devices: Devices, clients: np.ndarray, plan: RoundPlan, work_fractions: np.ndarray
@@ -135,7 +156,7 @@ class Timing:
             ],
             dtype=np.float64,
         )
-        return devices.per_example * examples
+        return devices.per_example * examples * self._costs[self._models(clients)]
 
 
 def num_trained_examples(num_examples: int, plan: RoundPlan, algorithm: Algorithm) -> int:

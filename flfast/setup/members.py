@@ -47,12 +47,12 @@ def with_members(
     (names, of), others = components.members
     engines = [engine, *(build(name, one) for name, one in zip(names[1:], others, strict=True))]
     every = (components, *others)
-    costs = np.array([_flops(one.module.model, one) for one in every])
-    for name, one, num, cost in zip(names, every, np.bincount(of), costs, strict=False):
+    flops = np.array([_flops(one.module.model, one) for one in every], dtype=np.float64)
+    for name, one, num, cost in zip(names, every, np.bincount(of), flops, strict=False):
         size = sum(p.numel() for p in one.module.model.parameters())
         log.info("%s: %d clients, %s parameters, %.3g MFLOP", name, num, f"{size:,}", cost / 1e6)
     local = [one.initial for one in every]
-    return family_engine(engines, of, local, costs[of] / costs.min())
+    return family_engine(engines, of, local, flops)
 
 
 def _flops(model: nn.Module, components: Components) -> int:

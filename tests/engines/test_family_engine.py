@@ -5,7 +5,7 @@ import torch
 
 import flfast
 from flfast.config.errors import ConfigError
-from flfast.output.results.table import read_history
+from flfast.output.results.table import read_history, read_rounds, read_rows
 
 SMALL = (
     *("callbacks=files", "partition.num_clients=4", "partition.alpha=1.0", "rounds=2"),
@@ -151,6 +151,44 @@ def test_clients_with_slices_are_timed_and_fine_tuned_with_theirs(tmp_path):
     first, *_, last = read_history(tmp_path / "metrics.csv")
     assert float(last["finetuned/accuracy_mlp-2"]) > float(first["local/accuracy_mlp-2"])
     assert float(last["clock/seconds"]) > 0
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_virtual_time_is_that_of_the_clients_slice(tmp_path, place):
+    """A forward pass of 64 inputs, h units and 10 classes: 2 (64 h + 10 h) operations."""
+    of = "model.of=[{mlp: {hidden: [8]}}, {mlp: {hidden: [4]}}]"
+    slices = ("model=family", of, "model.feature_dim=null", "algorithm=heterofl", "rounds=1")
+    trace, ideal = tmp_path / "devices.csv", "0,inf,inf"
+    rows = ["0.01,1000,500" if client == place else ideal for client in range(4)]
+    trace.write_text("\n".join(("per_example,down,up", *rows)))
+    devices = ("devices=from_trace", f"devices.path={trace}", "local_epochs=3")
+    flfast.run(*SMALL, *slices, *devices, "algorithm.masked=false", folder=tmp_path / "run")
+    clients = read_rounds(tmp_path / "run" / "clients.csv", 1)
+    row = next(r for r in clients if int(r["client_id"]) == place and r["num_examples"])
+    hidden, cost = ((8, 1.0), (4, 0.5))[place]
+    message = 4 * (64 * hidden + hidden + 10 * hidden + 10)
+    expected = 0.01 * 3 * int(row["num_examples"]) * cost + message / 1000 + message / 500
+    found = read_history(tmp_path / "run" / "metrics.csv")[-1]["clock/seconds"]
+    assert float(found) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("pace", "buffer"),
+    [("buffered", ("pace.buffer=2",)), ("async", ())],
+    ids=["buffered", "async"],
+)
+def test_a_client_with_a_small_model_is_back_first(tmp_path, pace, buffer):
+    devices = ("devices=tiers", "devices.shares=[1]", "devices.slowdown=[1]")
+    of = "model.of=[{mlp: {hidden: [80]}}, {mlp: {hidden: [8]}}]"
+    words = ("model=family", of, "algorithm=lg_fedavg", f"pace={pace}", *buffer)
+    flfast.run(*SMALL, *words, *devices, "partition.alpha=100", folder=tmp_path)
+    events = read_rows(tmp_path / "events.csv")
+    took = {}
+    for event in events:
+        if event["kind"] in {"dispatch", "arrival"}:
+            took.setdefault(int(event["client_id"]), []).append(float(event["seconds"]))
+    first = {client: seconds[1] - seconds[0] for client, seconds in took.items() if seconds[1:]}
+    assert max(first.get(k, 0) for k in (1, 3)) < min(first.get(k, 1e9) for k in (0, 2))
 
 
 def test_a_common_model_that_nobody_shares_is_warned_of(tmp_path, caplog):

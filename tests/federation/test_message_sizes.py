@@ -21,7 +21,8 @@ def test_sizes_are_those_of_the_first_round(name, make_data, make_federation):
         rounds=1,
         sampling={"fraction": 0.5},
     )
-    found = message_bytes(federation.engine, federation.initial, federation.plans(1, []))
+    plan = federation.plans(1, [])
+    found = message_bytes(federation.engine, federation.initial, plan, 0)
     site = federation.engine.site
     assert len(site.states) == len(site.records) == 0
     row = federation.run()[1]

@@ -9,6 +9,7 @@ from uneven import uneven
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import LocalStage
 from flfast.channel.faults.simulated import simulated
+from flfast.datamodules.federated import Kinds
 from flfast.federation.devices.device import DAY, Devices
 from flfast.federation.timing import Timing, num_trained_examples
 from flfast.federation.works.work import full
@@ -35,7 +36,7 @@ def plan_of(batch_size=4, *, epochs=None, steps=None, round_idx=1, work_fraction
 
 
 def timing_of(data, devices, work=full, message_bytes=(0, 0)):
-    return Timing(devices, work, data, FEDAVG, lambda: message_bytes)
+    return Timing(devices, work, data, FEDAVG, lambda _: message_bytes)
 
 
 def test_work_counts_every_pass_of_every_stage():
@@ -69,6 +70,28 @@ def test_a_trip_takes_what_the_formula_says(make_data):
     assert found.seconds == pytest.approx(expected)
     assert not found.fails.any()
     assert (found.work_fractions == 1).all()
+
+
+def test_each_model_has_its_costs_and_messages(make_data):
+    """Sizes are asked of one client of each model; one that nobody has costs no more."""
+    data = make_data([2, 9, 4, 1])
+    data.kinds = Kinds(("large", "unused", "small"), np.array([2, 0, 2, 0]))
+    sizes, asked = {0: (300, 500), 1: (3000, 5000)}, []
+
+    def message_bytes(client_id):
+        asked.append(client_id)
+        return sizes[client_id]
+
+    costs = np.array([1.0, 7.0, 0.25])
+    timing = Timing(uneven, full, data, FEDAVG, message_bytes, costs)
+    timing.check(plan_of(epochs=2))
+    clients = np.array([3, 2, 0])
+    found = timing.trips(clients, plan_of(epochs=2), clock=0.0)
+    own = uneven(clients, seed=data.seed)
+    training = own.per_example * 2 * np.array([1 * 1.0, 4 * 0.25, 2 * 0.25])
+    down, up = np.array([3000, 300, 300]), np.array([5000, 500, 500])
+    assert found.seconds == pytest.approx(0.25 + training + down / own.down + up / own.up)
+    assert sorted(asked) == [0, 1]
 
 
 def test_devices_fail_at_their_hazard(make_data):
