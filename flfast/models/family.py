@@ -5,7 +5,7 @@ head of one shape, so that clients can share prototypes or heads: Zhang, Liu, Hu
 Ma, Cao: HtFLlib. KDD 2025, section 3.1. https://arxiv.org/abs/2506.03954
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +62,9 @@ class Family:
 
     Attributes:
         builders: models, or functions that make them, by name of the member.
-        assign: `round_robin`, `shares`, or names of members for all clients.
-        shares: share of the clients for each member; of `shares` only.
+        assign: `round_robin`, `shares`, `by_device`, or names of members for all clients.
+        shares: share of the clients for each member, of `shares` and `by_device`; None with
+            `by_device`: equal ones.
         feature_dim: size of the features of all members; None leaves models as they are.
         common: a model, or a function that makes one; None: there is none.
     """
@@ -74,24 +75,38 @@ class Family:
     feature_dim: int | None
     common: Any = None
 
-    def members(self, num_clients: int, seed: int) -> np.ndarray:
+    def members(
+        self, num_clients: int, seed: int, fastest_first: Callable[[], np.ndarray]
+    ) -> np.ndarray:
         """Place of each client's model in `builders`, int64 [K].
+
+        Args:
+            num_clients: number of clients.
+            seed: draws the clients of `shares`.
+            fastest_first: gives all clients by their devices, int64 [K], for `by_device`.
 
         Raises:
             ValueError: if members and clients do not fit together.
         """
         num = len(self.builders)
-        if self.shares is not None and self.assign != "shares":
-            raise ValueError(f"model.shares={self.shares}: is for model.assign=shares")
+        if self.shares is not None and self.assign not in {"shares", "by_device"}:
+            raise ValueError(
+                f"model.shares={self.shares}: is for model.assign=shares or by_device"
+            )
         if self.assign == "round_robin":
             return np.arange(num_clients) % num
         if self.assign == "shares":
-            return self._by_shares(num_clients, generator(seed, "family"))
+            return generator(seed, "family").permutation(self._in_parts(num_clients, self.shares))
+        if self.assign == "by_device":
+            shares = [1 / num] * num if self.shares is None else self.shares
+            found = np.empty(num_clients, dtype=np.int64)
+            found[fastest_first()] = self._in_parts(num_clients, shares)
+            return found
         named = self.assign
         if isinstance(named, str):
             raise ValueError(
-                f"model.assign={named}: is no file; allowed: round_robin, shares, a list, or a "
-                f"file, with a name for each client, one in a line"
+                f"model.assign={named}: is no file; allowed: round_robin, shares, by_device, "
+                f"a list, or a file, with a name for each client, one in a line"
             )
         if len(named) != num_clients:
             raise ValueError(
@@ -106,18 +121,17 @@ class Family:
             )
         return np.array([places[name] for name in named])
 
-    def _by_shares(self, num_clients: int, rng: np.random.Generator) -> np.ndarray:
-        """Clients in a random order; numbers are rounded so that they add up."""
-        shares = np.array(self.shares if self.shares is not None else [])
+    def _in_parts(self, num_clients: int, given: Sequence[float] | None) -> np.ndarray:
+        """Members in ascending order; numbers of clients are rounded so that they add up."""
+        shares = np.array([] if given is None else given)
         num = len(self.builders)
         if len(shares) != num or (shares < 0).any() or not np.isclose(shares.sum(), 1):
             raise ValueError(
-                f"model.shares={self.shares}: allowed with assign=shares: {num} numbers >= 0 "
-                f"that add up to 1, one for each member"
+                f"model.shares={self.shares}: allowed with assign={self.assign}: {num} numbers >= "
+                f"0 that add up to 1, one for each member"
             )
         bounds = np.rint(np.cumsum(shares) * num_clients).astype(np.int64)
-        places = np.repeat(np.arange(num), np.diff(bounds, prepend=0))
-        return rng.permutation(places)
+        return np.repeat(np.arange(num), np.diff(bounds, prepend=0))
 
 
 def family(
@@ -133,7 +147,7 @@ def family(
     Args:
         of: members by name, after names of options were replaced by these options.
         assign: as of `Family`; names may be in a file.
-        shares: share of the clients for each member; the clients are drawn by the seed.
+        shares: as of `Family`.
         feature_dim: size of the features of all members; None leaves models as they are.
         common: a small model that all clients share, for algorithms with two models.
 

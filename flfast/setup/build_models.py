@@ -4,6 +4,7 @@ from copy import deepcopy
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
@@ -13,7 +14,9 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
+from flfast.config.rule import choice
 from flfast.datamodules.federated import FederatedDataModule
+from flfast.federation.devices.device import fastest_first
 from flfast.models.family import Family, with_same_features
 from flfast.setup.model_check import (
     check_initialized,
@@ -23,7 +26,7 @@ from flfast.setup.model_check import (
     model_offers,
 )
 from flfast.setup.user_code import named, of_kind
-from flfast.state.injection import asks_for, call_with, forwards_any
+from flfast.state.injection import asks_for, bound, call_with, forwards_any
 from flfast.state.randomness import seed_torch
 
 
@@ -79,8 +82,26 @@ def build_model(
     models, family, _ = build_models(config, data, own)
     place = 0
     if family is not None and client_id is not None:
-        place = int(family.members(data.num_clients, config.seed)[client_id])
+        place = int(members_of(config, data, family)[client_id])
     return list(models.values())[place]
+
+
+def members_of(config: DictConfig, data: FederatedDataModule, family: Family) -> np.ndarray:
+    """Place of each client's model; a function of config and data, as devices are.
+
+    Raises:
+        ConfigError: if members have to follow devices that are equally fast.
+    """
+
+    def by_device() -> np.ndarray:
+        devices = bound(instantiate(config.devices), seed=config.seed)
+        try:
+            return fastest_first(devices(np.arange(data.num_clients)))
+        except ValueError as error:
+            where = f"model.assign=by_device devices={choice(config.devices)}"
+            raise ConfigError(f"{where}: {error}") from None
+
+    return family.members(data.num_clients, config.seed, by_device)
 
 
 def _build_model(

@@ -31,7 +31,7 @@ from flfast.setup.build import (
     build_selection,
     initial_weights,
 )
-from flfast.setup.build_models import build_models
+from flfast.setup.build_models import build_models, members_of
 from flfast.setup.protection import build_privacy, protect
 from flfast.setup.robustness import object_capabilities, poison_examples
 from flfast.state.capabilities import Capabilities
@@ -108,7 +108,7 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     poison_examples(config, data)
     if family is None:
         return first
-    kinds = Kinds(tuple(models), family.members(data.num_clients, config.seed))
+    kinds = Kinds(tuple(models), members_of(config, data, family))
     if not others:
         return first
     data.kinds = kinds

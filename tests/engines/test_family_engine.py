@@ -1,10 +1,13 @@
 """Families: a client with a model of its own trains as if all clients had this model."""
 
+import json
+
 import pytest
 import torch
 
 import flfast
 from flfast.config.errors import ConfigError
+from flfast.evaluate import evaluate
 from flfast.output.results.table import read_history, read_rounds, read_rows
 
 SMALL = (
@@ -84,6 +87,22 @@ def test_a_resumed_family_is_one_that_was_not_interrupted(tmp_path):
     assert_close(found, whole, rtol=0, atol=0)
 
 
+def test_members_by_device_are_those_of_a_resumed_and_of_an_evaluated_run(tmp_path):
+    trace = tmp_path / "devices.csv"
+    trace.write_text("per_example\n4\n3\n1\n2\n")
+    of = "model.of=[{mlp: {hidden: [12]}}, {mlp: {hidden: [8]}}]"
+    by_device = (of, "model.assign=by_device", "devices=from_trace", f"devices.path={trace}")
+    words = ("model=family", *by_device, "model.feature_dim=null", "algorithm=local")
+    trained(tmp_path / "run", *words, "rounds=1", "checkpoint.every=1")
+    found = trained(tmp_path / "run", *words, "checkpoint.every=1", "resume=auto")
+    assert [len(next(iter(own.values()))) for own in found] == [8, 8, 12, 12]
+    evaluate([f"run={tmp_path / 'run'}", "personal=true"])
+    path = tmp_path / "run" / "evaluation" / "metrics.json"
+    metrics = json.loads(path.read_text(encoding="utf-8"))["metrics"]
+    row = read_history(tmp_path / "run" / "metrics.csv")[-1]
+    assert metrics["personal/loss"] == pytest.approx(float(row["personal/loss"]), rel=1e-6)
+
+
 def test_members_of_one_architecture_are_the_model(tmp_path):
     """FedAvg of two members that are alike: one reduction gets the uploads of both."""
     words = ("algorithm=fedavg", "engine=eager")
@@ -106,6 +125,10 @@ def test_members_of_one_architecture_are_the_model(tmp_path):
         (("algorithm=local", "batch_size=auto"), "batch_size=auto: is found for one model"),
         (("algorithm=local", "model.assign=[mlp]"), "model.assign: has 1 names; allowed: one"),
         (("algorithm=local", "model.assign=shares"), "model.shares=None: allowed with assign"),
+        (
+            ("algorithm=local", "model.assign=by_device"),
+            "model.assign=by_device devices=ideal: all devices are equally fast; allowed:",
+        ),
         (("mode=centralized",), "mode=centralized: trains one model"),
         (("algorithm=local", "model.assign=no.txt"), "model.assign=no.txt: is no file; allowed"),
     ],
@@ -116,6 +139,7 @@ def test_members_of_one_architecture_are_the_model(tmp_path):
         "auto",
         "names",
         "shares",
+        "by-device",
         "centralized",
         "no-file",
     ],

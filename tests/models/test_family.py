@@ -15,9 +15,9 @@ from flfast.models.family import Family, with_same_features
 from flfast.state.injection import call_with
 
 
-def members(num, num_clients=6, seed=0, *, assign="round_robin", shares=None):
+def members(num, num_clients=6, seed=0, *, assign="round_robin", shares=None, order=None):
     builders = {f"m{place}": None for place in range(num)}
-    return Family(builders, assign, shares, None).members(num_clients, seed)
+    return Family(builders, assign, shares, None).members(num_clients, seed, lambda: order)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(sum), st.integers(1, 50))
@@ -36,6 +36,21 @@ def test_the_seed_draws_the_clients_of_shares():
     assert tuple(members(2, 20, 3, assign="shares", shares=[0.5, 0.5])) in draws
 
 
+@given(st.permutations(range(7)), st.integers(1, 9))
+def test_faster_clients_have_members_that_come_first(order, num):
+    found = members(num, 7, assign="by_device", order=order)
+    assert (np.diff(found[order]) >= 0).all()
+    counts = np.bincount(found, minlength=num)
+    assert np.ptp(counts) <= 1, "equal parts, as far as possible"
+
+
+def test_parts_by_device_are_the_shares():
+    found = members(2, 4, assign="by_device", shares=[0.25, 0.75], order=[2, 0, 1, 3])
+    assert found.tolist() == [1, 1, 0, 1]
+    with pytest.raises(ValueError, match="allowed with assign=by_device: 2 numbers >= 0 that add"):
+        members(2, 4, assign="by_device", shares=[], order=[2, 0, 1, 3])
+
+
 def test_members_take_turns():
     assert members(3).tolist() == [0, 1, 2, 0, 1, 2]
 
@@ -47,7 +62,9 @@ def test_a_list_names_the_member_of_each_client():
         members(2, 3, assign=["m1", "m0", "m2"])
     with pytest.raises(ValueError, match=r"has 3 names; allowed: one for each of 4 clients"):
         members(2, 4, assign=names)
-    with pytest.raises(ValueError, match=r"model.shares=\[1.0\]: is for model.assign=shares"):
+    with pytest.raises(
+        ValueError, match=r"model.shares=\[1.0\]: is for model.assign=shares or by"
+    ):
         members(1, shares=[1.0])
 
 

@@ -53,6 +53,20 @@ class Devices(NamedTuple):
         return np.where(self.until(clock) > 0, 0.0, (self.begins - clock) % DAY)
 
 
+def fastest_first(devices: Devices) -> np.ndarray:
+    """Places of devices, int64 [K]: by `per_example`, then by `fixed`, then in their order.
+
+    Bandwidths do not count, since models of several architectures may share messages of one size.
+
+    Raises:
+        ValueError: if there are several devices, and all are equally fast.
+    """
+    times = devices.fixed, devices.per_example
+    if len(devices.fixed) > 1 and all((time == time[0]).all() for time in times):
+        raise ValueError("all devices are equally fast; allowed: devices whose speeds differ")
+    return np.lexsort(times)
+
+
 DeviceModel = Callable[..., Devices]
 """(ids of clients, int64 [K]) -> their devices; it gets the run's `seed`, too, if it names it.
 

@@ -1,10 +1,11 @@
 """Availability of devices: when it ends, and how long one waits for it."""
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flfast.federation.devices.device import DAY, Devices
+from flfast.federation.devices.device import DAY, Devices, fastest_first
 
 SHARES = st.floats(0.001, 1.0)
 BEGINNINGS = st.floats(0, DAY, exclude_max=True)
@@ -56,3 +57,14 @@ def test_days_repeat(available, begins, clock, days):
     first, later = one.until(clock), one.until(clock + days * DAY)
     if 0.01 < first[0] < available * DAY - 0.01:  # else rounding decides
         np.testing.assert_allclose(later, first, atol=1e-3)
+
+
+def test_devices_are_ordered_by_training_then_by_fixed_seconds_then_by_place():
+    zero = np.zeros(5)
+    devices = Devices(
+        np.array([9.0, 2.0, 1.0, 2.0, 0.0]), np.array([1.0, 3.0, 3.0, 3.0, 4.0]), *[zero] * 5
+    )
+    assert fastest_first(devices).tolist() == [0, 2, 1, 3, 4]
+    with pytest.raises(ValueError, match="all devices are equally fast"):
+        fastest_first(Devices(*[zero] * 7))
+    assert fastest_first(Devices(*[zero[:1]] * 7)).tolist() == [0]
