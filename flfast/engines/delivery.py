@@ -57,6 +57,7 @@ class Delivery:
     Attributes:
         reduction: collects the uploads.
         reports: one per client delivered, in order.
+        seconds: see `ClientReport`, by client, as far as measured.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Delivery:
         )
         self._colluding: list[_Finished] = []
         self.reports: list[ClientReport] = []
+        self.seconds: dict[int, float] = {}
 
     def for_site(self, site: Site) -> "Delivery":
         """This delivery, for clients with the model of another site; reports are shared."""

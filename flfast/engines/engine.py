@@ -6,6 +6,7 @@ rank trains its share with a `LocalTraining`, and the ranks reduce the uploads t
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,12 +65,13 @@ class Engine:
     Attributes:
         channel: with what the server remembers of it after the last round.
         evaluation_sets: names of the sets that `evaluate` measures.
-        flops: operations of a forward pass of each member of a family, float64 [M]; None: there
-            is one model.
+        flops: of a forward pass of each member of a family, float64 [M]; None: one model.
+        about: columns of row 0 that describe the members of a family.
         make_downloads: makes the downloads of a call; arguments are those of `Downloads`.
     """
 
     flops: np.ndarray | None = None
+    about: Mapping[str, float] = MappingProxyType({})
     make_downloads: Callable[..., Downloads] = Downloads
 
     def __init__(
@@ -151,7 +153,9 @@ class Engine:
         divided = site.divides_batches(plan)
         world = ALONE if divided else site.world
         delivery.close(world)
-        reports, specs = self._exchange(world, delivery.reports, reduction, cohort)
+        took = delivery.seconds
+        own = [one._replace(seconds=took.get(one.client_id, 0.0)) for one in delivery.reports]
+        reports, specs = self._exchange(world, own, reduction, cohort)
         device = site.trainers.trainer(plan).trainer.strategy.root_device
         reduced = reduction.combine(world._replace(device=device), specs)
         if reduced.memory:

@@ -7,6 +7,7 @@ reduction gets all uploads.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from time import perf_counter
 
 import numpy as np
 
@@ -120,7 +121,11 @@ class FamilyTraining:
             own = [k for k in clients if (self._of[k] if k < len(self._of) else 0) == place]
             if own:
                 to = deliver.for_site(site) if isinstance(deliver, Delivery) else deliver
+                start = perf_counter()
                 training.train(own, download, _plan_of(site, plan), to)
+                if isinstance(deliver, Delivery):  # a GPU is not waited for
+                    share = (perf_counter() - start) / len(own)
+                    deliver.seconds.update(dict.fromkeys(own, share))
 
 
 class FamilyEvaluation(Evaluation):

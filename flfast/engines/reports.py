@@ -18,6 +18,8 @@ class ClientReport(NamedTuple):
         up_bytes: size of the upload on arrival.
         status: status of the upload: `trained`, `lost`, `late` or `rejected`.
         reason: reason of a rejection, or `clipped`; otherwise empty.
+        seconds: of a family, its share of the time in which its rank trained clients with its
+            model; otherwise 0.
     """
 
     client_id: int
@@ -28,6 +30,7 @@ class ClientReport(NamedTuple):
     up_bytes: int
     status: Status = "trained"
     reason: str = ""
+    seconds: float = 0.0
 
     @property
     def rejected(self) -> bool:

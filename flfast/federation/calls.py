@@ -35,6 +35,7 @@ class Calls:
         answers: reports by client of the last call that was not the algorithm's own.
         down_bytes: downloaded by all clients in all calls, also by those that drop out.
         up_bytes: uploaded by all clients in all calls.
+        reports: of clients in all calls.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Calls:
         self.uploads: Uploads | None = None
         self.answers: dict[int, ClientReport] = {}
         self.down_bytes = self.up_bytes = 0
+        self.reports: list[ClientReport] = []
 
     def call(
         self, server: Tree, local: Algorithm | None = None, *, clients: Sequence[int] | None = None
@@ -72,6 +74,7 @@ class Calls:
         )
         self.down_bytes += trained.down_bytes * (len(called) + num_silent)
         self.up_bytes += sum(report.up_bytes for report in trained.reports)
+        self.reports += trained.reports
         if local is not None:
             self.answers |= {report.client_id: report for report in trained.reports}
         if local is None or (self.trained is None and trained.uploads is None):

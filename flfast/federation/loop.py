@@ -36,6 +36,7 @@ from flfast.federation.table_rows import (
     client_rows,
     evaluation_columns,
     idle_rows,
+    member_columns,
     plan_columns,
     training_columns,
 )
@@ -109,10 +110,7 @@ class Federation:
     @cached_property
     def timing(self) -> Timing:
         """The virtual time of the run."""
-
-        def measure(client_id: int) -> tuple[int, int]:
-            return message_bytes(self.engine, self.initial, self.plans(1, []), client_id)
-
+        measure = partial(message_bytes, self.engine, self.initial, self.plans(1, []))
         flops = self.engine.flops
         costs = None if flops is None else flops / flops[0]
         return Timing(self.devices, self.work, self.data, self.algorithm, measure, costs)
@@ -141,7 +139,8 @@ class Federation:
         try:
             self._call_hooks("on_run_start")
             if not self.history:
-                self._finish_round({"round": 0}, {}, evaluate=self.plans(1, []))
+                row = {"round": 0, **self.engine.about}
+                self._finish_round(row, {}, evaluate=self.plans(1, []))
             while len(self.history) <= self.last_round:
                 self._round(len(self.history))
             if reason := self.stop(self.history):
@@ -229,6 +228,7 @@ class Federation:
             "comm/down_bytes": down + calls.down_bytes,
             **plan_columns(plan),
             **channel_columns(self.engine.channel, round_idx),
+            **member_columns(calls.reports, self.data.kinds),
         }
         if self.data.pooled:  # the centralised baseline communicates nothing
             row |= {"comm/up_bytes": 0, "comm/down_bytes": 0}

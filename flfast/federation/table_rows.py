@@ -1,6 +1,6 @@
 """Rows of `metrics.csv` and `clients.csv`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,18 @@ def channel_columns(channel: Channel, round_idx: int) -> Columns:
         row["privacy/epsilon"] = channel.privacy.epsilon(round_idx)
     if channel.privacy.adaptive is not None:
         row["privacy/clip_norm"] = channel.clip_limit
+    return row
+
+
+def member_columns(reports: Sequence[ClientReport], kinds: Kinds | None) -> Columns:
+    """Columns by member of a family; seconds of ranks are added, unless they divide batches."""
+    row: Columns = {}
+    for place, name in enumerate(kinds.names if kinds else ()):
+        own = [report for report in reports if kinds and kinds.of[report.client_id] == place]
+        if own:
+            row[f"time/train_s_{name}"] = sum(report.seconds for report in own)
+            row[f"comm/up_bytes_{name}"] = sum(report.up_bytes for report in own)
+            row[f"cohort/clients_{name}"] = len({report.client_id for report in own})
     return row
 
 

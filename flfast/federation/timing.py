@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -39,14 +39,12 @@ class Timing:
 
         fixed + per_example * examples trained on * cost + broadcast / down + upload / up
 
-    seconds. It fails if the device fails before, or is no longer available. The cost is 1, unless
-    clients have models of several architectures.
+    seconds. The cost is 1, unless clients have models of several architectures. It fails if the
+    device fails before, or is no longer available.
 
-    Args:
-        message_bytes: client -> bytes of its downloads and uploads in a round. It is called only
-            if some device has a bandwidth, for one client of each model.
-        costs: time of an example with each model, relative to the first, float64 [M]; None: there
-            is one model.
+    `message_bytes` gives the bytes of a client's downloads and uploads in a round. It is called
+    only if some device has a bandwidth, for one client of each model. `costs` are those of the
+    models, relative to the first, float64 [M].
 
     Attributes:
         is_ideal: whether all clients take the same time.
@@ -67,6 +65,8 @@ class Timing:
         self._data, self._algorithm = data, algorithm
         self._message_bytes = cache(message_bytes)
         self._costs = np.ones(1) if costs is None else costs
+        of = self._models(data.candidates)  # any client for a model that nobody has
+        self._one_of_each = data.candidates[[np.argmax(of == m) for m in range(len(self._costs))]]
         self.is_ideal = getattr(devices, "func", devices) is ideal
         self.is_full = getattr(work, "func", work) is full
 
@@ -126,15 +126,6 @@ class Timing:
         """Place of each client's model, int64 [K]."""
         kinds = self._data.kinds
         return np.zeros(len(clients), dtype=np.int64) if kinds is None else kinds.of[clients]
-
-    @cached_property
-    def _one_of_each(self) -> np.ndarray:
-        """A client with each model, int64 [M]; any client for a model that nobody has."""
-        candidates = self._data.candidates
-        found = np.full(len(self._costs), candidates[0])
-        places, first = np.unique(self._models(candidates), return_index=True)
-        found[places] = candidates[first]
-        return found
 
     def _training_seconds(
         self, devices: Devices, clients: np.ndarray, plan: RoundPlan, work_fractions: np.ndarray

@@ -63,8 +63,7 @@ class Family:
     Attributes:
         builders: models, or functions that make them, by name of the member.
         assign: `round_robin`, `shares`, `by_device`, or names of members for all clients.
-        shares: share of the clients for each member, of `shares` and `by_device`; None with
-            `by_device`: equal ones.
+        shares: share of the clients for each member; None with `by_device`: equal ones.
         feature_dim: size of the features of all members; None leaves models as they are.
         common: a model, or a function that makes one; None: there is none.
     """
@@ -80,28 +79,21 @@ class Family:
     ) -> np.ndarray:
         """Place of each client's model in `builders`, int64 [K].
 
-        Args:
-            num_clients: number of clients.
-            seed: draws the clients of `shares`.
-            fastest_first: gives all clients by their devices, int64 [K], for `by_device`.
+        `fastest_first` gives all clients by the speed of their devices, int64 [K].
 
         Raises:
             ValueError: if members and clients do not fit together.
         """
         num = len(self.builders)
         if self.shares is not None and self.assign not in {"shares", "by_device"}:
-            raise ValueError(
-                f"model.shares={self.shares}: is for model.assign=shares or by_device"
-            )
+            raise ValueError(f"model.shares={self.shares}: is for assign=shares or by_device")
         if self.assign == "round_robin":
             return np.arange(num_clients) % num
         if self.assign == "shares":
             return generator(seed, "family").permutation(self._in_parts(num_clients, self.shares))
         if self.assign == "by_device":
             shares = [1 / num] * num if self.shares is None else self.shares
-            found = np.empty(num_clients, dtype=np.int64)
-            found[fastest_first()] = self._in_parts(num_clients, shares)
-            return found
+            return self._in_parts(num_clients, shares)[np.argsort(fastest_first())]
         named = self.assign
         if isinstance(named, str):
             raise ValueError(

@@ -94,12 +94,14 @@ def members_of(config: DictConfig, data: FederatedDataModule, family: Family) ->
     """
 
     def by_device() -> np.ndarray:
-        devices = bound(instantiate(config.devices), seed=config.seed)
-        try:
-            return fastest_first(devices(np.arange(data.num_clients)))
-        except ValueError as error:
-            where = f"model.assign=by_device devices={choice(config.devices)}"
-            raise ConfigError(f"{where}: {error}") from None
+        model = bound(instantiate(config.devices), seed=config.seed)
+        devices = model(np.arange(data.num_clients))
+        if all(np.ptp(seconds) == 0 for seconds in (devices.per_example, devices.fixed)):
+            raise ConfigError(
+                f"model.assign=by_device devices={choice(config.devices)}: all devices are "
+                f"equally fast; allowed: devices whose speeds differ"
+            )
+        return fastest_first(devices)
 
     return family.members(data.num_clients, config.seed, by_device)
 

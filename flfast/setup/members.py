@@ -9,11 +9,13 @@ from omegaconf import DictConfig
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from flfast.algorithms.contract.downloads import first_downloads
 from flfast.engines.engine import Engine
 from flfast.engines.family_engine import family_engine
 from flfast.lit.task import evaluation_mode
 from flfast.setup.components import Components
 from flfast.setup.model_check import first_batch, try_training
+from flfast.state.tree import num_bytes
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +50,20 @@ def with_members(
     engines = [engine, *(build(name, one) for name, one in zip(names[1:], others, strict=True))]
     every = (components, *others)
     flops = np.array([_flops(one.module.model, one) for one in every], dtype=np.float64)
-    for name, one, num, cost in zip(names, every, np.bincount(of), flops, strict=False):
+    about: dict[str, float] = {}
+    for place, (name, one) in enumerate(zip(names, every, strict=True)):
+        num, cost = int((of == place).sum()), float(flops[place])
         size = sum(p.numel() for p in one.module.model.parameters())
         log.info("%s: %d clients, %s parameters, %.3g MFLOP", name, num, f"{size:,}", cost / 1e6)
+        about |= {f"model/clients_{name}": num, f"model/parameters_{name}": size}
+        algorithm = one.module.algorithm
+        state = algorithm.client_state(first_downloads(algorithm, one.initial)(0))
+        kept = num_bytes(one.initial) + num_bytes(state)
+        about |= {f"model/flop_{name}": cost, f"model/kept_bytes_{name}": kept}
     local = [one.initial for one in every]
-    return family_engine(engines, of, local, flops)
+    joined = family_engine(engines, of, local, flops)
+    joined.about = about
+    return joined
 
 
 def _flops(model: nn.Module, components: Components) -> int:

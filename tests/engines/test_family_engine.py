@@ -77,6 +77,10 @@ def test_engines_and_ranks_have_one_result(tmp_path, algorithm):
         accuracy, other = (float(row["personal/accuracy"]) for row in (rows, others))
         assert accuracy == pytest.approx(other, abs=0.01)
         assert rows["comm/up_bytes"] == others["comm/up_bytes"]
+        for column in ("comm/up_bytes", "cohort/clients"):
+            members = [float(rows[f"{column}_{member}"]) for member in ("mlp", "mlp-2")]
+            assert sum(members) == float(others[column])
+        assert min(float(rows[f"time/train_s_{member}"]) for member in ("mlp", "mlp-2")) > 0
 
 
 def test_a_resumed_family_is_one_that_was_not_interrupted(tmp_path):

@@ -62,9 +62,7 @@ def test_a_list_names_the_member_of_each_client():
         members(2, 3, assign=["m1", "m0", "m2"])
     with pytest.raises(ValueError, match=r"has 3 names; allowed: one for each of 4 clients"):
         members(2, 4, assign=names)
-    with pytest.raises(
-        ValueError, match=r"model.shares=\[1.0\]: is for model.assign=shares or by"
-    ):
+    with pytest.raises(ValueError, match=r"model.shares=\[1.0\]: is for assign=shares or by"):
         members(1, shares=[1.0])
 
 

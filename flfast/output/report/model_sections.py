@@ -1,24 +1,32 @@
 """The section about models of their own: results of clients by the architecture of their model."""
 
+import math
 import re
+from collections.abc import Iterator, Sequence
 
 from flfast.output.report.chart import DataTable, Section
 from flfast.output.report.content import Content
 from flfast.output.report.line_chart import line_chart
 from flfast.output.results.formats import count, value
-from flfast.output.results.history import Row, series
+from flfast.output.results.history import Row, number, series, total
 from flfast.output.results.lines import LineChart, curve, mean_line, over_seeds
 
 _BY_MODEL = re.compile(r"((?:personal|local|finetuned)/(?:accuracy|mae))_(?!std$|worst10$)(.+)")
 _MOST_CHARTS = 4
+_SIZE = "model/parameters_"
+_COSTS = (
+    "What a client costs by model: kept are its weights and its state between rounds; uploads and "
+    "measured seconds of training are means over clients and rounds"
+)
 
 
 def models(content: Content) -> Section | None:
     """The headline of clients with each model; None if all clients have the same one."""
-    charts, rows = [], list[list[str]]()
+    charts, rows, costs = [], list[list[str]](), list[list[str]]()
     for name, setting in content.named:
         histories = [run.history for run in setting.finished]
         found = _columns(histories[0][-1]) if histories else {}
+        costs += _costs(name, histories)
         whose = "" if content.single else f" of {name}"
         for metric in dict.fromkeys(found.values()):
             names = {c: c.removeprefix(f"{metric}_") for c, m in found.items() if m == metric}
@@ -32,15 +40,38 @@ def models(content: Content) -> Section | None:
                 if not last:
                     continue
                 mean, low, high = over_seeds(metric, last)[:3]
-                marks = (value(metric, number) for number in (mean, low, high))
+                marks = (value(metric, end) for end in (mean, low, high))
                 rows.append([name, model, metric, *marks, count(len(last))])
     drawn = [chart for chart in map(line_chart, charts[:_MOST_CHARTS]) if chart]
-    if not rows:
-        return None
     headings = ["setting", "model", "measured", "mean", "low", "high", "seeds"]
-    table = DataTable("Last evaluation by model, over seeds", headings, rows, words=3)
+    tables = [DataTable("Last evaluation by model, over seeds", headings, rows, words=3)]
+    headings = [
+        "setting",
+        "model",
+        "clients",
+        "parameters",
+        "MFLOP",
+        "kept",
+        "uploaded",
+        "seconds",
+    ]
+    tables.append(DataTable(_COSTS, headings, costs, words=2))
+    tables = [table for table in tables if table.rows]
     intro = "Means over the clients that have the model, weighted by their examples."
-    return Section("Models", intro, drawn, [table])
+    return Section("Models", intro, drawn, tables) if tables else None
+
+
+def _costs(name: str, histories: Sequence[Sequence[Row]]) -> Iterator[list[str]]:
+    """A row for each model of a setting; sizes are of its first run, means over all of them."""
+    first = histories[0][0] if histories else {}
+    for model in (key.removeprefix(_SIZE) for key in first if key.startswith(_SIZE)):
+        names = ("clients", "parameters", "flop", "kept_bytes")
+        own, size, flop, kept = (number(first, f"model/{key}_{model}") for key in names)
+        names = ("cohort/clients", "comm/up_bytes", "time/train_s")
+        trained, up, s = (sum(total(h, f"{key}_{model}") for h in histories) for key in names)
+        cells = [name, model, count(own), count(size), value("", flop / 1e6), value("bytes", kept)]
+        called = trained or math.nan
+        yield [*cells, value("bytes", up / called), value("s", s / called)]
 
 
 def _columns(row: Row) -> dict[str, str]:

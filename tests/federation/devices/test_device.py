@@ -1,7 +1,6 @@
 """Availability of devices: when it ends, and how long one waits for it."""
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -65,6 +64,3 @@ def test_devices_are_ordered_by_training_then_by_fixed_seconds_then_by_place():
         np.array([9.0, 2.0, 1.0, 2.0, 0.0]), np.array([1.0, 3.0, 3.0, 3.0, 4.0]), *[zero] * 5
     )
     assert fastest_first(devices).tolist() == [0, 2, 1, 3, 4]
-    with pytest.raises(ValueError, match="all devices are equally fast"):
-        fastest_first(Devices(*[zero] * 7))
-    assert fastest_first(Devices(*[zero[:1]] * 7)).tolist() == [0]
