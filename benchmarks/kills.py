@@ -47,7 +47,7 @@ PATIENCE_S = 180
 _FORK = multiprocessing.get_context("fork")
 _CALLBACKS = "flfast.output.callbacks"
 _OVERRIDES = (
-    *("experiment=quick", "trainer.devices=1", "model.hidden=[32]", "checkpoint.every=1"),
+    *("experiment=quick", "trainer.devices=1", "checkpoint.every=1"),
     "callbacks=none",
     f"+callbacks.weights={{_target_: {_CALLBACKS}.final_weights.FinalWeights, max_personal: 99,"
     " model: mlp}",
@@ -64,6 +64,7 @@ class Case(NamedTuple):
         kills: how many.
         strategy: key of `STRATEGIES`.
         sweep: whether the command is a sweep.
+        model: overrides of the model.
     """
 
     overrides: tuple[str, ...]
@@ -71,13 +72,15 @@ class Case(NamedTuple):
     kills: int
     strategy: str = "single"
     sweep: bool = False
+    model: tuple[str, ...] = ("model.hidden=[32]",)
 
     def words(self, folder: Path) -> list[str]:
         """Words of the command line."""
         strategy = [*STRATEGIES[self.strategy]]
         strategy += [f"strategy.max_restarts={self.kills}"] if self.strategy == "ddp" else []
         where = ["-m", f"hydra.sweep.dir={folder}"] if self.sweep else [f"hydra.run.dir={folder}"]
-        return [*where, *_OVERRIDES, *strategy, f"rounds={self.rounds}", *self.overrides]
+        own = *self.model, *self.overrides
+        return [*where, *_OVERRIDES, *strategy, f"rounds={self.rounds}", *own]
 
 
 class Outcome(NamedTuple):

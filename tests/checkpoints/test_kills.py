@@ -4,6 +4,9 @@ import pytest
 
 from benchmarks.kills import PACES, Case, tried
 
+OF = "model.of=[{mlp: {hidden: [32]}}, {mlp: {hidden: [16]}}]"
+FAMILY = {"model": ("model=family", OF, "model.feature_dim=8")}
+SLICES = {"model": ("model=family", OF, "model.feature_dim=null")}
 CASES = {
     "alone": (("scaffold", "eager", "disk", "sync"), {"rounds": 8, "kills": 1}),
     "buffered": (("scaffold", "fused", "disk", "buffered"), {"rounds": 15, "kills": 2}),
@@ -12,6 +15,8 @@ CASES = {
         ("fedadam", "fused", "auto", "async"),
         {"rounds": 15, "kills": 2, "strategy": "ddp"},
     ),
+    "family": (("fedproto", "fused", "disk", "sync"), {"rounds": 8, "kills": 1, **FAMILY}),
+    "slices": (("heterofl", "eager", "ram", "sync"), {"rounds": 8, "kills": 1, **SLICES}),
 }
 
 
