@@ -45,16 +45,7 @@ def models(content: Content) -> Section | None:
     drawn = [chart for chart in map(line_chart, charts[:_MOST_CHARTS]) if chart]
     headings = ["setting", "model", "measured", "mean", "low", "high", "seeds"]
     tables = [DataTable("Last evaluation by model, over seeds", headings, rows, words=3)]
-    headings = [
-        "setting",
-        "model",
-        "clients",
-        "parameters",
-        "MFLOP",
-        "kept",
-        "uploaded",
-        "seconds",
-    ]
+    headings = [*headings[:2], "clients", "parameters", "MFLOP", "kept", "uploaded", "seconds"]
     tables.append(DataTable(_COSTS, headings, costs, words=2))
     tables = [table for table in tables if table.rows]
     intro = "Means over the clients that have the model, weighted by their examples."
@@ -65,10 +56,10 @@ def _costs(name: str, histories: Sequence[Sequence[Row]]) -> Iterator[list[str]]
     """A row for each model of a setting; sizes are of its first run, means over all of them."""
     first = histories[0][0] if histories else {}
     for model in (key.removeprefix(_SIZE) for key in first if key.startswith(_SIZE)):
-        names = ("clients", "parameters", "flop", "kept_bytes")
-        own, size, flop, kept = (number(first, f"model/{key}_{model}") for key in names)
-        names = ("cohort/clients", "comm/up_bytes", "time/train_s")
-        trained, up, s = (sum(total(h, f"{key}_{model}") for h in histories) for key in names)
+        sizes = ("clients", "parameters", "flop", "kept_bytes")
+        own, size, flop, kept = (number(first, f"model/{key}_{model}") for key in sizes)
+        sums = ("cohort/clients", "comm/up_bytes", "time/train_s")
+        trained, up, s = (sum(total(h, f"{key}_{model}") for h in histories) for key in sums)
         cells = [name, model, count(own), count(size), value("", flop / 1e6), value("bytes", kept)]
         called = trained or math.nan
         yield [*cells, value("bytes", up / called), value("s", s / called)]
