@@ -41,6 +41,8 @@ def with_same_features(model: nn.Module, feature_dim: int) -> SameFeatures:
     Raises:
         ValueError: if the last layer with parameters is not a linear one inside of the model.
     """
+    if isinstance(model, SameFeatures):
+        return SameFeatures(model.body, feature_dim, model.head.out_features)
     path = layer_of(list(dict(model.named_parameters()))[-1])
     last = model.get_submodule(path)
     parent, _, name = path.rpartition(".")

@@ -82,7 +82,7 @@ def linear_head(initial: Tree, head: list[str] | None, *, with_bias: bool = Fals
             f"it is a linear one{' with a bias' * with_bias}"
         )
     kinds = [kind for kind in ("weight", "bias") if kind in shapes]
-    names = tuple(f"{layer}.{kind}".removeprefix(".") for kind in kinds)
+    names = tuple(f"{layer}.{kind}" if layer else kind for kind in kinds)
     return LinearHead(layer, names, own)
 
 

@@ -5,6 +5,7 @@ models of any architecture (`model.common`). Only changes of the shared model ar
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from flfast.algorithms.kit.last_layer import LinearHead
 from flfast.algorithms.kit.own_module import OwnModule
 from flfast.algorithms.kit.second_model import personal_part, upload_shared, with_personal
 from flfast.models.adapters.layer_names import layer_of
+from flfast.models.family import with_same_features
 from flfast.state.tree import Tree, merge, part_of
 from flfast.state.weights import model_weights
 
@@ -35,16 +37,25 @@ class TwoModels:
         initial: weights of the run's model before round 1.
         seed: seed of the run.
         beside: what trains with the client's own model and stays with it, before round 1.
+        common_dim: number of features of `common`, with a new head; None leaves it as it is.
 
     Attributes:
+        shared: weights of the shared model before round 1.
         fields: of an `Algorithm` that trains both, and federates the shared one.
     """
 
     def __init__(
-        self, common: nn.Module | None, initial: Tree, seed: int, *, beside: Tree | None = None
+        self,
+        common: nn.Module | None,
+        initial: Tree,
+        seed: int,
+        *,
+        beside: Tree | None = None,
+        common_dim: int | None = None,
     ) -> None:
         beside = beside or {"params": {}, "buffers": {}}
         self._common: OwnModule | None = None
+        self.shared = initial
         if common is None:
             self.fields: Mapping[str, Any] = {
                 "client_state": lambda broadcast: merge(model_weights(broadcast), beside),
@@ -52,10 +63,14 @@ class TwoModels:
                 "finish": upload_shared,
             }
             return
+
+        def make() -> nn.Module:
+            return with_same_features(deepcopy(common), common_dim) if common_dim else common
+
         own = merge(initial, beside)
-        self._common = OwnModule("common", lambda: common, initial, seed=seed)
-        shared = self._common.initial
-        self._layer = layer_of(list(common.state_dict())[-1])
+        self._common = OwnModule("common", make, initial, seed=seed)
+        self.shared = shared = self._common.initial
+        self._layer = layer_of(list(shared["params"])[-1]).removeprefix(".common.")
 
         def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
             return ctx.change(part_of(done.weights, shared)), part_of(done.weights, own)
@@ -92,3 +107,18 @@ class TwoModels:
         z, logits = self._common.features(params, batch.inputs, layer=self._layer)
         errors = F.cross_entropy(logits, batch.targets, reduction="none")
         return Outputs(z, task.mean(errors), logits), of(params)
+
+    def personal(self, broadcast: Tree, client: Tree) -> Tree:
+        """Weights of the client's own model, and beside them those of the shared one."""
+        if self._common is None:
+            return with_personal(client, model_weights(broadcast))
+        return merge(model_weights(broadcast), client)
+
+    def fixed_features(
+        self, task: Task, weights: Tree, batch: Batch, top: LinearHead
+    ) -> tuple[Tensor, Tensor]:
+        """Features [B, D] of the shared and the own model in evaluation mode, of `personal`."""
+        own = top.fixed_features(task, weights, batch)
+        if self._common is None:
+            return top.fixed_features(task, personal_part(weights), batch), own
+        return self._common.features(weights, batch.inputs, layer=self._layer)[0].detach(), own
