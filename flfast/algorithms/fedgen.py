@@ -9,10 +9,11 @@ equations 4 and 5, Algorithm 1. https://arxiv.org/abs/2105.10056
 n_kc counts labels in the cohort. p(c) are the last cohort's shares, 0 in round 1. A client draws
 its noise e once a round, the server in every step. The decay, the weights n_kc and the similarity
 are the authors' code's, which also distils heads to the body, and has BatchNorm in G. Clients send
-heads in rows, which the server averages: a robust rule can only leave some of them out.
+heads in rows, which the server averages: a robust rule can only leave some of them out. Bodies may
+stay on the clients, as in HtFLlib, whose G learns from the mean logits of the heads.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +23,10 @@ from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Context, Finished, LocalStage, Task
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import LinearHead, linear_head
 from flfast.algorithms.kit.model_groups import weighted_mean
+from flfast.algorithms.kit.split import split as split_model
 from flfast.datamodules.batches import Batch
 from flfast.state.optimizer_state import load_optimizer_state, state_tensors
 from flfast.state.options import Count, NonNegative, Positive, PositiveUpToOne
@@ -46,6 +49,7 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
     hidden_dim: Count,
     server_steps: Count,
     server_lr: Positive,
+    share: Literal["model", "head"],
     initial: Tree,
     seed: int,
 ) -> Algorithm:
@@ -81,7 +85,7 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         head = {n: weighted_mean(rows, uploads.weights).to(wide) for n, rows in changes.items()}
         return {**add(server, merge(uploads.mean, {"params": head})), **new}
 
-    return Algorithm(
+    federated = Algorithm(
         name="fedgen",
         tasks=("classification",),
         facts=("labels",),
@@ -93,6 +97,7 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         parts={"heads": Part("rows"), "labels": Part("rows", learned=False)},
         server_step=server_step,
     )
+    return federated if share == "model" else keep_local(federated, split_model(initial, None)[1])
 
 
 class FeatureGenerator(NamedTuple):

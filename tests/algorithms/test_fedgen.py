@@ -4,7 +4,7 @@ import logging
 
 import pytest
 import torch
-from algorithms_by_name import assert_leaves_close, federation_of, run, server_of
+from algorithms_by_name import assert_leaves_close, federation_of, personal_of, run, server_of
 from engine_runs import mlp
 from torch.nn import functional as F
 
@@ -16,6 +16,7 @@ from flfast.state.randomness import torch_generator
 LR, ROUNDS, EPOCHS, SIZE, SIZES = 0.2, 3, 2, 3, (8, 3, 6, 4)
 OPTIONS = {"alpha": 3.0, "decay": 0.7, "num_virtual": 4, "server_steps": 6, "server_lr": 0.02}
 DRAWS = OPTIONS["num_virtual"]
+HEAD = ("2.weight", "2.bias")
 
 
 def head(w, z):
@@ -56,19 +57,20 @@ def train_generator(g, optimizer, models, labels, rng):
         optimizer.step()
 
 
-def expected(federation):
-    """(model, generator, label shares) after `ROUNDS`."""
+def expected(federation, share):
+    """(model, generator, label shares, bodies by client) after `ROUNDS`."""
     data, w = federation.data, federation.initial["params"]
     x, y = data.examples.inputs.double(), data.examples.targets
     g = {n: p.clone().requires_grad_() for n, p in federation.server["generator"].items()}
     optimizer = torch.optim.Adam(g.values(), lr=OPTIONS["server_lr"], weight_decay=0.01)
-    shares = None
+    shares, bodies = None, {}
     for t in range(1, ROUNDS + 1):
         models, labels = [], []
         for k in federation.cohort(t).clients.tolist():
             rng = torch_generator(data.seed, "algorithm: features", t, k)
             z, _, classes = (v.detach() for v in features(g, rng))
-            batches, w_k = data.client(k, batching=Batching(SIZE), round_idx=t), w
+            batches = data.client(k, batching=Batching(SIZE), round_idx=t)
+            w_k = {**w, **bodies.get(k, {})}
             for _ in range(EPOCHS):
                 order = batches.next_order()
                 for i in range(0, len(order), SIZE):
@@ -81,14 +83,17 @@ def expected(federation):
                     grads = torch.autograd.grad(loss, list(own.values()))
                     w_k = {n: w_k[n] - LR * d for n, d in zip(own, grads, strict=True)}
             models.append(w_k)
+            if share == "head":
+                bodies[k] = {n: p for n, p in w_k.items() if n not in HEAD}
             counts = y[data.train_clients.indices_of(k)].bincount(minlength=3)
             labels.append(counts.tolist())
         total = sum(map(sum, labels))
         shares = [sum(counts[c] for counts in labels) / total for c in range(3)]
         weights = [sum(counts) / total for counts in labels]
-        w = {n: sum(a * m[n] for a, m in zip(weights, models, strict=True)) for n in w}
+        mean = {n: sum(a * m[n] for a, m in zip(weights, models, strict=True)) for n in w}
+        w = mean if share == "model" else {**w, **{n: mean[n] for n in HEAD}}
         train_generator(g, optimizer, models, labels, torch_generator(0, "generator", t))
-    return w, {n: p.detach() for n, p in g.items()}, torch.tensor(shares).double()
+    return w, {n: p.detach() for n, p in g.items()}, torch.tensor(shares).double(), bodies
 
 
 def make(make_data, make_federation, name, **options):
@@ -103,16 +108,21 @@ def make(make_data, make_federation, name, **options):
     )
 
 
+@pytest.mark.parametrize("share", ["model", "head"])
 @pytest.mark.parametrize(("engine", "stack"), [(EagerTraining, 1), (FusedTraining, 3)])
-def test_rounds_follow_the_paper(engine, stack, make_data, make_federation):
-    options = {"algorithm": {**OPTIONS, "hidden_dim": 5}, "sampling": {"fraction": 0.75}}
-    federation = make(make_data, make_federation, "fedgen", **options)
+def test_rounds_follow_the_paper(engine, stack, share, make_data, make_federation):
+    options = {**OPTIONS, "hidden_dim": 5, "share": share}
+    sampling = {"fraction": 0.75}
+    federation = make(make_data, make_federation, "fedgen", algorithm=options, sampling=sampling)
     federation.server = federation.algorithm.server_state(federation.initial)
     before = federation.server["generator"]
-    w, g, shares = expected(federation)
+    w, g, shares, bodies = expected(federation, share)
     run(federation, engine, stack=stack)
     assert_leaves_close(server_of(federation), w, tol=1e-6)
     assert_leaves_close(federation.server["generator"], g, tol=1e-6)
+    assert len(bodies) == (0 if share == "model" else len(SIZES))
+    for k, body in bodies.items():
+        assert_leaves_close(personal_of(federation, k), {**w, **body}, tol=1e-6)
     strength = OPTIONS["alpha"] * OPTIONS["decay"] ** ROUNDS
     torch.testing.assert_close(
         federation.server["strengths"], strength * shares, rtol=1e-6, atol=0
@@ -128,9 +138,13 @@ def test_with_alpha_zero_it_is_fedavg_and_warns(make_data, make_federation, capl
     assert_leaves_close(server_of(found), server_of(fedavg), tol=1e-9)
 
 
-def test_clients_send_their_model_once_and_their_label_counts(make_data, make_federation):
-    federation = run(make(make_data, make_federation, "fedgen"))
-    size = sum(leaf.nbytes for leaf in federation.initial["params"].values())
+@pytest.mark.parametrize("share", ["model", "head"])
+def test_clients_send_what_they_share_once_and_their_label_counts(
+    share, make_data, make_federation
+):
+    federation = run(make(make_data, make_federation, "fedgen", algorithm={"share": share}))
+    sent = federation.initial["params"].items()
+    size = sum(leaf.nbytes for name, leaf in sent if share == "model" or name in HEAD)
     assert federation.history[-1]["comm/up_bytes"] == len(SIZES) * (size + 3 * 8)
 
 

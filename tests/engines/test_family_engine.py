@@ -58,12 +58,19 @@ def test_batches_of_one_are_left_out_where_the_model_has_batchnorm(tmp_path):
         assert_close(found[place::2], alone[place::2], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    ["fedproto", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fd", "fedgh"))],
+OTHERS = (
+    *(("fd",), ("fedgh",), ("fedgen", "algorithm.share=head", "algorithm.server_steps=10")),
+    ("fedmrl", "model.common={mlp: {hidden: [6]}}"),
 )
-def test_engines_and_ranks_have_one_result(tmp_path, algorithm):
-    words = (*SAME, f"algorithm={algorithm}", "rounds=3")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("fedproto",), *(pytest.param(own, marks=pytest.mark.slow) for own in OTHERS)],
+    ids=lambda own: own[0],
+)
+def test_engines_and_ranks_have_one_result(tmp_path, words):
+    words = (*SAME, f"algorithm={words[0]}", *words[1:], "rounds=3")
     expected = trained(tmp_path / "eager", *words, "engine=eager")
     for name, way in (
         ("fused", ("engine=fused",)),
