@@ -26,7 +26,6 @@ from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import LinearHead, linear_head
 from flfast.algorithms.kit.model_groups import weighted_mean
-from flfast.algorithms.kit.split import split as split_model
 from flfast.datamodules.batches import Batch
 from flfast.state.optimizer_state import load_optimizer_state, state_tensors
 from flfast.state.options import Count, NonNegative, Positive, PositiveUpToOne
@@ -97,7 +96,7 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         parts={"heads": Part("rows"), "labels": Part("rows", learned=False)},
         server_step=server_step,
     )
-    return federated if share == "model" else keep_local(federated, split_model(initial, None)[1])
+    return federated if share == "model" else keep_local(federated, without(initial, top.initial))
 
 
 class FeatureGenerator(NamedTuple):

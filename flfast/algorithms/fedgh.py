@@ -7,7 +7,8 @@ ACM MM 2023, Algorithm 1. https://arxiv.org/abs/2303.13137
     h := h - server_lr * grad CE(h(z_kj), j),   for each client k of the cohort, for each class j
 
 Bodies b_k stay on the clients; z_kj are those of final models. The server takes its steps in the
-order of the cohort, PFLlib on shuffled batches. The authors' code never changes the head.
+order of the cohort, PFLlib on shuffled batches. The authors' code never changes the head, and
+evaluates clients with the heads that they have trained.
 """
 
 from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Part, Uploads
