@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.client import Context, Finished, LocalStage, Task
+from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Task
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.keep_local import keep_local
@@ -35,9 +34,8 @@ from flfast.state.weights import model_weights
 
 BANK = "generated/features"
 """Name of the buffer in which local training has features."""
-NAME = "algorithm=fedgen"
-NOISE_DIM, WEIGHT_DECAY = 32, 0.01
-"""Values of the authors' code for MNIST."""
+NAME, NOISE_DIM, WEIGHT_DECAY = "algorithm=fedgen", 32, 0.01
+"""For messages; the others are the values of the authors' code for MNIST."""
 
 
 def fedgen(  # noqa: PLR0913 - one parameter an option
@@ -68,12 +66,11 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         z, _ = generator.draw(ctx.server["generator"], ctx.generator("features"))
         return merge(weights, {"buffers": {BANK: z}})
 
-    def split(weights: Tree) -> Tree:
-        heads = {name: weights["params"][name] for name in top.names}
-        return {**without(weights, merge(top.initial, bank)), "heads": heads}
-
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return {**split(ctx.change(done.weights)), "labels": ctx.facts["labels"]}, {}
+        change = ctx.change(done.weights)
+        heads = {name: change["params"][name] for name in top.names}
+        rest = without(change, merge(top.initial, bank))
+        return {**rest, "heads": heads, "labels": ctx.facts["labels"]}, {}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         changes, labels = uploads.rows["heads"], uploads.rows["labels"]
