@@ -65,6 +65,12 @@ def mlp(w, x):
     return hidden @ w["fc.weight"].T + w["fc.bias"]
 
 
+def normalised(units):
+    """A model whose units depend on each other."""
+    layers = (torch.nn.Linear(5, units), torch.nn.LayerNorm(units), torch.nn.Linear(units, 3))
+    return torch.nn.Sequential(*layers)
+
+
 def leading(width):
     return torch.arange(width)
 

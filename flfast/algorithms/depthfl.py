@@ -1,4 +1,4 @@
-"""DepthFL: clients train the first layers, with a classifier above each part, which teach another.
+"""DepthFL: clients train the first layers and several classifiers, which teach each other.
 
 Kim, Yu, Kim, Moon: DepthFL: Depthwise Federated Learning for Heterogeneous Clients. ICLR 2023,
 Algorithm 1. https://openreview.net/forum?id=pf8RIZTMU58

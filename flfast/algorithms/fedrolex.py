@@ -14,11 +14,11 @@ how often an element was averaged before; here all weigh the same. See `heterofl
 from collections.abc import Sequence
 
 from flfast.algorithms.contract import Algorithm
-from flfast.algorithms.kit.slices import averaged_slices, of_present_classes
+from flfast.algorithms.kit.slices import averaged_slices, with_masked_classes
 from flfast.state.tree import Tree
 
 
 def fedrolex(*, masked: bool, initial: Tree, members: Sequence[Tree]) -> Algorithm:
     """Averaged slices of a model with rolling windows; all clients weigh the same."""
     algorithm = averaged_slices("fedrolex", initial, members, rolls=True)
-    return of_present_classes(algorithm, initial) if masked else algorithm
+    return with_masked_classes(algorithm, initial) if masked else algorithm

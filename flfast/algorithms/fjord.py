@@ -11,7 +11,8 @@ https://arxiv.org/abs/2102.13451
 
 Widths are those of the members of `model=family`, the widest first. Units beyond p get the weight
 and bias 0, which leaves them out if a layer gives 0 for them, as with ReLU; such a step costs as
-much as one of the own width. The paper has BatchNorm for each width. Here there is one.
+much as one of the own width. Layers that normalise over units see zeros. The paper has BatchNorm
+for each width; here there is one, which `bn=recalibrate` fits to the whole model.
 """
 
 from collections.abc import Sequence

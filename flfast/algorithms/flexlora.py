@@ -16,10 +16,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Uploads, Weighting
+from flfast.algorithms.contract import Algorithm, Part, Uploads, Weighting
 from flfast.algorithms.kit.low_rank import factor_pairs, products
 from flfast.algorithms.kit.slices import check_slice, sliced
-from flfast.state.tree import Tree, add, merge, without
+from flfast.state.tree import Tree, add, merge
 from flfast.state.weights import model_weights
 
 
@@ -28,16 +28,18 @@ def flexlora(*, weighting: Weighting, initial: Tree, members: Sequence[Tree]) ->
     whole = members[0]
     check_slice(initial, whole)
     pairs = factor_pairs(initial, algorithm="flexlora")
-    names = [*pairs, *pairs.values()]
-    factors = {"params": {name: initial["params"][name] for name in names}}
+    names = {*pairs, *pairs.values()}
+    for name, leaf in initial["params"].items():
+        if name not in names and leaf.shape != whole["params"][name].shape:
+            raise ValueError(
+                f"model.of: with algorithm=flexlora members differ in adapter.rank only; {name} "
+                f"has shapes {[*leaf.shape]} and {[*whole['params'][name].shape]}"
+            )
 
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        others = ctx.change(without(done.weights, factors))
-        own = {name: done.weights["params"][name] for name in names}
-        return {**others, "factors": own}, ctx.client
-
-    def place(upload: Tree) -> Tree:
-        return {**model_weights(upload), "products": products(upload["factors"], pairs)}
+    def place(upload: Tree, broadcast: Tree) -> Tree:
+        new = {name: broadcast["params"][name] + upload["params"][name] for name in names}
+        others = {n: leaf for n, leaf in upload["params"].items() if n not in names}
+        return {"params": others, "products": products(new, pairs)}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         made = {}
@@ -51,9 +53,8 @@ def flexlora(*, weighting: Weighting, initial: Tree, members: Sequence[Tree]) ->
         weighting=weighting,
         server_state=lambda weights: whole,
         broadcast=lambda server: sliced(model_weights(server), initial),
-        finish=finish,
         place=place,
-        parts=dict.fromkeys(("factors", "products"), Part(stale="refuse")),
+        parts={"products": Part(stale="refuse")},
         server_step=server_step,
     )
 

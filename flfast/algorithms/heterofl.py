@@ -1,4 +1,4 @@
-"""HeteroFL: clients train slices of the model, which are averaged where they are.
+"""HeteroFL: clients train slices of a model; each element is averaged over those that have it.
 
 Diao, Ding, Tarokh: HeteroFL: Computation and Communication Efficient Federated Learning for
 Heterogeneous Clients. ICLR 2021, Algorithm 1. https://arxiv.org/abs/2010.01264
@@ -16,11 +16,11 @@ own predictions leave out other classes.
 from collections.abc import Sequence
 
 from flfast.algorithms.contract import Algorithm
-from flfast.algorithms.kit.slices import averaged_slices, of_present_classes
+from flfast.algorithms.kit.slices import averaged_slices, with_masked_classes
 from flfast.state.tree import Tree
 
 
 def heterofl(*, masked: bool, initial: Tree, members: Sequence[Tree]) -> Algorithm:
     """Averaged slices of a model; all clients weigh the same."""
     algorithm = averaged_slices("heterofl", initial, members)
-    return of_present_classes(algorithm, initial) if masked else algorithm
+    return with_masked_classes(algorithm, initial) if masked else algorithm

@@ -214,7 +214,7 @@ class Delivery:
                 arrival.upload, order, received, self._downloads.exact
             )
             place = self._site.algorithm.place
-            upload = upload if place is None else place(upload)
+            upload = upload if place is None else {**upload, **place(upload, received)}
             self.reduction.add(sender.client_id, upload, sent.weight)
         self._report(sender.client_id, sent, arrival)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig
-from torch import nn
+from torch import Tensor, nn
 
 from flfast.algorithms.contract.downloads import first_downloads, shared_weights
 from flfast.channel.privacy.privacy import NO_PRIVACY, Privacy
@@ -171,6 +171,13 @@ def check_agree(config: DictConfig, members: Mapping[str, Components]) -> None:
             raise ConfigError(f"{key}=auto: is found for one model; allowed: a number")
     if config.mode == "centralized":
         raise ConfigError("mode=centralized: trains one model; allowed with model=family: others")
+    bases = [one.adapted.base.leaves if one.adapted else {} for one in members.values()]
+    has_slices = next(iter(members.values())).module.algorithm.place is not None
+    if has_slices and not all(_equal(bases[0], base) for base in bases[1:]):
+        raise ConfigError(
+            "model.of: members have slices of one adapter, but other frozen weights; allowed: "
+            "members of one option, and for LoRA adapter.freeze_a=false"
+        )
     (first, expected), *others = ((name, _shared(one)) for name, one in members.items())
     for name, found in others:
         differing = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
@@ -182,6 +189,10 @@ def check_agree(config: DictConfig, members: Mapping[str, Components]) -> None:
                 f"allowed: algorithms that share none of it, such as local, fedproto, fd, fedgh, "
                 f"lg_fedavg, and model.feature_dim=64 for features and heads of one size"
             )
+
+
+def _equal(first: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return first.keys() == other.keys() and all(torch.equal(first[n], other[n]) for n in first)
 
 
 def _shared(components: Components) -> dict[str, torch.Size]:

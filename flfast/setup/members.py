@@ -7,23 +7,61 @@ import numpy as np
 import torch
 from omegaconf import DictConfig
 from torch import nn
+from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 from flfast.algorithms.contract.downloads import first_downloads
+from flfast.algorithms.kit.slices import padded
 from flfast.engines.engine import Engine
 from flfast.engines.family_engine import family_engine
 from flfast.lit.task import evaluation_mode
 from flfast.setup.components import Components
 from flfast.setup.model_check import first_batch, try_training
 from flfast.state.tree import num_bytes
+from flfast.state.weights import by_name, model_weights
 
 log = logging.getLogger(__name__)
+_CLOSE = 1e-3
+"""Difference of outputs, relative to the largest one, that rounding explains."""
 
 
 def try_models(config: DictConfig, components: Components) -> None:
     """Compute a gradient with each model; see `try_training`."""
     for name, one in _named(config, components).items():
         try_training(name, one.module.model, one.data, bn=config.bn)
+        _try_slice(name, one, components)
+
+
+def _try_slice(name: str, one: Components, whole: Components) -> None:
+    """Warn if a member with fewer units does not compute what the whole model does without them.
+
+    That is so if units of several kinds are packed in one weight, as in LSTMs and attention.
+    """
+    broadcast, server = (
+        one.module.algorithm.broadcast,
+        one.module.algorithm.server_state(whole.initial),
+    )
+    weights = model_weights(broadcast(server))
+    if one.module.algorithm.place is None or one is whole or one.adapted is not None:
+        return
+    if weights["params"].keys() != whole.initial["params"].keys():
+        return  # it lacks layers
+    inputs, outputs = first_batch(one.data, one.module.model).inputs, []
+    with torch.no_grad():
+        for model, own in (
+            (one.module.model, weights),
+            (whole.module.model, padded(weights, whole.initial)),
+        ):
+            with evaluation_mode(model):
+                outputs.append(functional_call(model, by_name(own), (inputs,)))
+    far = float((outputs[0] - outputs[1]).abs().max())
+    if far > _CLOSE * float(outputs[1].abs().max()):
+        log.warning(
+            "model.of: %s is not the first member without some of its units: outputs differ by "
+            "%.2g. Layers with packed weights, such as LSTMs and attention, and those that "
+            "normalise over units cannot be cut into slices",
+            *(name, far),
+        )
 
 
 def _named(config: DictConfig, components: Components) -> dict[str, Components]:

@@ -73,6 +73,29 @@ def test_a_client_does_not_predict_classes_that_it_has_no_examples_of(tmp_path, 
     assert found == pytest.approx(float(sum(losses)) / 4, rel=1e-6)
 
 
+def test_a_selection_by_reports_sees_slices(tmp_path):
+    words = (*FAMILY, MLPS, "algorithm=fedrolex", "selection=oort", "selection.count=3")
+    found = sliced_runs.run(tmp_path / "run", *words, "rounds=2")
+    assert all(leaf.isfinite().all() for leaf in found.values())
+
+
+def test_statistics_of_a_slice_cannot_stay_on_a_client(tmp_path):
+    of = "model.of=[{heterofl_cnn:{channels:[4]}},{heterofl_cnn:{channels:[2]}}]"
+    words = (*FAMILY, of, "algorithm=heterofl", "bn=local", "rounds=1")
+    with pytest.raises(flfast.ConfigError, match="whose clients have slices of the model"):
+        sliced_runs.run(tmp_path / "run", *words, shape=(1, 4, 4))
+
+
+def test_layers_that_normalise_over_units_are_no_slices(tmp_path, caplog):
+    net = "{_target_:sliced_runs.normalised,_partial_:true,units:%d}"
+    of = f"model.of=[{net % 6},{net % 3}]"
+    sliced_runs.run(tmp_path / "run", *FAMILY, of, "algorithm=heterofl", "rounds=1")
+    assert "normalised-2 is not the first member without some of its units" in caplog.text
+    caplog.clear()
+    sliced_runs.run(tmp_path / "plain", *HETEROFL, "rounds=1")
+    assert "without some of its units" not in caplog.text
+
+
 def test_slices_of_the_whole_width_are_fedavg(tmp_path):
     twice = "model.of=[{mlp:{hidden:[6]}},{mlp:{hidden:[6]}}]"
     words = ("rounds=3", "engine=eager")

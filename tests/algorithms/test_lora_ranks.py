@@ -77,6 +77,13 @@ def test_rounds_follow_the_paper(tmp_path, name):
         assert float(row["comm/up_bytes"]) == 8 * sum(r * (5 + 6) for r in RANKS)
 
 
+@pytest.mark.parametrize("name", ["heterofl", "hetlora", "flexlora"])
+def test_an_adapter_may_be_beside_every_layer(tmp_path, name):
+    words = (*LORA, "adapter.target_modules=null", f"algorithm={name}", "rounds=2")
+    found = sliced_runs.run(tmp_path / "run", *words)
+    assert all(leaf.isfinite().all() for leaf in found.values())
+
+
 @given(rank=st.integers(1, 4), seed=st.integers(0, 99))
 def test_factors_are_the_best_ones_of_their_rank(rank, seed):
     rng = torch.Generator().manual_seed(seed)
@@ -94,6 +101,7 @@ def test_factors_are_the_best_ones_of_their_rank(rank, seed):
     [
         (["adapter.rank=[3,2]"], r"adapter.rank=\[3, 2\]: allowed: a number, or one for each"),
         (["adapter.rank=[1,2,3]"], "the first member must be the largest"),
+        (["adapter.freeze_a=true"], "members differ in adapter.rank only"),
     ],
 )
 def test_ranks_that_do_not_fit_are_refused(tmp_path, words, message):

@@ -142,9 +142,9 @@ class Algorithm:
         finish: (`Finished`, context) -> (upload, new client state). An upload is a change, so a
             client that learned nothing uploads zeros, and no step of the channel knows what it
             is added to. By default it is `Context.change` of the final weights.
-        place: upload of a client that has a slice of the model -> the slice among zeros, and a
-            mask of where it is; what all clients' uploads become when they have arrived. None
-            leaves uploads as they are.
+        place: (upload, broadcast) of a client that has a slice of the model -> parts in place of
+            those of the upload, alike for all clients: the slice among zeros, and a mask of where
+            it is. It acts when the upload has arrived. None leaves uploads as they are.
         parts: parts of the upload, by top-level key. Others are learned and averaged; `params` and
             `buffers` among them are changes of what was broadcast under the same name.
         server_step: (server state, `Uploads`) -> new server state; by default the state plus the
@@ -182,7 +182,7 @@ class Algorithm:
     separable: bool = True
     correct: Callable[[Tree, Tree, Context], Tree] | None = None
     finish: Callable[[Finished, Context], tuple[Tree, Tree]] = _upload_change
-    place: Callable[[Tree], Tree] | None = None
+    place: Callable[[Tree, Tree], Tree] | None = None
     parts: Mapping[str, Part] = field(default_factory=dict)
     server_step: Callable[[Tree, Uploads], Tree] = _add_mean
     round: Callable[[Tree, Round], Tree] | None = None

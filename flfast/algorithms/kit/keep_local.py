@@ -26,8 +26,13 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
 
     Raises:
         ValueError: if a round has several calls, and the algorithm has states of clients. Or if
-            the server trains, which it can do with a whole model only.
+            the server trains, which it can do with a whole model only. Or if clients have slices.
     """
+    if algorithm.place is not None:
+        raise ValueError(
+            f"a part of the model on the clients (bn=local) with algorithm={algorithm.name}, "
+            f"whose clients have slices of the model; allowed: bn=recalibrate, aggregate"
+        )
     several = algorithm.round and algorithm.stateful
     if algorithm.server_calls or several:
         does = "calls clients several times" if several else "trains the whole model on the server"

@@ -22,7 +22,6 @@ from flfast.algorithms.contract import (
     Weighting,
 )
 from flfast.algorithms.kit.split import head_layer
-from flfast.models.adapters.layer_names import layer_of
 from flfast.state.tree import Tree, add, leaves, merge, named_leaves, part_of, tree_map
 from flfast.state.weights import model_weights
 
@@ -62,14 +61,11 @@ def averaged_slices(
     like = tree_map(_ones, whole)
     counter = {"rounds": torch.tensor(0)} if rolls else {}
 
-    def told(tree: Tree) -> Tree:
-        return {key: tree[key] for key in counter}
-
     def shift(tree: Tree) -> int:
         return int(tree["rounds"]) if rolls else 0
 
-    def place(upload: Tree) -> Tree:
-        change, at = model_weights(upload), shift(upload)
+    def place(upload: Tree, broadcast: Tree) -> Tree:
+        change, at = model_weights(upload), shift(broadcast)
         mask = merge(tree_map(_ones, change), upload.get("mask", {}))
         return {**padded(change, whole, at), "mask": padded(mask, like, at)}
 
@@ -84,21 +80,16 @@ def averaged_slices(
         server_state=lambda weights: {**whole, **counter},
         broadcast=lambda server: {
             **sliced(model_weights(server), initial, shift(server)),
-            **told(server),
+            **{key: server[key] for key in counter},
         },
-        finish=lambda done, ctx: ({**ctx.change(done.weights), **told(ctx.server)}, ctx.client),
         place=place,
-        parts={
-            "params": _CHANGE,
-            "buffers": _CHANGE,
-            **dict.fromkeys((*counter, "mask"), Part(learned=False)),
-        },
+        parts={"params": _CHANGE, "buffers": _CHANGE, "mask": Part(learned=False)},
         server_step=server_step,
     )
 
 
-def of_present_classes(algorithm: Algorithm, initial: Tree) -> Algorithm:
-    """Slices whose clients leave classes alone that they have no examples of.
+def with_masked_classes(algorithm: Algorithm, initial: Tree) -> Algorithm:
+    """Slices whose clients mask classes that they have no examples of.
 
     Their logits are 0 in the client's loss and its own model, and their rows of the last layer are
     not averaged.
@@ -108,7 +99,8 @@ def of_present_classes(algorithm: Algorithm, initial: Tree) -> Algorithm:
         initial: weights of the slice.
     """
     head = head_layer(initial, None)
-    rows = {name: leaf for name, leaf in initial["params"].items() if layer_of(name) == head}
+    names = [f"{head}.{kind}".removeprefix(".") for kind in ("weight", "bias")]
+    rows = {name: initial["params"][name] for name in names if name in initial["params"]}
     like = next((leaf.new_ones(len(leaf)) for leaf in rows.values()), None)
     every = {} if like is None else {"classes": like}
     placed = algorithm.place
@@ -132,9 +124,9 @@ def of_present_classes(algorithm: Algorithm, initial: Tree) -> Algorithm:
         kept = {name: mask[name] * weights["params"][name] for name in rows}
         return merge(weights, {"params": kept}), {"params": mask}
 
-    def place(upload: Tree) -> Tree:
+    def place(upload: Tree, broadcast: Tree) -> Tree:
         kept, mask = own_rows(upload, upload["classes"]) if every else (upload, {})
-        return placed({**kept, "mask": mask})
+        return placed({**kept, "mask": mask}, broadcast)
 
     def personal(broadcast: Tree, client: Tree) -> Tree:
         weights = model_weights(broadcast)

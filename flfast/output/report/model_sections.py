@@ -15,7 +15,7 @@ _BY_MODEL = re.compile(r"((?:personal|local|finetuned)/(?:accuracy|mae))_(?!std$
 _MOST_CHARTS = 4
 _SIZE = "model/parameters_"
 _COSTS = (
-    "What a client costs by model: kept are its weights and its state between rounds; uploads and "
+    "What a client costs by model. Kept: weights, and state between rounds; uploads and "
     "measured seconds of training are means over clients and rounds"
 )
 
