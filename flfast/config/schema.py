@@ -189,6 +189,7 @@ class Settings(_Strict):
     schedule: ScheduleSettings
     sampler: SamplerSettings
     selection: TargetSettings
+    topology: TargetSettings
     pace: TargetSettings
     devices: TargetSettings
     work: TargetSettings

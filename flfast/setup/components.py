@@ -34,6 +34,7 @@ from flfast.setup.build import (
 from flfast.setup.build_models import build_models, members_of
 from flfast.setup.protection import build_privacy, protect
 from flfast.setup.robustness import object_capabilities, poison_examples
+from flfast.setup.topologies import on_topology
 from flfast.state.capabilities import Capabilities
 from flfast.state.machine import keep_freed_memory
 from flfast.state.tree import Tree, named_leaves
@@ -143,6 +144,7 @@ def _of_model(
         recompute(model, config.recompute)
     num_clients = data.num_clients
     algorithm = build_algorithm(config, initial, model, own, num_clients=num_clients, **offers)
+    algorithm = on_topology(config, algorithm, data)
     selected = build_selection(config, algorithm, data)
     capabilities = object_capabilities(config, data, algorithm, selected, privacy, initial)
     check_composed(config, capabilities)

@@ -48,6 +48,7 @@ _REAL: Mapping[str, Any] = {
     "devices": "ideal",
     "work": "full",
     "pace": "sync",
+    "topology": "star",
     "pace.deadline": None,
     "sampler.dropout": 0,
     "split.server_examples": 0,

@@ -86,6 +86,7 @@ KEYS: dict[str, Key] = {
     "stop": Key("extent"),
     "strategy": Key("speed", ("phase", "auto")),
     "task": Key("results"),
+    "topology": Key("results"),
     "threads": Key("speed", ("saved", "auto")),
     "trainer": Key("results", ("phase", "saved", "auto")),
     "trainer.accelerator": Key("speed"),

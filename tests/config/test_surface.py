@@ -21,7 +21,7 @@ partition recompute resume rounds selection sampler.count sampler.dropout sample
 sampler.holdout_clients schedule seed shift split.few_shot split.server_examples split.test
 split.val stop strategy threads upload_clip_norm trainer.accelerator
 trainer.accumulate_grad_batches trainer.devices trainer.precision trainer.gradient_clip_val
-work task audit overwrite
+work task audit overwrite topology
 """
 
 
@@ -104,6 +104,7 @@ def test_every_file_of_a_mirrored_package_has_its_config(root):
         "sampler": "federation/samplers",
         "selection": "federation/selections",
         "stop": "federation/stops",
+        "topology": "federation/topologies",
         "work": "federation/works",
     }
     contracts = {"none", "never", "full", "mean"}  # a constant, in the file of the contract

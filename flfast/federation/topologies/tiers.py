@@ -1,0 +1,78 @@
+"""Tiers: edge servers average their clients in each round, and the cloud averages them at times.
+
+Liu, Zhang, Song, Letaief: Client-Edge-Cloud Hierarchical Federated Learning. ICC 2020, Algorithm 1
+(HierFAVG). https://arxiv.org/abs/1905.06641
+
+    w_l := mean of the models of the clients of edge l, weighted as the algorithm weighs them
+    w_l := sum_m D_m / D * w_m,   every `cloud_every` rounds;  D_m: training examples at edge m
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from sklearn.cluster import KMeans
+
+from flfast.federation.topologies.topology import Topology
+from flfast.state.options import Count
+
+
+def tiers(
+    *,
+    edges: Count,
+    cloud_every: Count,
+    assign: Literal["round_robin", "by_labels"] | str,
+    class_counts: Callable[[], np.ndarray],
+    seed: int,
+) -> Topology:
+    """Edge servers between clients and the cloud.
+
+    Args:
+        edges: number M of edge servers.
+        cloud_every: rounds from one mean of all edges to the next.
+        assign: `round_robin`; `by_labels`, in clusters of like labels; or a file with the number
+            of each client's edge, from 0, in a line each.
+        class_counts: () -> training examples of each client by class, int64 [K, C].
+        seed: seed of the clusters.
+
+    Raises:
+        ValueError: if there is no such file, it does not fit, or an edge has no client.
+    """
+    counts = class_counts()
+    node_of = _edges_of(assign, edges, counts, seed)
+    examples = np.bincount(node_of, weights=counts.sum(1), minlength=edges)
+    if not np.bincount(node_of, minlength=edges).all():
+        raise ValueError(
+            f"topology.edges={edges}: topology.assign={assign} leaves an edge without clients; "
+            f"allowed: fewer edges, here at most {len(np.unique(node_of))}"
+        )
+    shares = examples / examples.sum()
+
+    def mixing(number: int, _: np.ndarray) -> np.ndarray:
+        return np.eye(edges) if number % cloud_every else np.tile(shares, (edges, 1))
+
+    def num_sent(number: int, _: np.ndarray) -> int:
+        return 0 if number % cloud_every or edges == 1 else 2 * edges
+
+    return Topology("tiers", node_of, shares, mixing, num_sent)
+
+
+def _edges_of(assign: str, edges: int, counts: np.ndarray, seed: int) -> np.ndarray:
+    num_clients = len(counts)
+    if assign == "round_robin":
+        return np.arange(num_clients) % edges
+    if assign == "by_labels":
+        shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+        found = KMeans(min(edges, num_clients), n_init=10, random_state=seed).fit(shares)
+        return found.labels_.astype(np.int64)
+    where = f"topology.assign={assign}"
+    if not Path(assign).is_file():
+        raise ValueError(f"{where}: is no file; allowed: round_robin, by_labels, or a file")
+    words = Path(assign).read_text(encoding="utf-8").split()
+    if len(words) != num_clients or not all(w.isdigit() and int(w) < edges for w in words):
+        raise ValueError(
+            f"{where}: has {len(words)} values; allowed: a number from 0 to {edges - 1} for each "
+            f"of {num_clients} clients"
+        )
+    return np.array([int(word) for word in words])

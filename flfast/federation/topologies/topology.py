@@ -1,0 +1,120 @@
+"""Nodes between clients and their common model, which hold models of their own and mix them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flfast.algorithms.contract import Algorithm, Part, Records, Uploads
+from flfast.algorithms.kit.model_groups import equal_models, group_means, mean_of
+from flfast.algorithms.kit.several_models import one_of
+from flfast.state.near_ties import nearest_whole
+from flfast.state.tree import Tree, leaves, num_bytes, tree_map
+from flfast.state.weights import model_weights
+
+if TYPE_CHECKING:
+    from flfast.federation.loop import Federation
+    from flfast.federation.table_rows import Columns
+
+ROWS = Part("rows")
+_OF_AVERAGING = (
+    *("server_state", "broadcast", "send", "record", "place", "parts", "server_step"),
+    *("round", "calls", "server_calls"),
+)
+"""Fields that an algorithm must leave as they are."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Nodes, each with a model, of M.
+
+    A round trains each node's clients from the node's model, averages them there, and then mixes
+    the models of the nodes.
+
+    Attributes:
+        name: option of `topology=`.
+        node_of: node of each client, int64 [K].
+        shares: weights of the nodes in the mean model, float64 [M], together 1.
+        mixing: (round from 1, nodes that take part, bool [M]) -> float64 [M, M]. Rows are weights
+            of the models that a node mixes.
+        num_sent: (round, nodes that take part) -> models that nodes send to others.
+        mixes_before: whether the models before the round are mixed, to which changes are added.
+    """
+
+    name: str
+    node_of: np.ndarray
+    shares: np.ndarray
+    mixing: Callable[[int, np.ndarray], np.ndarray]
+    num_sent: Callable[[int, np.ndarray], int]
+    mixes_before: bool = False
+
+
+def on_nodes(algorithm: Algorithm, topology: Topology) -> Algorithm:
+    """The algorithm on a topology; the server's model is the mean of the nodes'.
+
+    Raises:
+        ValueError: if the algorithm does more than to average changes of the model.
+    """
+    plain = Algorithm(name="")
+    averages = all(getattr(algorithm, name) == getattr(plain, name) for name in _OF_AVERAGING)
+    if not averages:
+        raise ValueError(
+            f"topology={topology.name} with algorithm={algorithm.name}, which needs a server that "
+            f"does more than to average models; allowed: topology=star, or algorithms such as "
+            f"fedavg, fedprox, fedsam, ditto"
+        )
+    place = torch.from_numpy(topology.node_of)
+    shares = torch.from_numpy(topology.shares)
+
+    def server_state(weights: Tree) -> Tree:
+        models = equal_models(weights, len(shares))
+        return {**weights, "models": models, "rounds": torch.tensor(0), "sent": torch.tensor(0)}
+
+    def send(server: Tree, _: Records, clients: Sequence[int]) -> Tree:
+        return one_of(server["models"], place[list(clients)])
+
+    def server_step(server: Tree, uploads: Uploads) -> Tree:
+        old, nodes, number = server["models"], place[uploads.clients], int(server["rounds"]) + 1
+        trained = group_means(old, nodes, nodes, uploads)
+        present = np.bincount(nodes, minlength=len(shares)) > 0
+        weights = torch.from_numpy(topology.mixing(number, present))
+        if topology.mixes_before:
+            models = tree_map(lambda new, at: _mixed(weights, at) + (new - at), trained, old)
+        else:
+            models = tree_map(lambda new: _mixed(weights, new), trained)
+        models = tree_map(lambda leaf, like: leaf.to(like.dtype), models, old)
+        sent = topology.num_sent(number, present)
+        counts = {"rounds": torch.tensor(number), "sent": torch.tensor(sent)}
+        return {**server, **mean_of(models, shares), "models": models, **counts}
+
+    return replace(
+        algorithm,
+        server_state=server_state,
+        broadcast=lambda server: {"params": {}, "buffers": {}},
+        send=send,
+        parts={"params": ROWS, "buffers": ROWS},
+        server_step=server_step,
+        personal=algorithm.personal or (lambda broadcast, client: model_weights(broadcast)),
+    )
+
+
+def _mixed(weights: Tensor, rows: Tensor) -> Tensor:
+    mixed = torch.tensordot(weights, rows.double(), dims=1)
+    return mixed if rows.is_floating_point() else nearest_whole(mixed)
+
+
+class NodeColumns:
+    """Adds columns about the nodes of a topology to each round."""
+
+    def on_round_trained(self, federation: "Federation", row: "Columns") -> None:
+        """Add `topology/distance` and `topology/sent_bytes`, if there are nodes."""
+        server = federation.server
+        if "sent" not in server:
+            return
+        pairs = zip(leaves(server["models"]["params"]), leaves(server["params"]), strict=True)
+        gaps = [(nodes.double() - mean.double()).flatten(1) for nodes, mean in pairs]
+        row["topology/distance"] = float(torch.cat(gaps, 1).square().sum(1).mean().sqrt())
+        row["topology/sent_bytes"] = int(server["sent"]) * num_bytes(model_weights(server))
