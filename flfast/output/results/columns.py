@@ -20,6 +20,9 @@ have the model NAME, for each view of clients. `time/train_s_NAME`, `comm/up_byt
 `model/clients_NAME`, `model/parameters_NAME`, `model/flop_NAME` (of a forward pass of an example)
 and `model/kept_bytes_NAME` (weights, and what a client keeps between rounds).
 
+With a topology, `topology/distance` is the root of the mean squared distance of the nodes' models
+to their mean, and `topology/sent_bytes` are models that nodes sent to each other in the round.
+
 Columns of other tasks than classification, `privacy/` and `attack/` are appended where measured.
 """
 

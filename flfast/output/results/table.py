@@ -24,7 +24,7 @@ _ROUND = re.compile("[0-9]{1,9}")
 
 _OF_NUMBERS = {
     *(column.partition("/")[0] for column in COLUMNS if not column.startswith("plan/")),
-    *("attack", "model", "monitor", "privacy"),
+    *("attack", "model", "monitor", "privacy", "topology"),
 }
 """First words of the columns that hold numbers; `monitor/` and others come with an option."""
 

@@ -1,0 +1,129 @@
+"""Topologies that are others, and D-PSGD against its equations."""
+
+import numpy as np
+import pytest
+import sliced_runs
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sliced_runs import WAYS, last_row, mlp, stepped
+from torch.nn import functional as F
+
+import flfast
+from flfast.federation.topologies.graph import metropolis, neighbours
+from flfast.state.randomness import generator
+
+MLP = ("model=mlp", "model.hidden=[6]", "rounds=3")
+ALIKE = "algorithm.weighting=uniform"
+
+
+def close(found, other):
+    torch.testing.assert_close(found, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_full_graph_and_one_edge_are_fedavg(tmp_path, way):
+    def run(name, *words):
+        return sliced_runs.run(tmp_path / name, *MLP, *words, *WAYS[way])
+
+    close(run("full", "topology=graph", "topology.kind=full", ALIKE), run("uniform", ALIKE))
+    plain = run("plain")
+    close(run("edge", "topology=tiers", "topology.edges=1"), plain)
+    # Means of means with the weights of the edges' examples.
+    close(run("edges", "topology=tiers", "topology.cloud_every=1"), plain)
+    assert float(last_row(tmp_path / "edges")["topology/distance"]) < 1e-12
+
+
+def test_d_psgd_on_a_ring_follows_its_equations(tmp_path, monkeypatch):
+    num, rounds = 16, 50
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.randn(num * 3, 5, generator=rng), torch.arange(num * 3) % 3
+    owner = torch.arange(num).repeat_interleave(3)
+    monkeypatch.setattr(sliced_runs, "population", lambda shape: (x, y, owner))
+    ring = ("topology=graph", "topology.mixes=before", "local_epochs=null", "local_steps=1")
+    words = (*MLP, *ring)
+    start = sliced_runs.initial(tmp_path / "initial", *words)
+    found = sliced_runs.run(tmp_path / "run", *words, f"rounds={rounds}", "engine=fused")
+
+    weights = np.zeros((num, num))
+    for k in range(num):
+        weights[k, [k - 1, k, (k + 1) % num]] = 1 / 3
+    models = [start] * num
+    for _ in range(rounds):
+        new = []
+        for k in range(num):
+            mine = owner == k
+            step = stepped(models[k], lambda w, at=mine: F.cross_entropy(mlp(w, x[at]), y[at]))
+            mixed = {
+                n: sum(weights[k, j] * models[j][n] for j in np.flatnonzero(weights[k]))
+                for n in start
+            }
+            new.append({n: mixed[n] + step[n] - models[k][n] for n in start})
+        models = new
+    mean = {n: sum(model[n] for model in models) / num for n in start}
+    torch.testing.assert_close(found, mean, rtol=1e-8, atol=1e-8)
+    far = sum((model[n] - mean[n]).square().sum() for model in models for n in start) / num
+    row = last_row(tmp_path / "run")
+    assert float(row["topology/distance"]) == pytest.approx(float(far.sqrt()), rel=1e-6)
+    size = 8 * sum(leaf.numel() for leaf in start.values())
+    assert float(row["topology/sent_bytes"]) == num * 2 * size
+
+
+@given(
+    kind=st.sampled_from(["full", "ring", "torus", "exponential", "random"]),
+    num=st.integers(1, 20),
+    absent=st.sets(st.integers(0, 19)),
+)
+def test_mixing_keeps_the_mean(kind, num, absent):
+    found = neighbours(kind, num, 0.4, generator(0, "test"))
+    assert (found == found.T).all()
+    assert not found.diagonal().any()
+    present = ~np.isin(np.arange(num), list(absent))
+    weights = metropolis(found & present & present[:, None])
+    assert (weights >= -1e-12).all()
+    np.testing.assert_allclose(weights.sum(0), 1)
+    np.testing.assert_allclose(weights.sum(1), 1)
+    assert (weights[~present] == np.eye(num)[~present]).all()
+
+
+def test_degrees_of_graphs():
+    def degrees(kind, num):
+        return set(neighbours(kind, num, 0.5, generator(0, "test")).sum(0).tolist())
+
+    assert degrees("ring", 7) == {2}
+    assert degrees("torus", 16) == {4}
+    assert degrees("full", 5) == {4}
+    assert degrees("exponential", 16) == {7}  # 1, 2, 4, 8 on, and 1, 2, 4 back; 8 back is 8 on
+
+
+def test_a_graph_and_edges_come_from_files(tmp_path):
+    (tmp_path / "links").write_text("0 1\n1,2\n2 3\n")
+    found = neighbours(str(tmp_path / "links"), 4, 0.5, generator(0, "test"))
+    assert found.sum(0).tolist() == [1, 2, 2, 1]
+    (tmp_path / "edges").write_text("0\n1\n1\n1\n")
+    words = (*MLP, "topology=tiers", f"topology.assign={tmp_path / 'edges'}", "rounds=1")
+    sliced_runs.run(tmp_path / "run", *words)
+    assert float(last_row(tmp_path / "run")["topology/distance"]) > 0
+
+
+def test_a_run_goes_on_with_the_models_of_its_nodes(tmp_path):
+    words = (*MLP, "topology=tiers", "topology.assign=by_labels", "checkpoint.every=1")
+    whole = sliced_runs.run(tmp_path / "whole", *words)
+    sliced_runs.run(tmp_path / "run", *words, "rounds=2")
+    close(sliced_runs.run(tmp_path / "run", *words, "resume=auto"), whole)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["topology=graph", "algorithm=scaffold"], "needs a server that does more"),
+        (["topology=graph", "topology.kind=line"], "topology.kind=line: is no file"),
+        (["topology=graph", "topology.changes=true"], "is for kind=random"),
+        (["topology=tiers", "topology.edges=9"], "leaves an edge without clients"),
+        (["topology=tiers", "topology.assign=file"], "is no file"),
+        (["topology=graph", "secure=masks"], "the server needs params of each client"),
+    ],
+)
+def test_what_nodes_cannot_do_is_refused(tmp_path, words, message):
+    with pytest.raises(flfast.ConfigError, match=message):
+        sliced_runs.run(tmp_path / "run", *MLP, *words)
