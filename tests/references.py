@@ -86,6 +86,12 @@ class Reference:
         return sum(self.size(k) * w for k, w in models.items()) / total
 
 
+def uphill(reference, w, step, rho):
+    """Gradient [P] at a point uphill, at a distance rho."""
+    g = reference.gradient(w, step)
+    return reference.gradient(w + rho * g / np.linalg.norm(g), step)
+
+
 def averaged(gradient):
     """Equations of FedAvg with another `gradient(reference, k, w, step)` of clients k."""
 

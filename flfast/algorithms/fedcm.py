@@ -16,12 +16,10 @@ are averaged.
 
 from typing import Literal
 
-from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Uploads, Weighting
+from flfast.algorithms.contract import Algorithm, Weighting
+from flfast.algorithms.kit.client_momentum import client_momentum
 from flfast.algorithms.kit.degenerate import degenerate
-from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.state.options import BelowOne, Positive, PositiveUpToOne
-from flfast.state.tree import Tree, add, scaled, zeros
-from flfast.state.weights import model_weights
 
 
 def fedcm(
@@ -37,36 +35,15 @@ def fedcm(
 
     `local_optimizer_state` must be `reset`, because |a|_1 assumes that momentum starts at zero.
     """
-    gradient_weight = gradient_weight_of_sgd("fedcm", momentum=momentum, nesterov=nesterov)
     degenerate(
         alpha == 1 and server_lr == 1,
         "algorithm.alpha=1 with algorithm.server_lr=1 turns FedCM into FedAvg",
     )
-
-    def correct(grads: Tree, params: Tree, ctx: Context) -> Tree:
-        delta = ctx.server["delta"]
-        # In parentheses: the product is the same in all steps, and the fused engine hoists it.
-        return {n: alpha * grads[n] + ((1 - alpha) * delta[n]) for n in grads if n in delta}
-
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        length = ctx.lr.cpu() * gradient_weight(done.num_steps)  # float64
-        return {**ctx.change(done.weights), "length": length}, ctx.client
-
-    def server_step(server: Tree, uploads: Uploads) -> Tree:
-        mean, length = uploads.mean, float(uploads.mean["length"])
-        step = {"params": scaled(mean["params"], server_lr), "buffers": mean["buffers"]}
-        stepped = add(server, step)
-        if length:  # steps of length zero give no estimate of the gradient
-            stepped["delta"] = scaled(mean["params"], -1 / length)
-        return stepped
-
-    return Algorithm(
-        name="fedcm",
+    return client_momentum(
+        "fedcm",
+        alpha=alpha,
+        server_lr=server_lr,
         weighting=weighting,
-        server_state=lambda weights: {**weights, "delta": zeros(weights["params"])},
-        broadcast=lambda server: {**model_weights(server), "delta": server["delta"]},
-        correct=correct,
-        finish=finish,
-        parts={"length": Part(learned=False)},
-        server_step=server_step,
+        momentum=momentum,
+        nesterov=nesterov,
     )

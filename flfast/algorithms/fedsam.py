@@ -12,23 +12,13 @@ code, both passes of a step update the running statistics of BatchNorm. The repo
 one at w.
 """
 
-from torch import Tensor
-
-from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
+from flfast.algorithms.contract import Algorithm, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
-from flfast.algorithms.kit.gradient import gradient
-from flfast.algorithms.kit.sharpness_aware import ascended
+from flfast.algorithms.kit.sharpness_aware import uphill_gradient
 from flfast.state.options import NonNegative
-from flfast.state.tree import Tree
 
 
 def fedsam(*, rho: NonNegative, weighting: Weighting) -> Algorithm:
     """FedAvg with sharpness-aware local steps; rho = 0 is FedAvg."""
     degenerate(rho == 0, "algorithm.rho=0 turns FedSAM into FedAvg")
-
-    def uphill(task: Task, params: Tree, batch: Batch, ctx: Context) -> tuple[Tensor, Tree]:
-        value, grads = gradient(task, params, batch, trained=params)
-        point = ascended(params, grads, rho=rho, scales={})
-        return value, gradient(task, point, batch, trained=params)[1]
-
-    return Algorithm(name="fedsam", weighting=weighting, gradient=uphill)
+    return Algorithm(name="fedsam", weighting=weighting, gradient=uphill_gradient(rho))

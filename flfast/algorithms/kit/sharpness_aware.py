@@ -1,7 +1,10 @@
-"""The ascent step of sharpness-aware minimisation."""
+"""The ascent step of sharpness-aware minimisation, and the gradient after it."""
 
 import torch
+from torch import Tensor
 
+from flfast.algorithms.contract import Batch, Context, Gradient, Task
+from flfast.algorithms.kit.gradient import gradient
 from flfast.state.tree import Tree
 
 EPS = 1e-16
@@ -9,14 +12,13 @@ EPS = 1e-16
 
 
 @torch.no_grad()
-def ascended(params: Tree, grads: Tree, *, rho: float, scales: Tree) -> Tree:
-    """`params + rho * T^2 g / |T g|` with gradients g; parameters without a gradient stay.
+def ascent(grads: Tree, *, rho: float, scales: Tree) -> Tree:
+    """`rho * T^2 g / |T g|` with gradients g, by name.
 
-    >>> ascended({"w": torch.zeros(2)}, {"w": torch.tensor([3.0, 4.0])}, rho=1.0, scales={})
+    >>> ascent({"w": torch.tensor([3.0, 4.0])}, rho=1.0, scales={})
     {'w': tensor([0.6000, 0.8000])}
 
     Args:
-        params: where the gradients were taken.
         grads: by name.
         rho: length of the step for T = 1.
         scales: the diagonal of T by name; 1 where it is missing.
@@ -24,5 +26,30 @@ def ascended(params: Tree, grads: Tree, *, rho: float, scales: Tree) -> Tree:
     scaled = {n: scales[n] * g if n in scales else g for n, g in grads.items()}
     norms = [torch.linalg.vector_norm(g) for g in scaled.values()]
     factor = rho / (torch.linalg.vector_norm(torch.stack(norms)) + EPS)
-    steps = {n: factor * (scales[n] * g if n in scales else g) for n, g in scaled.items()}
+    return {n: factor * (scales[n] * g if n in scales else g) for n, g in scaled.items()}
+
+
+def moved(params: Tree, steps: Tree) -> Tree:
+    """`params + steps`; parameters without a step stay.
+
+    >>> moved({"w": torch.ones(2), "b": torch.ones(1)}, {"b": torch.ones(1)})
+    {'w': tensor([1., 1.]), 'b': tensor([2.])}
+    """
     return {n: p + steps[n] if n in steps else p for n, p in params.items()}
+
+
+@torch.no_grad()
+def ascended(params: Tree, grads: Tree, *, rho: float, scales: Tree) -> Tree:
+    """`params` after the step of `ascent`; parameters without a gradient stay."""
+    return moved(params, ascent(grads, rho=rho, scales=scales))
+
+
+def uphill_gradient(rho: float) -> Gradient:
+    """An algorithm's `gradient`: that at `w + rho * g / |g|`, with g at w. The loss is at w."""
+
+    def uphill(task: Task, params: Tree, batch: Batch, ctx: Context) -> tuple[Tensor, Tree]:
+        value, grads = gradient(task, params, batch, trained=params)
+        point = ascended(params, grads, rho=rho, scales={})
+        return value, gradient(task, point, batch, trained=params)[1]
+
+    return uphill

@@ -19,7 +19,11 @@ ONE_ALPHA = {"alpha": 1.0, "adaptive": False}
 NO_STEP = {"alpha": 0.0, "batches": "same"}
 STAYS = "algorithm.alpha=0 turns Per-FedAvg into FedAvg"
 LAM_ZERO = "algorithm.lam=0 with algorithm.beta={} turns FedACG into {}"
-NO_MOMENTUM = "algorithm.alpha=1 with algorithm.server_lr=1 turns FedCM into FedAvg"
+NO_MOMENTUM = {"alpha": 1.0}
+FEDCM, MOFEDSAM = (
+    f"algorithm.alpha=1 with algorithm.server_lr=1 turns {name} into {simpler}"
+    for name, simpler in (("FedCM", "FedAvg"), ("MoFedSAM", "FedSAM"))
+)
 NOT_DISTILLED = "algorithm.server_steps=0 turns FedDF into FedAvg"
 NO_DISCREPANCY = "algorithm.a=0 with algorithm.b=0 turns FedDisco into FedAvg"
 
@@ -29,7 +33,7 @@ SHARED = [
     ("fedacg", {"lam": 0.0, "beta": 0.0}, LAM_ZERO.format(0.0, "FedAvg"), 1e-12, EQUAL),
     ("fedala", {"mix_epochs": 0}, "algorithm.mix_epochs=0 turns FedALA into FedAvg", 0.0, BY_SIZE),
     ("fedasam", {"rho": 0.0}, "algorithm.rho=0 turns FedASAM into FedAvg", 1e-12, BY_SIZE),
-    ("fedcm", {"alpha": 1.0}, NO_MOMENTUM, 1e-12, EQUAL),
+    ("fedcm", NO_MOMENTUM, FEDCM, 1e-12, EQUAL),
     ("feddecorr", {"beta": 0.0}, "algorithm.beta=0 turns FedDecorr into FedAvg", 1e-12, BY_SIZE),
     ("feddf", {"server_steps": 0}, NOT_DISTILLED, 1e-6, BY_SIZE),
     ("feddisco", {"a": 0.0, "b": 0.0}, NO_DISCREPANCY, 1e-12, BY_SIZE),
@@ -42,6 +46,8 @@ SHARED = [
     ("fedsam", {"rho": 0.0}, "algorithm.rho=0 turns FedSAM into FedAvg", 1e-12, BY_SIZE),
     ("fml", {"beta": 1.0}, "algorithm.beta=1 makes FML's shared model that of", 1e-9, EQUAL),
     ("mimelite", {"beta": 0.0}, "algorithm.beta=0 turns MimeLite into FedAvg", 1e-12, EQUAL),
+    ("mofedsam", {"rho": 0.0}, "algorithm.rho=0 turns MoFedSAM into FedCM", 1e-12, ("fedcm", {})),
+    ("mofedsam", NO_MOMENTUM, MOFEDSAM, 1e-12, ("fedsam", {**UNIFORM, "rho": 0.1})),
     ("moon", {"mu": 0.0, **UNIFORM}, "algorithm.mu=0 turns MOON into FedAvg", 1e-9, EQUAL),
     ("per_fedavg", NO_STEP, STAYS, 1e-9, EQUAL),
     ("per_fedavg", {**NO_STEP, "gradients": "hessian_free"}, STAYS, 1e-9, EQUAL),

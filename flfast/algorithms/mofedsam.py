@@ -1,0 +1,52 @@
+"""MoFedSAM: FedSAM whose local steps mix the gradient uphill with the server's momentum.
+
+Qu, Li, Duan, Liu, Tang, Lu: Generalized Federated Learning via Sharpness Aware Minimization. ICML
+2022. https://arxiv.org/abs/2206.02618
+
+    g = grad F_k(w; batch),   u = grad F_k(w + rho * g / |g|; batch),   |g| over all parameters
+    w := w - lr * (alpha * u + (1 - alpha) * Delta[t]),   in K local steps
+    Delta[t+1] = mean_k (w[t] - w_k) / (lr * K)
+    w[t+1] = w[t] + server_lr * mean_k (w_k - w[t])
+
+It is FedCM with FedSAM's gradient: `fedcm` says what K, Delta and server_lr are. A step costs two
+gradients. The reported loss is the one at w.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+from flfast.algorithms.contract import Algorithm, Weighting
+from flfast.algorithms.kit.client_momentum import client_momentum
+from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.sharpness_aware import uphill_gradient
+from flfast.state.options import BelowOne, NonNegative, Positive, PositiveUpToOne
+
+
+def mofedsam(
+    *,
+    rho: NonNegative,
+    alpha: PositiveUpToOne,
+    server_lr: Positive,
+    weighting: Weighting,
+    momentum: BelowOne | None,
+    nesterov: bool | None,
+    local_optimizer_state: Literal["reset"],
+) -> Algorithm:
+    """FedCM with sharpness-aware local steps; alpha = server_lr = 1 is FedSAM.
+
+    `local_optimizer_state` must be `reset`, because |a|_1 assumes that momentum starts at zero.
+    """
+    degenerate(rho == 0, "algorithm.rho=0 turns MoFedSAM into FedCM")
+    degenerate(
+        alpha == 1 and server_lr == 1,
+        "algorithm.alpha=1 with algorithm.server_lr=1 turns MoFedSAM into FedSAM",
+    )
+    mixed = client_momentum(
+        "mofedsam",
+        alpha=alpha,
+        server_lr=server_lr,
+        weighting=weighting,
+        momentum=momentum,
+        nesterov=nesterov,
+    )
+    return replace(mixed, gradient=uphill_gradient(rho))
