@@ -92,6 +92,58 @@ def uphill(reference, w, step, rho):
     return reference.gradient(w + rho * g / np.linalg.norm(g), step)
 
 
+def control_variates(server_lr, gradient_of=None):
+    """Equations of SCAFFOLD, option II, with another `gradient_of(reference)(k, x)`."""
+
+    def equations(reference, x, cohorts):
+        c, own = np.zeros_like(x), np.zeros((reference.num_clients, len(x)))
+        found = gradient_of(reference) if gradient_of else lambda k, x: None
+        for round_idx, cohort in enumerate(cohorts, start=1):
+            if cohort:
+                moves, changes = [], []
+                for k in cohort:
+                    drift = c - own[k]
+                    y = reference.sgd(
+                        k, round_idx, x, change=lambda w, d=drift: d, gradient=found(k, x)
+                    )
+                    num_steps = len(reference.steps(k, round_idx))
+                    new = own[k] - c + (x - y) / (num_steps * reference.lr)
+                    moves.append(y - x)
+                    changes.append(new - own[k])
+                    own[k] = new
+                x = x + server_lr * np.mean(moves, axis=0)
+                c = c + np.sum(changes, axis=0) / reference.num_clients
+            yield x
+
+    return equations
+
+
+def dynamic_regulariser(alpha, gradient_of=None):
+    """Equations of FedDyn by gradient descent, with another `gradient_of(reference)(k, w)`."""
+
+    def equations(reference, w, cohorts):
+        duals, h = np.zeros((reference.num_clients, len(w))), np.zeros_like(w)
+        found = gradient_of(reference) if gradient_of else lambda k, w: None
+        for round_idx, cohort in enumerate(cohorts, start=1):
+            if cohort:
+                models = []
+                for k in cohort:
+                    start, dual = w, duals[k].copy()
+                    models.append(
+                        reference.sgd(
+                            *(k, round_idx, w),
+                            change=lambda v, s=start, d=dual: alpha * (v - s) - d,
+                            gradient=found(k, w),
+                        )
+                    )
+                    duals[k] -= alpha * (models[-1] - w)
+                h = h - alpha / reference.num_clients * sum(model - w for model in models)
+                w = sum(models) / len(models) - h / alpha
+            yield w
+
+    return equations
+
+
 def averaged(gradient):
     """Equations of FedAvg with another `gradient(reference, k, w, step)` of clients k."""
 

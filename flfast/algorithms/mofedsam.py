@@ -8,14 +8,14 @@ Qu, Li, Duan, Liu, Tang, Lu: Generalized Federated Learning via Sharpness Aware 
     Delta[t+1] = mean_k (w[t] - w_k) / (lr * K)
     w[t+1] = w[t] + server_lr * mean_k (w_k - w[t])
 
-It is FedCM with FedSAM's gradient: `fedcm` says what K, Delta and server_lr are. A step costs two
-gradients. The reported loss is the one at w.
+It is FedCM with FedSAM's gradient: `fedcm` says what K, Delta and server_lr are. With
+alpha = server_lr = 1 it is FedSAM. A step costs two gradients. The reported loss is the one at w.
 """
 
 from dataclasses import replace
 from typing import Literal
 
-from flfast.algorithms.contract import Algorithm, Weighting
+from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.kit.client_momentum import client_momentum
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.sharpness_aware import uphill_gradient
@@ -27,12 +27,11 @@ def mofedsam(
     rho: NonNegative,
     alpha: PositiveUpToOne,
     server_lr: Positive,
-    weighting: Weighting,
     momentum: BelowOne | None,
     nesterov: bool | None,
     local_optimizer_state: Literal["reset"],
 ) -> Algorithm:
-    """FedCM with sharpness-aware local steps; alpha = server_lr = 1 is FedSAM.
+    """FedCM with sharpness-aware local steps; all clients weigh the same.
 
     `local_optimizer_state` must be `reset`, because |a|_1 assumes that momentum starts at zero.
     """
@@ -45,7 +44,7 @@ def mofedsam(
         "mofedsam",
         alpha=alpha,
         server_lr=server_lr,
-        weighting=weighting,
+        weighting="uniform",
         momentum=momentum,
         nesterov=nesterov,
     )

@@ -1,40 +1,18 @@
 """FedDyn against its equations, and its convergence to the global optimum."""
 
-from functools import partial
-
 import numpy as np
 import pytest
+from references import dynamic_regulariser
 
 from flfast.algorithms.feddyn import feddyn
-
-
-def dynamic(alpha, gradient, start, w):
-    return alpha * (w - start) - gradient
-
-
-def acar(alpha):
-    """Algorithm 1 of Acar et al. 2021, with local gradient descent as the solver."""
-
-    def equations(reference, w, cohorts):
-        gradients, h = np.zeros((reference.num_clients, len(w))), np.zeros_like(w)
-        for round_idx, cohort in enumerate(cohorts, start=1):
-            if cohort:
-                models = []
-                for k in cohort:
-                    regulariser = partial(dynamic, alpha, gradients[k].copy(), w)
-                    models.append(reference.sgd(k, round_idx, w, change=regulariser))
-                    gradients[k] -= alpha * (models[-1] - w)
-                h = h - alpha / reference.num_clients * sum(model - w for model in models)
-                w = sum(models) / len(models) - h / alpha
-            yield w
-
-    return equations
 
 
 @pytest.mark.parametrize("sampling", [{}, {"fraction": 0.6, "dropout": 0.3}], ids=["all", "some"])
 @pytest.mark.parametrize("batch_size", [-1, 2])
 def test_trajectories_follow_the_paper(assert_follows, batch_size, sampling):
-    assert_follows(feddyn(alpha=0.5), acar(0.5), batch_size=batch_size, sampling=sampling)
+    assert_follows(
+        feddyn(alpha=0.5), dynamic_regulariser(0.5), batch_size=batch_size, sampling=sampling
+    )
 
 
 def test_for_small_alpha_the_server_adds_the_sum_of_all_updates(assert_follows):

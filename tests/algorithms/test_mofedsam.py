@@ -10,7 +10,7 @@ SGD = {"momentum": 0.0, "nesterov": False, "local_optimizer_state": "reset"}
 
 
 def make(**options):
-    return mofedsam(**{**SGD, "weighting": "uniform", **options})
+    return mofedsam(**{**SGD, **options})
 
 
 def qu(rho, alpha, server_lr):

@@ -2,10 +2,9 @@
 
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
-from references import initial
+from references import control_variates, initial
 from sampling import others_slow
 
 from flfast.algorithms.fedavg import fedavg
@@ -20,34 +19,11 @@ def make(server_lr=1.0, **local):
     return scaffold(server_lr=server_lr, local_optimizer_state="reset", **{**SGD, **local})
 
 
-def karimireddy(server_lr):
-    """Algorithm 1 of Karimireddy et al. 2020, option II."""
-
-    def equations(reference, x, cohorts):
-        c, own = np.zeros_like(x), np.zeros((reference.num_clients, len(x)))
-        for round_idx, cohort in enumerate(cohorts, start=1):
-            if cohort:
-                moves, changes = [], []
-                for k in cohort:
-                    drift = c - own[k]
-                    y = reference.sgd(k, round_idx, x, change=lambda w, drift=drift: drift)
-                    num_steps = len(reference.steps(k, round_idx))
-                    new = own[k] - c + (x - y) / (num_steps * reference.lr)
-                    moves.append(y - x)
-                    changes.append(new - own[k])
-                    own[k] = new
-                x = x + server_lr * np.mean(moves, axis=0)
-                c = c + np.sum(changes, axis=0) / reference.num_clients
-            yield x
-
-    return equations
-
-
 @pytest.mark.parametrize("sampling", [{}, {"fraction": 0.6, "dropout": 0.3}], ids=["all", "some"])
 @pytest.mark.parametrize(("batch_size", "server_lr"), [(-1, 1.0), (2, 0.7)])
 def test_trajectories_follow_the_paper(assert_follows, batch_size, server_lr, sampling):
     assert_follows(
-        make(server_lr), karimireddy(server_lr), batch_size=batch_size, sampling=sampling
+        make(server_lr), control_variates(server_lr), batch_size=batch_size, sampling=sampling
     )
 
 

@@ -14,6 +14,7 @@ from flfast.state.plan import Batching
 
 UNIFORM = {"weighting": "uniform"}
 BY_SIZE, EQUAL = ("fedavg", {}), ("fedavg", UNIFORM)
+SCAFFOLD = ("scaffold", {})
 EQUAL_PROX = ("fedprox", {"mu": 0.3, **UNIFORM})
 ONE_ALPHA = {"alpha": 1.0, "adaptive": False}
 NO_STEP = {"alpha": 0.0, "batches": "same"}
@@ -38,6 +39,7 @@ SHARED = [
     ("feddf", {"server_steps": 0}, NOT_DISTILLED, 1e-6, BY_SIZE),
     ("feddisco", {"a": 0.0, "b": 0.0}, NO_DISCREPANCY, 1e-12, BY_SIZE),
     ("fedexp", {"epsilon": 1e9}, None, 1e-12, EQUAL),
+    ("fedgamma", {"rho": 0.0}, "algorithm.rho=0 turns FedGAMMA into SCAFFOLD", 1e-12, SCAFFOLD),
     ("fedlc", {"tau": 0.0}, "algorithm.tau=0 turns FedLC into FedAvg", 1e-12, BY_SIZE),
     ("fedntd", {"beta": 0.0}, "algorithm.beta=0 turns FedNTD into FedAvg", 1e-12, BY_SIZE),
     ("fedphp", {"lam": 0.0}, "algorithm.lam=0 makes FedPHP's shared model that of", 1e-9, BY_SIZE),
