@@ -12,11 +12,14 @@ Clients keep g_k and the server keeps h; both start at 0. Only models are sent. 
 averaged.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
-from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Part, Task, Uploads
+from flfast.algorithms.contract import Algorithm, Batch, Context, Task
+from flfast.algorithms.kit.dynamic_regulariser import dynamic_regulariser
 from flfast.state.options import Positive
-from flfast.state.tree import Tree, add, dot, squared_norm, sub, tree_map, zeros
+from flfast.state.tree import Tree, dot, squared_norm, sub
 
 
 def feddyn(*, alpha: Positive) -> Algorithm:
@@ -31,26 +34,5 @@ def feddyn(*, alpha: Positive) -> Algorithm:
         distance = squared_norm(sub(start, params))
         return task(params, batch) - dot(gradient, params) + alpha / 2 * distance
 
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        start, end = ctx.server["params"], done.weights["params"]
-        # Over shared parameters; wrappers may keep others local.
-        g = tree_map(lambda w_t, w, g: g - alpha * (w - w_t), start, end, ctx.client["gradient"])
-        return ctx.change(done.weights), {"gradient": g}
-
-    def server_step(server: Tree, uploads: Uploads) -> Tree:
-        mean = uploads.mean["params"]
-        share = uploads.num_clients / uploads.population
-        h = tree_map(lambda h, d: h - alpha * share * d, server["h"], mean)
-        step = tree_map(lambda d, h: d - h / alpha, mean, h)
-        return {**add(server, {**uploads.mean, "params": step}), "h": h}
-
-    return Algorithm(
-        name="feddyn",
-        weighting="uniform",
-        server_state=lambda weights: {**weights, "h": zeros(weights["params"])},
-        client_state=lambda broadcast: {"gradient": zeros(broadcast["params"])},
-        loss=loss,
-        finish=finish,
-        parts={"params": Part(stale="keep")},
-        server_step=server_step,
-    )
+    # The regulariser is part of the loss, so that it is reported.
+    return replace(dynamic_regulariser("feddyn", alpha=alpha), loss=loss, correct=None)

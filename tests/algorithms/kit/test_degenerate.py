@@ -14,7 +14,7 @@ from flfast.state.plan import Batching
 
 UNIFORM = {"weighting": "uniform"}
 BY_SIZE, EQUAL = ("fedavg", {}), ("fedavg", UNIFORM)
-SCAFFOLD = ("scaffold", {})
+SCAFFOLD, DYNAMIC = ("scaffold", {}), ("feddyn", {"alpha": 0.1})
 EQUAL_PROX = ("fedprox", {"mu": 0.3, **UNIFORM})
 ONE_ALPHA = {"alpha": 1.0, "adaptive": False}
 NO_STEP = {"alpha": 0.0, "batches": "same"}
@@ -46,6 +46,7 @@ SHARED = [
     ("fedprox", {"mu": 0.0}, "algorithm.mu=0 turns FedProx into FedAvg", 1e-12, BY_SIZE),
     ("fedrs", {"alpha": 1.0}, "algorithm.alpha=1 turns FedRS into FedAvg", 1e-12, BY_SIZE),
     ("fedsam", {"rho": 0.0}, "algorithm.rho=0 turns FedSAM into FedAvg", 1e-12, BY_SIZE),
+    ("fedsmoo", {"rho": 0.0}, "algorithm.rho=0 turns FedSMOO into FedDyn", 1e-9, DYNAMIC),
     ("fml", {"beta": 1.0}, "algorithm.beta=1 makes FML's shared model that of", 1e-9, EQUAL),
     ("mimelite", {"beta": 0.0}, "algorithm.beta=0 turns MimeLite into FedAvg", 1e-12, EQUAL),
     ("mofedsam", {"rho": 0.0}, "algorithm.rho=0 turns MoFedSAM into FedCM", 1e-12, ("fedcm", {})),
