@@ -25,7 +25,8 @@ def ascent(grads: Tree, *, rho: float, scales: Tree) -> Tree:
     """
     scaled = {n: scales[n] * g if n in scales else g for n, g in grads.items()}
     norms = [torch.linalg.vector_norm(g) for g in scaled.values()]
-    factor = rho / (torch.linalg.vector_norm(torch.stack(norms)) + EPS)
+    norm = torch.linalg.vector_norm(torch.stack(norms)) + EPS
+    factor = rho / norm.clamp(min=torch.finfo(norm.dtype).tiny)  # float16 has no EPS
     return {n: factor * (scales[n] * g if n in scales else g) for n, g in scaled.items()}
 
 
