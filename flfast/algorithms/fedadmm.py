@@ -14,38 +14,34 @@ from theta, as in the authors' code. That code also subtracts theta instead of w
 is 2 * (w_k+ - theta), and has eta = 1. Buffers are averaged.
 """
 
-from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Uploads
+from dataclasses import replace
+
+from flfast.algorithms.contract import Algorithm, Context, Finished, Uploads
+from flfast.algorithms.kit.dynamic_regulariser import dynamic_regulariser
 from flfast.state.options import Positive
-from flfast.state.tree import Tree, add, scaled, tree_map, zeros
+from flfast.state.tree import Tree, add, scaled, tree_map
+from flfast.state.weights import model_weights
 
 
 def fedadmm(*, rho: Positive, server_lr: Positive, initial: Tree) -> Algorithm:
     """Local training with dual variables; all clients weigh the same, as in the paper."""
-
-    def correct(grads: Tree, params: Tree, ctx: Context) -> Tree:
-        theta, y = ctx.server["params"], ctx.client["dual"]
-        # Parameters that stay on the client (`bn=local`) have no dual variable.
-        shared = [name for name in grads if name in theta]
-        return {**grads, **{n: grads[n] + y[n] + rho * (params[n] - theta[n]) for n in shared}}
+    lagrangian = dynamic_regulariser("fedadmm", alpha=rho)  # its `gradient` is -y_k
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        theta, client, w = ctx.server["params"], ctx.client, done.weights["params"]
-        y = tree_map(lambda t, w, y: y + rho * (w - t), theta, w, client["dual"])
+        upload, state = lagrangian.finish(done, ctx)
+        theta, w = ctx.server["params"], done.weights["params"]
         # (y_k+ - y_k) / rho is w_k+ - theta.
-        sent = tree_map(lambda t, w, old: (w - old) + (w - t), theta, w, client["model"])
-        return {**ctx.change(done.weights), "params": sent}, {"dual": y, "model": w}
+        sent = tree_map(lambda t, w, old: (w - old) + (w - t), theta, w, ctx.client["model"])
+        return {**upload, "params": sent}, {**state, "model": w}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         share = server_lr * uploads.num_clients / uploads.population
         return add(server, {**uploads.mean, "params": scaled(uploads.mean["params"], share)})
 
-    first = {"dual": zeros(initial["params"]), "model": initial["params"]}
-    return Algorithm(
-        name="fedadmm",
-        weighting="uniform",
-        client_state=lambda broadcast: first,
-        correct=correct,
+    return replace(
+        lagrangian,
+        server_state=model_weights,
+        client_state=lambda b: {**lagrangian.client_state(b), "model": initial["params"]},
         finish=finish,
-        parts={"params": Part(stale="keep")},
         server_step=server_step,
     )

@@ -11,24 +11,13 @@ The step is ASAM's (Kwon, Kim, Park, Choi). The authors' code has T = 1 for para
 passes of a step update the running statistics of BatchNorm. The reported loss is the one at w.
 """
 
-from torch import Tensor
-
-from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
+from flfast.algorithms.contract import Algorithm, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
-from flfast.algorithms.kit.gradient import gradient
-from flfast.algorithms.kit.sharpness_aware import ascended
+from flfast.algorithms.kit.sharpness_aware import uphill_gradient
 from flfast.state.options import NonNegative
-from flfast.state.tree import Tree
 
 
 def fedasam(*, rho: NonNegative, eta: NonNegative, weighting: Weighting) -> Algorithm:
     """FedAvg with adaptive sharpness-aware local steps; rho = 0 is FedAvg."""
     degenerate(rho == 0, "algorithm.rho=0 turns FedASAM into FedAvg")
-
-    def uphill(task: Task, params: Tree, batch: Batch, ctx: Context) -> tuple[Tensor, Tree]:
-        value, grads = gradient(task, params, batch, trained=params)
-        scales = {name: params[name].detach().abs() + eta for name in grads}
-        point = ascended(params, grads, rho=rho, scales=scales)
-        return value, gradient(task, point, batch, trained=params)[1]
-
-    return Algorithm(name="fedasam", weighting=weighting, gradient=uphill)
+    return Algorithm(name="fedasam", weighting=weighting, gradient=uphill_gradient(rho, eta=eta))

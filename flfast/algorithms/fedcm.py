@@ -19,6 +19,7 @@ from typing import Literal
 from flfast.algorithms.contract import Algorithm, Weighting
 from flfast.algorithms.kit.client_momentum import client_momentum
 from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.state.options import BelowOne, Positive, PositiveUpToOne
 
 
@@ -39,11 +40,5 @@ def fedcm(
         alpha == 1 and server_lr == 1,
         "algorithm.alpha=1 with algorithm.server_lr=1 turns FedCM into FedAvg",
     )
-    return client_momentum(
-        "fedcm",
-        alpha=alpha,
-        server_lr=server_lr,
-        weighting=weighting,
-        momentum=momentum,
-        nesterov=nesterov,
-    )
+    weight = gradient_weight_of_sgd("fedcm", momentum=momentum, nesterov=nesterov)
+    return client_momentum("fedcm", weight, alpha=alpha, server_lr=server_lr, weighting=weighting)

@@ -16,6 +16,7 @@ from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.kit.control_variates import control_variates
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.estimated_ascent import estimated_ascent
+from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.state.options import BelowOne, NonNegative, Positive
 
 
@@ -27,12 +28,7 @@ def fedlesam_s(
     nesterov: bool | None,
     local_optimizer_state: Literal["reset"],
 ) -> Algorithm:
-    """SCAFFOLD with FedLESAM's gradients; rho = 0 is SCAFFOLD.
-
-    `local_optimizer_state` must be `reset`, because |a|_1 assumes that momentum starts at zero.
-    """
+    """SCAFFOLD with FedLESAM's gradients; rho = 0 is SCAFFOLD."""
     degenerate(rho == 0, "algorithm.rho=0 turns FedLESAM-S into SCAFFOLD")
-    corrected = control_variates(
-        "fedlesam_s", server_lr=server_lr, momentum=momentum, nesterov=nesterov
-    )
-    return estimated_ascent(corrected, rho=rho)
+    weight = gradient_weight_of_sgd("fedlesam_s", momentum=momentum, nesterov=nesterov)
+    return estimated_ascent(control_variates("fedlesam_s", weight, server_lr=server_lr), rho=rho)

@@ -52,7 +52,7 @@ def fedsmoo(*, alpha: Positive, rho: NonNegative) -> Algorithm:
         v = {n: g - mu[n] - s[n] if n in s else g for n, g in here.items()}
         s_k = ascent(v, rho=rho, scales={})
         _, grads = gradient(task, moved(params, s_k), batch, trained=params)
-        for n in s_k.keys() & s.keys():
+        for n in [n for n in s_k if n in s]:
             params[DUAL + n].copy_(mu[n] + (s_k[n] - s[n]))
             params[LAST + n].copy_(s_k[n])
         return value, grads

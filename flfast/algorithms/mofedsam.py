@@ -18,6 +18,7 @@ from typing import Literal
 from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.kit.client_momentum import client_momentum
 from flfast.algorithms.kit.degenerate import degenerate
+from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.algorithms.kit.sharpness_aware import uphill_gradient
 from flfast.state.options import BelowOne, NonNegative, Positive, PositiveUpToOne
 
@@ -31,21 +32,14 @@ def mofedsam(
     nesterov: bool | None,
     local_optimizer_state: Literal["reset"],
 ) -> Algorithm:
-    """FedCM with sharpness-aware local steps; all clients weigh the same.
-
-    `local_optimizer_state` must be `reset`, because |a|_1 assumes that momentum starts at zero.
-    """
+    """FedCM with sharpness-aware local steps; all clients weigh the same."""
     degenerate(rho == 0, "algorithm.rho=0 turns MoFedSAM into FedCM")
     degenerate(
         alpha == 1 and server_lr == 1,
         "algorithm.alpha=1 with algorithm.server_lr=1 turns MoFedSAM into FedSAM",
     )
+    weight = gradient_weight_of_sgd("mofedsam", momentum=momentum, nesterov=nesterov)
     mixed = client_momentum(
-        "mofedsam",
-        alpha=alpha,
-        server_lr=server_lr,
-        weighting="uniform",
-        momentum=momentum,
-        nesterov=nesterov,
+        "mofedsam", weight, alpha=alpha, server_lr=server_lr, weighting="uniform"
     )
     return replace(mixed, gradient=uphill_gradient(rho))

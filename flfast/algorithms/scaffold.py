@@ -17,6 +17,7 @@ from typing import Literal
 
 from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.kit.control_variates import control_variates
+from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.state.options import BelowOne, Positive
 
 
@@ -31,4 +32,5 @@ def scaffold(
 
     `local_optimizer_state` must be `reset`, because |a|_1 assumes that momentum starts at zero.
     """
-    return control_variates("scaffold", server_lr=server_lr, momentum=momentum, nesterov=nesterov)
+    weight = gradient_weight_of_sgd("scaffold", momentum=momentum, nesterov=nesterov)
+    return control_variates("scaffold", weight, server_lr=server_lr)

@@ -49,7 +49,7 @@ def test_the_server_has_the_mean_of_all_augmented_models(assert_follows):
     states = [federation.engine.site.states.get(k) for k in range(4)]
     untouched = vector(initial(5, 3).state_dict())
     models = [
-        untouched if state is None else vector(state["model"]) + vector(state["dual"]) / 0.4
+        untouched if state is None else vector(state["model"]) - vector(state["gradient"]) / 0.4
         for state in states
     ]
     found = vector(federation.server["params"])

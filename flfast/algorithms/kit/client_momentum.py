@@ -3,27 +3,22 @@
 `fedcm` has paper and equations.
 """
 
+from collections.abc import Callable
+
 from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Uploads, Weighting
-from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.state.tree import Tree, add, scaled, zeros
 from flfast.state.weights import model_weights
 
 
 def client_momentum(
     name: str,
+    gradient_weight: Callable[[int], float],
     *,
     alpha: float,
     server_lr: float,
     weighting: Weighting,
-    momentum: float | None,
-    nesterov: bool | None,
 ) -> Algorithm:
-    """FedAvg whose local steps mix the gradient with the server's last mean gradient.
-
-    Raises:
-        ValueError: if the local optimizer is not SGD, and `momentum` therefore None.
-    """
-    gradient_weight = gradient_weight_of_sgd(name, momentum=momentum, nesterov=nesterov)
+    """FedAvg whose local steps mix the gradient with the server's last mean gradient."""
 
     def correct(grads: Tree, params: Tree, ctx: Context) -> Tree:
         delta = ctx.server["delta"]

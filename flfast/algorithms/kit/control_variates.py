@@ -3,23 +3,19 @@
 `scaffold` has paper and equations.
 """
 
+from collections.abc import Callable
+
 import torch
 
 from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Uploads
-from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.state.tree import Tree, add, scaled, tree_map, zeros
 from flfast.state.weights import model_weights
 
 
 def control_variates(
-    name: str, *, server_lr: float, momentum: float | None, nesterov: bool | None
+    name: str, gradient_weight: Callable[[int], float], *, server_lr: float
 ) -> Algorithm:
-    """SCAFFOLD under a name; all clients weigh the same.
-
-    Raises:
-        ValueError: if the local optimizer is not SGD, and `momentum` therefore None.
-    """
-    gradient_weight = gradient_weight_of_sgd(name, momentum=momentum, nesterov=nesterov)
+    """SCAFFOLD under a name; all clients weigh the same."""
 
     def correct(grads: Tree, params: Tree, ctx: Context) -> Tree:
         c_k, c = ctx.client["control"], ctx.server["control"]

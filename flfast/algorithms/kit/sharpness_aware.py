@@ -31,11 +31,7 @@ def ascent(grads: Tree, *, rho: float, scales: Tree) -> Tree:
 
 
 def moved(params: Tree, steps: Tree) -> Tree:
-    """`params + steps`; parameters without a step stay.
-
-    >>> moved({"w": torch.ones(2), "b": torch.ones(1)}, {"b": torch.ones(1)})
-    {'w': tensor([1., 1.]), 'b': tensor([2.])}
-    """
+    """`params + steps`; parameters without a step stay."""
     return {n: p + steps[n] if n in steps else p for n, p in params.items()}
 
 
@@ -45,12 +41,18 @@ def ascended(params: Tree, grads: Tree, *, rho: float, scales: Tree) -> Tree:
     return moved(params, ascent(grads, rho=rho, scales=scales))
 
 
-def uphill_gradient(rho: float) -> Gradient:
-    """An algorithm's `gradient`: that at `w + rho * g / |g|`, with g at w. The loss is at w."""
+def uphill_gradient(rho: float, *, eta: float | None = None) -> Gradient:
+    """An algorithm's `gradient`: that after `ascent` along g at w. The loss is at w.
+
+    Args:
+        rho: length of the step for T = 1.
+        eta: T = |w| + eta, element by element; None is T = 1.
+    """
 
     def uphill(task: Task, params: Tree, batch: Batch, ctx: Context) -> tuple[Tensor, Tree]:
         value, grads = gradient(task, params, batch, trained=params)
-        point = ascended(params, grads, rho=rho, scales={})
+        scales = {} if eta is None else {n: params[n].detach().abs() + eta for n in grads}
+        point = ascended(params, grads, rho=rho, scales=scales)
         return value, gradient(task, point, batch, trained=params)[1]
 
     return uphill
