@@ -47,7 +47,10 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> Path:
     """
     client_id = int(options["client"]) if "client" in options else None
     run = open_run(saved, personal=client_id is not None)
-    name = "model" if client_id is None else f"personal/{_file_of(run, client_id)}"
+    name = "model"
+    if client_id is not None:
+        known = client_id < run.data.num_clients  # an unknown one is refused later, with a message
+        name = f"personal/{run.data.client_file(client_id) if known else client_id}"
     default = saved.folder / f"{name}{_ENDINGS[options['format']]}"
     path = Path(options.get("output", default))
     # The run's folder itself is named by the user, and `personal` in it is not.
@@ -61,11 +64,6 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> Path:
         console.print(Text(f"{key}: {value}"), soft_wrap=True)
     console.print(Text(str(path), style="bold"), soft_wrap=True)
     return path
-
-
-def _file_of(run: OpenedRun, client_id: int) -> str:
-    known = client_id < run.data.num_clients  # an unknown one is refused later, with a message
-    return run.data.client_file(client_id) if known else str(client_id)
 
 
 class StoredInputs(nn.Module):
