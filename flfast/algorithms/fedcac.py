@@ -78,10 +78,7 @@ def fedcac(*, tau: UpToOne, beta: Positive, weighting: Weighting) -> Algorithm:
 def critical(change: Tensor, value: Tensor, share: float) -> Tensor:
     """Where |change * value| is among the largest of a tensor, and not zero; uint8.
 
-    Args:
-        change: by local training.
-        value: after it.
-        share: share of the elements.
+    `change` is by local training, and `value` is after it. `share` is of the elements.
     """
     # Biases before BatchNorm change by rounding errors only, which differ between engines.
     rounding = ROUNDING * torch.finfo(value.dtype).eps * value.abs()

@@ -183,11 +183,7 @@ def secure_reduction(
 ) -> MaskedReduction:
     """The reduction of one call of a cohort by secure aggregation: real clients mask themselves.
 
-    Args:
-        channel: with secure aggregation.
-        algorithm: whose uploads it is.
-        cohort: K clients.
-        path: the round, and the number of the call in the round.
+    The path is the round, and the number of the call in the round.
     """
     secure = channel.secure
     assert secure.make_round is not None

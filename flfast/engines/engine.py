@@ -282,12 +282,8 @@ class Engine:
     ) -> dict[str, GroupMetrics]:
         """Metrics by evaluation set: see `output/results/columns.py` for their names.
 
-        Every example is predicted once; each rank predicts a part of them. Collective.
-
-        Args:
-            server: server state.
-            plan: plan of the round.
-            fraction: fraction of each client's and of the central test examples, in (0, 1].
+        Every example is predicted once; each rank predicts a part of them. Collective. `fraction`
+        is of each client's and of the central test examples, in (0, 1].
         """
         plan = for_evaluation(plan)
         together = self.site.divides_batches(plan)

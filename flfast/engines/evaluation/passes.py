@@ -87,14 +87,8 @@ class Evaluation:
     ) -> list[tuple[EvaluationDataModule, Statistics]]:
         """(sets, predictions) of every pass that has examples; collective.
 
-        The ranks exchange predictions once, after the last pass.
-
-        Args:
-            server: server state.
-            plan: how to predict and fine-tune.
-            passes: names of the sets of each pass; see `EvaluationDataModule`.
-            together: as of a call.
-            fraction: fraction of each group's examples that are predicted.
+        The ranks exchange predictions once, after the last pass. `passes` are names of sets, as of
+        `EvaluationDataModule`; the rest is as of a call.
         """
         trainer, module = self._site.trainers.trainer(plan), self._site.trainers.module(plan)
         modules, own = list[EvaluationDataModule](), list[Statistics]()

@@ -82,10 +82,8 @@ class StepPrograms:
     def program(self, key: Hashable, make: Callable[[], Executor], *, num_state: int) -> Executor:
         """The program of a key, compiled when it is first needed.
 
-        Args:
-            key: everything in which programs differ.
-            make: compiles it.
-            num_state: number of its first inputs that are state, changed in place.
+        The key has everything in which programs differ. The first `num_state` inputs of the
+        program are state, changed in place.
         """
         if key not in self._programs:
             made = make()
@@ -149,10 +147,7 @@ class BoundStep:
     def run_frozen(self, split: "SplitStep", rows: Tree, *, size: int) -> list[Tensor]:
         """Features of rows, each [M, ...]. Changes nothing else.
 
-        Args:
-            split: the split step.
-            rows: each [M, ...]; M is a multiple of `size`.
-            size: batch size B of the split.
+        M is a multiple of the batch size B of the split, which is `size`.
         """
         num = len(next(iter(rows.values()))) // size
         features = [leaf.new_empty((num * size, *leaf.shape[1:])) for leaf in split.features]
