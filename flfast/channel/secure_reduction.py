@@ -95,13 +95,7 @@ class Encoding(NamedTuple):
 
 
 class MaskedReduction:
-    """The weighted mean of masked uploads, in the memory of one upload. See `Reduction`.
-
-    Args:
-        secure: the round of the protocol.
-        encoding: of the uploads.
-        log_costs: whether to log what the protocol has cost.
-    """
+    """The weighted mean of masked uploads, in the memory of one upload. See `Reduction`."""
 
     def __init__(
         self, secure: "MaskedRound | ServerRound", encoding: Encoding, *, log_costs: bool

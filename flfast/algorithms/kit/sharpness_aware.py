@@ -12,14 +12,11 @@ EPS = 1e-16
 def ascended(params: Tree, grads: Tree, *, rho: float, scales: Tree) -> Tree:
     """`params + rho * T^2 g / |T g|` with gradients g; parameters without a gradient stay.
 
+    The gradients were taken at `params`. `scales` is the diagonal of T by name; 1 where it is
+    missing.
+
     >>> ascended({"w": torch.zeros(2)}, {"w": torch.tensor([3.0, 4.0])}, rho=1.0, scales={})
     {'w': tensor([0.6000, 0.8000])}
-
-    Args:
-        params: where the gradients were taken.
-        grads: by name.
-        rho: length of the step for T = 1.
-        scales: the diagonal of T by name; 1 where it is missing.
     """
     scaled = {n: scales[n] * g if n in scales else g for n, g in grads.items()}
     norms = [torch.linalg.vector_norm(g) for g in scaled.values()]

@@ -104,11 +104,8 @@ def scores(utility: np.ndarray, last: np.ndarray, round_idx: int, clip: float) -
 def exploit(values: np.ndarray, num: int, cutoff: float, rng: np.random.Generator) -> np.ndarray:
     """Places of `num` clients, drawn without replacement in proportion to their scores.
 
-    Args:
-        values: scores, > 0 [K].
-        num: clients to draw, at most K.
-        cutoff: share of the num-th largest score that others must reach to be drawn.
-        rng: the round's random generator.
+    The scores [K] are > 0. `cutoff` is the share of the num-th largest score that others must
+    reach to be drawn.
     """
     if not num:
         return np.zeros(0, dtype=np.int64)
