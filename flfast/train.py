@@ -52,7 +52,9 @@ def _run(config: DictConfig) -> float | None:
     multirun = composed.hydra.mode == RunMode.MULTIRUN
     place = f"hydra.sweep.dir={composed.hydra.sweep.dir}" if multirun else None
     config = phases[0].config
-    before = None if _shares_world() else finished_before(config, job.folder)
+    # Other ranks, of torchrun or srun, have to hear that the run finished.
+    shares_world = any(integer(name, 1) > 1 for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
+    before = None if shares_world else finished_before(config, job.folder)
     if before is not None:
         log.info("%s: finished before", job.folder)
         return before.value
@@ -71,11 +73,6 @@ def _train(phases: list[Phase], job: HydraJob) -> float | None:
     from flfast.setup.launch import run  # imports torch
 
     return run(phases, job)
-
-
-def _shares_world() -> bool:
-    """Whether torchrun or srun started other ranks, which have to hear that the run finished."""
-    return any(integer(name, 1) > 1 for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
 
 
 @surviving_output()

@@ -96,12 +96,8 @@ def gaussian_features(
 ) -> tuple[Tensor, Tensor]:
     """Draws of the normal distribution of every class, and their labels; float64 [M, D] and [M].
 
-    Classes without examples have no draws, and those of one example have equal ones.
-
-    Args:
-        moments: `class_moments` of all examples.
-        num_per_class: draws of each class.
-        rng: on the CPU.
+    Classes without examples have no draws, and those of one example have equal ones. `moments` are
+    `class_moments` of all examples, and `rng` is on the CPU.
     """
     counts, sums, products = (moments[n].double() for n in ("counts", "sums", "products"))
     means = sums / counts.clamp(min=1).unsqueeze(1)
@@ -134,12 +130,7 @@ def calibrated(
 ) -> Tree:
     """The parameters of a head after SGD on cross-entropy of `gaussian_features`, by name.
 
-    Args:
-        head: head of the model.
-        params: to start from, by name.
-        moments: `class_moments` of all examples.
-        options: how to train.
-        rng: draws and shuffles features, on the CPU.
+    It starts from `params`, with `class_moments` of all examples. `rng` is on the CPU.
     """
     features, labels = gaussian_features(moments, options.num_per_class, rng)
     own = {n: params[n].to(features.dtype, copy=True).requires_grad_() for n in head.names}

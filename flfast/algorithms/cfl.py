@@ -45,8 +45,18 @@ def cfl(
     degenerate(max_clusters == 1, "algorithm.max_clusters=1 turns CFL into FedAvg")
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
-        limit = max_clusters if uploads.round > warmup else 1
-        return split_and_average(server, uploads, limit=limit, eps=[eps1, eps2])
+        models, before = server["models"], server["clusters"][uploads.clients]
+        moves = leaves(uploads.rows["params"])
+        changes = torch.cat([leaf.flatten(1).double() for leaf in moves], dim=1)
+        after, num = split_clusters(
+            *(before, changes, uploads.weights),
+            num=int(server["num"]),
+            limit=max_clusters if uploads.round > warmup else 1,
+            eps=[eps1, eps2],
+        )
+        clusters = server["clusters"].index_copy(0, uploads.clients, after)
+        means = group_means(models, before, after, uploads)
+        return {**only_models(means), "clusters": clusters, "num": torch.tensor(num)}
 
     federated = clustered(max_clusters, num_clients)
     return replace(federated, weighting=weighting, server_step=server_step)
@@ -76,18 +86,6 @@ def clustered(limit: int, num_clients: int) -> Algorithm:
         parts={"params": Part("rows"), "buffers": Part("rows")},
         personal=lambda broadcast, client: model_weights(broadcast),
     )
-
-
-def split_and_average(server: Tree, uploads: Uploads, *, limit: int, eps: list[float]) -> Tree:
-    """The server state after a round, see `split_clusters`; `limit` is the most clusters."""
-    models, before = server["models"], server["clusters"][uploads.clients]
-    moves = leaves(uploads.rows["params"])
-    changes = torch.cat([leaf.flatten(1).double() for leaf in moves], dim=1)
-    num = int(server["num"])
-    after, num = split_clusters(before, changes, uploads.weights, num=num, limit=limit, eps=eps)
-    clusters = server["clusters"].index_copy(0, uploads.clients, after)
-    means = group_means(models, before, after, uploads)
-    return {**only_models(means), "clusters": clusters, "num": torch.tensor(num)}
 
 
 def split_clusters(

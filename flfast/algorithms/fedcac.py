@@ -40,7 +40,10 @@ def fedcac(*, tau: UpToOne, beta: Positive, weighting: Weighting) -> Algorithm:
     def send(server: Tree, records: Records, clients: Sequence[int]) -> Tree:
         known = records.known()
         sent, rows = equal_models(server, len(clients)), records[known]
-        weights = weights_among(known, rows["mask"], float(server["rounds"]) / beta, clients)
+        strictness = float(server["rounds"]) / beta
+        by_client = dict(zip(known, collaboration(rows["mask"], strictness), strict=True))
+        none = torch.zeros(len(known), dtype=torch.float64)
+        weights = torch.stack([by_client.get(k, none) for k in clients])  # [K, n]
 
         def mixed(shared: Tensor, mask: Tensor, models: Tensor) -> Tensor:
             mean = torch.tensordot(weights, models.double(), dims=1).to(shared.dtype)
@@ -50,7 +53,8 @@ def fedcac(*, tau: UpToOne, beta: Positive, weighting: Weighting) -> Algorithm:
         return {**sent, "params": tree_map(mixed, sent["params"], masks, rows["params"])}
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        masks = critical_masks(ctx.server["params"], done.weights["params"], tau)
+        before, after = ctx.server["params"], done.weights["params"]
+        masks = tree_map(lambda old, new: critical(new - old, new, tau), before, after)
         return {**ctx.change(done.weights), "mask": masks}, ctx.client
 
     def models(server: Tree, uploads: Uploads) -> Tree:
@@ -78,10 +82,7 @@ def fedcac(*, tau: UpToOne, beta: Positive, weighting: Weighting) -> Algorithm:
 def critical(change: Tensor, value: Tensor, share: float) -> Tensor:
     """Where |change * value| is among the largest of a tensor, and not zero; uint8.
 
-    Args:
-        change: by local training.
-        value: after it.
-        share: share of the elements.
+    `change` is by local training, and `value` is after it. `share` is of the elements.
     """
     # Biases before BatchNorm change by rounding errors only, which differ between engines.
     rounding = ROUNDING * torch.finfo(value.dtype).eps * value.abs()
@@ -93,30 +94,9 @@ def critical(change: Tensor, value: Tensor, share: float) -> Tensor:
     return ((sensitivity >= (1 - EQUAL) * smallest) & (sensitivity > 0)).to(torch.uint8)
 
 
-def critical_masks(before: Tree, after: Tree, share: float) -> Tree:
-    """`critical` for each parameter of `before`."""
-    return tree_map(lambda old, new: critical(new - old, new, share), before, after)
-
-
 def no_masks(params: Tree) -> Tree:
     """Masks of a client that has no critical parameters yet."""
     return tree_map(lambda leaf: torch.zeros_like(leaf, dtype=torch.uint8), params)
-
-
-def weights_among(
-    known: Sequence[int], masks: Tree, strictness: float, clients: Sequence[int]
-) -> Tensor:
-    """Weights of n known clients in the means of K clients [K, n], zero for unknown ones.
-
-    Args:
-        known: ids of the clients that have masks.
-        masks: theirs, each leaf [n, ...].
-        strictness: see `collaboration`.
-        clients: ids of the K clients.
-    """
-    rows = dict(zip(known, collaboration(masks, strictness), strict=True))
-    none = torch.zeros(len(known), dtype=torch.float64)
-    return torch.stack([rows.get(client_id, none) for client_id in clients])
 
 
 def collaboration(masks: Tree, strictness: float) -> Tensor:

@@ -80,11 +80,8 @@ def fedcross(
 def cross_aggregated(models: Tree, alpha: float, selection: Selection, num_rounds: int) -> Tree:
     """`alpha * model + (1 - alpha) * other` for each model; counts are rounded.
 
-    Args:
-        models: each leaf [K, ...].
-        alpha: share of the model itself.
-        selection: selection of the other model, see `collaborators`.
-        num_rounds: before this one.
+    Leaves of the models are [K, ...]. The other one is chosen by `selection`, see `collaborators`;
+    there were `num_rounds` before this one.
     """
     others = collaborators(models, selection, num_rounds)
 

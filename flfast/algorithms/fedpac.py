@@ -94,9 +94,7 @@ def statistics_sums(head: LinearHead) -> Measure:
 def statistics(ctx: Context, dtype: torch.dtype) -> Tree:
     """What a client uploads, after the measure `statistics_sums` and then, trained, `class_sums`.
 
-    Args:
-        ctx: context of the client.
-        dtype: data type of all leaves.
+    All leaves have the given data type.
 
     Returns:
         `sums` and `counts` of the trained features by class, and `own`: `means` m [C, D], sums of
@@ -114,10 +112,7 @@ def statistics(ctx: Context, dtype: torch.dtype) -> Tree:
 def combined(*, head: Tree, means: Tensor, variance: Tensor) -> Tree:
     """Heads sum_j a_kj * h_j of K clients, where a_k is what `combinations` gives.
 
-    Args:
-        head: h, each leaf [K, ...].
-        means: means of `statistics`, [K, C, D].
-        variance: variance of `statistics`, [K].
+    Leaves of h are [K, ...]; `means` [K, C, D] and `variance` [K] are those of `statistics`.
     """
     weights = combinations(means, variance)
     return tree_map(lambda leaf: torch.tensordot(weights.to(leaf), leaf, 1), head)
@@ -126,9 +121,7 @@ def combined(*, head: Tree, means: Tensor, variance: Tensor) -> Tree:
 def combinations(means: Tensor, variance: Tensor) -> Tensor:
     """Row k: argmin |m_k - sum_j a_j m_j|^2 + sum_j a_j^2 V_j over the simplex, float64 [K, K].
 
-    Args:
-        means: m [K, C, D].
-        variance: V [K].
+    m is [K, C, D], and V is [K].
     """
     m, v = means.flatten(1).double(), variance.double().clamp(min=0)  # an attacker's may be < 0
     return torch.stack([_combination(m - own, v) for own in m])

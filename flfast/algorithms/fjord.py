@@ -81,10 +81,7 @@ def place_of(state: Tensor, num: int) -> Tensor:
 def ordered_dropout(params: Tree, widths: Sequence[Tree], place: Tensor) -> Tree:
     """Parameters that are 0 beyond the units of one of several widths.
 
-    Args:
-        params: by name.
-        widths: parameters of slices.
-        place: of the slice, int64 [].
+    `widths` are parameters of slices, and `place` is that of one of them, int64 [].
     """
     kept: dict[tuple[int, ...], Tensor] = {}
     dropped = {}

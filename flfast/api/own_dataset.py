@@ -1,7 +1,7 @@
 """Reads a map-style Dataset of a Python program, and checks tensors."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,28 +13,18 @@ from flfast.datamodules.number_range import unusable_number
 from flfast.setup.user_code import described
 
 
-class Items(NamedTuple):
-    """What a Dataset holds.
-
-    Attributes:
-        inputs: read again when they are needed.
-        targets: [N, ...].
-        clients: name of each example's client, [N]; None if there are none.
-    """
-
-    inputs: Dataset[Tensor]
-    targets: np.ndarray
-    clients: np.ndarray | None
-
-
 def is_dataset(data: object) -> bool:
     """Whether an object has items by index, as a map-style Dataset has."""
     has_items = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     return has_items and not isinstance(data, (type, str, Mapping))
 
 
-def read_dataset(key: str, data: Any, *, one_integer: bool) -> Items:
-    """Targets and clients of a map-style Dataset, in one pass.
+def read_dataset(
+    key: str, data: Any, *, one_integer: bool
+) -> tuple[Dataset[Tensor], np.ndarray, np.ndarray | None]:
+    """Inputs of a map-style Dataset, its targets [N, ...], and names of clients [N], if any.
+
+    Targets and clients are read in one pass; inputs are read again when they are needed.
 
     Raises:
         ConfigError: naming the argument, the index of the item and the problem.
@@ -65,7 +55,7 @@ def read_dataset(key: str, data: Any, *, one_integer: bool) -> Items:
     if len(shapes) > 1:
         raise ConfigError(f"{key}=: targets have the shapes {sorted(shapes)}; allowed: one shape")
     named = np.array([np.asarray(name)[()] for name in clients]) if clients else None
-    return Items(_Inputs(key, data), np.stack(labels), named)
+    return _Inputs(key, data), np.stack(labels), named
 
 
 def _length(key: str, data: Any) -> int:

@@ -72,9 +72,10 @@ class PartReader(NamedTuple):
         if isinstance(data, (tuple, list)) and len(data) in {2, 3}:
             return self._arrays(key, *data)
         if is_dataset(data):
-            found = read_dataset(key, data, one_integer=self.task == "classification")
-            targets = read_targets(f"{key}=: targets", found.targets, self.task)
-            return OwnPart(found.inputs, targets, found.clients)
+            one_integer = self.task == "classification"
+            inputs, labels, named = read_dataset(key, data, one_integer=one_integer)
+            targets = read_targets(f"{key}=: targets", labels, self.task)
+            return OwnPart(inputs, targets, named)
         raise ConfigError(f"{key}= is of type {type(data).__name__}; {ALLOWED}")
 
     def _arrays(self, key: str, inputs: Any, targets: Any, clients: Any = None) -> OwnPart:

@@ -185,10 +185,7 @@ def _sees(channel: Channel) -> str:
 def leaked_labels(gradient: Mapping[str, Tensor], num_classes: int, num_labels: int) -> Tensor:
     """The most likely labels of a batch, int64 [B], ascending; certain if B = 1.
 
-    Args:
-        gradient: gradient by parameter name, in the order of the model, up to a positive factor.
-        num_classes: C.
-        num_labels: B.
+    The gradient is by parameter name, in the order of the model, up to a positive factor.
 
     Raises:
         ValueError: if no layer has C outputs.

@@ -46,12 +46,8 @@ def intercept(
 ) -> Intercepted | str | None:
     """The upload after the client's part of the channel; collective.
 
-    Attackers and faults are left out. The run's client states, and all else, stay as they are.
-
-    Args:
-        federation: after its last round.
-        client_id: client that takes the step.
-        examples: examples of its only batch, int64 [B].
+    Attackers and faults are left out. The run's client states, and all else, stay as they are. The
+    client takes one step on the given examples, int64 [B], after the last round.
 
     Returns:
         Why no upload arrives, if none does. None on other ranks than 0.

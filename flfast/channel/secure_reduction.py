@@ -6,7 +6,7 @@ when the masks are removed: `channel/secure/`.
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -17,12 +17,16 @@ from flfast.algorithms.contract import Algorithm, Part
 from flfast.channel.channel import Channel
 from flfast.channel.reduced import Reduced, Specs
 from flfast.channel.reduction import divided
-from flfast.channel.secure.secure import SecureRound, ShortageError, SimulatedRound, Sums
+from flfast.channel.secure.secure import ShortageError, Sums
 from flfast.distributed.world import World, gather, spec
 from flfast.state.near_ties import nearest_whole
 from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree, leaves
 from flfast.state.vector import from_vectors, to_vectors, vector_sizes
+
+if TYPE_CHECKING:
+    from flfast.channel.secure.masked_round import MaskedRound
+    from flfast.channel.secure.server_round import ServerRound
 
 log = logging.getLogger(__name__)
 
@@ -91,15 +95,11 @@ class Encoding(NamedTuple):
 
 
 class MaskedReduction:
-    """The weighted mean of masked uploads, in the memory of one upload. See `Reduction`.
+    """The weighted mean of masked uploads, in the memory of one upload. See `Reduction`."""
 
-    Args:
-        secure: the round of the protocol.
-        encoding: of the uploads.
-        log_costs: whether to log what the protocol has cost.
-    """
-
-    def __init__(self, secure: SecureRound, encoding: Encoding, *, log_costs: bool) -> None:
+    def __init__(
+        self, secure: "MaskedRound | ServerRound", encoding: Encoding, *, log_costs: bool
+    ) -> None:
         self.secure, self.encoding, self._log_costs = secure, encoding, log_costs
         self.total: Tensor | None = None
         self.like: Tree | None = None
@@ -160,7 +160,7 @@ def warn_of_clamping(whose: str, num: int, of: int) -> None:
 class SecureReduction(MaskedReduction):
     """Masks uploads as their clients would, and adds them. See `Reduction`."""
 
-    secure: SimulatedRound
+    secure: "MaskedRound"
 
     def add(self, client_id: int, upload: Tree, weight: float) -> None:
         """See `Reduction`.
@@ -183,11 +183,7 @@ def secure_reduction(
 ) -> MaskedReduction:
     """The reduction of one call of a cohort by secure aggregation: real clients mask themselves.
 
-    Args:
-        channel: with secure aggregation.
-        algorithm: whose uploads it is.
-        cohort: K clients.
-        path: the round, and the number of the call in the round.
+    The path is the round, and the number of the call in the round.
     """
     secure = channel.secure
     assert secure.make_round is not None

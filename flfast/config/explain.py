@@ -55,7 +55,9 @@ def message(error: Exception, arguments: Sequence[str], *, conf: str) -> str:
     elif isinstance(error, MissingConfigException) and "/" in (
         path := error.missing_cfg_file or ""
     ):
-        text = _unknown_option(path, error.options, conf)
+        group, _, name = path.rpartition("/")  # such as `model/mpl`
+        known = error.options or sorted(p.stem for p in (Path(conf) / group).glob("*.yaml"))
+        text = f"{group}={name}: there is no such option{did_you_mean(name, known)}"
     elif isinstance(error, OverrideParseException):
         text = f"{error.override}: {text.splitlines()[0]}"
     elif error.__cause__ is not None and str(error.__cause__) not in text:
@@ -64,13 +66,6 @@ def message(error: Exception, arguments: Sequence[str], *, conf: str) -> str:
         typed = " ".join(arguments)
         text = f"Hydra cannot compose {typed}: {text or type(error).__name__}"
     return text.strip()
-
-
-def _unknown_option(path: str, options: Sequence[str] | None, conf: str) -> str:
-    """The message about an option that its config group does not have, such as `model/mpl`."""
-    group, _, name = path.rpartition("/")
-    known = options or sorted(file.stem for file in (Path(conf) / group).glob("*.yaml"))
-    return f"{group}={name}: there is no such option{did_you_mean(name, known)}"
 
 
 def _did_you_mean(key: str, arguments: Sequence[str], conf: str) -> str:

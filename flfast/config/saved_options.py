@@ -17,26 +17,21 @@ from flfast.config.errors import ConfigError
 from flfast.state.config_keys import keys_with
 from flfast.state.messages import did_you_mean, first_line
 
+_BOTH: dict[str, Sequence[str] | None]
+_BOTH = dict.fromkeys(("run", "allow", "checkpoint", "model", "output"))
+
 EVALUATE: Mapping[str, Sequence[str] | None] = {
-    "run": None,
-    "allow": None,
-    "checkpoint": None,
-    "model": None,
+    **_BOTH,
     "split": ("test", "val", "train", "global"),
     "personal": ("true", "false"),
     "predictions": ("csv", "parquet"),
-    "output": None,
 }
 """Allowed values of the options of `flfast.evaluate`; None allows any."""
 
 EXPORT: Mapping[str, Sequence[str] | None] = {
-    "run": None,
+    **_BOTH,
     "format": ("torch", "onnx"),
-    "allow": None,
     "client": None,
-    "checkpoint": None,
-    "model": None,
-    "output": None,
 }
 """The same of `flfast.export`."""
 

@@ -64,7 +64,9 @@ def launched_world() -> World | None:
     For SLURM it sets torchrun's environment variables, which `env://` and Lightning read.
     """
     env = os.environ
-    if "RANK" not in env and _in_slurm_step():
+    # Only srun sets the variables of a step; batch scripts and shells have those of the job.
+    in_step = integer("SLURM_STEP_NUM_TASKS", 1) > 1 and SLURMEnvironment.detect()
+    if "RANK" not in env and in_step:
         env.update(_torchrun_variables_of_slurm())
     if "RANK" not in env or "WORLD_SIZE" not in env:
         return None
@@ -146,11 +148,6 @@ def _notice_lost_machines() -> None:
                         peer.setsockopt(socket.IPPROTO_TCP, option, value)
         except OSError:  # closed by now, or no stream
             continue
-
-
-def _in_slurm_step() -> bool:
-    # Only srun sets the variables of a step; batch scripts and shells have those of the job.
-    return integer("SLURM_STEP_NUM_TASKS", 1) > 1 and SLURMEnvironment.detect()
 
 
 def _torchrun_variables_of_slurm() -> dict[str, str]:

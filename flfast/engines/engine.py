@@ -110,13 +110,9 @@ class Engine:
     ) -> Trained:
         """Train a cohort and reduce its uploads to their mean; collective.
 
-        Args:
-            server: server state.
-            cohort: ids of the clients.
-            plan: plan of the round.
-            on_client: called with the report of each client that this rank trained.
-            local: one of the algorithm's calls; None is the algorithm itself.
-            orders: by client, for those that do something else than the others.
+        `on_client` gets the report of each client that this rank trained. `local` is one of the
+        algorithm's calls; None is the algorithm itself. `orders` are by client, for those that do
+        something else than the others.
         """
         on_server = local is not None and local in self.site.algorithm.server_calls
         channel = DIRECT if on_server else self.channel
@@ -282,12 +278,8 @@ class Engine:
     ) -> dict[str, GroupMetrics]:
         """Metrics by evaluation set: see `output/results/columns.py` for their names.
 
-        Every example is predicted once; each rank predicts a part of them. Collective.
-
-        Args:
-            server: server state.
-            plan: plan of the round.
-            fraction: fraction of each client's and of the central test examples, in (0, 1].
+        Every example is predicted once; each rank predicts a part of them. Collective. `fraction`
+        is of each client's and of the central test examples, in (0, 1].
         """
         plan = for_evaluation(plan)
         together = self.site.divides_batches(plan)

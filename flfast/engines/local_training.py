@@ -73,10 +73,7 @@ class LocalTraining(Protocol):
 def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan) -> None:
     """Refuse a plan that splits batches or shards the model where the algorithm does not allow it.
 
-    Args:
-        algorithm: algorithm of the clients.
-        joint: leaves that it trains beside the model, `{"params": ..., "buffers": ...}`.
-        plan: plan of a round.
+    The leaves `joint` train beside the model.
 
     Raises:
         ValueError: with the reason and an alternative.

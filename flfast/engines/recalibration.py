@@ -9,7 +9,7 @@ from torch.optim.swa_utils import update_bn
 
 from flfast.engines.evaluation.passes import for_evaluation
 from flfast.engines.site import Site
-from flfast.lit.batchnorm import Recalibrated, recalibration_bytes
+from flfast.lit.batchnorm import recalibration_bytes
 from flfast.state.plan import RoundPlan
 from flfast.state.randomness import generator
 from flfast.state.tree import Tree
@@ -18,8 +18,12 @@ from flfast.state.weights import read_buffers, write_weights
 
 def recalibrate_batchnorm(
     site: Site, server: Tree, cohort: Sequence[int], plan: RoundPlan
-) -> Recalibrated:
-    """Measure the server's BatchNorm statistics on batches that mix the cohort's examples."""
+) -> tuple[Tree, int, int]:
+    """Measure the server's BatchNorm statistics on batches that mix the cohort's examples.
+
+    Returns:
+        The server state with them, and the (down, up) bytes that this costs each client.
+    """
     plan = for_evaluation(plan)
     trainer, model = site.trainers.trainer(plan).trainer, site.trainers.module(plan).model
     device = trainer.strategy.root_device
@@ -31,8 +35,8 @@ def recalibrate_batchnorm(
     with trainer.precision_plugin.forward_context():
         update_bn(_inputs(site, mixed, device), model)
     site.model.cpu()
-    sent = recalibration_bytes(site.model, site.algorithm.broadcast(server))
-    return Recalibrated({**server, "buffers": read_buffers(model)}, *sent)
+    down, up = recalibration_bytes(site.model, site.algorithm.broadcast(server))
+    return {**server, "buffers": read_buffers(model)}, down, up
 
 
 def _inputs(site: Site, indices: np.ndarray, device: torch.device) -> Iterator[Tensor]:

@@ -133,12 +133,7 @@ class RemoteCohort:
     ) -> Iterator[tuple[int, dict[str, GroupMetrics] | str]]:
         """(client, its metrics by set or why there are none).
 
-        Args:
-            task: the learning task.
-            plan: plan of the round.
-            model: the server's model.
-            downloads: what clients' own models are made from, by client.
-            fraction: fraction of each client's examples that are predicted.
+        Their own models are made from `downloads`. `fraction` is of each client's examples.
         """
         about = {**self._run, "kind": "evaluate"}
         about["before"] = self._call._replace(round_idx=self._call.round_idx + 1, number=0)

@@ -8,21 +8,12 @@
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfast.state.tree import Tree, num_bytes
 from flfast.state.weights import model_weights, select_weights
-
-
-class Recalibrated(NamedTuple):
-    """Server state with new statistics, and additional bytes of each client of the cohort."""
-
-    server: Tree
-    down_bytes: int
-    up_bytes: int
 
 
 def batchnorm_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -2,7 +2,7 @@
 
 from copy import deepcopy
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,22 +30,12 @@ from flfast.state.injection import asks_for, bound, call_with, forwards_any
 from flfast.state.randomness import seed_torch
 
 
-class Models(NamedTuple):
-    """Models of a run.
+def build_models(
+    config: DictConfig, data: FederatedDataModule, own: Own = NOTHING
+) -> tuple[dict[str, nn.Module], Family | None, nn.Module | None]:
+    """Models by name, the family that they are members of, and `model.common`, if there are any.
 
-    Attributes:
-        by_name: of the members of a family; otherwise one.
-        family: which client has which; None: all have the same one.
-        common: of `model.common`.
-    """
-
-    by_name: dict[str, nn.Module]
-    family: Family | None = None
-    common: nn.Module | None = None
-
-
-def build_models(config: DictConfig, data: FederatedDataModule, own: Own = NOTHING) -> Models:
-    """The models, initialised from the seed.
+    All are initialised from the seed.
 
     A function is called with what the data tell (`model_offers`). A module that a program has made
     itself is copied, with its weights.
@@ -59,7 +49,7 @@ def build_models(config: DictConfig, data: FederatedDataModule, own: Own = NOTHI
         given = own.take(config, "model")
         made = instantiate(config.model, _convert_="all") if given is None else deepcopy(given)
     if not isinstance(made, Family):
-        return Models({target: _build_model(config, data, target, made)})
+        return {target: _build_model(config, data, target, made)}, None, None
     build, size, common = partial(_build_model, config, data), made.feature_dim, None
     if made.common is not None:
         common = build("model.common", made.common, size)
@@ -69,7 +59,7 @@ def build_models(config: DictConfig, data: FederatedDataModule, own: Own = NOTHI
                 "training and in evaluation"
             )
     by_name = {name: build(name, builder, size) for name, builder in made.builders.items()}
-    return Models(by_name, made, common)
+    return by_name, made, common
 
 
 def build_model(

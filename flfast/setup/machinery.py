@@ -77,7 +77,10 @@ def build_machinery(
     engine = with_members(engine_of(module, decided), components, of_member)
     check_metrics(config, engine)
     title = describe(config, job.choices, module.algorithm, data)
-    log_phases(phases, plans, engine, title=title)
+    for phase in phases:
+        plan = plans(phase.start, [])
+        opening = title if plan.phase == 0 else f"from round {phase.start}"
+        log.info("%s | engine %s, %s", opening, engine.choose(plan), plan.describe())
     return Machinery(engine, plans, callbacks, title)
 
 
@@ -106,14 +109,6 @@ def build_engine(
             name = reference_name(one.name)
             calls[name] = further(f"call {name}", reference_site(site, one))
     return Engine(site, training, channel=channel, calls=calls, finetune=finetune, decided=decided)
-
-
-def log_phases(phases: list[Phase], plans: Plans, engine: Engine, *, title: str) -> None:
-    """Log the engine and the plan of every phase, a line each."""
-    for phase in phases:
-        plan = plans(phase.start, [])
-        opening = title if plan.phase == 0 else f"from round {phase.start}"
-        log.info("%s | engine %s, %s", opening, engine.choose(plan), plan.describe())
 
 
 def describe(

@@ -77,10 +77,7 @@ def with_members(
 ) -> Engine:
     """An engine whose clients have models of their own; the same one without a family.
 
-    Args:
-        engine: of the first member.
-        components: of the run.
-        build: (name, components) -> the engine of another member.
+    `engine` is of the first member. `build` makes that of another one.
     """
     if components.members is None:
         return engine

@@ -14,8 +14,6 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel
 
-from flfast.channel.channel import Channel
-from flfast.channel.secure.round_messages import Ask
 from flfast.channel.wire import Count, Message, read_facts
 from flfast.checkpoints.folders import checkpoint_folders, round_of
 from flfast.config.errors import ConfigError
@@ -230,6 +228,9 @@ def use_real_clients(
     """Let real clients train in place of simulated ones.
 
     `resumable`: the run writes checkpoints, so clients keep states that it may go back to.
+
+    Raises:
+        ConfigError: if its protocol of secure aggregation can only be simulated.
     """
     engine, folder = federation.engine, federation.run_dir
     number, launch = next_launch(folder)
@@ -239,25 +240,17 @@ def use_real_clients(
     cohort = RemoteCohort(exchange, run, launch, oldest, keep_first)
     federation.pace = ROUNDS(setting=Setting(federation.sampling, federation.timing))
     if engine.channel.secure.make_round is not None:
-        engine.channel = with_real_clients(engine.channel, cohort.ask)
+        secure = engine.channel.secure
+        if secure.make_terms is None:
+            raise ConfigError(
+                f"secure={secure.name}: only a simulation has this; allowed in a deployment: "
+                f"secure=masks or secure=none"
+            )
+        engine.channel = replace(engine.channel, secure=replace(secure, ask=cohort.ask))
     federation.engine = engine.elsewhere(
         lambda site, local: RemoteTraining(site, local, cohort, engine.channel),
         RemoteEvaluation(engine.site, engine.finetune, cohort),
     )
-
-
-def with_real_clients(channel: Channel, ask: Ask) -> Channel:
-    """A channel whose secure aggregation asks clients in place of simulating them.
-
-    Raises:
-        ConfigError: if its protocol can only be simulated.
-    """
-    if channel.secure.make_terms is None:
-        raise ConfigError(
-            f"secure={channel.secure.name}: only a simulation has this; allowed in a deployment: "
-            f"secure=masks or secure=none"
-        )
-    return replace(channel, secure=replace(channel.secure, ask=ask))
 
 
 def next_launch(folder: Path) -> tuple[str, int]:

@@ -125,5 +125,5 @@ def test_uploads_of_every_algorithm_are_protected_or_refused(name):
     own = algorithm.send or algorithm.weight
     is_refused = bool(bare or algorithm.round)
     assert any(broken in local.capabilities.needs for broken in found.breaks) == is_refused
-    is_refused |= bool(rows or own)
+    is_refused |= bool(rows or own or algorithm.place)
     assert any(broken in central.capabilities.needs for broken in found.breaks) == is_refused

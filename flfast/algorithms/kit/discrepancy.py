@@ -11,14 +11,9 @@ def squared_mmd(first: Tensor, second: Tensor, *, widths: Sequence[float] | None
 
     Long, Cao, Wang, Jordan: Learning Transferable Features with Deep Adaptation Networks. ICML
     2015. The kernel is the sum of exp(-d^2 / b) over widths b, where d^2 is the squared distance
-    of two examples.
-
-    Args:
-        first: [B, D].
-        second: [B, D].
-        widths: b; None is s / 4, s / 2, s, 2 s and 4 s, where s is the mean of d^2 over all pairs,
-            a constant. Of one example, whose gradient would then grow without bound as the
-            distance vanishes, the discrepancy is 0.
+    of two examples. `widths` are b; None is s / 4, s / 2, s, 2 s and 4 s, where s is the mean of
+    d^2 over all pairs, a constant. Of one example, whose gradient would then grow without bound as
+    the distance vanishes, the discrepancy is 0.
     """
     if len(first) == 1 and widths is None:
         return 0 * first.sum()

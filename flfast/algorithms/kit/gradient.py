@@ -10,12 +10,8 @@ from flfast.state.tree import Tree, dot
 def gradient(task: Task, params: Tree, batch: Batch, *, trained: Tree) -> tuple[Tensor, Tree]:
     """Mean loss [] and its gradient at given parameters, both detached.
 
-    Args:
-        task: the model's.
-        params: where to evaluate.
-        batch: batch of any size.
-        trained: parameters of local training by the same names; the gradient is with respect to
-            those that require one.
+    `trained` are parameters of local training by the same names; the gradient is with respect to
+    those that require one.
     """
     point, inputs = _point(params, trained)
     with torch.enable_grad():
@@ -29,12 +25,8 @@ def hessian_product(
 ) -> Tree:
     """Product of the mean loss's Hessian with a direction, by a second backward pass; detached.
 
-    Args:
-        task: the model's. Its operators must have second derivatives.
-        params: where to evaluate.
-        batch: batch of any size.
-        direction: by parameter name, such as a gradient.
-        trained: as in `gradient`.
+    The direction is by parameter name, such as a gradient, and `trained` is as in `gradient`.
+    Operators of the model must have second derivatives.
     """
     point, inputs = _point(params, trained)
     with torch.enable_grad():

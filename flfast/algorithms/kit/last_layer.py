@@ -89,10 +89,6 @@ def linear_head(initial: Tree, head: list[str] | None, *, with_bias: bool = Fals
 def last_weight(initial: Tree, *, algorithm: str) -> Tensor:
     """The weight of the last layer, [C, D] if it is linear.
 
-    Args:
-        initial: weights before round 1.
-        algorithm: for the message.
-
     Raises:
         ValueError: if it is not among them, because only an adapter is trained.
     """

@@ -23,10 +23,7 @@ def gradient_weight_of_sgd(
 ) -> Callable[[int], float]:
     """`gradient_weight` of the local optimizer, as a function of the number of local steps.
 
-    Args:
-        algorithm: that needs it, for the message.
-        momentum: momentum of the local optimizer; None if it is not SGD.
-        nesterov: whether it is Nesterov momentum.
+    `momentum` is None if the local optimizer is not SGD. The message names the `algorithm`.
 
     Raises:
         ValueError: if the local optimizer is not SGD.

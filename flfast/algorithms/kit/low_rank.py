@@ -10,10 +10,6 @@ def factor_pairs(initial: Tree, *, algorithm: str) -> dict[str, str]:
     """Name of the factor B of each layer by name of its A.
 
     Without such factors a warning says that the algorithm is FedAvg.
-
-    Args:
-        initial: weights before round 1.
-        algorithm: for the warning.
     """
     names = [name for name in initial["params"] if "lora_A" in name]
     degenerate(

@@ -13,13 +13,8 @@ def private_models(name: str, initial: Tree, *, known: Callable[[Tree], Tree]) -
     """Local training that the server watches: the records are the models uploaded last.
 
     Algorithms add what the server sends, and what clients make of it. The client state holds the
-    model as `own`.
-
-    Args:
-        name: name of the algorithm.
-        initial: weights before round 1.
-        known: download -> what a client's upload is a change of. Leaves that it lacks, such as
-            buffers, are uploaded whole.
+    model as `own`. `known` makes of a download what a client's upload is a change of. Leaves that
+    it lacks, such as buffers, are uploaded whole.
     """
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:

@@ -38,12 +38,7 @@ def nearest(z: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
 
 
 def no_rows(num: int, like: Tree) -> Tree:
-    """Room for the rows of `num` clients, for `latest`.
-
-    Args:
-        num: M.
-        like: one client's, leaves without M.
-    """
+    """Room for the rows of `num` clients, for `latest`; leaves of `like` are one client's."""
     rows = {name: leaf.new_zeros(num, *leaf.shape) for name, leaf in like.items()}
     return {**rows, "clients": torch.full((num,), -1)}
 

@@ -55,11 +55,8 @@ def optimizer_step(
 ) -> tuple[Tree, Tree]:
     """Parameters and optimizer state after a step; the inputs stay unchanged.
 
-    Args:
-        make_optimizer: parameters -> any torch optimizer that needs no closure.
-        params: by name.
-        grads: by name.
-        state: state of the optimizer by parameter name; empty before the first step.
+    The optimizer must need no closure. Its state is by parameter name, and empty before the first
+    step.
     """
     if not params:
         return {}, {}

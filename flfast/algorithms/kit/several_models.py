@@ -55,10 +55,7 @@ def one_of(models: Tree, place: int | Tensor) -> Tree:
 def change_of_one(new: Tree, old: Tree, chosen: Tensor) -> Tree:
     """`new - old` in the place of one model, zeros in the others; leaves [K, ...] of floats.
 
-    Args:
-        new: one model.
-        old: the same model before.
-        chosen: its place, one-hot [K].
+    The place is `chosen`, one-hot [K].
     """
 
     def placed(new: Tensor, old: Tensor) -> Tensor:

@@ -15,13 +15,10 @@ EPS = 1e-16
 def ascent(grads: Tree, *, rho: float, scales: Tree) -> Tree:
     """`rho * T^2 g / |T g|` with gradients g, by name.
 
+    `scales` is the diagonal of T by name; 1 where it is missing.
+
     >>> ascent({"w": torch.tensor([3.0, 4.0])}, rho=1.0, scales={})
     {'w': tensor([0.6000, 0.8000])}
-
-    Args:
-        grads: by name.
-        rho: length of the step for T = 1.
-        scales: the diagonal of T by name; 1 where it is missing.
     """
     scaled = {n: scales[n] * g if n in scales else g for n, g in grads.items()}
     norms = [torch.linalg.vector_norm(g) for g in scaled.values()]

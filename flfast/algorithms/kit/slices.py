@@ -92,11 +92,7 @@ def with_masked_classes(algorithm: Algorithm, initial: Tree) -> Algorithm:
     """Slices whose clients mask classes that they have no examples of.
 
     Their logits are 0 in the client's loss and its own model, and their rows of the last layer are
-    not averaged.
-
-    Args:
-        algorithm: of `averaged_slices`.
-        initial: weights of the slice.
+    not averaged. The algorithm is one of `averaged_slices`.
     """
     head = head_layer(initial, None)
     names = [f"{head}.{kind}".removeprefix(".") for kind in ("weight", "bias")]

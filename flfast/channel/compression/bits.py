@@ -15,14 +15,10 @@ def packed_size(num: int, bits: int) -> int:
 
 
 def pack(values: np.ndarray, bits: int) -> np.ndarray:
-    """Pack values of a few bits each.
+    """Pack values of 0 to 8 bits each, uint8 [N].
 
     A value is cut into pieces of 4, 2 and 1 bits. A byte holds pieces of values that are far
     apart, so that every operation runs over contiguous memory.
-
-    Args:
-        values: uint8 [N], below 2^bits.
-        bits: 0 to 8.
 
     Returns:
         uint8 [packed_size(N, bits)].

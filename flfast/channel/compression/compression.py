@@ -71,10 +71,8 @@ def transmit(
 ) -> tuple[bytes, Tree]:
     """Encode a change, and decode it as the receiver does.
 
-    Args:
-        compression: not `NO_COMPRESSION`.
-        change: floating-point leaves, finite.
-        rng: generator of this message; afterwards in the state in which `encode` left it.
+    The leaves are floating-point and finite. `rng` is the generator of this message, and
+    afterwards in the state in which `encode` left it.
 
     Returns:
         The message, and what the receiver makes of it.
@@ -91,11 +89,8 @@ def with_feedback(
 ) -> tuple[bytes, Tree, Tree]:
     """Send a change with what earlier messages lost of earlier changes.
 
-    Args:
-        compression: not `NO_COMPRESSION`.
-        change: floating-point leaves, finite.
-        kept: what the client kept after its last message, like `change`; zeros before its first.
-        rng: see `transmit`.
+    `kept` is what the client kept after its last message, like `change`; zeros before its first.
+    All else is as of `transmit`.
 
     Returns:
         The message, what the receiver makes of it, and what the client keeps. The last two add up

@@ -19,11 +19,7 @@ def _num_low_bits(num: int, size: int) -> int | None:
 
 
 def encode_indices(indices: np.ndarray, size: int) -> bytes:
-    """Encode a set of indices.
-
-    Args:
-        indices: int64 [k], ascending, without repetition.
-        size: D, all indices are below it.
+    """Encode a set of indices below D = `size`, int64 [k], ascending and without repetition.
 
     Returns:
         Bytes, whose number is a function of k and D.

@@ -97,12 +97,7 @@ def fixed_size_sampled(multiplier: float, delta: float, participation: Participa
     """Epsilon of Gaussian mechanisms on K of N clients, by RDP; see the module.
 
     It is at most that of the same mechanisms without sampling, which the bound by RDP exceeds for
-    large cohorts.
-
-    Args:
-        multiplier: standard deviation of the noise over C, >= 0.
-        delta: in (0, 1).
-        participation: participation of the kind `fixed`.
+    large cohorts. The multiplier is the standard deviation of the noise over C, >= 0.
     """
     replaced = multiplier / 2
     unsampled = composed_gaussian(replaced, delta, float)
@@ -120,11 +115,8 @@ def central_epsilon(
 ) -> Epsilon:
     """Epsilon of noise on the sum of a cohort's changes.
 
-    Args:
-        multiplier: standard deviation of the noise over C, >= 0.
-        delta: in (0, 1).
-        participation: `poisson`, `fixed` or `cyclic`.
-        accountant: accountant of Poisson sampling.
+    The multiplier is the standard deviation of the noise over C, >= 0. The accountant is that of
+    Poisson sampling.
     """
     if participation.kind == "poisson":
         return poisson_sampled(multiplier, delta, participation.rate, accountant)

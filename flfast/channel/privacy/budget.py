@@ -94,10 +94,8 @@ def _limit(epsilon: Epsilon, max_epsilon: float | None, rounds: int) -> int | No
 def calibrated(make_epsilon: Callable[[float], Epsilon], *, budget: float, rounds: int) -> float:
     """The smallest noise multiplier that spends at most the budget, within 0.5 % of epsilon.
 
-    Args:
-        make_epsilon: noise multiplier -> the run's epsilon.
-        budget: largest epsilon after all rounds, > 0.
-        rounds: rounds of the run, >= 1.
+    `make_epsilon` makes the run's epsilon of a noise multiplier. The budget is > 0, for all
+    rounds.
 
     Raises:
         ValueError: if no noise meets the budget, or it allows to have no noise at all.

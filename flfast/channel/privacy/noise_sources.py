@@ -42,11 +42,7 @@ def draw_secure_seed() -> int:
 
 
 def secure_noise(seed: int, purpose: str) -> NoiseSource:
-    """Noise that nobody can predict without the seed.
-
-    Args:
-        seed: seed of `draw_secure_seed`, in [0, 2^256).
-        purpose: what the noise is used for.
+    """Noise that nobody can predict without the seed, which is of `draw_secure_seed`.
 
     Raises:
         ImportError: if the package `cryptography` is missing.

@@ -29,10 +29,8 @@ _LOW = (1 << 32) - 1
 def traced_normal(key: Tensor, step: Tensor, like: Tree) -> Tree:
     """Standard normal numbers of the leaves' shapes and types, computed in at least float32.
 
-    Args:
-        key: int64 [].
-        step: int64 []; other steps have other numbers.
-        like: floating-point leaves on one device.
+    `key` and `step` are int64 []; other steps have other numbers. The leaves are floating-point,
+    on one device.
     """
     num = sum(leaf.numel() for leaf in like.values())
     if not num:

@@ -30,10 +30,7 @@ class FixedPoint:
         return math.ldexp(1.0, -self.exponent)
 
     def encode(self, values: np.ndarray) -> tuple[np.ndarray, int]:
-        """Integers in (-2^(bits - 1), 2^(bits - 1)), int64 [D], and how many were clamped.
-
-        Args:
-            values: float64 [D].
+        """Integers in (-2^(bits - 1), 2^(bits - 1)) of float64 [D], and how many were clamped.
 
         Raises:
             ValueError: if one is NaN or infinite.
@@ -61,12 +58,7 @@ class FixedPoint:
 
 
 def fixed_point(bits: int, limit: float, num: int) -> FixedPoint:
-    """The finest numbers of which `num` can be added.
-
-    Args:
-        bits: bits of the modulus.
-        limit: largest absolute value of a number.
-        num: number of numbers in a sum.
+    """The finest numbers up to `limit` of which `num` can be added modulo 2^bits.
 
     >>> fixed_point(bits=32, limit=4.0, num=10).exponent
     25

@@ -16,19 +16,20 @@ from flfast.channel.secure.unmasking import Unmasking
 
 
 class MaskedRound:
-    """See `SimulatedRound`.
+    """The server's part in a round, and the clients' parts, which every rank has.
 
-    Every rank has all clients' parts, and masks the uploads of those that it trains.
+    A rank masks the uploads of clients that it trains. Masked uploads are added as int64 tensors,
+    in any order and on any rank. The additions may wrap around: the moduli divide 2^64, so the sum
+    modulo 2^64 has all that `unmask` needs.
 
     Args:
-        terms: see the attribute.
+        terms: what server and clients know.
         secret: 32 bytes of which all keys are derived. The same must not come twice:
             the difference of two uploads with the same masks would be visible.
 
     Attributes:
-        terms: what server and clients know.
         costs: costs of this rank so far.
-        lost: empty, since simulated clients do what they are asked.
+        lost: why clients dropped out; empty, since simulated ones do what they are asked.
     """
 
     def __init__(self, terms: RoundTerms, secret: bytes) -> None:
@@ -63,7 +64,17 @@ class MaskedRound:
         return messages
 
     def mask(self, client_id: int, values: np.ndarray, wide: np.ndarray) -> tuple[Tensor, int]:
-        """See `SimulatedRound`."""
+        """A client's masked upload, int64 [D + W], and how many elements had to be clamped.
+
+        Args:
+            client_id: one of the cohort.
+            values: float64 [D]; they are clamped to the range of the settings.
+            wide: float64 [W], absolute values below 2^31; they have words of 62 bits.
+
+        Raises:
+            ValueError: if the client is not in the cohort, a value is NaN or infinite, or a wide
+                one is too large.
+        """
         if client_id not in self.terms.graph:
             raise ValueError(f"client {client_id} is not in the cohort")
         start = perf_counter()
@@ -75,7 +86,11 @@ class MaskedRound:
         return masked, clamped
 
     def unmask(self, total: Tensor, arrived: Sequence[int], num_wide: int) -> Sums:
-        """See `SecureRound`."""
+        """The sums over the clients `arrived`, of the sum of their masked uploads [D + W].
+
+        Raises:
+            ShortageError: if too few arrived.
+        """
         self.terms.require(len(arrived))
         start = perf_counter()
         assert self._messages

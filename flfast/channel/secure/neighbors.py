@@ -15,12 +15,8 @@ def neighbor_graph(
     """The neighbours of each of `num` clients, by place, in ascending order.
 
     The sparse graph is a Harary graph of randomly ordered clients: each is linked to those at most
-    `degree` / 2 places away on a ring. It is symmetric, regular and connected.
-
-    Args:
-        num: number of clients.
-        degree: neighbours of each, rounded up to an even number; None is all others.
-        rng: orders the clients.
+    `degree` / 2 places away on a ring. It is symmetric, regular and connected. `degree` is rounded
+    up to an even number; None is all others. `rng` orders the clients.
     """
     half = num if degree is None else math.ceil(degree / 2)
     if 2 * half >= num - 1:

@@ -105,12 +105,7 @@ class RoundTerms:
             )
 
     def traffic(self, num_values: int, num_wide: int) -> Traffic:
-        """Bytes of one client that stays to the end of the round, as they are serialised.
-
-        Args:
-            num_values: D.
-            num_wide: W.
-        """
+        """Bytes of a client that stays to the end, serialised, for D values and W wide ones."""
         num = len(next(iter(self.graph.values())))
         # The graph is regular: what a client sends to its neighbours is as long as what it gets.
         shares = num * (_ID_BYTES + BOX_BYTES)

@@ -43,11 +43,7 @@ def split(secret: bytes, threshold: int, points: Sequence[int], random: bytes) -
 
 
 def combine(points: Sequence[int], shares: Sequence[bytes]) -> bytes:
-    """The secret of at least t shares; fewer give a wrong one.
-
-    Args:
-        points: points of the shares' holders.
-        shares: from `split`.
+    """The secret of at least t shares of `split`, by their points; fewer give a wrong one.
 
     Raises:
         ValueError: if the shares cannot be those of one secret.

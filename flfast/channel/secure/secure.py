@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from flfast.state.capabilities import NEUTRAL, Capabilities, breaking, needing
 
 if TYPE_CHECKING:
+    from flfast.channel.secure.masked_round import MaskedRound
     from flfast.channel.secure.round_messages import Ask
     from flfast.channel.secure.round_terms import RoundTerms
 
@@ -74,52 +74,6 @@ class Traffic(NamedTuple):
     down: int
 
 
-class SecureRound(Protocol):
-    """The server's part in one round of the protocol. Every rank makes the same object.
-
-    Masked uploads are added as int64 tensors, in any order and on any rank. The additions may wrap
-    around: the moduli divide 2^64, so the sum modulo 2^64 has all that `unmask` needs.
-
-    Attributes:
-        terms: what server and clients know.
-        costs: costs of this rank so far.
-        lost: why real clients dropped out, as far as it is known.
-    """
-
-    terms: "RoundTerms"
-    costs: Costs
-    lost: dict[int, str]
-
-    def unmask(self, total: Tensor, arrived: Sequence[int], num_wide: int) -> Sums:
-        """The sums over the clients whose masked uploads are in `total`.
-
-        Args:
-            total: int64 [D + W], sum of masked uploads.
-            arrived: ids of their clients.
-            num_wide: W.
-
-        Raises:
-            ShortageError: if too few arrived.
-        """
-
-
-class SimulatedRound(SecureRound, Protocol):
-    """A round that has the clients' parts, too."""
-
-    def mask(self, client_id: int, values: np.ndarray, wide: np.ndarray) -> tuple[Tensor, int]:
-        """A client's masked upload, int64 [D + W], and how many elements had to be clamped.
-
-        Args:
-            client_id: one of the cohort.
-            values: float64 [D]; they are clamped to the range of the settings.
-            wide: float64 [W], absolute values below 2^31; they have words of 62 bits.
-
-        Raises:
-            ValueError: if the client is not in the cohort, a value is NaN or infinite, or a wide
-                one is too large.
-        """
-
-
 @dataclass(frozen=True)
 class Secure:
     """A protocol of secure aggregation.
@@ -138,7 +92,7 @@ class Secure:
     """
 
     name: str
-    make_round: Callable[[Sequence[int], int, tuple[int, ...]], SimulatedRound] | None = None
+    make_round: Callable[[Sequence[int], int, tuple[int, ...]], "MaskedRound"] | None = None
     check: Callable[[int], None] | None = None
     max_weight: float | None = None
     make_terms: Callable[[Sequence[int], int, tuple[int, ...]], "RoundTerms"] | None = None

@@ -25,16 +25,14 @@ from flfast.channel.secure.unmasking import Unmasking
 
 
 class ServerRound:
-    """See `SecureRound`. Clients may drop out at each of the four steps.
+    """See `MaskedRound`. Clients may drop out at each of the four steps.
 
     Args:
-        terms: see the attribute.
+        terms: of the whole cohort.
         path: the round, and the number of the call in the round.
         ask: asks clients.
 
     Attributes:
-        terms: of the whole cohort.
-        costs: costs of the server so far.
         lost: why clients dropped out, as far as it is known.
     """
 
@@ -95,7 +93,7 @@ class ServerRound:
             )
 
     def unmask(self, total: Tensor, arrived: Sequence[int], num_wide: int) -> Sums:
-        """See `SecureRound`; step Unmasking."""
+        """See `MaskedRound`; step Unmasking."""
         self.terms.require(len(arrived))
         asked = {k: Unmask(path=self._path, arrived=list(arrived)) for k in arrived}
         answers = {k: one.shares for k, one in self._asked("unmask", asked, Shares).items()}

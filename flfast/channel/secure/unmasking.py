@@ -33,7 +33,7 @@ class Unmasking:
     def sums(
         self, total: Tensor, num_wide: int, arrived: Sequence[int], answers: Answers, costs: Costs
     ) -> Sums:
-        """The sums of the clients that arrived; see `SecureRound.unmask`.
+        """The sums of the clients that arrived; see `MaskedRound.unmask`.
 
         Raises:
             ShortageError: if too few neighbours of a client answered, or what they answered is

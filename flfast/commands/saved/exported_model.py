@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from rich.text import Text
@@ -47,7 +47,10 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> Path:
     """
     client_id = int(options["client"]) if "client" in options else None
     run = open_run(saved, personal=client_id is not None)
-    name = "model" if client_id is None else f"personal/{_file_of(run, client_id)}"
+    name = "model"
+    if client_id is not None:
+        known = client_id < run.data.num_clients  # an unknown one is refused later, with a message
+        name = f"personal/{run.data.client_file(client_id) if known else client_id}"
     default = saved.folder / f"{name}{_ENDINGS[options['format']]}"
     path = Path(options.get("output", default))
     # The run's folder itself is named by the user, and `personal` in it is not.
@@ -57,25 +60,10 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> Path:
     finally:
         refused(run.engine.close)
     console = screen(plain_width=100)
-    for key, value in found.about.items():
+    for key, value in found.items():
         console.print(Text(f"{key}: {value}"), soft_wrap=True)
-    difference = f"{found.difference:.1e} on {found.num_compared} examples"
-    console.print(Text(f"largest difference of an output: {difference}"), soft_wrap=True)
     console.print(Text(str(path), style="bold"), soft_wrap=True)
     return path
-
-
-def _file_of(run: OpenedRun, client_id: int) -> str:
-    known = client_id < run.data.num_clients  # an unknown one is refused later, with a message
-    return run.data.client_file(client_id) if known else str(client_id)
-
-
-class Exported(NamedTuple):
-    """An exported model, its metadata, and the largest difference of the compared outputs."""
-
-    about: dict[str, str]
-    num_compared: int
-    difference: float
 
 
 class StoredInputs(nn.Module):
@@ -108,8 +96,11 @@ class StoredInputs(nn.Module):
         return outputs
 
 
-def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> Exported:
+def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict[str, str]:
     """Export the server's model, or a client's own, and compare outputs on the run's examples.
+
+    Returns:
+        The metadata, and the result of the comparison.
 
     Raises:
         ConfigError: if the model cannot be exported, or the program has other outputs.
@@ -137,7 +128,9 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> Expo
                 f"format={kind}: outputs of the exported program differ by {difference:.2g} from "
                 f"those of the model; allowed: {LARGEST_DIFFERENCE:g}. The file is not written"
             )
-    return Exported(about, len(stored), difference)
+    return about | {
+        "largest difference of an output": f"{difference:.1e} on {len(stored)} examples"
+    }
 
 
 def _model(run: OpenedRun, client_id: int | None) -> nn.Module:

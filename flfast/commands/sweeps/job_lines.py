@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
@@ -33,7 +33,7 @@ class SweepProgress(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Note when the sweep starts, how many jobs it has, and what differs between them."""
-        self._started, self._space = time.time(), read_space(config)
+        self._started, (self._keys, self._num_jobs) = time.time(), read_space(config)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         """Log the line of a job; a single run has none."""
@@ -52,12 +52,12 @@ class SweepProgress(Callback):
             error = job_return._return_value  # noqa: SLF001 - return_value raises it
             log.error("job %s failed: %s%s", config.hydra.job.num, one_line(error), rest)
         else:
-            result = shown_result(folder, self._space.keys)
+            result = shown_result(folder, self._keys)
             log.info("job %s is done: %s%s", config.hydra.job.num, result, rest)
 
     def _rest(self, sweep_dir: Path) -> str:
         """How many jobs are left, and for how long."""
-        total = self._space.num_jobs
+        total = self._num_jobs
         if total is None:
             return ""
         ended: dict[str, list[float]] = {"finished": [], "failed": []}
@@ -84,20 +84,8 @@ def shown_result(folder: Path, keys: Sequence[str]) -> str:
     return ", ".join([*[" ".join(settings)] * bool(settings), *metric]) or "no numbers"
 
 
-class Space(NamedTuple):
-    """The settings that a sweep varies.
-
-    Attributes:
-        keys: settings that differ between jobs.
-        num_jobs: number of jobs; None if only the sweeper knows.
-    """
-
-    keys: list[str]
-    num_jobs: int | None
-
-
-def read_space(config: DictConfig) -> Space:
-    """The settings that a sweep varies."""
+def read_space(config: DictConfig) -> tuple[list[str], int | None]:
+    """The settings that a sweep varies, and its number of jobs; None if only the sweeper knows."""
     node = config.hydra.sweeper
     params = [f"{key}={value}" for key, value in (node.get("params") or {}).items()]
     parsed = OverridesParser.create().parse_overrides([*params, *typed_overrides(config)])
@@ -105,9 +93,9 @@ def read_space(config: DictConfig) -> Space:
         item.get_key_element().lstrip("+"): item for item in parsed if item.is_sweep_override()
     }
     if "n_trials" in node:
-        return Space(list(swept), int(node.n_trials))
+        return list(swept), int(node.n_trials)
     counts = [_num_values(item) for item in swept.values()]
-    return Space(list(swept), None if None in counts else math.prod(filter(None, counts)))
+    return list(swept), None if None in counts else math.prod(filter(None, counts))
 
 
 def _num_values(override: Override) -> int | None:

@@ -85,7 +85,10 @@ def _check_files(paths: Iterable[Path], cache: Path) -> None:
     free = free_disk(cache)
     for path in paths:
         require_file(path)
-        packed = _packing(path)
+        # `datasets` finds the compression from the first bytes, not from the name.
+        with path.open("rb") as stream:
+            start = stream.read(max(map(len, _PACKINGS)))
+        packed = next((name for mark, name in _PACKINGS.items() if start.startswith(mark)), None)
         if path.name.endswith((".csv", ".csv.gz")):
             check_csv(path, free=free)
         elif path.suffix == ".parquet":
@@ -98,13 +101,6 @@ def _check_files(paths: Iterable[Path], cache: Path) -> None:
                     pass
         elif packed:
             raise ValueError(f"{path} is packed by {packed}; allowed: gzip, zip, or unpack it")
-
-
-def _packing(path: Path) -> str | None:
-    """Compression of a file, found from its first bytes as `datasets` does, not from its name."""
-    with path.open("rb") as stream:
-        start = stream.read(max(map(len, _PACKINGS)))
-    return next((name for mark, name in _PACKINGS.items() if start.startswith(mark)), None)
 
 
 def _load(

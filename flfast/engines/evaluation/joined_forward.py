@@ -32,7 +32,9 @@ class JoinedForward:
         """Outputs [B, ...]."""
         joined = self._possible and not self._hooked()
         if joined and not self._programs:
-            joined = self._possible = _has_kernels(inputs) and self._agrees(inputs[: 2 * PART])
+            # Our kernels use one thread of a CPU.
+            usable = inputs.is_cpu and torch.get_num_threads() == 1 and missing() is None
+            joined = self._possible = usable and self._agrees(inputs[: 2 * PART])
         if not joined:
             outputs: Tensor = self._model(inputs)
             return outputs
@@ -83,8 +85,3 @@ class JoinedForward:
             for hook in found.values()
         )
         return any(not hook.__module__.startswith("flfast.") for hook in hooks)
-
-
-def _has_kernels(inputs: Tensor) -> bool:
-    """Whether our kernels can be used where the inputs are; they use one thread of a CPU."""
-    return inputs.is_cpu and torch.get_num_threads() == 1 and missing() is None

@@ -67,14 +67,23 @@ class Evaluation:
     ) -> dict[str, GroupMetrics]:
         """Metrics by set; collective.
 
-        Args:
-            server: server state.
-            plan: how to predict and fine-tune.
-            together: whether every batch is divided over all ranks, as FSDP requires.
-            fraction: fraction of each group's examples that are predicted.
+        `together`: every batch is divided over all ranks, as FSDP requires. `fraction` is of each
+        group's examples.
         """
         found = self.predict(server, plan, self._passes, together=together, fraction=fraction)
-        return self._set_metrics(found)
+        task_type, world = self._site.data.examples.task_type, self._site.world
+        sets = {
+            name: (predictions, part)
+            for data, predictions in found
+            for name, part in data.sets.items()
+        }
+        # Every rank computes some metrics, distributed by size.
+        order = sorted(sets, key=lambda name: -len(sets[name][1].positions))
+        share = order[world.rank :: world.size]
+        own = {name: set_metrics(task_type, *sets[name]) for name in share}
+        parts = gather(world, own, "metrics")
+        metrics = {name: value for part in parts for name, value in part.items()}
+        return {name: value for name in sets if (value := metrics[name]) is not None}
 
     def predict(
         self,
@@ -87,14 +96,8 @@ class Evaluation:
     ) -> list[tuple[EvaluationDataModule, Statistics]]:
         """(sets, predictions) of every pass that has examples; collective.
 
-        The ranks exchange predictions once, after the last pass.
-
-        Args:
-            server: server state.
-            plan: how to predict and fine-tune.
-            passes: names of the sets of each pass; see `EvaluationDataModule`.
-            together: as of a call.
-            fraction: fraction of each group's examples that are predicted.
+        The ranks exchange predictions once, after the last pass. `passes` are names of sets, as of
+        `EvaluationDataModule`; the rest is as of a call.
         """
         trainer, module = self._site.trainers.trainer(plan), self._site.trainers.module(plan)
         modules, own = list[EvaluationDataModule](), list[Statistics]()
@@ -114,23 +117,6 @@ class Evaluation:
             modules.append(data)
             own.append(_where_float64_is(module.predictions.collect(self._site.data.num_classes)))
         return list(zip(modules, _of_all_ranks(self._site.world, own), strict=True))
-
-    def _set_metrics(
-        self, found: Sequence[tuple[EvaluationDataModule, Statistics]]
-    ) -> dict[str, GroupMetrics]:
-        """Metrics of all sets; every rank computes some of them, distributed by size."""
-        task_type, world = self._site.data.examples.task_type, self._site.world
-        sets = {
-            name: (predictions, part)
-            for data, predictions in found
-            for name, part in data.sets.items()
-        }
-        order = sorted(sets, key=lambda name: -len(sets[name][1].positions))
-        share = order[world.rank :: world.size]
-        own = {name: set_metrics(task_type, *sets[name]) for name in share}
-        parts = gather(world, own, "metrics")
-        metrics = {name: value for part in parts for name, value in part.items()}
-        return {name: value for name in sets if (value := metrics[name]) is not None}
 
     def _predict_personal(
         self, server: Tree, plan: RoundPlan, data: EvaluationDataModule, *, finetuned: bool

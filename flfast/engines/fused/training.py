@@ -152,7 +152,8 @@ class FusedTraining:
         self, programs: TrainingPrograms, part: Sequence[ClientStart], deliver: Deliver
     ) -> None:
         """Train one client, or a stack whose states have equal leaves, and deliver the results."""
-        plans = [self.stage_plans(own) for own in part]
+        stages = self._site.algorithm.training_stages
+        plans = [[start.stage_plan(stage) for stage in stages] for start in part]
         if len(part) == 1:
             result = programs.client.train(part[0], plans[0])
             with self.outside_precision():
@@ -205,10 +206,6 @@ class FusedTraining:
         """A client's start; see `Site.start`."""
         with self.outside_precision():
             return self._site.start(client_id, download, plan)
-
-    def stage_plans(self, start: ClientStart) -> list[RoundPlan]:
-        """The client's plan of every stage of local training."""
-        return [start.stage_plan(stage) for stage in self._site.algorithm.training_stages]
 
     @contextmanager
     def outside_precision(self) -> Iterator[None]:

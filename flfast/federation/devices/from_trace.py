@@ -44,32 +44,26 @@ _COLUMNS = {
 }
 
 
-class _Trace(NamedTuple):
-    """Clients in ascending order, int64 [N], and their devices."""
-
-    clients: np.ndarray
-    devices: Devices
-
-
 def from_trace(*, path: str) -> DeviceModel:
     """Device model with the devices in a file; the file is read once.
 
     Raises:
         ValueError: with file, line and what is allowed, if the file cannot be read.
     """
-    trace = _read(CsvFile("devices.path", path))
-    num_rows = len(trace.clients)
+    listed, known = _read(CsvFile("devices.path", path))
+    num_rows = len(listed)
 
     def devices(clients: np.ndarray, *, seed: int) -> Devices:
-        places = np.minimum(np.searchsorted(trace.clients, clients), num_rows - 1)
+        places = np.minimum(np.searchsorted(listed, clients), num_rows - 1)
         drawn = uniforms(seed, "device row", clients) * num_rows
-        rows = np.where(trace.clients[places] == clients, places, drawn.astype(np.int64))
-        return Devices(*(field[rows] for field in trace.devices))
+        rows = np.where(listed[places] == clients, places, drawn.astype(np.int64))
+        return Devices(*(field[rows] for field in known))
 
     return devices
 
 
-def _read(file: CsvFile) -> _Trace:
+def _read(file: CsvFile) -> tuple[np.ndarray, Devices]:
+    """Clients in ascending order, int64 [N], and their devices."""
     lines = file.lines()
     line, header = next(lines)
     _check_header(file.where(line), header)
@@ -93,7 +87,7 @@ def _read(file: CsvFile) -> _Trace:
         np.array(values[name])[order] if name in values else np.full(len(ids), column.ideal)
         for name, column in _COLUMNS.items()
     ]
-    return _Trace(ids[order], Devices(*fields))
+    return ids[order], Devices(*fields)
 
 
 def _check_header(where: str, header: list[str]) -> None:

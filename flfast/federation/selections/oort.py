@@ -75,11 +75,8 @@ def exploited_and_explored(
 ) -> tuple[int, int]:
     """Numbers of clients to exploit and to explore, with sum `total`.
 
-    Args:
-        total: at most `num_known + num_new`.
-        exploration: fraction of clients to explore, in [0, 1].
-        num_known: clients that have trained before.
-        num_new: the others.
+    `exploration` is the fraction to explore, in [0, 1]. `num_known` clients have trained before,
+    `num_new` have not, and `total` is at most their sum.
     """
     # 10 * 0.3 is slightly more than 3 in floating point and must not round up to 4.
     exploited = min(total - math.ceil(total * exploration - 1e-9), num_known)
@@ -107,11 +104,8 @@ def scores(utility: np.ndarray, last: np.ndarray, round_idx: int, clip: float) -
 def exploit(values: np.ndarray, num: int, cutoff: float, rng: np.random.Generator) -> np.ndarray:
     """Places of `num` clients, drawn without replacement in proportion to their scores.
 
-    Args:
-        values: scores, > 0 [K].
-        num: clients to draw, at most K.
-        cutoff: share of the num-th largest score that others must reach to be drawn.
-        rng: the round's random generator.
+    The scores [K] are > 0. `cutoff` is the share of the num-th largest score that others must
+    reach to be drawn.
     """
     if not num:
         return np.zeros(0, dtype=np.int64)

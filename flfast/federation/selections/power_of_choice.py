@@ -71,10 +71,7 @@ def power_of_choice(algorithm: Algorithm, *, count: Count) -> Selecting:
 def largest_losses(clients: np.ndarray, losses: np.ndarray, count: int) -> list[int]:
     """The clients with the largest losses, ascending; ties go to the lower id.
 
-    Args:
-        clients: K ids.
-        losses: loss of each client, finite [K].
-        count: number of clients; all of them if there are fewer.
+    The losses [K] are finite. If there are fewer clients than `count`, it is all of them.
     """
     order = np.argsort(clients)
     places = largest(losses[order], min(count, len(order)))

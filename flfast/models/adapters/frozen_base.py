@@ -28,11 +28,6 @@ class _Place(NamedTuple):
     number: int
 
 
-def _own_leaves(module: nn.Module) -> list[tuple[str, Tensor]]:
-    params = module.named_parameters(recurse=False, remove_duplicate=False)
-    return [*params, *module.named_buffers(recurse=False, remove_duplicate=False)]
-
-
 class FrozenBase:
     """The frozen leaves of a model, which is changed in place: all but the trained parameters."""
 
@@ -43,7 +38,9 @@ class FrozenBase:
         self._copies: dict[tuple[torch.device, torch.dtype], dict[int, Tensor]] = {}
         indices: dict[Tensor, int] = {}  # weights that modules share stay shared
         for path, module in model.named_modules():
-            for key, leaf in _own_leaves(module):
+            params = module.named_parameters(recurse=False, remove_duplicate=False)
+            buffers = module.named_buffers(recurse=False, remove_duplicate=False)
+            for key, leaf in [*params, *buffers]:
                 name = f"{path}.{key}" if path else key
                 if name not in kept:
                     number = indices.setdefault(leaf, len(indices))

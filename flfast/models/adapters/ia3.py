@@ -29,17 +29,17 @@ def ia3(
     peft = import_peft("ia3")
     known = known_layers(model, peft.utils.TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING)
     inner = known_layers(model, peft.utils.TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING)
-    layers = target_layers(model, "target_modules", target_modules or known)
+    names, layers = target_layers(model, "target_modules", target_modules or known)
     scaled = inner if feedforward_modules is None and target_modules is None else None
     chosen = feedforward_modules or scaled
-    first = target_layers(model, "feedforward_modules", chosen).names if chosen else []
-    outside = sorted(set(first) - set(layers.names))
+    first = target_layers(model, "feedforward_modules", chosen)[0] if chosen else []
+    outside = sorted(set(first) - set(names))
     if outside:
         raise ValueError(
             f"adapter.feedforward_modules: {', '.join(outside)} is not among "
-            f"adapter.target_modules; allowed: {', '.join(layers.names)}"
+            f"adapter.target_modules; allowed: {', '.join(names)}"
         )
     # peft takes a list for ends of names without a dot: `fc` would also mean `my_fc`.
     inputs = "|".join(map(re.escape, first)) if first else []
-    settings = peft.IA3Config(target_modules=layers.pattern, feedforward_modules=inputs)
+    settings = peft.IA3Config(target_modules=layers, feedforward_modules=inputs)
     return adapt_with("ia3", model, settings, fixed=None)

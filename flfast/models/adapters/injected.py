@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,18 +18,6 @@ from flfast.models.adapters.adapted import Adapted, linear_layers, shared_with, 
 from flfast.models.adapters.frozen_base import FrozenBase
 
 _NAME = "default"  # peft's name for an adapter
-
-
-class TargetLayers(NamedTuple):
-    """The layers that get an adapter.
-
-    Attributes:
-        names: names of the layers in the model, in order.
-        pattern: the same layers for peft: names or ends of names, or a regular expression.
-    """
-
-    names: list[str]
-    pattern: list[str] | str
 
 
 def import_peft(name: str) -> Any:
@@ -58,10 +46,13 @@ def known_layers(model: nn.Module, known: Mapping[str, Sequence[str]]) -> list[s
     return None
 
 
-def target_layers(model: nn.Module, key: str, wanted: Sequence[str] | None) -> TargetLayers:
-    """The layers that get an adapter, by names or ends of names.
+def target_layers(
+    model: nn.Module, key: str, wanted: Sequence[str] | None
+) -> tuple[list[str], list[str] | str]:
+    """Names of the layers that get an adapter; and for peft: these, or a regular expression.
 
-    None wants all linear layers with weights of their own. Errors name the config's `key`.
+    They are wanted by names or ends of names; None wants all linear layers with weights of their
+    own. Errors name the config's `key`.
 
     Raises:
         ValueError: if a name fits no layer, or no layer that can have an adapter.
@@ -94,7 +85,7 @@ def target_layers(model: nn.Module, key: str, wanted: Sequence[str] | None) -> T
     everything = [name for name, _ in model.named_modules()]
     found = [name for name in everything if any(_ends(name, own) for own in names)]
     exact = set(found) == set(names)
-    return TargetLayers(names, names if exact else "|".join(map(re.escape, names)))
+    return names, names if exact else "|".join(map(re.escape, names))
 
 
 def adapt_with(name: str, model: nn.Module, settings: Any, *, fixed: str | None) -> Adapted:

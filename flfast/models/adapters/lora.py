@@ -51,12 +51,12 @@ def lora(  # noqa: PLR0913 - one parameter an option
         )
     peft = import_peft("lora")
     known = known_layers(model, peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING)
-    layers = target_layers(model, "target_modules", target_modules or known)
+    _, layers = target_layers(model, "target_modules", target_modules or known)
     settings = peft.LoraConfig(
         r=ranks[member],
         lora_alpha=alpha * (ranks[member] / ranks[0]),
         lora_dropout=dropout,
-        target_modules=layers.pattern,
+        target_modules=layers,
         bias="lora_only" if train_bias else "none",
     )
     return adapt_with("lora", model, settings, fixed="lora_A" if freeze_a else None)

@@ -180,13 +180,9 @@ def _labels(run: RunRecord, found: Mapping[str, Any], *, several: bool) -> Chart
     if classes > _MOST_CLASSES:
         # More colours than one can tell apart: the frequent labels of a client instead.
         series = ["most frequent label", "second", "third", "all others"]
-        bars = {name: _ranked(parts) for name, parts in bars.items()}
+        ranked = {name: sorted(parts, reverse=True) for name, parts in bars.items()}
+        bars = {name: [*parts[:3], sum(parts[3:])] for name, parts in ranked.items()}
     title = "Examples of each client by label" + (f" ({_source(run)})" if several else "")
     few = len(shown) < found["num_clients"]
     note = f"{len(shown)} of {found['num_clients']:,} clients." if few else ""
     return bar_chart(title, bars, series, heading="client", form=lambda n: f"{n:g}", note=note)
-
-
-def _ranked(labels: Sequence[float]) -> list[float]:
-    ordered = sorted(labels, reverse=True)
-    return [*ordered[:3], sum(ordered[3:])]

@@ -24,11 +24,7 @@ LONGEST_NAME = 36
 
 
 class Content:
-    """Runs, grouped by settings.
-
-    Args:
-        runs: at least one.
-    """
+    """Runs, at least one, grouped by settings."""
 
     def __init__(self, runs: Sequence[RunRecord]) -> None:
         if len(runs) == 1:  # among others, rounds that are missing would look like a bad setting

@@ -72,11 +72,7 @@ class StoppedError(SystemExit):
 
 
 class StoppedAtEndError(StoppedError):
-    """A request to stop came in the last round, so that the run finished.
-
-    Args:
-        value: value of the run, see `Result`.
-    """
+    """A request to stop came in the last round, so that the run finished."""
 
     def __init__(self, value: float | None) -> None:
         super().__init__()

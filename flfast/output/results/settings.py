@@ -100,15 +100,12 @@ def _differs(key: str, runs: Sequence[RunRecord], found: Sequence[Mapping[str, s
 
 def _label(keys: Sequence[str], values: Sequence[str]) -> str:
     """`fedprox · mu=0.1`: an option stands for itself, other values have the key's last part."""
-    pairs = zip(keys, _short(keys), values, strict=True)
+    last = [key.rpartition(".")[2] for key in keys]
+    short = [n if last.count(n) == 1 else key for key, n in zip(keys, last, strict=True)]
+    pairs = zip(keys, short, values, strict=True)
     words = (
         value if key in _OPTIONS_THAT_SPEAK else f"{name}={value}"
         for key, name, value in pairs
         if value != "-"
     )
     return " · ".join(words)
-
-
-def _short(keys: Sequence[str]) -> list[str]:
-    last = [key.rpartition(".")[2] for key in keys]
-    return [name if last.count(name) == 1 else key for key, name in zip(keys, last, strict=True)]

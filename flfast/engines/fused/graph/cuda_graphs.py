@@ -125,12 +125,8 @@ class Replayed:
 
     State is read and written at its own addresses, so these are part of a recording's key. All
     other inputs are copied into memory of the recording first. Warm-up runs are real local steps,
-    so no state has to be restored after them.
-
-    Args:
-        executor: runs the steps.
-        recorder: records them.
-        num_state: number of the first inputs that are state, changed in place.
+    so no state has to be restored after them. The first `num_state` inputs are state, which is
+    changed in place.
 
     Attributes:
         reads: see `Executor`.

@@ -72,7 +72,8 @@ class LocalStep:
         # The gradient of lr * loss costs nothing extra. Multiplying the gradient by lr would
         # read and write all of it once more.
         exact = all(p.dtype in {torch.float32, torch.float64} for p in state["params"].values())
-        scaled = exact and self.optimizer.scaled and not self._changes_gradients
+        changes = self.algorithm.correct is not None or bool(self.clip.limit)
+        scaled = exact and self.optimizer.scaled and not changes
         factor = settings["lr"] if scaled else torch.ones_like(settings["lr"])
         grads = self._gradients(state, context, settings, batch, factor=factor)
         self._update(state, context, settings, grads, scaled=scaled)
@@ -93,10 +94,6 @@ class LocalStep:
         self._update(state, context, settings, grads, scaled=False)
         for grad in state["grads"].values():
             grad.zero_()
-
-    @property
-    def _changes_gradients(self) -> bool:
-        return self.algorithm.correct is not None or bool(self.clip.limit)
 
     def _gradients(
         self, state: Tree, context: Tree, settings: Tree, batch: Tree, *, factor: Tensor

@@ -22,7 +22,7 @@ from torch.fx import GraphModule
 
 from flfast.engines.fused.graph.cuda_graphs import CudaGraphs, Recorder, Replayed
 from flfast.engines.fused.graph.executor import Executor, executor
-from flfast.engines.fused.graph.frozen_layers import SplitGraph, split_frozen
+from flfast.engines.fused.graph.frozen_layers import split_frozen
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like, lowered, operators, rewritten, simplified
 from flfast.engines.fused.graph.vmapped import vmap_graph
@@ -82,10 +82,8 @@ class StepPrograms:
     def program(self, key: Hashable, make: Callable[[], Executor], *, num_state: int) -> Executor:
         """The program of a key, compiled when it is first needed.
 
-        Args:
-            key: everything in which programs differ.
-            make: compiles it.
-            num_state: number of its first inputs that are state, changed in place.
+        The key has everything in which programs differ. The first `num_state` inputs of the
+        program are state, changed in place.
         """
         if key not in self._programs:
             made = make()
@@ -149,10 +147,7 @@ class BoundStep:
     def run_frozen(self, split: "SplitStep", rows: Tree, *, size: int) -> list[Tensor]:
         """Features of rows, each [M, ...]. Changes nothing else.
 
-        Args:
-            split: the split step.
-            rows: each [M, ...]; M is a multiple of `size`.
-            size: batch size B of the split.
+        M is a multiple of the batch size B of the split, which is `size`.
         """
         num = len(next(iter(rows.values()))) // size
         features = [leaf.new_empty((num * size, *leaf.shape[1:])) for leaf in split.features]
@@ -175,35 +170,31 @@ class BoundStep:
         key = (self._key, *((name, row.shape) for name, row in rows.items()))
         splits = self._programs.splits
         if key not in splits:
-            graphs = self._split_graph(rows)
-            with torch.inference_mode(mode=False):
-                splits[key] = None if graphs is None else self._compile_split(graphs, rows, key)
+            splits[key] = self._split(rows, key)
             if len(splits) > MAX_PROGRAMS:
                 splits.popitem(last=False)
         splits.move_to_end(key)
         return splits[key]
 
-    def _split_graph(self, rows: Tree) -> SplitGraph | None:
+    def _split(self, rows: Tree, key: tuple[Hashable, ...]) -> "SplitStep | None":
         module = self._programs.operators(self._kind, self._trees, rows)
         state, *_, batch = self._trees
         trained = {f"params.{name}" for name in self._programs.step.trained}
         varying = [place for place, name in enumerate(leaf_names(state)) if name in trained]
         varying += range(len(self._fixed) - len(batch), len(self._fixed))
         with torch.inference_mode(mode=False):
-            return split_frozen(simplified(module), sliced=len(rows), varying=varying)
-
-    def _compile_split(
-        self, graphs: SplitGraph, rows: Tree, key: tuple[Hashable, ...]
-    ) -> "SplitStep":
-        reads = [name for name, read in zip(rows, graphs.reads, strict=True) if read]
-        num = len(graphs.features)
-        rest = self._programs.program(
-            ("rest", *key),
-            lambda: executor(lowered(graphs.rest), sliced=len(reads) + num),
-            num_state=self._num_state,
-        )
-        frozen = executor(lowered(graphs.frozen), sliced=len(rows) + num)
-        return SplitStep(frozen, rest, reads, [like(leaf) for leaf in graphs.features])
+            found = split_frozen(simplified(module), sliced=len(rows), varying=varying)
+            if found is None:
+                return None
+            reads = [name for name, read in zip(rows, found.reads, strict=True) if read]
+            num = len(found.features)
+            rest = self._programs.program(
+                ("rest", *key),
+                lambda: executor(lowered(found.rest), sliced=len(reads) + num),
+                num_state=self._num_state,
+            )
+            frozen = executor(lowered(found.frozen), sliced=len(rows) + num)
+            return SplitStep(frozen, rest, reads, [like(leaf) for leaf in found.features])
 
     def _compile(self, rows: Tree) -> Executor:
         index = (0,) if self._single is None else (0, 0)

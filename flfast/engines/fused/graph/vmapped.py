@@ -23,12 +23,8 @@ def vmap_graph(
 ) -> GraphModule:
     """The same step for `width` independent clients.
 
-    Args:
-        module: the traced step of one client.
-        single: its inputs for one client.
-        shared: for every input, whether all clients have the same one; the others get a leading
-            client axis.
-        width: number of clients, >= 2.
+    `module` is the step of one client, and `single` its inputs. Clients have the same inputs where
+    `shared` says so; the others get a leading client axis. The width is at least 2.
 
     Raises:
         RuntimeError: if vmap has no batching rule for an operator.

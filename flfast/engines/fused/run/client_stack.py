@@ -16,7 +16,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from flfast.algorithms.contract import Context
 from flfast.channel.sent import LocalResult
@@ -200,7 +199,10 @@ class StackProgram:
         order = _StackOrder(data, steps)
         settings = self._client.settings(stage, contexts[0])
         single = [self._state.slot(0, stage), contexts[0].trees, settings, self._batch]
-        together: Tree = joined(*(context.trees for context in contexts), stack=_stacked)
+        together: Tree = joined(
+            *(context.trees for context in contexts),
+            stack=lambda clients: like(clients[0], len(clients)).copy_(torch.stack(clients)),
+        )
         for span in stack_spans(order.sizes, data[0].batching, exact=exact):
             members = slice(span.first, span.first + span.width)
             if span.width == 1:
@@ -289,14 +291,8 @@ def _order(data: ClientDataModule, steps: LocalSteps) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _stacked(clients: list[Tensor]) -> Tensor:
-    return like(clients[0], len(clients)).copy_(torch.stack(clients))
-
-
 def _narrow_context(together: Tree, single: Tree, members: slice) -> Tree:
     """The contexts of some clients of the stack, as views; leaves that differ are [S, ...]."""
-
-    def narrow(leaf: Tensor, one: Tensor) -> Tensor:
-        return leaf if leaf.ndim == one.ndim else leaf[members]
-
-    return tree_map(narrow, together, single)
+    return tree_map(
+        lambda leaf, one: leaf if leaf.ndim == one.ndim else leaf[members], together, single
+    )

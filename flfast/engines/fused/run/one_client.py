@@ -11,7 +11,7 @@
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -93,12 +93,13 @@ class ClientProgram:
                 totals.append(self._train_stage(stage, data, context, plan))
             context = self.measured(self._state, 0, len(plans), start.data, context)
             (final,) = self._state.final_states(1)
+            num_seen, num_examples, num_steps = zip(*totals, strict=True)
             bare = bare_result(
                 start,
                 context.measured,
-                num_seen=sum(stage.num_seen for stage in totals),
-                num_examples=max(stage.num_examples for stage in totals),
-                num_steps=sum(stage.num_steps for stage in totals),
+                num_seen=sum(num_seen),
+                num_examples=max(num_examples),
+                num_steps=sum(num_steps),
                 loss_sum=float(final["loss"]),
             )
             return self._state.whole(bare, start, tree_map(itemgetter(0), final))
@@ -134,8 +135,12 @@ class ClientProgram:
 
     def _train_stage(
         self, stage: int, data: ClientDataModule, context: Context, plan: RoundPlan
-    ) -> "_StageTotals":
-        """Train a stage from the current training state."""
+    ) -> tuple[int, int, int]:
+        """Train a stage from the current training state.
+
+        Returns:
+            The number of examples seen, of different ones, and of local steps.
+        """
         num_read, num_seen, num_steps, num_passes = 0, 0, 0, 0
         bind = self._binder(stage, context)
         exact = self.is_exact(stage, data, context)
@@ -167,7 +172,7 @@ class ClientProgram:
             num_seen += data.data.examples.num_counted(order[:stop])
             num_steps += sum(chunk.num_steps for chunk in chunks)
             num_passes += 1
-        return _StageTotals(num_seen, min(num_read, epoch, size), num_steps)
+        return num_seen, min(num_read, epoch, size), num_steps
 
     def _row_source(
         self,
@@ -263,14 +268,6 @@ def measures_before(stages: Sequence[LocalStage | Measure]) -> list[list[Measure
         else:
             found.append([])
     return found
-
-
-class _StageTotals(NamedTuple):
-    """Counts of one stage; see `Finished` and `LocalResult`."""
-
-    num_seen: int
-    num_examples: int
-    num_steps: int
 
 
 def _span_rows(span: Span, rows: Tree) -> Tree:

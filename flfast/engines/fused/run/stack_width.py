@@ -38,14 +38,6 @@ def not_stackable(batching: Batching) -> str | None:
     return None
 
 
-def draws_random_numbers(step: GraphModule) -> bool:
-    """Whether a traced step draws random numbers.
-
-    Clients of a stack draw together, so their numbers are not those of single clients.
-    """
-    return any(map(is_random, step.graph.nodes))
-
-
 def auto_width(step: GraphModule, model: nn.Module, *, num_examples: int) -> int:
     """The number of clients to train together; 1 where stacks are not faster.
 
@@ -62,7 +54,9 @@ def auto_width(step: GraphModule, model: nn.Module, *, num_examples: int) -> int
         return max(int(FREE_SHARE * free / needed), 1)
     num_params = sum(p.numel() for p in model.parameters())
     convolves = any(node.target is aten.convolution.default for node in step.graph.nodes)
-    if convolves or draws_random_numbers(step) or num_params * num_examples > CPU_PRODUCTS:
+    # Clients of a stack draw together, so their numbers are not those of single clients.
+    draws = any(map(is_random, step.graph.nodes))
+    if convolves or draws or num_params * num_examples > CPU_PRODUCTS:
         return 1
     return max(min(CPU_BYTES // max(state, 1), CPU_WIDTH), 1)
 
