@@ -37,13 +37,10 @@ def _try_slice(name: str, one: Components, whole: Components) -> None:
 
     That is so if units of several kinds are packed in one weight, as in LSTMs and attention.
     """
-    broadcast, server = (
-        one.module.algorithm.broadcast,
-        one.module.algorithm.server_state(whole.initial),
-    )
-    weights = model_weights(broadcast(server))
-    if one.module.algorithm.place is None or one is whole or one.adapted is not None:
+    algorithm = one.module.algorithm
+    if algorithm.place is None or one is whole or one.adapted is not None:
         return
+    weights = model_weights(algorithm.broadcast(algorithm.server_state(whole.initial)))
     if weights["params"].keys() != whole.initial["params"].keys():
         return  # it lacks layers
     inputs, outputs = first_batch(one.data, one.module.model).inputs, []
