@@ -43,6 +43,8 @@ MODELS = {
         ("fc", nn.Linear(6, 3)),
     ],
 }
+SLICES = {"depthfl", "fedrolex", "fjord", "flexlora", "heterofl", "hetlora"}
+"""Their clients may have slices of the model, which bn=local refuses."""
 # They split the model, so it needs more than one layer.
 SPLIT = {
     "fedas",
@@ -105,7 +107,8 @@ def federation_of(make_data, make_federation):
         torch.manual_seed(3)  # noqa: TID251 - a test's own model
         model = nn.Sequential(OrderedDict(MODELS[problem]())).to(dtype_of_precision(precision))
         num_server = ON_SERVER.get(name, 0)
-        bn = "local" if problem == "own_batchnorm" and not num_server else "aggregate"
+        may_keep = not num_server and name not in SLICES
+        bn = "local" if problem == "own_batchnorm" and may_keep else "aggregate"
         config = config_of(name, bn)
         sizes = SIZES[problem]
         return make_federation(
