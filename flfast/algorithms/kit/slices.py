@@ -103,7 +103,8 @@ def with_masked_classes(algorithm: Algorithm, initial: Tree) -> Algorithm:
     assert placed is not None
 
     def present(ctx: Context) -> Tensor:
-        return (ctx.facts["labels"] > 0).double()
+        labels = ctx.facts["labels"]
+        return (labels > 0).to(labels.dtype)  # a device may lack float64
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         logits = task.logits(params, batch)
