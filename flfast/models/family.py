@@ -65,7 +65,7 @@ class Family:
     Attributes:
         builders: models, or functions that make them, by name of the member.
         assign: `round_robin`, `shares`, `by_device`, or names of members for all clients.
-        shares: share of the clients for each member; None with `by_device`: equal ones.
+        shares: share of the clients for each member; None: equal ones.
         feature_dim: size of the features of all members; None leaves models as they are.
         common: a model, or a function that makes one; None: there is none.
     """
@@ -92,10 +92,9 @@ class Family:
         if self.assign == "round_robin":
             return np.arange(num_clients) % num
         if self.assign == "shares":
-            return generator(seed, "family").permutation(self._in_parts(num_clients, self.shares))
+            return generator(seed, "family").permutation(self._in_parts(num_clients))
         if self.assign == "by_device":
-            shares = [1 / num] * num if self.shares is None else self.shares
-            return self._in_parts(num_clients, shares)[np.argsort(fastest_first())]
+            return self._in_parts(num_clients)[np.argsort(fastest_first())]
         named = self.assign
         if isinstance(named, str):
             raise ValueError(
@@ -115,10 +114,10 @@ class Family:
             )
         return np.array([places[name] for name in named])
 
-    def _in_parts(self, num_clients: int, given: Sequence[float] | None) -> np.ndarray:
+    def _in_parts(self, num_clients: int) -> np.ndarray:
         """Members in ascending order; numbers of clients are rounded so that they add up."""
-        shares = np.array([] if given is None else given)
         num = len(self.builders)
+        shares = np.array([1 / num] * num if self.shares is None else self.shares)
         if len(shares) != num or (shares < 0).any() or not np.isclose(shares.sum(), 1):
             raise ValueError(
                 f"model.shares={self.shares}: allowed with assign={self.assign}: {num} numbers >= "

@@ -24,6 +24,15 @@ def on_topology(config: DictConfig, algorithm: Algorithm, data: FederatedDataMod
         own = (train.indices_of(client_id) for client_id in range(data.num_clients))
         return np.array([np.bincount(targets[k], minlength=num) if num else [len(k)] for k in own])
 
-    offers = {"class_counts": class_counts, "num_clients": data.num_clients, "seed": config.seed}
+    offers = {
+        "class_counts": class_counts,
+        "participants": data.participants,
+        "num_clients": data.num_clients,
+        "seed": config.seed,
+    }
     topology = call_with(instantiate(config.topology), **offers)
-    return algorithm if topology is None else on_nodes(algorithm, topology)
+    if topology is None:
+        return algorithm
+    if data.pooled:
+        raise ValueError("topology: mode=centralized has one client; allowed: topology=star")
+    return on_nodes(algorithm, topology)

@@ -51,6 +51,10 @@ def test_parts_by_device_are_the_shares():
         members(2, 4, assign="by_device", shares=[], order=[2, 0, 1, 3])
 
 
+def test_equal_shares_need_not_be_given():
+    assert np.bincount(members(2, 7, assign="shares")).tolist() in ([3, 4], [4, 3])
+
+
 def test_members_take_turns():
     assert members(3).tolist() == [0, 1, 2, 0, 1, 2]
 
@@ -66,7 +70,7 @@ def test_a_list_names_the_member_of_each_client():
         members(1, shares=[1.0])
 
 
-@pytest.mark.parametrize("shares", [[0.5], [0.7, 0.7], [1.5, -0.5], None])
+@pytest.mark.parametrize("shares", [[0.5], [0.7, 0.7], [1.5, -0.5]])
 def test_shares_that_are_none_are_refused(shares):
     with pytest.raises(ValueError, match="2 numbers >= 0 that add up to 1"):
         members(2, assign="shares", shares=shares)

@@ -25,12 +25,13 @@ from flfast.state.randomness import generator
 Kind = Literal["full", "ring", "torus", "exponential", "random"]
 
 
-def graph(
+def graph(  # noqa: PLR0913 - one parameter an option
     *,
     kind: Kind | str,
-    probability: PositiveUpToOne,
+    probability: PositiveUpToOne | None,
     changes: bool,
     mixes: Literal["before", "after"],
+    participants: np.ndarray,
     num_clients: int,
     seed: int,
 ) -> Topology:
@@ -41,10 +42,21 @@ def graph(
     """
     if changes and kind != "random":
         raise ValueError(f"topology.changes=true: is for kind=random; allowed with {kind}: false")
+    if (probability is None) == (kind == "random"):
+        shown = "null" if probability is None else probability
+        raise ValueError(
+            f"topology.probability={shown}: is for kind=random, which needs it; allowed with "
+            f"{kind}: {'a number in (0, 1]' if kind == 'random' else 'null'}"
+        )
+    if len(participants) < num_clients:
+        raise ValueError(
+            f"topology=graph with {num_clients - len(participants)} held-out clients, to whom "
+            f"nobody sends a model; allowed: sampler.holdout_clients=0"
+        )
 
     def links(number: int, present: np.ndarray) -> np.ndarray:
         drawn = generator(seed, "graph", number if changes else 0)
-        found = neighbours(kind, num_clients, probability, drawn)
+        found = neighbours(kind, num_clients, drawn, probability or 0.0)
         return found & present[:, None] & present
 
     def mixing(number: int, present: np.ndarray) -> np.ndarray:
@@ -72,8 +84,12 @@ def metropolis(links: np.ndarray) -> np.ndarray:
     return weights
 
 
-def neighbours(kind: str, num: int, probability: float, rng: np.random.Generator) -> np.ndarray:
+def neighbours(
+    kind: str, num: int, rng: np.random.Generator, probability: float = 0.0
+) -> np.ndarray:
     """Who is whose neighbour, symmetric bool [N, N] without loops.
+
+    A torus is a grid that is as square as N allows; of a prime N it is a ring.
 
     Raises:
         ValueError: if there is no such graph of N nodes.

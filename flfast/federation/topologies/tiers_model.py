@@ -24,6 +24,7 @@ def tiers(
     cloud_every: Count,
     assign: Literal["round_robin", "by_labels"] | str,
     class_counts: Callable[[], np.ndarray],
+    participants: np.ndarray,
     seed: int,
 ) -> Topology:
     """Edge servers between clients and the cloud.
@@ -34,6 +35,7 @@ def tiers(
         assign: `round_robin`; `by_labels`, in clusters of like labels; or a file with the number
             of each client's edge, from 0, in a line each.
         class_counts: () -> training examples of each client by class, int64 [K, C].
+        participants: clients that are not held out; the others' examples do not count.
         seed: seed of the clusters.
 
     Raises:
@@ -41,8 +43,9 @@ def tiers(
     """
     counts = class_counts()
     node_of = _edges_of(assign, edges, counts, seed)
-    examples = np.bincount(node_of, weights=counts.sum(1), minlength=edges)
-    if not np.bincount(node_of, minlength=edges).all():
+    sizes = counts.sum(1)[participants]
+    examples = np.bincount(node_of[participants], weights=sizes, minlength=edges)
+    if not examples.all():
         raise ValueError(
             f"topology.edges={edges}: topology.assign={assign} leaves an edge without clients; "
             f"allowed: fewer edges, here at most {len(np.unique(node_of))}"

@@ -62,9 +62,10 @@ def on_nodes(algorithm: Algorithm, topology: Topology) -> Algorithm:
     averages = all(getattr(algorithm, name) == getattr(plain, name) for name in _OF_AVERAGING)
     if not averages:
         raise ValueError(
-            f"topology={topology.name} with algorithm={algorithm.name}, which needs a server that "
-            f"does more than to average models; allowed: topology=star, or algorithms such as "
-            f"fedavg, fedprox, fedsam, ditto"
+            f"topology={topology.name} with algorithm={algorithm.name}, as it is set, which needs a "
+            f"server that does more than to average whole models; allowed: topology=star, or "
+            f"algorithms such as fedavg, fedprox, fedsam, ditto, mode=federated, bn other than "
+            f"local, and local_optimizer_state other than average"
         )
     place = torch.from_numpy(topology.node_of)
     shares = torch.from_numpy(topology.shares)
@@ -115,6 +116,7 @@ class NodeColumns:
         if "sent" not in server:
             return
         pairs = zip(leaves(server["models"]["params"]), leaves(server["params"]), strict=True)
-        gaps = [(nodes.double() - mean.double()).flatten(1) for nodes, mean in pairs]
-        row["topology/distance"] = float(torch.cat(gaps, 1).square().sum(1).mean().sqrt())
+        # Leaf by leaf: all differences at once would double the memory of the nodes.
+        total = sum(float((nodes.double() - mean).square().sum()) for nodes, mean in pairs)
+        row["topology/distance"] = (total / len(next(leaves(server["models"])))) ** 0.5
         row["topology/sent_bytes"] = int(server["sent"]) * num_bytes(model_weights(server))

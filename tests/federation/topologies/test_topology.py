@@ -75,7 +75,7 @@ def test_d_psgd_on_a_ring_follows_its_equations(tmp_path, monkeypatch):
     absent=st.sets(st.integers(0, 19)),
 )
 def test_mixing_keeps_the_mean(kind, num, absent):
-    found = neighbours(kind, num, 0.4, generator(0, "test"))
+    found = neighbours(kind, num, generator(0, "test"), 0.4)
     assert (found == found.T).all()
     assert not found.diagonal().any()
     present = ~np.isin(np.arange(num), list(absent))
@@ -88,7 +88,7 @@ def test_mixing_keeps_the_mean(kind, num, absent):
 
 def test_degrees_of_graphs():
     def degrees(kind, num):
-        return set(neighbours(kind, num, 0.5, generator(0, "test")).sum(0).tolist())
+        return set(neighbours(kind, num, generator(0, "test"), 0.5).sum(0).tolist())
 
     assert degrees("ring", 7) == {2}
     assert degrees("torus", 16) == {4}
@@ -98,12 +98,19 @@ def test_degrees_of_graphs():
 
 def test_a_graph_and_edges_come_from_files(tmp_path):
     (tmp_path / "links").write_text("0 1\n1,2\n2 3\n")
-    found = neighbours(str(tmp_path / "links"), 4, 0.5, generator(0, "test"))
+    found = neighbours(str(tmp_path / "links"), 4, generator(0, "test"))
     assert found.sum(0).tolist() == [1, 2, 2, 1]
     (tmp_path / "edges").write_text("0\n1\n1\n1\n")
     words = (*MLP, "topology=tiers", f"topology.assign={tmp_path / 'edges'}", "rounds=1")
     sliced_runs.run(tmp_path / "run", *words)
     assert float(last_row(tmp_path / "run")["topology/distance"]) > 0
+
+
+def test_examples_of_held_out_clients_do_not_count(tmp_path):
+    """The mean over edges is that over all who train, as without edges."""
+    words = (*MLP, "sampler.holdout_clients=1", "split.test=0.25")
+    found = sliced_runs.run(tmp_path / "edges", *words, "topology=tiers", "topology.cloud_every=1")
+    close(found, sliced_runs.run(tmp_path / "plain", *words))
 
 
 def test_a_run_goes_on_with_the_models_of_its_nodes(tmp_path):
@@ -119,6 +126,10 @@ def test_a_run_goes_on_with_the_models_of_its_nodes(tmp_path):
         (["topology=graph", "algorithm=scaffold"], "needs a server that does more"),
         (["topology=graph", "topology.kind=line"], "topology.kind=line: is no file"),
         (["topology=graph", "topology.changes=true"], "is for kind=random"),
+        (["topology=graph", "topology.probability=0.5"], "topology.probability=0.5: is for kind"),
+        (["topology=graph", "topology.kind=random"], "topology.probability=null: is for kind"),
+        (["topology=graph", "sampler.holdout_clients=1"], "with 1 held-out clients"),
+        (["topology=graph", "mode=centralized"], "mode=centralized has one client"),
         (["topology=tiers", "topology.edges=9"], "leaves an edge without clients"),
         (["topology=tiers", "topology.assign=file"], "is no file"),
         (["topology=graph", "secure=masks"], "the server needs params of each client"),
