@@ -62,7 +62,7 @@ def on_nodes(algorithm: Algorithm, topology: Topology) -> Algorithm:
     averages = all(getattr(algorithm, name) == getattr(plain, name) for name in _OF_AVERAGING)
     if not averages:
         raise ValueError(
-            f"topology={topology.name} with algorithm={algorithm.name}, as it is set, which needs a "
+            f"topology={topology.name} with algorithm={algorithm.name}, as set, which needs a "
             f"server that does more than to average whole models; allowed: topology=star, or "
             f"algorithms such as fedavg, fedprox, fedsam, ditto, mode=federated, bn other than "
             f"local, and local_optimizer_state other than average"
