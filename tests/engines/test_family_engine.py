@@ -135,7 +135,10 @@ def test_members_of_one_architecture_are_the_model(tmp_path):
         (("algorithm=apple",), "algorithm=apple clients share"),
         (("algorithm=local", "batch_size=auto"), "batch_size=auto: is found for one model"),
         (("algorithm=local", "model.assign=[mlp]"), "model.assign: has 1 names; allowed: one"),
-        (("algorithm=local", "model.assign=shares"), "model.shares=None: allowed with assign"),
+        (
+            ("algorithm=local", "model.assign=shares", "model.shares=[1]"),
+            "model.shares=[1]: allowed with assign=shares",
+        ),
         (
             ("algorithm=local", "model.assign=by_device"),
             "model.assign=by_device devices=ideal: all devices are equally fast; allowed:",
