@@ -210,7 +210,9 @@ def make_federation(tmp_path):
                 return L.Trainer(**{**trainer, "strategy": "dp", "devices": 2})
             return L.Trainer(**trainer)
 
-        site = Site(module, data, Trainers(module, make_trainer), ClientStates(), world)
+        adapted = options.pop("adapted", None)
+        trainers = Trainers(module, make_trainer)
+        site = Site(module, data, trainers, ClientStates(), world, adapted=adapted)
         all_calls = (*algorithm.calls, *algorithm.server_calls)
         sites = {local.name: site.of(local, states=site.states) for local in all_calls}
         calls = {name: (own, EagerTraining(own)) for name, own in sites.items()}

@@ -34,11 +34,16 @@ def population(shape=(5,)):
     return x, y, owner
 
 
-def run(folder, *words, shape=(5,)):
-    """The weights that the server has after a run, by name."""
+def started(folder, *words, shape=(5,)):
+    """A run that is over."""
     x, y, owner = population(shape)
     data = Examples(inputs=x, targets=y, num_classes=3, input_shape=shape, owner=owner.numpy())
-    flfast.run(*SMALL, *words, data=data, folder=folder)
+    return flfast.run(*SMALL, *words, data=data, folder=folder)
+
+
+def run(folder, *words, shape=(5,)):
+    """The weights that the server has after a run, by name."""
+    started(folder, *words, shape=shape)
     found = torch.load(folder / "model.pt", weights_only=True)
     return {name: leaf.double() for name, leaf in found.items() if leaf.is_floating_point()}
 

@@ -12,34 +12,20 @@ each member of `model=family`, the largest first. Other trained weights are aver
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract import Algorithm, Part, Uploads, Weighting
-from flfast.algorithms.kit.low_rank import factor_pairs, products
-from flfast.algorithms.kit.slices import check_slice, sliced
+from flfast.algorithms.contract import Algorithm, Uploads, Weighting
+from flfast.algorithms.kit.low_rank import averaged_products, factor_pairs
 from flfast.state.tree import Tree, add, merge
 from flfast.state.weights import model_weights
 
 
 def flexlora(*, weighting: Weighting, initial: Tree, members: Sequence[Tree]) -> Algorithm:
     """FedAvg of products of LoRA."""
-    whole = members[0]
-    check_slice(initial, whole)
     pairs = factor_pairs(initial, algorithm="flexlora")
-    names = {*pairs, *pairs.values()}
-    for name, leaf in initial["params"].items():
-        if name not in names and leaf.shape != whole["params"][name].shape:
-            raise ValueError(
-                f"model.of: with algorithm=flexlora members differ in adapter.rank only; {name} "
-                f"has shapes {[*leaf.shape]} and {[*whole['params'][name].shape]}"
-            )
-
-    def place(upload: Tree, broadcast: Tree) -> Tree:
-        new = {name: broadcast["params"][name] + upload["params"][name] for name in names}
-        others = {n: leaf for n, leaf in upload["params"].items() if n not in names}
-        return {"params": others, "products": products(new, pairs)}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         made = {}
@@ -48,15 +34,8 @@ def flexlora(*, weighting: Weighting, initial: Tree, members: Sequence[Tree]) ->
             made[a], made[b] = best_factors(uploads.mean["products"][a], *like)
         return merge(add(server, model_weights(uploads.mean)), {"params": made})
 
-    return Algorithm(
-        name="flexlora",
-        weighting=weighting,
-        server_state=lambda weights: whole,
-        broadcast=lambda server: sliced(model_weights(server), initial),
-        place=place,
-        parts={"products": Part(stale="refuse")},
-        server_step=server_step,
-    )
+    averaged = averaged_products("flexlora", initial, members, weighting, factors=False)
+    return replace(averaged, server_step=server_step)
 
 
 def best_factors(product: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from flfast.engines.local_training import ClientStart
 from flfast.engines.measuring import Measuring
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import Trainers
+from flfast.models.adapters.adapted import Adapted
 from flfast.state.plan import RoundPlan
 from flfast.state.randomness import seed_torch, torch_generator
 from flfast.state.store import RESIDUALS, ClientStates, Kept, own_state
@@ -35,6 +36,7 @@ class Site:
         states: states of this rank's clients between rounds.
         world: all ranks of the run.
         records: what the server keeps of clients; the same on every rank.
+        adapted: the model with its adapter; None if all parameters are trained.
         keeps_residuals: whether clients keep what compression lost of their uploads.
     """
 
@@ -44,6 +46,7 @@ class Site:
     states: ClientStates
     world: World = ALONE
     records: ClientStates = field(default_factory=ClientStates)
+    adapted: Adapted | None = None
     keeps_residuals: bool = False
 
     def of(self, algorithm: Algorithm, *, states: ClientStates | None = None) -> "Site":
@@ -115,9 +118,15 @@ class Site:
         for place, client_id in enumerate(clients.tolist()):
             self.records.put(client_id, tree_map(itemgetter(place), rows))
 
+    def fold(self, broadcast: Tree) -> None:
+        """Let the frozen base be what a broadcast makes of it; see `Algorithm.fold`."""
+        if self.algorithm.fold is not None and self.adapted is not None:
+            self.adapted.fold(self.algorithm.fold(broadcast))
+
     def start(self, client_id: int, download: Download, plan: RoundPlan) -> ClientStart:
         """A client's start; also seeds torch's generators for its local training."""
         algorithm, received = self.algorithm, download(client_id)
+        self.fold(received)
         plan = download.plan(client_id, plan)
         state = self.client_state(client_id, received)
         seed, round_idx = self.data.seed, plan.round_idx

@@ -27,10 +27,10 @@ class NoUploadsError(Exception):
 class Calls:
     """Calls the clients of a round; see `Round` in `algorithms/contract/algorithm.py`.
 
-    `on_client` gets each report of the algorithm's own call.
+    `on_client` gets each report of calls in which clients train.
 
     Attributes:
-        trained: result of the algorithm's own call, the last one, or of the call that failed.
+        trained: result of the last call in which clients train, or of the call that failed.
         uploads: uploads of the algorithm's own call, the last one.
         answers: reports by client of the last call that was not the algorithm's own.
         down_bytes: downloaded by all clients in all calls, also by those that drop out.
@@ -68,7 +68,8 @@ class Calls:
         called, num_silent = self.clients, self._num_silent
         if clients is not None:
             called, num_silent = list(clients), 0
-        on_client = self._on_client if local is None else _ignored
+        trains = local is None or bool(local.training_stages)
+        on_client = self._on_client if trains else _ignored
         trained = self._engine.train(
             server, called, self._plan, on_client=on_client, local=local, orders=self._orders
         )
@@ -77,7 +78,7 @@ class Calls:
         self.reports += trained.reports
         if local is not None:
             self.answers |= {report.client_id: report for report in trained.reports}
-        if local is None or (self.trained is None and trained.uploads is None):
+        if trains or (self.trained is None and trained.uploads is None):
             self.trained = trained
         if trained.uploads is None:
             raise NoUploadsError(trained.shortage)

@@ -42,7 +42,6 @@ from flfast.federation.table_rows import (
 )
 from flfast.federation.timing import Timing
 from flfast.federation.works.work import Work, full
-from flfast.models.adapters.adapted import Adapted
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree, all_finite
 from flfast.state.weights import WEIGHTS, flatten, model_weights
@@ -69,7 +68,6 @@ class Federation:
         callbacks: Lightning's callbacks, and other objects with hooks of rounds.
         loggers: Lightning's loggers; each gets one row per round.
         title: one line for figures and tables.
-        adapted: the model with its adapter; None if all parameters are trained.
         server: server state of a run that is resumed; empty if it begins.
         history: its rows so far; row r describes round r, row 0 the initial weights.
     """
@@ -93,7 +91,6 @@ class Federation:
     loggers: Sequence[Logger] = ()
     run_dir: Path = Path()
     title: str = "flfast"
-    adapted: Adapted | None = None
     server: Tree = field(default_factory=dict)
     history: list[Columns] = field(default_factory=list)
 
@@ -246,7 +243,7 @@ class Federation:
         except NoUploadsError as error:
             shortage = str(error) or "no upload arrived whole"
         trained = calls.trained
-        assert trained is not None, "every round calls the clients for the algorithm itself"
+        assert trained is not None, "every round lets clients train"
         # A client may also diverge in a call after which the algorithm's own leaves it out.
         reports = {**calls.answers, **{r.client_id: r for r in trained.reports}}.values()
         rejected = [r for r in reports if r.rejected and r.reason != NOT_SELECTED]

@@ -197,7 +197,6 @@ def build_federation(
         callbacks=[NodeColumns(), *machinery.callbacks, keeper, AuditAtEnd(audit)],
         run_dir=folder,
         title=machinery.title,
-        adapted=components.adapted,
         server=restored.server if restored else {},
         history=restored.history if restored else [],
     )

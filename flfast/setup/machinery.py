@@ -23,7 +23,6 @@ from flfast.engines.local_training import LocalTraining
 from flfast.engines.reference import reference_name, reference_site
 from flfast.engines.site import Site
 from flfast.federation.schedules.adaptive import Plans
-from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import Trainers
 from flfast.setup.build import build_callbacks
 from flfast.setup.components import Components
@@ -65,16 +64,17 @@ def build_machinery(
     channel = build_channel(config, data, components.privacy, world)
     keeps = channel.compression.feedback
 
-    def engine_of(own: LocalModule, decided: dict[str, Any]) -> Engine:
+    def engine_of(one: Components, decided: dict[str, Any]) -> Engine:
+        own = one.module
         check_sharding(phases, own.model, own.make_optimizer, world)
         trainers = Trainers(own, make_trainer)
-        site = Site(own, data, trainers, states, world, records, keeps)
+        site = Site(own, data, trainers, states, world, records, one.adapted, keeps)
         return build_engine(config, site, decided, channel)
 
     def of_member(name: str, member: Components) -> Engine:
-        return engine_of(member.module, decided.setdefault(f"model.of.{name}", {}))
+        return engine_of(member, decided.setdefault(f"model.of.{name}", {}))
 
-    engine = with_members(engine_of(module, decided), components, of_member)
+    engine = with_members(engine_of(components, decided), components, of_member)
     check_metrics(config, engine)
     title = describe(config, job.choices, module.algorithm, data)
     for phase in phases:

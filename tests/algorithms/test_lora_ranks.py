@@ -101,7 +101,7 @@ def test_factors_are_the_best_ones_of_their_rank(rank, seed):
     [
         (["adapter.rank=[3,2]"], r"adapter.rank=\[3, 2\]: allowed: a number, or one for each"),
         (["adapter.rank=[1,2,3]"], "the first member must be the largest"),
-        (["adapter.freeze_a=true"], "members differ in adapter.rank only"),
+        (["adapter.freeze_a=true"], "members that differ in adapter.rank only"),
     ],
 )
 def test_ranks_that_do_not_fit_are_refused(tmp_path, words, message):

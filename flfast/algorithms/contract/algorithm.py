@@ -117,6 +117,9 @@ class Algorithm:
         client_state: broadcast -> state of a client in its first round. Clients keep states
             between rounds if an algorithm has this function.
         broadcast: server state -> what every client of the cohort receives.
+        fold: broadcast -> what it changes of the frozen base of `adapter=lora`: for the name of a
+            factor A, the sum of products B A [out, in * kernel] that the layer's weight has got.
+            None changes nothing.
         send: (server state, `Records`, ids of K clients) -> what each of them receives beside the
             broadcast, each leaf [K, ...]. All functions of clients get both as their broadcast.
             The clients are the cohort. For `personal` they are any, and no row may depend on the
@@ -169,6 +172,7 @@ class Algorithm:
     server_state: Callable[[Tree], Tree] = _initial
     client_state: Callable[[Tree], Tree] = _stateless
     broadcast: Callable[[Tree], Tree] = model_weights
+    fold: Callable[[Tree], Tree] | None = None
     send: Callable[[Tree, Records, Sequence[int]], Tree] | None = None
     record: Callable[[Tree, Uploads], Tree] | None = None
     first_record: Callable[[Tree], Tree] = _stateless
@@ -263,6 +267,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "server_state": ("weights",),
     "client_state": ("broadcast",),
     "broadcast": ("server",),
+    "fold": ("broadcast",),
     "send": ("server", "records", "clients"),
     "record": ("server", "uploads"),
     "first_record": ("server",),

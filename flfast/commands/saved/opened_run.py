@@ -115,12 +115,24 @@ def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
     _warn_of_other_data(saved, data)
     phases = use_metrics(saved.phases, module)
     make_trainer = partial(build_trainer, phases, [], saved.folder, ALONE)
-    site = Site(module, data, Trainers(module, make_trainer), ClientStates(), ALONE)
+    site = Site(
+        module,
+        data,
+        Trainers(module, make_trainer),
+        ClientStates(),
+        ALONE,
+        adapted=components.adapted,
+    )
     load: Callable[..., _Loaded] = _load_files if saved.checkpoint is None else _load_checkpoint
     algorithm_of, states, server, rows, origin = load(saved, site, components, personal=own)
 
     def engine_of(_: str, one: Components) -> Engine:
-        plain = replace(site, module=one.module, trainers=Trainers(one.module, make_trainer))
+        plain = replace(
+            site,
+            module=one.module,
+            trainers=Trainers(one.module, make_trainer),
+            adapted=one.adapted,
+        )
         predicting = plain.of(algorithm_of(one.module.algorithm), states=states)
         return build_engine(phases[0].config, predicting, {}, DIRECT)
 
@@ -180,14 +192,15 @@ def _load_checkpoint(
 def _load_files(saved: SavedRun, site: Site, components: Components, *, personal: bool) -> _Loaded:
     """The models that a run wrote at its end, which need no algorithm any more."""
     initial, adapted, algorithm = components.initial, components.adapted, site.algorithm
-    name = "model.pt" if adapted is None else f"{ADAPTER}/{FILE}"
+    folds = algorithm.fold is not None
+    name = "model.pt" if adapted is None or folds else f"{ADAPTER}/{FILE}"
     path = saved.folder / name if saved.model is None else saved.model
     server = initial
     if algorithm.evaluate_server:
         key = "run" if saved.model is None else "model"
         if not path.is_file():
             raise ConfigError(f"{key}={path}: there is no such file; allowed: checkpoint=last")
-        server = _read(path, key, initial, adapted)
+        server = _read(path, key, initial, adapted, folds=folds)
     elif saved.config.finetune_epochs and len(site.data.held_out):
         raise ConfigError(
             "finetune_epochs with sampler.holdout_clients: clients that never train begin with "
@@ -218,10 +231,12 @@ def _with_own_models(algorithm: Algorithm) -> Algorithm:
     )
 
 
-def _read(path: Path, key: str, initial: Tree, adapted: Adapted | None = None) -> Tree:
+def _read(
+    path: Path, key: str, initial: Tree, adapted: Adapted | None = None, *, folds: bool = False
+) -> Tree:
     found = read_state_dict(str(path), key=key)
     if adapted is not None:
-        found = adapted.from_file(found)
+        found = adapted.from_whole(found) if folds else adapted.from_file(found)
     return load_weights(initial, found, source=f"{key}={path}")
 
 

@@ -27,6 +27,7 @@ class Adapted:
         whole: names and data types of the model's weights without the adapter.
         merge: changes a copy of the model in place, so that it has these weights again.
         saved_name: name of a leaf -> its name in the adapter's file.
+        changes: products B A of low-rank factors by name of A -> changes of the base's leaves.
         fixed: names of frozen leaves that the adapter's file needs.
         settings: JSON of `adapter_config.json`; None if no library reads it.
     """
@@ -37,6 +38,7 @@ class Adapted:
     whole: Mapping[str, torch.dtype]
     merge: Callable[[nn.Module], None] = lambda model: None
     saved_name: Callable[[str], str] = lambda name: name
+    changes: Callable[[Tree], dict[str, Tensor]] = lambda products: {}
     fixed: tuple[str, ...] = ()
     settings: dict[str, Any] | None = None
 
@@ -47,6 +49,22 @@ class Adapted:
         self.merge(model)
         found = dict([*model.named_parameters(), *model.named_buffers()])
         return {name: found[name].detach().cpu().to(dtype) for name, dtype in self.whole.items()}
+
+    def fold(self, products: Tree) -> None:
+        """Let the base be what was given plus what products B A of low-rank factors add to it."""
+        if products is not self.base.folded:
+            self.base.change(self.changes(products))
+            self.base.folded = products
+
+    def from_whole(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The adapter's leaves by name, from a complete model whose base becomes the adapter's.
+
+        Low-rank factors are first ones, whose products are zero.
+        """
+        names = {name: name.replace(".base_layer.", ".") for name in self.base.leaves}
+        self.base.replace({name: found[whole] for name, whole in names.items()})
+        own = by_name(read_weights(self.model))
+        return {n: found.get(n.replace(".base_layer.", "."), leaf) for n, leaf in own.items()}
 
     def to_file(self, weights: Tree) -> dict[str, Tensor]:
         """The tensors of the adapter's file, on the CPU."""

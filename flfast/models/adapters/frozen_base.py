@@ -8,7 +8,7 @@ Lightning moves a model to its device and back in every `fit`. The base is copie
 and stays there. So compiled programs, which refer to its tensors, all refer to the same ones.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ class FrozenBase:
         self._model, kept = model, set(trained)
         self._first: list[Tensor] = []
         self._places: list[_Place] = []
+        self._given: dict[str, Tensor] = {}  # first values of leaves that have changed
+        self.folded: object = None  # what it was changed by
         self._copies: dict[tuple[torch.device, torch.dtype], dict[int, Tensor]] = {}
         indices: dict[Tensor, int] = {}  # weights that modules share stay shared
         for path, module in model.named_modules():
@@ -55,8 +57,24 @@ class FrozenBase:
 
     @property
     def leaves(self) -> dict[str, Tensor]:
-        """The leaves by name as they were given, whatever device and type the model has now."""
+        """The leaves by name, on the device and of the type on which they were given."""
         return {place.name: self._first[place.number] for place in self._places}
+
+    def change(self, changes: Mapping[str, Tensor]) -> None:
+        """Let leaves be what was given plus changes."""
+        now = self.leaves
+        for name in changes:
+            self._given.setdefault(name, now[name].clone())
+        self.replace({n: self._given[n] + change.to(now[n]) for n, change in changes.items()})
+
+    def replace(self, leaves: Mapping[str, Tensor]) -> None:
+        """Give leaves other values, in place: programs refer to their tensors."""
+        for place in self._places:
+            if place.name in leaves:
+                self._first[place.number].copy_(leaves[place.name])
+                for copies in self._copies.values():
+                    if place.number in copies:
+                        copies[place.number].copy_(leaves[place.name])
 
     def copy_of_model(self) -> nn.Module:
         """A copy of the model on the CPU, with the leaves as they were given."""

@@ -8,14 +8,16 @@ import json
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flfast.models.adapters.adapted import Adapted, linear_layers, shared_with, whole_model
 from flfast.models.adapters.frozen_base import FrozenBase
+from flfast.state.tree import Tree
 
 _NAME = "default"  # peft's name for an adapter
 
@@ -112,6 +114,7 @@ def adapt_with(name: str, model: nn.Module, settings: Any, *, fixed: str | None)
         whole,
         merge=_merge,
         saved_name=_saved_name,
+        changes=partial(_changes, model),
         fixed=tuple(constant),
         settings=json.loads(json.dumps(about, default=_plain)),
     )
@@ -142,6 +145,18 @@ def _merge(model: nn.Module) -> None:
             layer.merge()
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, layer.get_base_layer())
+
+
+def _changes(model: nn.Module, products: Tree) -> dict[str, Tensor]:
+    """What products B A [out, in * kernel] of LoRA add to the weights of their layers."""
+    changes = {}
+    for name, product in products.items():
+        path = name.partition(".lora_A.")[0]
+        layer: Any = model.get_submodule(path)
+        moved = product.T if getattr(layer, "fan_in_fan_out", False) else product
+        scaled = layer.scaling[_NAME] * moved
+        changes[f"{path}.base_layer.weight"] = scaled.reshape(layer.base_layer.weight.shape)
+    return changes
 
 
 def _saved_name(name: str) -> str:

@@ -63,9 +63,11 @@ class FinalWeights(Callback):
         complete = federation.algorithm.evaluate_server
         if weights:
             name = "model.pt" if complete else "shared.pt"
-            if complete and federation.adapted is not None:
-                self._save_adapter(federation.adapted, federation)
-                weights = federation.adapted.complete(model_weights(federation.server))
+            adapted = federation.engine.site.adapted
+            if complete and adapted is not None:
+                if federation.algorithm.fold is None:
+                    self._save_adapter(adapted, federation)
+                weights = adapted.complete(model_weights(federation.server))
             write_tensors(federation.run_dir / name, weights)
             if complete:
                 path = federation.run_dir / "model.safetensors"
