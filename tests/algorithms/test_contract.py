@@ -51,6 +51,7 @@ SPLIT = {
     "fedbabu",
     "fedgc",
     "fedgh",
+    "fednh",
     "fedpac",
     "fedpcl",
     "fedper",
@@ -72,6 +73,7 @@ CHOSEN = {}
 SHORT = {
     "ccvr": {"num_virtual": 100},
     "feddf": {"server_steps": 10},
+    "fedetf": {"cycles": 1, "cycle_epochs": 1, "beta": 3.0},  # 10 amplifies rounding 40-fold
     "fedgen": {"server_steps": 10},
     "fedtgp": {"server_epochs": 3},
 }
