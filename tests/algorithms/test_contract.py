@@ -58,10 +58,10 @@ SPLIT = {
     "lg_fedavg",
     "pfl_da",
 }
-# They train a whole model on the server, which needs examples for it and refuses bn=local.
-ON_SERVER = {"feddf": 6}
+# They train on the server with a whole model, which needs examples for it and refuses bn=local.
+ON_SERVER = {"feddf": 6, "fedlaw": 6}
 # Its steps are as long for small gradients, which are rounded more, as for large ones.
-ADAM = {"feddf"}
+ADAM = {"feddf", "fedlaw"}
 # On the fused engine, to test that NaN of one client does not spread to others in its stack.
 STACKED = {"ditto", "scaffold"}
 # Algorithms for which `engine=auto` chooses another engine than the fused one: "eager".
@@ -73,6 +73,7 @@ SHORT = {
     "ccvr": {"num_virtual": 100},
     "feddf": {"server_steps": 10},
     "fedgen": {"server_steps": 10},
+    "fedlaw": {"server_steps": 10},
     "fedtgp": {"server_epochs": 3},
 }
 
