@@ -7,11 +7,11 @@ ICML 2023, equation 4. https://arxiv.org/abs/2302.10911
     x, y := Adam on the loss of w(x, y), server_steps times, from x_k = log n_k and y = 0
     w[t+1] = w(x, y)
 
-Batches are of the server's own examples (`split.server_examples`). Adam, with betas 0.5 and 0.999,
-starts afresh every round, whatever the optimizer of the clients. The rate is fixed; in the authors'
-code it is halved after 20 epochs, which is as many as it takes. There the examples are of the test
-set. Buffers are averaged, and go on as these steps change them. The server gets the models w_k in
-rows, so that a robust rule does not act on them.
+Batches are of the server's own examples (`split.server_examples`). Adam, with betas 0.5 and
+0.999, starts afresh every round, whatever the optimizer of the clients. The rate is fixed; in the
+authors' code it is halved after 20 epochs, which is as many as it takes. There the examples are of
+the test set. Buffers are averaged, and go on as these steps change them. The server gets the
+models w_k in rows, so that a robust rule does not act on them.
 """
 
 from functools import partial
@@ -61,7 +61,7 @@ def fedlaw(
 def weight_fit(num_clients: int) -> Algorithm:
     """A call that learns x and y.
 
-    It reads `models`, each leaf [K, ...], of the clients `clients` [K], and x before [num_clients].
+    It reads `models`, each leaf [K, ...], of the clients `clients` [K], and x [num_clients].
     """
 
     def server_state(weights: Tree) -> Tree:  # with one model: engines try their steps in it
