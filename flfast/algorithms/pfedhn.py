@@ -10,9 +10,9 @@ k runs over the round's cohort, which is one client in the paper: `sampler.count
 momentum, weight decay and clipping are the authors' code's, whose clients also have momentum 0.9,
 weight decay 5e-5, 50 local steps, and gradients clipped to 50. Weight decay and momentum also move
 the embeddings v of clients outside the cohort. Biases of the last layers begin at the model's
-initial weights, in that code at random. The paper's models have no buffers; here they are averaged.
-The variant pFedHN-PC, which keeps the last layer on the client, is not here. phi has about
-hidden_dim times as many elements as the model.
+initial weights, in that code at random. The paper's models have no buffers; here buffers are
+averaged. The variant pFedHN-PC, which keeps the last layer on the client, is not here. phi has
+about hidden_dim times as many elements as the model.
 """
 
 from collections.abc import Sequence
