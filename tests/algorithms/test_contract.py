@@ -59,10 +59,10 @@ SPLIT = {
     "lg_fedavg",
     "pfl_da",
 }
-# They train a whole model on the server, which needs examples for it and refuses bn=local.
-ON_SERVER = {"feddf": 6}
+# They train on the server with a whole model, which needs examples for it and refuses bn=local.
+ON_SERVER = {"feddf": 6, "fedlaw": 6}
 # Its steps are as long for small gradients, which are rounded more, as for large ones.
-ADAM = {"feddf"}
+ADAM = {"feddf", "fedlaw"}
 # On the fused engine, to test that NaN of one client does not spread to others in its stack.
 STACKED = {"ditto", "scaffold"}
 # Algorithms for which `engine=auto` chooses another engine than the fused one: "eager".
@@ -75,6 +75,7 @@ SHORT = {
     "feddf": {"server_steps": 10},
     "fedetf": {"cycles": 1, "cycle_epochs": 1, "beta": 3.0},  # 10 amplifies rounding 40-fold
     "fedgen": {"server_steps": 10},
+    "fedlaw": {"server_steps": 10},
     "fedtgp": {"server_epochs": 3},
 }
 

@@ -26,6 +26,7 @@ FEDCM, MOFEDSAM = (
     for name, simpler in (("FedCM", "FedAvg"), ("MoFedSAM", "FedSAM"))
 )
 NOT_DISTILLED = "algorithm.server_steps=0 turns FedDF into FedAvg"
+ONE_MODEL = "algorithm.num_components=1 turns FedEM into FedAvg"
 NO_DISCREPANCY = "algorithm.a=0 with algorithm.b=0 turns FedDisco into FedAvg"
 
 SHARED = [
@@ -38,6 +39,7 @@ SHARED = [
     ("feddecorr", {"beta": 0.0}, "algorithm.beta=0 turns FedDecorr into FedAvg", 1e-12, BY_SIZE),
     ("feddf", {"server_steps": 0}, NOT_DISTILLED, 1e-6, BY_SIZE),
     ("feddisco", {"a": 0.0, "b": 0.0}, NO_DISCREPANCY, 1e-12, BY_SIZE),
+    ("fedem", {"num_components": 1}, ONE_MODEL, 1e-9, BY_SIZE),
     ("fedexp", {"epsilon": 1e9}, None, 1e-12, EQUAL),
     ("fedgamma", {"rho": 0.0}, "algorithm.rho=0 turns FedGAMMA into SCAFFOLD", 1e-12, SCAFFOLD),
     ("fedlc", {"tau": 0.0}, "algorithm.tau=0 turns FedLC into FedAvg", 1e-12, BY_SIZE),
