@@ -7,6 +7,7 @@ from benchmarks.kills import PACES, Case, tried
 OF = "model.of=[{mlp: {hidden: [32]}}, {mlp: {hidden: [16]}}]"
 FAMILY = {"model": ("model=family", OF, "model.feature_dim=8")}
 SLICES = {"model": ("model=family", OF, "model.feature_dim=null")}
+BANDED = ("privacy=dp_ftrl", "privacy.mechanism=banded", "sampler=cyclic", "sampler.fraction=0.2")
 CASES = {
     "alone": (("scaffold", "eager", "disk", "sync"), {"rounds": 8, "kills": 1}),
     "buffered": (("scaffold", "fused", "disk", "buffered"), {"rounds": 15, "kills": 2}),
