@@ -85,6 +85,9 @@ def test_a_learning_rate_that_follows_the_rounds_has_to_be_kept(configs):
     check_same_experiment(before, kept, done=9)
 
 
+NOISE = ("privacy.epsilon=null", "privacy.noise_multiplier=1")
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -113,7 +116,6 @@ def test_phases_that_count_from_the_end_move_with_the_rounds(configs):
     assert differences(phase(-1, 9), phase(-1, 12)) != []
 
 
-NOISE = ("privacy.epsilon=null", "privacy.noise_multiplier=1")
 PHASES = (
     ["batch_size=5"],
     ["strategy=ddp", "trainer.devices=2", "trainer.precision=bf16-mixed", "batch_size=5"],

@@ -16,6 +16,10 @@ CASES = {
         ("fedadam", "fused", "auto", "async"),
         {"rounds": 15, "kills": 2, "strategy": "ddp"},
     ),
+    "banded": (
+        ("fedavg", "eager", "ram", "sync"),
+        {"rounds": 8, "kills": 1, "model": ("model.hidden=[32]", *BANDED)},
+    ),
     "family": (("fedproto", "fused", "disk", "sync"), {"rounds": 8, "kills": 1, **FAMILY}),
     "slices": (("heterofl", "eager", "ram", "sync"), {"rounds": 8, "kills": 1, **SLICES}),
 }
