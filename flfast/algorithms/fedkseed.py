@@ -29,6 +29,7 @@ from flfast.algorithms.contract import (
     Context,
     Finished,
     LocalStage,
+    Part,
     Task,
     Uploads,
     Weighting,
@@ -112,6 +113,8 @@ def fedkseed(  # noqa: PLR0913 - one parameter an option
         make_optimizer=SGD,
         gradient=gradient,
         finish=finish,
+        # A model that is mixed with the server's would need other sums.
+        parts={"sums": Part(stale="refuse")},
         server_step=server_step,
     )
 
