@@ -75,7 +75,8 @@ def fedkseed(  # noqa: PLR0913 - one parameter an option
     def start(broadcast: Tree, client: Tree) -> Tree:
         own = {SUMS: broadcast["sums"], KEY: zero, STEP: zero}
         return {
-            "params": rebuilt(broadcast["sums"]),
+            # Those that stay on the client, such as with bn=local, are not rebuilt.
+            "params": {**rebuilt(broadcast["sums"]), **broadcast["params"]},
             "buffers": {**broadcast["buffers"], **own},
         }
 
