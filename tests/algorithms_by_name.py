@@ -23,6 +23,7 @@ FOLLOWED = {
     "momentum": 0.0,
     "nesterov": False,
     "weight_decay": 0.0,
+    "bn": "aggregate",
     "local_optimizer_state": "reset",
     "local_steps": None,
     "clip_norm": None,

@@ -51,14 +51,20 @@ def fedkseed(  # noqa: PLR0913 - one parameter an option
     weighting: Weighting,
     momentum: float | None,
     weight_decay: float | None,
+    bn: str,
     initial: Tree,
     seed: int,
 ) -> Algorithm:
     """Zeroth-order steps along K known directions, of which only the lengths are sent.
 
     Raises:
-        ValueError: if local steps are not those of plain SGD.
+        ValueError: if local steps are not those of plain SGD, or clients keep parameters.
     """
+    if bn == "local":
+        raise ValueError(
+            "bn=local with algorithm=fedkseed, whose clients rebuild the whole model; allowed: "
+            "bn=aggregate, frozen"
+        )
     _check_plain(momentum, weight_decay)
     known = torch.randint(2**62, (), generator=torch_generator(seed, "fedkseed directions"))
     zeros = torch.zeros(num_seeds, dtype=float_type(initial["params"]))
@@ -75,8 +81,7 @@ def fedkseed(  # noqa: PLR0913 - one parameter an option
     def start(broadcast: Tree, client: Tree) -> Tree:
         own = {SUMS: broadcast["sums"], KEY: zero, STEP: zero}
         return {
-            # Those that stay on the client, such as with bn=local, are not rebuilt.
-            "params": {**rebuilt(broadcast["sums"]), **broadcast["params"]},
+            "params": rebuilt(broadcast["sums"]),
             "buffers": {**broadcast["buffers"], **own},
         }
 

@@ -62,7 +62,7 @@ SPLIT = {
 ON_SERVER = {"feddf": 6}
 # Its steps are as long for small gradients, which are rounded more, as for large ones.
 ADAM = {"feddf"}
-# Differences of two losses, divided by a small distance.
+# Differences of two losses, divided by a small distance. It refuses bn=local, too.
 QUOTIENTS = {"fedkseed"}
 # On the fused engine, to test that NaN of one client does not spread to others in its stack.
 STACKED = {"ditto", "scaffold"}
@@ -109,7 +109,7 @@ def federation_of(make_data, make_federation):
         torch.manual_seed(3)  # noqa: TID251 - a test's own model
         model = nn.Sequential(OrderedDict(MODELS[problem]())).to(dtype_of_precision(precision))
         num_server = ON_SERVER.get(name, 0)
-        may_keep = not num_server and name not in SLICES
+        may_keep = not num_server and name not in SLICES | QUOTIENTS
         bn = "local" if problem == "own_batchnorm" and may_keep else "aggregate"
         config = config_of(name, bn)
         sizes = SIZES[problem]

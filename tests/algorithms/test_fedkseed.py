@@ -15,7 +15,7 @@ from flfast.state.randomness import torch_generator
 from flfast.state.traced_noise import traced_index, traced_normal
 
 SEEDS, DISTANCE = 12, 1e-3
-SGD = {"momentum": 0.0, "weight_decay": 0.0}
+SGD = {"momentum": 0.0, "weight_decay": 0.0, "bn": "aggregate"}
 LIKE = {"weight": torch.zeros(3, 5), "bias": torch.zeros(3)}
 
 
@@ -125,3 +125,9 @@ def test_other_optimizers_are_refused(options):
     settings = {"num_seeds": 3, "distance": 0.1, "weighting": "uniform", "seed": 0}
     with pytest.raises(ValueError, match=r"algorithm=fedkseed adds up .* allowed: optimizer=sgd"):
         fedkseed(**{**settings, **SGD, **options}, initial={"params": {}, "buffers": {}})
+
+
+def test_parts_of_the_model_that_stay_on_the_client_are_refused():
+    settings = {"num_seeds": 3, "distance": 0.1, "weighting": "uniform", "seed": 0}
+    with pytest.raises(ValueError, match="bn=local with algorithm=fedkseed"):
+        fedkseed(**{**settings, **SGD, "bn": "local"}, initial={"params": {}, "buffers": {}})
