@@ -60,12 +60,7 @@ def fedkseed(  # noqa: PLR0913 - one parameter an option
     Raises:
         ValueError: if local steps are not those of plain SGD, or clients keep parameters.
     """
-    if bn == "local":
-        raise ValueError(
-            "bn=local with algorithm=fedkseed, whose clients rebuild the whole model; allowed: "
-            "bn=aggregate, frozen"
-        )
-    _check_plain(momentum, weight_decay)
+    _check_steps(momentum, weight_decay, bn)
     known = torch.randint(2**62, (), generator=torch_generator(seed, "fedkseed directions"))
     zeros = torch.zeros(num_seeds, dtype=float_type(initial["params"]))
     zero = torch.zeros((), dtype=torch.int64)
@@ -125,7 +120,12 @@ def fedkseed(  # noqa: PLR0913 - one parameter an option
     )
 
 
-def _check_plain(momentum: float | None, weight_decay: float | None) -> None:
+def _check_steps(momentum: float | None, weight_decay: float | None, bn: str) -> None:
+    if bn == "local":
+        raise ValueError(
+            "bn=local with algorithm=fedkseed, whose clients rebuild the whole model; allowed: "
+            "bn=aggregate, frozen"
+        )
     if momentum != 0 or weight_decay != 0:
         raise ValueError(
             "algorithm=fedkseed adds up its own steps; allowed: optimizer=sgd with "
