@@ -10,6 +10,7 @@ import torch
 from flfast.channel.privacy.dp_ftrl import dp_ftrl
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.privacy import Privacy
+from flfast.state.tree import Tree
 
 CASES = ((30, 10), (100, 10), (100, 50), (100, 100), (500, 50), (500, 500), (2000, 200))
 """Rounds, rounds of a pass over the clients."""
@@ -31,7 +32,8 @@ def noise_of_sums(privacy: Privacy, rounds: int) -> float:
         basis[place] = 1
         return {"w": basis}
 
-    like, memory = {"w": torch.zeros(3 * rounds, dtype=torch.float64)}, {}
+    like: Tree = {"w": torch.zeros(3 * rounds, dtype=torch.float64)}
+    memory: Tree = {}
     total, squares = torch.zeros_like(like["w"]), 0.0
     for round_idx in range(1, rounds + 1):
         noise = privacy.central_noise(like, privacy.central_multiplier, round_idx, unit)
