@@ -22,6 +22,8 @@ CONF = Path(__file__).parents[1] / "conf" / "algorithm"
 FOLLOWED = {
     "momentum": 0.0,
     "nesterov": False,
+    "weight_decay": 0.0,
+    "bn": "aggregate",
     "local_optimizer_state": "reset",
     "local_steps": None,
     "clip_norm": None,

@@ -23,6 +23,8 @@ from flfast.state.vector import learned, map_learned
 
 CLIP_NORM = "clip_norm"
 """In the channel's memory: the bound of adaptive clipping, float64 []."""
+NOISE = "noise"
+"""In the channel's memory: noise of earlier rounds, which later noise cancels."""
 AGGREGATION = "aggregation"
 """In the channel's memory: that of the aggregation, by name of the algorithm or call."""
 

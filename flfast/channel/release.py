@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract import Part
-from flfast.channel.channel import CLIP_NORM, Channel
+from flfast.channel.channel import CLIP_NORM, NOISE, Channel
 from flfast.state.tree import Tree, merge, tree_map
 from flfast.state.vector import learned
 
@@ -27,10 +27,13 @@ class Aggregated(NamedTuple):
     num_within: int
 
 
-def released(channel: Channel, mean: Tree, parts: Mapping[str, Part], uploads: Aggregated) -> Tree:
-    """The mean with noise: `(sum of changes + noise) / expected clients`.
+def released(
+    channel: Channel, mean: Tree, parts: Mapping[str, Part], uploads: Aggregated
+) -> tuple[Tree, Channel]:
+    """The mean with noise, and the channel of the next round, which may remember the noise.
 
-    Parts with the rule `sum` are the sum of changes and noise.
+    The mean is `(sum of changes + noise) / expected clients`. Parts with the rule `sum` are the
+    sum of changes and noise.
 
     Args:
         channel: with central noise.
@@ -44,12 +47,15 @@ def released(channel: Channel, mean: Tree, parts: Mapping[str, Part], uploads: A
     change = learned(mean, ())
     std = privacy.central_multiplier * limit
     noise = add_noise(change, std, uploads.round_idx, channel.noise("central noise"))
+    if privacy.correlate is not None:
+        noise, kept = privacy.correlate(noise, uploads.round_idx, channel.memory.get(NOISE, {}))
+        channel = replace(channel, memory={**channel.memory, NOISE: kept})
     noisy: Tree = {}
     for name in change:
         is_sum = name in parts and parts[name].rule == "sum"
         factors = (1.0, 1.0) if is_sum else (uploads.num_uploads / expected, 1 / expected)
         noisy |= _combined({name: change[name]}, {name: noise[name]}, *factors)
-    return merge(mean, noisy)
+    return merge(mean, noisy), channel
 
 
 def with_next_norm(channel: Channel, uploads: Aggregated) -> Channel:

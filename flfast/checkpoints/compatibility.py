@@ -22,6 +22,9 @@ def fixed_settings(config: Config) -> Config:
         settings[f"schedule.phases.{number}"] = phase
     if config["schedule"]["adapt"]:  # its patience counts evaluations
         settings |= {key: config[key] for key in ("eval_every", "eval_examples")}
+    privacy = config["privacy"]
+    if privacy.get("epsilon") is not None or privacy.get("mechanism") == "banded":
+        settings["rounds"] = config["rounds"]  # earlier rounds had noise for so many
     if config["bn"] == "recalibrate":  # measures statistics in batches of this size
         settings["loader.eval_batch_size"] = config["loader"]["eval_batch_size"]
     return settings
@@ -83,7 +86,9 @@ def check_same_experiment(before: Config, now: Config, *, done: int) -> None:
         if any(line.startswith("model._own_: ") for line in changed):  # of `flfast.run`
             lines += "\n  the weights of a module count, too; those of a function come from seed"
         hint = ""
-        if before["rounds"] != now["rounds"]:
+        if any(line.startswith("rounds: ") for line in changed):
+            lines += "\n  the noise of privacy is for all rounds of the run"
+        elif before["rounds"] != now["rounds"]:
             hint = f"; set options that depend on rounds={now['rounds']} to their previous values"
         raise ValueError(f"resume={now['resume']}: that run is another experiment{hint}:\n{lines}")
     if now["rounds"] < done:

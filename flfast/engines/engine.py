@@ -161,8 +161,8 @@ class Engine:
         if channel.privacy.central_noise is not None and mean is not None:
             within = sum(report.accepted and report.reason != CLIPPED for report in reports)
             aggregated = Aggregated(plan.round_idx, round(num_clients), within)
-            mean = released(channel, mean, site.algorithm.parts, aggregated)
-            self.channel = with_next_norm(self.channel, aggregated)
+            mean, after = released(self.channel, mean, site.algorithm.parts, aggregated)
+            self.channel = with_next_norm(after, aggregated)
             num_clients = channel.privacy.expected_clients or num_clients
         if site.keeps_states:
             return_states(site.world, site.states, assignment.moved, trained=assignment.here)

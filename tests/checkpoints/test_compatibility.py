@@ -85,6 +85,28 @@ def test_a_learning_rate_that_follows_the_rounds_has_to_be_kept(configs):
     check_same_experiment(before, kept, done=9)
 
 
+NOISE = ("privacy.epsilon=null", "privacy.noise_multiplier=1")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("privacy=central",),
+        ("privacy=local",),
+        ("privacy=dp_ftrl", "privacy.mechanism=banded", *NOISE),
+    ],
+    ids=" ".join,
+)
+def test_noise_for_all_rounds_fixes_the_rounds(configs, words):
+    """Rounds that were done had less noise than a longer run needs for its epsilon."""
+    before = configs(*words, "rounds=9")
+    check_same_experiment(before, configs(*words, "rounds=9"), done=5)
+    with pytest.raises(ValueError, match=r"rounds: 9 -> 12\n  the noise of privacy is for all"):
+        check_same_experiment(before, configs(*words, "rounds=12"), done=9)
+    given = ("privacy=central", *NOISE)
+    check_same_experiment(configs(*given, "rounds=9"), configs(*given, "rounds=12"), done=9)
+
+
 def test_phases_that_count_from_the_end_move_with_the_rounds(configs):
     def phase(start, rounds):
         phases = f"schedule.phases=[{{from: {start}, overrides: ['batch_size=5']}}]"

@@ -7,6 +7,7 @@ from benchmarks.kills import PACES, Case, tried
 OF = "model.of=[{mlp: {hidden: [32]}}, {mlp: {hidden: [16]}}]"
 FAMILY = {"model": ("model=family", OF, "model.feature_dim=8")}
 SLICES = {"model": ("model=family", OF, "model.feature_dim=null")}
+BANDED = ("privacy=dp_ftrl", "privacy.mechanism=banded", "sampler=cyclic", "sampler.fraction=0.2")
 CASES = {
     "alone": (("scaffold", "eager", "disk", "sync"), {"rounds": 8, "kills": 1}),
     "buffered": (("scaffold", "fused", "disk", "buffered"), {"rounds": 15, "kills": 2}),
@@ -14,6 +15,10 @@ CASES = {
     "async": (
         ("fedadam", "fused", "auto", "async"),
         {"rounds": 15, "kills": 2, "strategy": "ddp"},
+    ),
+    "banded": (
+        ("fedavg", "eager", "ram", "sync"),
+        {"rounds": 8, "kills": 1, "model": ("model.hidden=[32]", *BANDED)},
     ),
     "family": (("fedproto", "fused", "disk", "sync"), {"rounds": 8, "kills": 1, **FAMILY}),
     "slices": (("heterofl", "eager", "ram", "sync"), {"rounds": 8, "kills": 1, **SLICES}),

@@ -77,6 +77,7 @@ RESUMED = [
     " schedule.phases=[{from:1,overrides:['batch_size=20']}]",
     "algorithm=fedadam engine=eager lr_schedule=exponential sampler=poisson",
     "privacy=central privacy.adaptive_quantile=0.5 sampler=cyclic engine=eager",
+    "privacy=dp_ftrl privacy.mechanism=banded sampler=cyclic sampler.fraction=0.2 engine=eager",
     "algorithm=feddf split.server_examples=50 algorithm.server_steps=5 engine=eager",
     "local_optimizer_state=keep optimizer.momentum=0.9 client_states=disk",
     "pace=buffered pace.buffer=2 devices=lognormal devices.hazard=0.01",

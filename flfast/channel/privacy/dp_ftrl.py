@@ -1,32 +1,52 @@
-"""DP-FTRL: noise that cancels over rounds, for clients that take turns.
+"""DP-FTRL: noise that cancels over rounds, for clients that take turns; `mechanism` says how.
 
 Kairouz, McMahan, Song, Thakkar, Thakurta, Xu: Practical and Private (Deep) Learning without
 Sampling or Shuffling. ICML 2021. https://arxiv.org/abs/2103.00039
 
 It needs no sampling at random. Instead no client may take part twice in a pass, which
-`sampler=cyclic` guarantees. Theorem D.2: with restarts after each pass, a client changes at most
-`depth` nodes of each tree, by at most C each. That is a Gaussian mechanism for each of these
-nodes, of which the composition is exact.
+`sampler=cyclic` guarantees.
+
+`mechanism=tree`, Theorem D.2: with restarts after each pass, a client changes at most `depth`
+nodes of each tree, by at most C each. That is a Gaussian mechanism for each of these nodes, of
+which the composition is exact.
 
 Algorithm 1 with restarts (appendix D, Algorithm 4): the rounds of a pass over all clients are the
 leaves of a binary tree. Every node has noise of its own. T(t) is the noise of the nodes that cover
 rounds 1 to t of the pass: one for each binary digit 1 of t. In round t the server adds
 T(t) - T(t - 1) to the sum of the cohort, so that the sum over rounds has the noise T(t). No state
 is needed: a node's noise is a function of its place.
+
+`mechanism=banded` is in `banded_factorisation.py`. All rounds of a client are one Gaussian
+mechanism of sensitivity C sqrt(k), k its rounds. That is the same as k mechanisms of
+sensitivity C.
 """
 
 from functools import reduce
+from typing import Literal
 
 from flfast.channel.privacy.accountants import composed_gaussian
+from flfast.channel.privacy.banded_factorisation import banded_correlation, toeplitz_coefficients
 from flfast.channel.privacy.budget import spending
+from flfast.channel.privacy.noise_sources import independent_noise
 from flfast.channel.privacy.participation import Participation
-from flfast.channel.privacy.privacy import CentralNoise, NoiseSource, Privacy, SumNoise
-from flfast.state.options import Delta, NonNegative, Positive
+from flfast.channel.privacy.privacy import (
+    CentralNoise,
+    Correlation,
+    NoiseSource,
+    Privacy,
+    SumNoise,
+)
+from flfast.state.options import Count, Delta, NonNegative, Positive
 from flfast.state.tree import Tree, sub, tree_map
+
+_MOST_BANDS = 32
+"""Unless `bands` says more: the server remembers so many models of noise."""
 
 
 def dp_ftrl(  # noqa: PLR0913 - one parameter an option
     *,
+    mechanism: Literal["tree", "banded"],
+    bands: Count | None,
     clip_norm: Positive | None,
     noise_multiplier: NonNegative | None,
     epsilon: Positive | None,
@@ -36,7 +56,7 @@ def dp_ftrl(  # noqa: PLR0913 - one parameter an option
     participation: Participation,
     rounds: int,
 ) -> SumNoise:
-    """Clients' changes are clipped, and the sum over rounds is noised by tree aggregation.
+    """Clients' changes are clipped, and the sum over rounds is noised by a mechanism.
 
     Raises:
         ValueError: with key, value and what is allowed.
@@ -48,23 +68,42 @@ def dp_ftrl(  # noqa: PLR0913 - one parameter an option
             f"sampler=cyclic"
         )
     per_pass = participation.rounds_per_pass
+    most_bands = min(per_pass, rounds)
+    if bands is not None and mechanism == "tree":
+        raise ValueError(
+            f"privacy.bands={bands} with privacy.mechanism=tree: a tree has no bands; allowed: "
+            f"privacy.bands=null, or privacy.mechanism=banded"
+        )
+    if bands is not None and bands > most_bands:
+        raise ValueError(
+            f"privacy.bands={bands} exceeds the rounds of a pass over the clients, or of the run; "
+            f"allowed: 1 to {most_bands}, or null"
+        )
 
     def nodes(rounds: int) -> float:
         passes, rest = divmod(rounds, per_pass)
         return passes * tree_depth(per_pass) + tree_depth(rest)
 
+    times = nodes if mechanism == "tree" else participation.most_rounds
     spent = spending(
-        lambda z: composed_gaussian(z, delta, nodes),
+        lambda z: composed_gaussian(z, delta, times),
         clip_norm=clip_norm,
         noise_multiplier=noise_multiplier,
         epsilon=epsilon,
         max_epsilon=max_epsilon,
         rounds=rounds,
     )
+    noise: CentralNoise = tree_noise(per_pass)
+    correlate: Correlation | None = None
+    if mechanism == "banded":
+        length = spent.rounds or rounds
+        coefficients = toeplitz_coefficients(length, min(bands or _MOST_BANDS, most_bands, length))
+        noise, correlate = independent_noise, banded_correlation(coefficients, length)
     return Privacy(
         name="dp_ftrl",
         clip_norm=clip_norm,
-        central_noise=None if clip_norm is None else tree_noise(per_pass),
+        central_noise=None if clip_norm is None else noise,
+        correlate=None if clip_norm is None else correlate,
         central_multiplier=spent.multiplier,
         expected_clients=None if clip_norm is None else participation.expected,
         epsilon=spent.epsilon,

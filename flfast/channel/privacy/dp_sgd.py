@@ -33,9 +33,9 @@ from flfast.channel.privacy.budget import spending
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.per_example import clipped_sum
 from flfast.channel.privacy.privacy import Privacy, StepNoise
-from flfast.channel.privacy.traced_noise import traced_normal
 from flfast.datamodules.batches import Batch
 from flfast.state.options import BatchSize, Count, Delta, NonNegative, Positive
+from flfast.state.traced_noise import traced_normal
 from flfast.state.tree import Tree, merge
 
 KEY, STEP = "privacy/key", "privacy/step"

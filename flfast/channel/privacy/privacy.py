@@ -53,6 +53,19 @@ class CentralNoise(Protocol):
         """
 
 
+class Correlation(Protocol):
+    """Turns independent noise into noise that cancels over rounds."""
+
+    def __call__(self, z: Tree, round_idx: int, memory: Tree) -> tuple[Tree, Tree]:
+        """The noise of a round, and the memory for the next one.
+
+        Args:
+            z: independent noise of the round, from `central_noise`.
+            round_idx: from 1.
+            memory: from the round before; empty at first. It is in checkpoints.
+        """
+
+
 @dataclass(frozen=True)
 class Privacy:
     """How changes are clipped and noised, and the guarantee that this gives.
@@ -68,6 +81,7 @@ class Privacy:
             clipped change.
         central_noise: added to the sum of clipped changes; None is none.
         central_multiplier: its standard deviation, divided by C.
+        correlate: makes the server's noise depend on that of earlier rounds; None: as it is.
         expected_clients: what the noisy sum is divided by; None divides by the sum of weights.
         wrap: algorithm of one objective -> one that protects single examples in local
             training.
@@ -87,6 +101,7 @@ class Privacy:
     local_multiplier: float = 0.0
     central_noise: CentralNoise | None = None
     central_multiplier: float = 0.0
+    correlate: Correlation | None = None
     expected_clients: float | None = None
     wrap: Callable[[Algorithm], Algorithm] | None = None
     check_model: Callable[[nn.Module], None] | None = None

@@ -110,7 +110,8 @@ def test_tree_aggregation_agrees_with_the_librarys_event():
     expected = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation).compose(event, 2)
     noise = {"clip_norm": 1.0, "noise_multiplier": 4.0, "epsilon": None, "delta": DELTA}
     turns = {"participation": Participation("cyclic", 6, 1, 1), "rounds": 12}
-    found = dp_ftrl(**noise, max_epsilon=None, secure=False, **turns).epsilon
+    tree = {"mechanism": "tree", "bands": None}
+    found = dp_ftrl(**noise, max_epsilon=None, secure=False, **tree, **turns).epsilon
     assert 0.8 * expected.get_epsilon(DELTA) < found(12) <= expected.get_epsilon(DELTA)
     plain = composed_gaussian(4.0, DELTA, float)
     assert [found(r) for r in (1, 2, 3, 4, 6, 7)] == [plain(n) for n in (1, 2, 2, 3, 3, 4)]

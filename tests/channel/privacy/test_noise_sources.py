@@ -13,7 +13,7 @@ from flfast.channel.privacy.noise_sources import (
     secure_noise,
     seeded_noise,
 )
-from flfast.channel.privacy.traced_noise import traced_normal
+from flfast.state.traced_noise import traced_normal
 from flfast.state.tree import leaves, tree_map
 
 LIKE = {"params": {"w": torch.zeros(101, 99), "b": torch.zeros(7, dtype=torch.float64)}}

@@ -37,8 +37,9 @@ make_central = partial(
     participation=CYCLIC,
 )
 make_local = partial(local, **BUDGET, participation=OTHER)
-make_ftrl = partial(dp_ftrl, **BUDGET, participation=CYCLIC)
-MAKERS = [make_central, make_local, make_ftrl]
+make_ftrl = partial(dp_ftrl, **BUDGET, participation=CYCLIC, mechanism="tree", bands=None)
+make_banded = partial(make_ftrl, mechanism="banded")
+MAKERS = [make_central, make_local, make_ftrl, make_banded]
 GIVEN = {"noise_multiplier": 2.0, "epsilon": None}
 
 

@@ -19,6 +19,28 @@ def test_without_noise_and_bound_the_run_is_the_same_to_the_last_bit(flfast_run)
         assert found == [{k: v for k, v in row.items() if k in found[0]} for row in expected]
 
 
+BANDED = ("privacy=dp_ftrl", "privacy.mechanism=banded", "sampler=cyclic", "sampler.fraction=0.3")
+
+
+def test_banded_noise_in_every_way_to_run(flfast_run):
+    """Masks hide uploads from the server, ranks agree, and one band is `privacy=central`."""
+    settings = (*SMALL, "rounds=4", "trainer.precision=64-true", "engine=eager", *BANDED)
+    one = flfast_run(*settings)
+    two = flfast_run(*settings, "strategy=ddp", "trainer.devices=2", run_dir="two")
+    masks = ("secure=masks", "secure.bits=62", "secure.precision=1e-9")
+    masked = flfast_run(*settings, *masks, run_dir="masked")
+    assert_same_numbers(rows(two), rows(one), rel=1e-6)
+    assert_same_numbers(rows(masked), rows(one), rel=1e-6)
+    # A client takes part in one round of a pass of three.
+    spent = [row["privacy/epsilon"] for row in rows(one)[1:]]
+    assert spent[0] == spent[2] < spent[3]
+    plain = ("privacy.bands=1", "privacy.epsilon=null", "privacy.noise_multiplier=0.5")
+    independent = flfast_run(*settings, *plain, run_dir="independent")
+    words = [word for word in (*settings, *plain[1:]) if not word.startswith("privacy.mech")]
+    words = [word.replace("dp_ftrl", "central") for word in words]
+    assert timeless(independent) == timeless(flfast_run(*words, run_dir="central"))
+
+
 @pytest.mark.parametrize(("algorithm", "engine"), others_slow(CASES, []))
 def test_central_noise_is_the_same_in_every_way_to_run(flfast_run, algorithm, engine):
     """One process, with the fused engine or the eager one; and two ranks with the eager one."""
@@ -55,6 +77,11 @@ def test_single_examples(flfast_run):
         (("privacy=central", "pace.keep_first=2"), "pace.keep_first=2 with privacy=central"),
         (("privacy=central", "devices=lognormal"), "privacy=central with devices=lognormal"),
         (("privacy=dp_ftrl",), "privacy=dp_ftrl with fixed sampling of clients"),
+        (
+            ("privacy=dp_ftrl", "sampler=cyclic", "privacy.mechanism=banded", "privacy.bands=9"),
+            "privacy.bands=9 exceeds the rounds of a pass",
+        ),
+        (("privacy=dp_ftrl", "privacy.bands=2", "sampler=cyclic"), "a tree has no bands"),
         (("privacy=central", "sampler=by_size"), "privacy=central with sampler=by_size"),
         (("privacy=dp_sgd", "algorithm=fedsam"), "algorithm=fedsam with privacy=dp_sgd"),
     ],

@@ -48,6 +48,11 @@ def traced_normal(key: Tensor, step: Tensor, like: Tree) -> Tree:
     return {name: part.view(leaf.shape).to(leaf.dtype) for part, (name, leaf) in pairs}
 
 
+def traced_index(key: Tensor, step: Tensor, num: int) -> Tensor:
+    """One of `num` numbers from 0 on, int64 []; `key` and `step` as in `traced_normal`."""
+    return _shifted(_mixed(key + step * _STEP), 1) % num
+
+
 def _uniform(bits: Tensor, dtype: torch.dtype) -> Tensor:
     """Numbers in (0, 1] from integers in [0, 2^32)."""
     return (bits.to(dtype) + 0.5) * 2.0**-32
