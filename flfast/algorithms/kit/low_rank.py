@@ -16,15 +16,17 @@ BASE = "base"
 """Of a server state and a broadcast: sums of products by name of A, for `Algorithm.fold`."""
 
 
-def factor_pairs(initial: Tree, *, algorithm: str) -> dict[str, str]:
+def factor_pairs(initial: Tree, *, algorithm: str | None = None) -> dict[str, str]:
     """Name of the factor B of each layer by name of its A.
 
-    Without such factors a warning says that the algorithm is FedAvg.
+    Without such factors a warning says that the algorithm, if it is given, is FedAvg.
     """
     names = [name for name in initial["params"] if "lora_A" in name]
-    degenerate(
-        not names, f"algorithm={algorithm} without adapter=lora, or with freeze_a=true, is FedAvg"
-    )
+    if algorithm is not None:
+        degenerate(
+            not names,
+            f"algorithm={algorithm} without adapter=lora, or with freeze_a=true, is FedAvg",
+        )
     return {name: name.replace("lora_A", "lora_B") for name in names}
 
 
@@ -52,7 +54,7 @@ def averaged_products(
     """
     whole = members[0]
     check_slice(initial, whole)
-    pairs = factor_pairs(initial, algorithm=name)
+    pairs = factor_pairs(initial)
     names = {*pairs, *pairs.values()}
     allowed = "members of one rank" if factors else "members that differ in adapter.rank only"
     for key, leaf in initial["params"].items():
@@ -83,7 +85,7 @@ def folded(algorithm: Algorithm, initial: Tree) -> Algorithm:
 
     Clients get the whole sums, as they may have missed rounds.
     """
-    first = products(initial["params"], factor_pairs(initial, algorithm=algorithm.name))
+    first = products(initial["params"], factor_pairs(initial))
     return replace(
         algorithm,
         server_state=lambda weights: {**algorithm.server_state(weights), BASE: zeros(first)},
