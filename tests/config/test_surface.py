@@ -67,6 +67,7 @@ def test_a_choice_of_a_model_or_of_data_gives_way_to_that_of_the_user():
         ]
         assert chosen("experiment=reddi_shakespeare_words")[0] == "SGD"
         assert chosen("experiment=shakespeare_base")[0] == "AdamW"
+        assert chosen("experiment=diloco") == ["AdamW", "iid"]
 
 
 def test_only_searches_set_hydras_mode(root):
