@@ -51,6 +51,7 @@ def fedkseed(  # noqa: PLR0913 - one parameter an option
     weighting: Weighting,
     momentum: float | None,
     weight_decay: float | None,
+    gradient_clip_val: float | None,
     bn: str,
     initial: Tree,
     seed: int,
@@ -60,7 +61,7 @@ def fedkseed(  # noqa: PLR0913 - one parameter an option
     Raises:
         ValueError: if local steps are not those of plain SGD, or clients keep parameters.
     """
-    _check_steps(momentum, weight_decay, bn)
+    _check_steps(momentum, weight_decay, gradient_clip_val, bn)
     known = torch.randint(2**62, (), generator=torch_generator(seed, "fedkseed directions"))
     zeros = torch.zeros(num_seeds, dtype=float_type(initial["params"]))
     zero = torch.zeros((), dtype=torch.int64)
@@ -120,16 +121,19 @@ def fedkseed(  # noqa: PLR0913 - one parameter an option
     )
 
 
-def _check_steps(momentum: float | None, weight_decay: float | None, bn: str) -> None:
+def _check_steps(
+    momentum: float | None, weight_decay: float | None, clip: float | None, bn: str
+) -> None:
     if bn == "local":
         raise ValueError(
             "bn=local with algorithm=fedkseed, whose clients rebuild the whole model; allowed: "
             "bn=aggregate, frozen"
         )
-    if momentum != 0 or weight_decay != 0:
+    if momentum != 0 or weight_decay != 0 or clip:
         raise ValueError(
             "algorithm=fedkseed adds up its own steps; allowed: optimizer=sgd with "
-            "optimizer.momentum=0 and optimizer.weight_decay=0"
+            "optimizer.momentum=0 and optimizer.weight_decay=0, and "
+            "trainer.gradient_clip_val=null"
         )
 
 

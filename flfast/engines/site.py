@@ -123,6 +123,11 @@ class Site:
         if self.algorithm.fold is not None and self.adapted is not None:
             self.adapted.fold(self.algorithm.fold(broadcast))
 
+    def fold_server(self, server: Tree) -> None:
+        """Let the frozen base be what a server state makes of it."""
+        if self.algorithm.fold is not None:
+            self.fold(self.algorithm.broadcast(server))
+
     def start(self, client_id: int, download: Download, plan: RoundPlan) -> ClientStart:
         """A client's start; also seeds torch's generators for its local training."""
         algorithm, received = self.algorithm, download(client_id)

@@ -172,9 +172,19 @@ def build_algorithm(
         )
     elif config.bn == "local":
         algorithm = keep_local(algorithm, batchnorm)
-    if config.local_optimizer_state == "keep":
-        return keep_optimizer(algorithm)
-    return average_optimizer(algorithm) if config.local_optimizer_state == "average" else algorithm
+    return _with_optimizer_state(config.local_optimizer_state, algorithm)
+
+
+def _with_optimizer_state(state: str, algorithm: Algorithm) -> Algorithm:
+    """The algorithm with what becomes of a local optimizer's state between rounds."""
+    if state == "reset":
+        return algorithm
+    if any(call.training_stages for call in algorithm.calls):
+        raise ConfigError(
+            f"local_optimizer_state={state} with algorithm={algorithm.name}, whose rounds train "
+            f"different weights in turn; allowed: reset"
+        )
+    return keep_optimizer(algorithm) if state == "keep" else average_optimizer(algorithm)
 
 
 def _algorithm(config: DictConfig, own: Own, offers: dict[str, Any]) -> Algorithm:

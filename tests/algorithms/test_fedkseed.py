@@ -15,7 +15,8 @@ from flfast.state.randomness import torch_generator
 from flfast.state.traced_noise import traced_index, traced_normal
 
 SEEDS, DISTANCE = 12, 1e-3
-SGD = {"momentum": 0.0, "weight_decay": 0.0, "bn": "aggregate"}
+SGD = {"momentum": 0.0, "weight_decay": 0.0, "gradient_clip_val": None, "bn": "aggregate"}
+OTHERS = [{"momentum": 0.9}, {"momentum": None}, {"weight_decay": 0.1}, {"gradient_clip_val": 1.0}]
 LIKE = {"weight": torch.zeros(3, 5), "bias": torch.zeros(3)}
 
 
@@ -120,7 +121,7 @@ def test_buffers_are_averaged(make_data, make_federation):
     assert int(run(federation).server["buffers"]["2.num_batches_tracked"]) == 6
 
 
-@pytest.mark.parametrize("options", [{"momentum": 0.9}, {"momentum": None}, {"weight_decay": 0.1}])
+@pytest.mark.parametrize("options", OTHERS)
 def test_other_optimizers_are_refused(options):
     settings = {"num_seeds": 3, "distance": 0.1, "weighting": "uniform", "seed": 0}
     with pytest.raises(ValueError, match=r"algorithm=fedkseed adds up .* allowed: optimizer=sgd"):

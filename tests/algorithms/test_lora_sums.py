@@ -114,7 +114,7 @@ def test_clients_of_fedsa_lora_keep_their_b(tmp_path, way):
 @pytest.mark.parametrize("name", ["fedex_lora", "flora"])
 def test_a_run_whose_base_changed_is_resumed_and_opened(tmp_path, name):
     words = (*ONE, f"algorithm={name}", "split.test=0.25", "eval_every=1", "checkpoint.every=1")
-    whole = sliced_runs.started(tmp_path / "whole", *words, "rounds=4")
+    whole = sliced_runs.started(tmp_path / "whole", *words, "rounds=4", "eval_every=4")
     part = sliced_runs.started(tmp_path / "part", *words, "rounds=2")
     part = sliced_runs.started(tmp_path / "part", *words, "rounds=4", "resume=auto")
     files = [torch.load(run.folder / "model.pt", weights_only=True) for run in (whole, part)]
@@ -122,8 +122,12 @@ def test_a_run_whose_base_changed_is_resumed_and_opened(tmp_path, name):
     last = float(sliced_runs.last_row(tmp_path / "part")["global/loss"])
     for chosen in ((), ("checkpoint=last",)):
         assert part.evaluate(*chosen)["global/loss"] == pytest.approx(last, rel=1e-6)
-    exported = part.export("format=torch", f"output={tmp_path / 'model.pt2'}")
-    assert exported.exists()
+    # A checkpoint gives the same program as the file of the model.
+    programs = []
+    for number, chosen in enumerate(((), ("checkpoint=last",))):
+        file = part.export("format=torch", f"output={tmp_path / str(number)}.pt2", *chosen)
+        programs.append(torch.export.load(file).state_dict)
+    assert all(torch.equal(programs[0][key], leaf) for key, leaf in programs[1].items())
     assert not (tmp_path / "part" / "adapter").exists()
 
 
@@ -134,6 +138,12 @@ def test_without_lora_they_are_fedavg(tmp_path, name, caplog):
     assert f"algorithm={name} without adapter=lora" in caplog.text
     wanted = sliced_runs.run(tmp_path / "fedavg", *words, "algorithm=fedavg")
     torch.testing.assert_close(found, wanted)
+
+
+def test_rounds_that_train_different_weights_keep_no_optimizer(tmp_path):
+    words = (*ONE, "algorithm=rolora", "local_optimizer_state=keep", "optimizer.momentum=0.9")
+    with pytest.raises(flfast.ConfigError, match="train different weights in turn"):
+        sliced_runs.run(tmp_path / "run", *words, "rounds=1")
 
 
 def test_members_of_different_ranks_are_refused(tmp_path):

@@ -30,6 +30,8 @@ MANY = (
     (("algorithm=ditto",), 2),
     (("algorithm=ifca",), 2),
     (("algorithm=fedproto",), 5),
+    (("algorithm=fedex_lora", "adapter=lora"), 2),
+    (("algorithm=rolora", "adapter=lora"), 2),
     (("algorithm=fedavg", "privacy=local"), 2),
     (("algorithm=fedavg", "sampler.fraction=0.5"), 5),
     (("schedule=growing_batch", "rounds=12", "eval_every=12"), 2),

@@ -137,6 +137,7 @@ def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
         return build_engine(phases[0].config, predicting, {}, DIRECT)
 
     engine = with_members(engine_of("", components), components, engine_of)
+    engine.site.fold_server(server)  # for an export, which does not evaluate
     last = int(rows[-1]["round"]) if rows else int(saved.config.rounds)
     plan = build_plans(phases, module.model)(max(last, 1), rows[:last])
     plan = plan._replace(strategy="single", shard="clients")

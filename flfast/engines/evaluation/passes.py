@@ -99,7 +99,7 @@ class Evaluation:
         The ranks exchange predictions once, after the last pass. `passes` are names of sets, as of
         `EvaluationDataModule`; the rest is as of a call.
         """
-        self._fold(server)
+        self._site.fold_server(server)
         trainer, module = self._site.trainers.trainer(plan), self._site.trainers.module(plan)
         modules, own = list[EvaluationDataModule](), list[Statistics]()
         for names in passes:
@@ -138,7 +138,7 @@ class Evaluation:
         together: bool,
     ) -> None:
         """Predict a part's examples with clients' own models."""
-        self._fold(server)
+        self._site.fold_server(server)
         trainer, module = self._site.trainers.trainer(plan), self._site.trainers.module(plan)
         weights = self.personal_weights(part.clients, server, together=together)
         if finetuned:
@@ -153,10 +153,6 @@ class Evaluation:
         )
         trainer.test(module, part)
         module.personal_models = None
-
-    def _fold(self, server: Tree) -> None:
-        if self._site.algorithm.fold is not None:
-            self._site.fold(self._site.algorithm.broadcast(server))
 
     def personal_weights(
         self, clients: Sequence[int], server: Tree, *, together: bool

@@ -67,6 +67,7 @@ class FinalWeights(Callback):
             if complete and adapted is not None:
                 if federation.algorithm.fold is None:
                     self._save_adapter(adapted, federation)
+                federation.engine.site.fold_server(federation.server)
                 weights = adapted.complete(model_weights(federation.server))
             write_tensors(federation.run_dir / name, weights)
             if complete:
