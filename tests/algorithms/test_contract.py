@@ -43,7 +43,7 @@ MODELS = {
         ("fc", nn.Linear(6, 3)),
     ],
 }
-SLICES = {"depthfl", "fedrolex", "fjord", "flexlora", "heterofl", "hetlora"}
+SLICES = {"depthfl", "fedex_lora", "fedrolex", "fjord", "flexlora", "flora", "heterofl", "hetlora"}
 """Their clients may have slices of the model, which bn=local refuses."""
 # They split the model, so it needs more than one layer.
 SPLIT = {
