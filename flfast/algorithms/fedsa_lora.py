@@ -1,11 +1,11 @@
 """FedSA-LoRA: factors A of LoRA are averaged; each client has its own B.
 
-Guo, Zeng, Wang, Fan, Qiu, Zhou, Qu: Selective Aggregation for Low-Rank Adaptation in Federated
+Guo, Zeng, Wang, Fan, Wang, Qu: Selective Aggregation for Low-Rank Adaptation in Federated
 Learning. ICLR 2025, section 3. https://arxiv.org/abs/2410.01463
 
     (A_k, B_k) := SGD on F_k(A, B_k),   A := sum_k n_k / n * A_k
 
-The authors' clients weigh the same (`uniform`).
+So a client's model is its own, and the server has none.
 """
 
 from flfast.algorithms.contract import Algorithm, Weighting

@@ -1,7 +1,7 @@
 """RoLoRA: clients train factors B of LoRA in odd rounds, and factors A in even ones.
 
-Chen, Guo, Ju, Dalal, Khisti: Robust Federated Finetuning of LLMs via Alternating Optimization of
-LoRA. NeurIPS 2025, Algorithm 1. https://arxiv.org/abs/2502.01755
+Chen, Guo, Ju, Dalal, Zhu, Khisti: Robust Federated Finetuning of LLMs via Alternating
+Optimization of LoRA. NeurIPS 2025, Algorithm 1. https://arxiv.org/abs/2502.01755
 
     odd t:   B_k := SGD on F_k(A, B),   B := sum_k n_k / n * B_k
     even t:  A_k := SGD on F_k(A, B),   A := sum_k n_k / n * A_k

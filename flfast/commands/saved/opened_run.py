@@ -202,6 +202,9 @@ def _load_files(saved: SavedRun, site: Site, components: Components, *, personal
         if not path.is_file():
             raise ConfigError(f"{key}={path}: there is no such file; allowed: checkpoint=last")
         server = _read(path, key, initial, adapted, folds=folds)
+        if folds and components.members is not None:  # each has a base of its own
+            for one in components.members.others:
+                _read(path, key, one.initial, one.adapted, folds=True)
     elif saved.config.finetune_epochs and len(site.data.held_out):
         raise ConfigError(
             "finetune_epochs with sampler.holdout_clients: clients that never train begin with "

@@ -75,6 +75,20 @@ def test_what_a_run_leaves_can_be_opened_and_continued(flfast_run, tmp_path):
     assert path.exists()
 
 
+def test_every_member_of_an_opened_family_has_the_base_that_the_server_made(flfast_run):
+    member = "{mlp:{hidden:[16]}}"
+    words = [word for word in SMALL if not word.startswith("model.")]
+    words += ["model=family", f"model.of=[{member},{member}]", "model.feature_dim=null"]
+    words += ["adapter=lora", "adapter.rank=[2,1]", "algorithm=flora"]
+    run = flfast_run(*words)
+    found = load(run / "model.pt")
+    options, overrides = read_options([f"run={run}"], EVALUATE)
+    opened = open_run(find_run(options, overrides, conf=CONF), personal=False)
+    for one in (opened.components, *opened.components.members.others):
+        base = one.adapted.base.leaves["fc1.base_layer.weight"]
+        assert torch.equal(base, found["fc1.weight"])
+
+
 class ReadsWeights(nn.Sequential):
     """Uses the weights of its last layer without calling it."""
 
