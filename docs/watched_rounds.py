@@ -46,7 +46,7 @@ from flfast.state.tree import Tree
 from flfast.state.weights import read_weights
 
 CONF = Path(__file__).parents[1] / "conf"
-INPUTS, FEATURES, CLASSES, CLIENTS, COHORT = 13, 17, 6, 11, 3
+INPUTS, FEATURES, CLASSES, CLIENTS, COHORT, PUBLIC = 13, 17, 6, 11, 3, 19
 """All different, so that a shape says what its axes are."""
 SHOWN = COHORT - 1
 """The client whose messages are shown."""
@@ -173,7 +173,8 @@ def named(name: str, model: nn.Module) -> Algorithm:
         return made
     batchnorm = batchnorm_weights(model, initial)
     offers = {"initial": initial, "batchnorm": batchnorm, "common": None, "members": (initial,)}
-    found: Algorithm = call_with(made, **offers, seed=0, num_clients=CLIENTS)
+    numbers = {"num_clients": CLIENTS, "num_public": PUBLIC, "num_classes": CLASSES}
+    found: Algorithm = call_with(made, **offers, **numbers, seed=0)
     return found
 
 
@@ -210,7 +211,7 @@ def _data() -> FederatedDataModule:
         input_shape=(INPUTS,),
         transform=BatchTransform(),
     )
-    split, loading = Split(0.0, 0.0, server_examples=12), Loading(eval_batch_size=1000)
+    split, loading = Split(0.0, 0.0, server_examples=PUBLIC), Loading(eval_batch_size=1000)
     data = FederatedDataModule(lambda: examples, _owners, seed=0, split=split, loading=loading)
     data.setup()
     return data

@@ -20,6 +20,7 @@ from docs.watched_rounds import (
     CLASSES,
     CLIENTS,
     FEATURES,
+    PUBLIC,
     SHOWN,
     Seen,
     capabilities,
@@ -50,7 +51,7 @@ PROTECTIONS = {
     "`local`": OF_UPLOADS | BOUNDED,
     "`dp_sgd`": OF_STEPS,
 }
-_AXES = {FEATURES: "F", CLASSES: "C", CLIENTS: "N", CLIENTS + 1: "N + 1"}
+_AXES = {FEATURES: "F", CLASSES: "C", CLIENTS: "N", CLIENTS + 1: "N + 1", PUBLIC: "P"}
 _RULES = {"mean": "", "sum": "sum of ", "rows": "single "}
 
 

@@ -31,7 +31,7 @@ FOLLOWED = {
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
 
 
-def algorithm_of(name, model, *, num_clients=3, common=None, **options):
+def algorithm_of(name, model, *, num_clients=3, num_public=6, common=None, **options):
     """The algorithm that `algorithm=NAME` with options builds for a model and clients."""
     config = OmegaConf.load(CONF / f"{name}.yaml")
     followed = {
@@ -44,7 +44,8 @@ def algorithm_of(name, model, *, num_clients=3, common=None, **options):
     initial = read_weights(model)
     batchnorm = batchnorm_weights(model, initial)
     offers = {"initial": initial, "batchnorm": batchnorm, "common": common, "members": (initial,)}
-    return call_with(made, **offers, seed=0, num_clients=num_clients)
+    numbers = {"num_clients": num_clients, "num_public": num_public, "num_classes": 3}
+    return call_with(made, **offers, **numbers, seed=0)
 
 
 def federation_of(make_data, make_federation, name, model, *, sizes=(6, 3, 1), **options):
@@ -54,13 +55,14 @@ def federation_of(make_data, make_federation, name, model, *, sizes=(6, 3, 1), *
         algorithm: options of the algorithm.
         fields: fields of the algorithm to replace, by name; a function gets the algorithm.
     """
-    algorithm = algorithm_of(name, model, num_clients=len(sizes), **options.pop("algorithm", {}))
+    num_public, given = options.pop("server_examples", 6), options.pop("algorithm", {})
+    algorithm = algorithm_of(name, model, num_clients=len(sizes), num_public=num_public, **given)
     fields = {n: made(algorithm) for n, made in options.pop("fields", {}).items()}
     data = make_data(
         sizes,
         split=options.pop("split", (0.0, 0.0)),
         num_test=6,
-        server_examples=options.pop("server_examples", 6 if algorithm.server_calls else 0),
+        server_examples=num_public if algorithm.server_calls or name == "fedmd" else 0,
     )
     federation = make_federation(
         data,

@@ -19,7 +19,10 @@ from flfast.state.messages import did_you_mean, first_line
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
 _OFFERED = {
-    "algorithm.": {"initial", "batchnorm", "common", "members", "seed", "num_clients"},
+    "algorithm.": {
+        *("initial", "batchnorm", "common", "members", "seed"),
+        *("num_clients", "num_classes", "num_public"),
+    },
     "data.": {"task", "seed"},
     "data.source.": {"task", "seed"},
 }

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import lightning as L
 import numpy as np
+import torch
 from torch import Tensor
 
 from flfast.datamodules.backdoor import Backdoor, poisoned
@@ -29,6 +30,7 @@ from flfast.datamodules.splits import ClientIndices, Split, hold_out, split_exam
 from flfast.state.injection import call_with
 from flfast.state.plan import Batching
 from flfast.state.randomness import generator
+from flfast.state.tree import Tree
 
 _LONGEST_FILE = 40
 """Characters of a client's name in the names of files."""
@@ -103,6 +105,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.backdoor: Backdoor | None = None
         self.kinds: Kinds | None = None
         self._fetch: Fetch | None = None
+        self._server_examples: dict[torch.dtype, Tree] = {}
 
     def setup(self, stage: str | None = None) -> None:
         """Load, partition and split, once.
@@ -289,6 +292,22 @@ class FederatedDataModule(L.LightningDataModule):
             owner=owner,
             rank_share=rank_share,
         )
+
+    def server_examples(self, dtype: torch.dtype) -> Tree:
+        """All of the server's `inputs` [P, ...], transformed to a data type, and `targets`.
+
+        Each call returns the same tensors.
+        """
+        if dtype not in self._server_examples:
+            assert self.server is not None, "setup refuses algorithms that lack them"
+            with torch.inference_mode(mode=False):
+                batches = [*self.eval_loader(self.train_clients.indices_of(self.server))]
+                inputs = torch.cat([batch.inputs for batch in batches])
+                self._server_examples[dtype] = {
+                    "inputs": self.examples.transform(inputs, dtype=dtype),
+                    "targets": torch.cat([batch.targets for batch in batches]),
+                }
+        return self._server_examples[dtype]
 
     @property
     def fetch(self) -> Fetch:

@@ -68,11 +68,13 @@ class Engine:
         flops: of a forward pass of each member of a family, float64 [M]; None: one model.
         about: columns of row 0 that describe the members of a family.
         make_downloads: makes the downloads of a call; arguments are those of `Downloads`.
+        members: engines of the members of a family; empty: one model.
     """
 
     flops: np.ndarray | None = None
     about: Mapping[str, float] = MappingProxyType({})
     make_downloads: Callable[..., Downloads] = Downloads
+    members: "Sequence[Engine]" = ()
 
     def __init__(
         self,
@@ -114,7 +116,8 @@ class Engine:
         algorithm's calls; None is the algorithm itself. `orders` are by client, for those that do
         something else than the others.
         """
-        on_server = local is not None and local in self.site.algorithm.server_calls
+        of_server = {call.name for call in self.site.algorithm.server_calls}
+        on_server = local is not None and local.name in of_server
         channel = DIRECT if on_server else self.channel
         site, training = self._calls[local.name] if local else (self.site, self.training)
         own = self._reference(site.algorithm.name, server, plan, channel.aggregation)

@@ -42,7 +42,7 @@ def family_engine(
         return FamilyTraining([one.part_of(site.algorithm.name) for one in engines], of)
 
     engine = engines[0].elsewhere(train, FamilyEvaluation(engines, of, initial))
-    engine.flops = flops
+    engine.flops, engine.members = flops, engines
     engine.make_downloads = partial(FamilyDownloads, engines, of)
     return engine
 

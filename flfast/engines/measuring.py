@@ -3,6 +3,7 @@
 Both engines run them here, so that they measure the same numbers.
 """
 
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from flfast.algorithms.contract import Context, Measure
+from flfast.datamodules.batches import Batch
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.task import LocalTask, evaluation_mode
 from flfast.state.precision import placed
@@ -49,9 +51,7 @@ class Measuring(NamedTuple):
         with torch.inference_mode(mode=False), evaluation_mode(self.model):
             copy = partial(tree_map, lambda leaf: placed(leaf.detach(), device, copy=True))
             params, ctx = by_name(copy(weights)), context.map(copy)
-            for given in self.data.eval_loader(self.data.train_clients.indices_of(client_id)):
-                inputs = self.data.examples.transform(given.inputs.to(device), dtype=like)
-                batch = given._replace(inputs=inputs, targets=given.targets.to(device))
+            for batch in self._batches(measure, client_id, ctx, like=like):
                 with self.trainer.precision_plugin.forward_context():
                     sums = measure.sums(task, params, batch, ctx)
                 sums = tree_map(lambda leaf: leaf.detach().to("cpu", torch.float64), sums)
@@ -60,3 +60,15 @@ class Measuring(NamedTuple):
         there = next(leaves(context.start)).device
         found = tree_map(lambda leaf: placed(leaf, there), total)
         return context._replace(measured={**context.measured, measure.name: found})
+
+    def _batches(
+        self, measure: Measure, client_id: int, context: Context, *, like: torch.dtype
+    ) -> Iterator[Batch]:
+        """The batches of a measure on the device, whose inputs get the data type `like`."""
+        if measure.public:
+            yield Batch(**context.facts["public"])
+            return
+        device = self.trainer.strategy.root_device
+        for given in self.data.eval_loader(self.data.train_clients.indices_of(client_id)):
+            inputs = self.data.examples.transform(given.inputs.to(device), dtype=like)
+            yield given._replace(inputs=inputs, targets=given.targets.to(device))

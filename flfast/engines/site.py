@@ -16,7 +16,7 @@ from flfast.distributed.world import ALONE, World
 from flfast.engines.local_training import ClientStart
 from flfast.engines.measuring import Measuring
 from flfast.lit.local_module import LocalModule
-from flfast.lit.trainers import Trainers
+from flfast.lit.trainers import Trainers, dtype_of_precision
 from flfast.models.adapters.adapted import Adapted
 from flfast.state.plan import RoundPlan
 from flfast.state.randomness import seed_torch, torch_generator
@@ -141,7 +141,7 @@ class Site:
             algorithm.start(received, state),
             torch.tensor(plan.lr, dtype=torch.float64),
             partial(_generator, seed, round_idx, client_id),
-            facts_of(algorithm, self.data, client_id, round_idx),
+            facts_of(algorithm, self.data, client_id, plan),
         )
         optimizer_state = algorithm.optimizer(received, state) if algorithm.optimizer else {}
         data = self.data.client(
@@ -167,7 +167,7 @@ class Site:
 
 
 def facts_of(
-    algorithm: Algorithm, data: FederatedDataModule, client_id: int, round_idx: int
+    algorithm: Algorithm, data: FederatedDataModule, client_id: int, plan: RoundPlan
 ) -> Tree:
     """The facts of a client that an algorithm reads; see `Algorithm.facts`."""
     if not algorithm.facts:
@@ -178,10 +178,13 @@ def facts_of(
         "labels": lambda: torch.bincount(
             data.examples.targets[indices], minlength=data.num_classes
         ),
-        "round": lambda: torch.tensor(round_idx),
+        "round": lambda: torch.tensor(plan.round_idx),
     }
     # Quotients of integers would have torch's default data type, which engines set differently.
-    return {name: known[name]().double() for name in algorithm.facts}
+    found: Tree = {name: known[name]().double() for name in algorithm.facts if name != "public"}
+    if "public" in algorithm.facts:
+        found["public"] = data.server_examples(dtype_of_precision(plan.precision))
+    return found
 
 
 def _generator(seed: int, round_idx: int, client_id: int, purpose: str) -> torch.Generator:

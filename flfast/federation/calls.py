@@ -94,6 +94,7 @@ class Calls:
         steps: int | None = None,
         lr: float | None = None,
         batch_size: int | None = None,
+        member: int = 0,
     ) -> Tree:
         """See `Round`.
 
@@ -109,7 +110,8 @@ class Calls:
         if batch_size is not None:
             batching = plan.batching._replace(batch_size=batch_size, accumulate=1)
             plan = plan._replace(batching=batching)
-        trained = self._engine.train(server, [place], plan, on_client=_ignored, local=local)
+        engine = self._engine.members[member] if self._engine.members else self._engine
+        trained = engine.train(server, [place], plan, on_client=_ignored, local=local)
         if trained.uploads is None:
             raise DivergedError(
                 f"round {plan.round_idx}: training on the server's examples diverged (NaN or "

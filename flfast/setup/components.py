@@ -103,7 +103,9 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
         _started(config, data, model, member=place, num_members=len(models))
         for place, model in enumerate(models.values())
     ]
-    offers = {"common": common, "members": [one.initial for one in started]}
+    offers: dict[str, Any] = {"common": common, "members": [one.initial for one in started]}
+    public = data.train_clients.indices_of(data.server) if data.server is not None else ()
+    offers |= {"num_public": len(public), "num_classes": data.num_classes}
     of_model = partial(_of_model, config, data, privacy=privacy, own=own, offers=offers)
     first, *others = map(of_model, started)
     poison_examples(config, data)
@@ -174,8 +176,9 @@ def check_agree(config: DictConfig, members: Mapping[str, Components]) -> None:
     if config.mode == "centralized":
         raise ConfigError("mode=centralized: trains one model; allowed with model=family: others")
     bases = [one.adapted.base.leaves if one.adapted else {} for one in members.values()]
-    has_slices = next(iter(members.values())).module.algorithm.place is not None
-    if has_slices and not all(_equal(bases[0], base) for base in bases[1:]):
+    if next(iter(members.values())).module.algorithm.slices and not all(
+        _equal(bases[0], base) for base in bases[1:]
+    ):
         raise ConfigError(
             "model.of: members have slices of one adapter, but other frozen weights; allowed: "
             "members of one option, and for LoRA adapter.freeze_a=false"
@@ -200,7 +203,7 @@ def _equal(first: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 def _shared(components: Components) -> dict[str, torch.Size]:
     """Names and shapes of what clients get from the server, and change."""
     algorithm, initial = components.module.algorithm, components.initial
-    if algorithm.place is not None:  # slices, which the algorithm has checked
+    if algorithm.place is not None:  # which the algorithm has checked
         return {}
     trees = first_downloads(algorithm, initial)(0), shared_weights(algorithm, initial)
     return {name: leaf.shape for tree in trees for name, leaf in named_leaves(tree, separator="/")}

@@ -38,7 +38,7 @@ def _try_slice(name: str, one: Components, whole: Components) -> None:
     That is so if units of several kinds are packed in one weight, as in LSTMs and attention.
     """
     algorithm = one.module.algorithm
-    if algorithm.place is None or one is whole or one.adapted is not None:
+    if not algorithm.slices or one is whole or one.adapted is not None:
         return
     weights = model_weights(algorithm.broadcast(algorithm.server_state(whole.initial)))
     if weights["params"].keys() != whole.initial["params"].keys():

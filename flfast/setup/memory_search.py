@@ -87,7 +87,7 @@ class MemoryProbe:
         lr = torch.tensor(self.plan.lr, dtype=torch.float64)
         start = algorithm.start(server, client)
         largest = int(np.argmax(self.data.client_sizes))
-        facts = facts_of(algorithm, self.data, largest, 1)
+        facts = facts_of(algorithm, self.data, largest, self.plan)
         context = Context(server, client, start, lr, lambda purpose: torch.Generator(), facts)
         module.begin(context, algorithm.optimizer(server, client) if algorithm.optimizer else {})
         for stage in algorithm.stages:

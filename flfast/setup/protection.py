@@ -91,7 +91,8 @@ def protect(privacy: Privacy, algorithm: Algorithm, initial: Tree, *, rounds: in
         )
     if privacy.wrap is not None:
         return privacy.wrap(algorithm)
-    _log_noise(privacy, vector_sizes(shared_weights(algorithm, initial), ()).learned)
+    if num_elements := vector_sizes(shared_weights(algorithm, initial), ()).learned:
+        _log_noise(privacy, num_elements)
     if privacy.expected_clients is not None and not algorithm.weighs_equally:
         log.info("privacy=%s: all clients weigh the same", privacy.name)
     return algorithm

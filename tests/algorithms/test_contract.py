@@ -60,7 +60,7 @@ SPLIT = {
     "pfl_da",
 }
 # They train on the server with a whole model, which needs examples for it and refuses bn=local.
-ON_SERVER = {"feddf": 6, "fedlaw": 6}
+ON_SERVER = {"feddf": 6, "fedlaw": 6, "fedmd": 6}
 # Its steps are as long for small gradients, which are rounded more, as for large ones.
 ADAM = {"feddf", "fedlaw"}
 # Differences of two losses, divided by a small distance. It refuses bn=local, too.
@@ -116,7 +116,7 @@ def federation_of(make_data, make_federation):
         bn = "local" if problem == "own_batchnorm" and may_keep else "aggregate"
         config = config_of(name, bn)
         sizes = SIZES[problem]
-        return make_federation(
+        federation = make_federation(
             make_data(sizes, split=(0.0, 0.3), server_examples=num_server),
             model,
             algorithm=build_algorithm(
@@ -124,6 +124,8 @@ def federation_of(make_data, make_federation):
                 read_weights(model),
                 model,
                 num_clients=len(sizes),
+                num_public=num_server,
+                num_classes=3,
             ),
             trainer={"precision": precision},
             **{
@@ -134,6 +136,9 @@ def federation_of(make_data, make_federation):
                 **options,
             },
         )
+        plans = federation.plans
+        federation.plans = lambda r, h: plans(r, h)._replace(precision=precision)
+        return federation
 
     return federation_of
 

@@ -11,18 +11,31 @@ from torch.nn import functional as F
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.state.plan import Batching
+from flfast.state.randomness import torch_generator
 
 LR, ROUNDS, EPOCHS, SIZES, BATCH = 0.2, 3, 2, (7, 4, 10, 6), 4
 SERVER = {"server_steps": 7, "server_lr": 0.03, "server_batch_size": 5}
 
 
 def batches(data, k, size, round_idx):
-    """Endless batches (inputs, labels) of a client, or of the server."""
+    """Endless batches (inputs, labels) of a client."""
     client = data.client(k, batching=Batching(size), round_idx=round_idx)
     while True:
         order = torch.from_numpy(client.next_order())
         for part in order.split(size):
             yield data.examples.inputs[part].double(), data.examples.targets[part]
+
+
+def public_batches(data, round_idx):
+    """The batches of the server's steps, in passes of random order."""
+    own = torch.from_numpy(data.train_clients.indices_of(data.server))
+    rng = torch_generator(0, "feddf", round_idx)
+    left = SERVER["server_steps"]
+    while left:
+        order = torch.randperm(len(own), generator=rng)
+        for rows in order.split(SERVER["server_batch_size"])[:left]:
+            left -= 1
+            yield data.examples.inputs[own[rows]].double()
 
 
 def lin(model, data, cohorts):
@@ -50,9 +63,7 @@ def lin(model, data, cohorts):
         model.load_state_dict(mean)
         model.train()
         adam = torch.optim.Adam(model.parameters(), lr=SERVER["server_lr"])
-        source = batches(data, len(SIZES), SERVER["server_batch_size"], round_idx)
-        for _ in range(SERVER["server_steps"]):
-            inputs, _ = next(source)
+        for inputs in public_batches(data, round_idx):
             with torch.no_grad():
                 taught = F.softmax(sum(own(inputs) for own in clients) / len(clients), dim=1)
             student = F.log_softmax(model(inputs), dim=1)

@@ -61,6 +61,8 @@ def test_batches_of_one_are_left_out_where_the_model_has_batchnorm(tmp_path):
 OTHERS = (
     *(("fd",), ("fedgh",), ("fedgen", "algorithm.share=head", "algorithm.server_steps=10")),
     ("fedmrl", "model.common={mlp: {hidden: [6]}}"),
+    ("fedmd", "split.server_examples=40", "algorithm.subset=30"),
+    ("feddf", "split.server_examples=40", "algorithm.server_steps=10"),
 )
 
 
@@ -125,6 +127,23 @@ def test_members_of_one_architecture_are_the_model(tmp_path):
         torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("family", "model")
     )
     assert_close([found], [expected], rtol=1e-5, atol=1e-6)
+
+
+def test_feddf_is_that_of_the_model_if_no_client_has_another(tmp_path):
+    """The second member learns from the ensemble alone, and its own clients have its model."""
+    words = ("algorithm=feddf", "split.server_examples=40", "algorithm.server_steps=10")
+    words = (*words, "engine=eager", "sampler.fraction=0.5")
+    flfast.run(*SMALL, *words, "model=mlp", "model.hidden=[8]", folder=tmp_path / "model")
+    for name, assign in (("first", "mlp,mlp,mlp,mlp"), ("one", "mlp,mlp,mlp,logistic")):
+        flfast.run(*SMALL, *words, *FAMILY, f"model.assign=[{assign}]", folder=tmp_path / name)
+    found, expected = (
+        torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("first", "model")
+    )
+    assert_close([found], [expected], rtol=1e-5, atol=1e-6)
+    row, first = read_history(tmp_path / "one" / "metrics.csv")[-1::-2]
+    assert float(row["personal/accuracy_logistic"]) > float(first["personal/accuracy_logistic"])
+    own = personal(tmp_path / "one")
+    assert own[3].keys() != own[0].keys() == own[1].keys()
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ class Round(Protocol):
         steps: int | None = None,
         lr: float | None = None,
         batch_size: int | None = None,
+        member: int = 0,
     ) -> Tree:
         """Train or measure on the server's own examples, as one more client; returns its upload.
 
@@ -76,6 +77,7 @@ class Round(Protocol):
             steps: local steps; None is as many epochs or steps as the clients take.
             lr: learning rate; None is that of the clients.
             batch_size: examples per step, -1 for all; None is that of the clients.
+            member: place of the member of `model=family` whose model it is.
         """
 
 
@@ -131,7 +133,9 @@ class Algorithm:
             leaves that the model lacks: the local optimizer trains such parameters, and `loss`
             may change such buffers in place.
         facts: what the functions read in `Context.facts`, as float64: `examples`, their number
-            []; `labels`, how many the client has of each class [C]; `round` [].
+            []; `labels`, how many the client has of each class [C]; `round` []. And `public`, the
+            server's examples, which all clients know, as the model reads them: `inputs` [P, ...]
+            and `targets` [P].
         stages: stages of local training and measures, in order, each over the client's examples.
         optimizer: (broadcast, client state) -> initial state of the local optimizer by parameter
             name; None starts fresh every round.
@@ -145,9 +149,10 @@ class Algorithm:
         finish: (`Finished`, context) -> (upload, new client state). An upload is a change, so a
             client that learned nothing uploads zeros, and no step of the channel knows what it
             is added to. By default it is `Context.change` of the final weights.
-        place: (upload, broadcast) of a client that has a slice of the model -> parts in place of
-            those of the upload, alike for all clients: the slice among zeros, and a mask of where
-            it is. It acts when the upload has arrived. None leaves uploads as they are.
+        place: (upload, broadcast) of a client whose upload is not like those of others -> parts in
+            place of those of the upload, alike for all clients: a slice of the model among zeros,
+            and a `mask` of where it is; or a member's model among zeros for those of others. It
+            acts when the upload has arrived. None leaves uploads as they are.
         parts: parts of the upload, by top-level key. Others are learned and averaged; `params` and
             `buffers` among them are changes of what was broadcast under the same name.
         server_step: (server state, `Uploads`) -> new server state; by default the state plus the
@@ -216,6 +221,11 @@ class Algorithm:
     def uploads_changes(self) -> bool:
         """Whether uploads are `Context.change` of the final weights, and weigh by their counts."""
         return self.finish is _upload_change and self.weight is None and self.place is None
+
+    @property
+    def slices(self) -> bool:
+        """Whether clients have parts of one model."""
+        return self.place is not None and "mask" in self.parts
 
     def one_round(self, server: Tree, rnd: Round) -> Tree:
         """The server state after a round."""

@@ -29,7 +29,7 @@ def capabilities_of(algorithm: Algorithm, initial: Tree) -> Capabilities:
         breaks["known weights"] = "its weights are not numbers of examples"
     needs: dict[str, object] = {
         "rounds": algorithm.round or algorithm.send or algorithm.record,
-        "server examples": algorithm.server_calls,
+        "server examples": algorithm.server_calls or "public" in algorithm.facts,
     }
     return Capabilities(
         frozenset(name for name, is_needed in needs.items() if is_needed),

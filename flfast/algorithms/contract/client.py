@@ -9,7 +9,7 @@ from torch import Tensor
 from flfast.datamodules.batches import Batch
 from flfast.state.tree import Tree
 
-Fact = Literal["examples", "labels", "round"]
+Fact = Literal["examples", "labels", "round", "public"]
 
 
 class Task(Protocol):
@@ -154,7 +154,10 @@ class Measure(NamedTuple):
         name: name of the result in `Context.measured`.
         sums: (task, weights by name, batch, context) -> tensors, each a sum over the examples of
             the batch. They are added up over the client's batches.
+        public: whether there is one batch, of all public examples, instead; see
+            `Algorithm.facts`.
     """
 
     name: str
     sums: Callable[[Task, Tree, Batch, Context], Tree]
+    public: bool = False
