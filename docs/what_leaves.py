@@ -204,7 +204,7 @@ def metrics_table() -> str:
         [f"`{task.name}`", *(", ".join(f"`{n}`" for n in m) for m in (task.metrics, task.pooled))]
         for task in TASKS.values()
     )
-    return markdown(["task", "metrics", "not means over examples"], *rows)
+    return markdown(["task", "metrics", "not weighted means over examples"], *rows)
 
 
 _OTHERS = {"sent": sent_table, "greeting": greeting_table, "metrics": metrics_table}

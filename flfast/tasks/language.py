@@ -1,5 +1,7 @@
 """Language: the next token at every position; cross-entropy, accuracy and perplexity per token.
 
+An exact match is an example all of whose tokens are right, each one given the true ones before it.
+
 Positions whose target is `IGNORED`, such as padding, weigh nothing. A mean is over the tokens that
 count, so an example with more of them weighs more.
 """
@@ -69,7 +71,8 @@ def _by_group(found: Statistics, group: Tensor, num_groups: int) -> dict[str, Te
         group_means(found[name], group, num_groups, weights=found["counts"])
         for name in ("loss", "accuracy")
     )
-    return {"loss": loss, "accuracy": accuracy, "perplexity": loss.exp()}
+    exact = group_means((found["accuracy"] == 1).float(), group, num_groups)
+    return {"loss": loss, "accuracy": accuracy, "perplexity": loss.exp(), "exact_match": exact}
 
 
 LANGUAGE = TaskType(
@@ -85,7 +88,7 @@ LANGUAGE = TaskType(
     ),
     statistics=_statistics,
     by_group=_by_group,
-    pooled=("perplexity",),
+    pooled=("perplexity", "exact_match"),
     reads_factors=True,
 )
 """Inputs are tokens, int64 [N, T]; targets int64 [N, T]; outputs logits [B, T, C]."""

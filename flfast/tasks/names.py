@@ -6,7 +6,7 @@ TaskName = Literal["classification", "language", "regression", "multilabel"]
 
 METRICS: dict[TaskName, tuple[str, ...]] = {
     "classification": ("loss", "accuracy", "auc"),
-    "language": ("loss", "accuracy", "perplexity"),
+    "language": ("loss", "accuracy", "perplexity", "exact_match"),
     "regression": ("loss", "mae", "r2"),
     "multilabel": ("loss", "accuracy", "f1", "auc"),
 }

@@ -35,8 +35,8 @@ class TaskType:
             on nothing, since ranks exchange them.
         by_group: (statistics, group int64 [M], G) -> every metric of each group [G]. NaN where it
             is not defined.
-        pooled: metrics that are not a mean over examples. Their summary is computed from all
-            examples at once, not from groups.
+        pooled: metrics that are no mean over examples weighted by `counts`. Their summary is
+            computed from all examples at once, not from groups.
         reads_factors: whether outputs may also be `FactoredLogits`.
     """
 

@@ -79,6 +79,18 @@ def test_language_counts_tokens(num, seed):
     assert found["accuracy"] == pytest.approx(right.item())
 
 
+@given(st.lists(st.lists(st.sampled_from(["right", "wrong", "ignored"]), min_size=1), min_size=1))
+def test_an_exact_match_has_every_counted_token_right(examples):
+    length = max(map(len, examples))
+    # The model predicts token 1 everywhere; a first position that counts makes each example valid.
+    target = {"right": 1, "wrong": 0, "ignored": IGNORED}
+    filled = [["right", *own, *["ignored"] * (length - len(own))] for own in examples]
+    targets = torch.tensor([[target[kind] for kind in own] for own in filled])
+    logits = torch.tensor([0.0, 1.0]).expand(*targets.shape, 2)
+    exact = sum("wrong" not in own for own in examples) / len(examples)
+    assert measured("language", logits, targets)["exact_match"] == pytest.approx(exact)
+
+
 @given(st.integers(2, 20), seeds)
 def test_weighted_losses_of_a_batch_are_the_mean_over_its_tokens(num, seed):
     logits, targets = tokens(num, seed)

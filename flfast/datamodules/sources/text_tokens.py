@@ -78,9 +78,12 @@ def _trained(kind: str, texts: Sequence[str], vocabulary_size: int) -> Tokenizer
     return made
 
 
-def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
-    """Tokens of every text, int64 [length] each."""
-    return [np.array(e.ids, dtype=np.int64) for e in tokenizer.encode_batch(list(texts))]
+def encode_texts(
+    tokenizer: Tokenizer, texts: Sequence[str], *, special: bool = True
+) -> list[np.ndarray]:
+    """Tokens of every text, int64 [length] each; `special` with those that the tokenizer adds."""
+    encoded = tokenizer.encode_batch(list(texts), add_special_tokens=special)
+    return [np.array(one.ids, dtype=np.int64) for one in encoded]
 
 
 def padded_tokens(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -> np.ndarray:

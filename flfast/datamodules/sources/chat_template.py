@@ -1,0 +1,92 @@
+"""Conversations as text, and which parts of it are answers."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from flfast.datamodules.sources.conversation_files import Conversation
+from flfast.datamodules.sources.extras import import_extra
+from flfast.state.regular_file import read_text
+
+END = "␃"
+"""Ends every message of the plain template."""
+
+
+class Template(Protocol):
+    """Messages -> their text."""
+
+    def __call__(self, messages: Sequence[dict[str, str]], *, prompt: bool) -> str:
+        """One text; with `prompt`, up to where an answer begins."""
+
+
+def plain(messages: Sequence[dict[str, str]], *, prompt: bool) -> str:
+    r"""The template for tokenizers without one: role in brackets, line break, content, mark.
+
+    >>> plain([{"role": "user", "content": "2 + 2?"}], prompt=True)
+    '<user>\n2 + 2?␃<assistant>\n'
+    """
+    text = "".join(f"<{m['role']}>\n{m['content']}{END}" for m in messages)
+    return f"{text}<assistant>\n" if prompt else text
+
+
+def template_of(tokenizer: str) -> Template:
+    """The template beside a `tokenizer.json` of Hugging Face, or `plain` if there is none.
+
+    transformers renders it in a sandbox; no code of the folder is run.
+
+    Raises:
+        ValueError: if it cannot be read, or transformers is missing.
+    """
+    folder = Path(tokenizer).expanduser().parent
+    config = folder / "tokenizer_config.json"
+    try:
+        named = config.is_file() and "chat_template" in json.loads(read_text(config))
+        if not named and not (folder / "chat_template.jinja").is_file():
+            return plain
+        library = import_extra("transformers", extra="transformers")
+        loaded: Any = library.PreTrainedTokenizerFast.from_pretrained(
+            str(folder), local_files_only=True
+        )
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"data.tokenizer={tokenizer}: the chat template in its folder cannot be read: {error}"
+        ) from None
+
+    def render(messages: Sequence[dict[str, str]], *, prompt: bool) -> str:
+        text: str = loaded.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=prompt
+        )
+        return text
+
+    return render
+
+
+def template_parts(found: Conversation, template: Template) -> list[str]:
+    """A conversation up to its last answer: texts before answers, and answers, in turns.
+
+    An answer includes the mark by which the template ends it.
+
+    Raises:
+        ValueError: with file and line, if the template refuses the messages, or an answer changes
+            the text before it.
+    """
+    parts: list[str] = []
+    for number, message in enumerate(found.messages):
+        if number and message["role"] == "assistant":
+            try:
+                before = template(found.messages[:number], prompt=True)
+                behind = template(found.messages[: number + 1], prompt=False)
+            except Exception as error:  # noqa: BLE001 - a template raises what it likes
+                raise ValueError(
+                    f"{found.where}: the tokenizer's chat template refuses it: {error}; allowed: "
+                    "other messages, or data.chat_template=plain"
+                ) from None
+            done = "".join(parts)
+            if not before.startswith(done) or not behind.startswith(before):
+                raise ValueError(
+                    f"{found.where}: the tokenizer's chat template changes the text before an "
+                    "answer, so its tokens cannot be told; allowed: data.chat_template=plain"
+                )
+            parts += [before[len(done) :], behind[len(before) :]]
+    return parts
