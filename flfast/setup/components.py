@@ -22,6 +22,7 @@ from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import dtype_of_precision
 from flfast.models.adapters.adapted import Adapted
+from flfast.models.adapters.rounded_base import has_rounded
 from flfast.models.recomputed import recompute
 from flfast.setup.adapters import build_adapter
 from flfast.setup.build import (
@@ -146,6 +147,11 @@ def _of_model(
         recompute(model, config.recompute)
     num_clients = data.num_clients
     algorithm = build_algorithm(config, initial, model, own, num_clients=num_clients, **offers)
+    if algorithm.fold is not None and has_rounded(model):
+        raise ConfigError(
+            f"algorithm={algorithm.name} with adapter.base_bits=8: it adds small changes to the "
+            "base, which 8 bits would lose; allowed: adapter.base_bits=null, or another algorithm"
+        )
     algorithm = on_topology(config, algorithm, data)
     selected = build_selection(config, algorithm, data)
     capabilities = object_capabilities(config, data, algorithm, selected, privacy, initial)

@@ -1,9 +1,10 @@
 """Conversations as text, and which parts of it are answers."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from flfast.datamodules.sources.conversation_files import Conversation
 from flfast.datamodules.sources.extras import import_extra
@@ -13,21 +14,18 @@ END = "␃"
 """Ends every message of the plain template."""
 
 
-class Template(Protocol):
-    """Messages -> their text."""
-
-    def __call__(self, messages: Sequence[dict[str, str]], *, prompt: bool) -> str:
-        """One text; with `prompt`, up to where an answer begins."""
+Template = Callable[..., str]
+"""(messages, add_generation_prompt) -> one text; with the latter, up to where an answer begins."""
 
 
-def plain(messages: Sequence[dict[str, str]], *, prompt: bool) -> str:
+def plain(messages: Sequence[dict[str, str]], *, add_generation_prompt: bool) -> str:
     r"""The template for tokenizers without one: role in brackets, line break, content, mark.
 
-    >>> plain([{"role": "user", "content": "2 + 2?"}], prompt=True)
+    >>> plain([{"role": "user", "content": "2 + 2?"}], add_generation_prompt=True)
     '<user>\n2 + 2?␃<assistant>\n'
     """
     text = "".join(f"<{m['role']}>\n{m['content']}{END}" for m in messages)
-    return f"{text}<assistant>\n" if prompt else text
+    return f"{text}<assistant>\n" if add_generation_prompt else text
 
 
 def template_of(tokenizer: str) -> Template:
@@ -52,14 +50,7 @@ def template_of(tokenizer: str) -> Template:
         raise ValueError(
             f"data.tokenizer={tokenizer}: the chat template in its folder cannot be read: {error}"
         ) from None
-
-    def render(messages: Sequence[dict[str, str]], *, prompt: bool) -> str:
-        text: str = loaded.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=prompt
-        )
-        return text
-
-    return render
+    return partial(loaded.apply_chat_template, tokenize=False)
 
 
 def template_parts(found: Conversation, template: Template) -> list[str]:
@@ -75,8 +66,8 @@ def template_parts(found: Conversation, template: Template) -> list[str]:
     for number, message in enumerate(found.messages):
         if number and message["role"] == "assistant":
             try:
-                before = template(found.messages[:number], prompt=True)
-                behind = template(found.messages[: number + 1], prompt=False)
+                before = template(found.messages[:number], add_generation_prompt=True)
+                behind = template(found.messages[: number + 1], add_generation_prompt=False)
             except Exception as error:  # noqa: BLE001 - a template raises what it likes
                 raise ValueError(
                     f"{found.where}: the tokenizer's chat template refuses it: {error}; allowed: "

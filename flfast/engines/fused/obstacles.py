@@ -18,6 +18,7 @@ from flfast.engines.fused.graph.lstm_kernel import has_slow_recurrence
 from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy
+from flfast.models.adapters.rounded_base import has_rounded
 from flfast.models.recomputed import recomputes
 from flfast.state.plan import RoundPlan
 from flfast.state.weights import read_weights
@@ -73,6 +74,8 @@ def _training_obstacles(
         )
     if recomputes(module.model):
         yield "recompute computes layers again, which programs do not"
+    if has_rounded(module.model):
+        yield "with adapter.base_bits=8, programs would keep floats of all weights of the base"
     if not isinstance(data.examples.inputs, Tensor) or data.loading.num_workers:
         yield "the data are read by workers"
     try:

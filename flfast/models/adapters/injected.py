@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from flfast.models.adapters.adapted import Adapted, linear_layers, shared_with, whole_model
 from flfast.models.adapters.frozen_base import FrozenBase
+from flfast.models.adapters.rounded_base import RoundedLinear
 from flfast.state.tree import Tree
 
 _NAME = "default"  # peft's name for an adapter
@@ -90,10 +91,13 @@ def target_layers(
     return names, names if exact else "|".join(map(re.escape, names))
 
 
-def adapt_with(name: str, model: nn.Module, settings: Any, *, fixed: str | None) -> Adapted:
+def adapt_with(
+    name: str, model: nn.Module, settings: Any, *, fixed: str | None, rounds: bool = False
+) -> Adapted:
     """Put peft's adapter with these settings into a model, and freeze everything else.
 
-    The adapter's own parameters with `fixed` in their names keep their first values.
+    The adapter's own parameters with `fixed` in their names keep their first values. With
+    `rounds`, weights of frozen linear layers have 8 bits.
     """
     whole = whole_model(model)
     with warnings.catch_warnings():
@@ -105,6 +109,8 @@ def adapt_with(name: str, model: nn.Module, settings: Any, *, fixed: str | None)
         torch.backends.mha.set_fastpath_enabled(value=False)
     own = [n for n, p in model.named_parameters() if p.requires_grad]
     constant = [n for n in own if fixed is not None and fixed in n]
+    if rounds:
+        _round(model, own)
     base = FrozenBase(model, [n for n in own if n not in constant])
     about = settings.to_dict() | {"inference_mode": True}
     return Adapted(
@@ -137,14 +143,35 @@ def _ends(name: str, end: str) -> bool:
     return name == end or name.endswith(f".{end}")
 
 
+def _round(model: nn.Module, trained: Sequence[str]) -> None:
+    """Let frozen linear layers with weights of their own have 8 bits."""
+    names = [n for n in linear_layers(model) if f"{n}.weight" not in trained]
+    chosen = [name for name in names if not shared_with(model, name)]
+    if not chosen:
+        raise ValueError(
+            "adapter.base_bits=8: the model has no frozen linear layer (torch.nn.Linear) with a "
+            "weight of its own; allowed: null, or another model"
+        )
+    for name in chosen:
+        linear: Any = model.get_submodule(name)
+        _put(model, name, RoundedLinear(linear))
+
+
 def _merge(model: nn.Module) -> None:
-    """Replace the layers of peft by plain ones that compute the same."""
+    """Replace the layers of peft, and rounded ones, by plain ones that compute the same."""
+    for path, layer in list(model.named_modules()):
+        if isinstance(layer, RoundedLinear):
+            _put(model, path, layer.as_linear())
     kind = import_module("peft.tuners.tuners_utils").BaseTunerLayer
     for path, layer in list(model.named_modules()):
         if isinstance(layer, kind):
             layer.merge()
-            parent, _, name = path.rpartition(".")
-            setattr(model.get_submodule(parent), name, layer.get_base_layer())
+            _put(model, path, layer.get_base_layer())
+
+
+def _put(model: nn.Module, path: str, layer: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, layer)
 
 
 def _changes(model: nn.Module, products: Tree) -> dict[str, Tensor]:

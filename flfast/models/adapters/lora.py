@@ -15,6 +15,8 @@ Sun, Li, Li, Ding: Improving LoRA in Privacy-preserving Federated Learning. ICLR
 https://arxiv.org/abs/2403.12313
 """
 
+from typing import Literal
+
 from torch import nn
 
 from flfast.models.adapters.adapted import Adapted
@@ -31,6 +33,7 @@ def lora(  # noqa: PLR0913 - one parameter an option
     target_modules: list[str] | None,
     train_bias: bool,
     freeze_a: bool,
+    base_bits: Literal[8] | None,
     member: int = 0,
     num_members: int = 1,
 ) -> Adapted:
@@ -59,4 +62,5 @@ def lora(  # noqa: PLR0913 - one parameter an option
         target_modules=layers,
         bias="lora_only" if train_bias else "none",
     )
-    return adapt_with("lora", model, settings, fixed="lora_A" if freeze_a else None)
+    fixed = "lora_A" if freeze_a else None
+    return adapt_with("lora", model, settings, fixed=fixed, rounds=base_bits is not None)

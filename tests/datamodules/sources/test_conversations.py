@@ -65,7 +65,7 @@ def test_the_targets_that_count_are_the_answers(contents):
     expected = [f"{content}{END}" for content in contents[1::2]]
     assert answers(examples) == "".join(expected)
     messages = found["messages"][: 2 * len(expected)]
-    assert everything(examples) == plain(messages, prompt=False)
+    assert everything(examples) == plain(messages, add_generation_prompt=False)
     last = int((examples.targets[0] != IGNORED).nonzero().max())
     kept = examples.targets[0, :last] != IGNORED
     assert torch.equal(examples.inputs[0, 1 : last + 1][kept], examples.targets[0, :last][kept])
