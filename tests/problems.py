@@ -224,7 +224,7 @@ def make_model(problem: Problem) -> nn.Sequential:
         return nn.Sequential(*MODELS[problem.model](problem))
     model = nn.Sequential(*mlp(problem))
     options = {"alpha": 2.0, "dropout": 0.0, "target_modules": None, "train_bias": True}
-    lora(model, rank=2, freeze_a=False, **options)
+    lora(model, rank=2, freeze_a=False, base_bits=None, **options)
     return model
 
 

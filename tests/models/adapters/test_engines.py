@@ -18,6 +18,7 @@ from flfast.state.tree import num_bytes
 from flfast.state.weights import model_weights, read_weights
 
 OPTIONS = {"rank": 1, "alpha": 2.0, "dropout": 0.0, "train_bias": False, "freeze_a": False}
+OPTIONS |= {"base_bits": None}
 WAYS = [
     Way("fused"),
     Way("stacked"),

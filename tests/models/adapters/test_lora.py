@@ -17,6 +17,7 @@ from flfast.state.tree import WeightedMean, tree_map
 from flfast.state.weights import read_weights, write_weights
 
 LORA = {"rank": 2, "alpha": 4.0, "dropout": 0.0, "train_bias": False, "freeze_a": False}
+LORA |= {"base_bits": None}
 IMAGES = torch.randn(4, 1, 6, 6, generator=torch.Generator().manual_seed(0))
 
 

@@ -121,6 +121,7 @@ def test_a_last_layer_with_an_adapter_is_called():
     tokens = torch.arange(8).reshape(2, 4) % 7
     assert isinstance(model(tokens, factored=True), FactoredLogits)
     options = {"alpha": 1.0, "dropout": 0.0, "train_bias": False, "freeze_a": False}
+    options["base_bits"] = None
     lora(model, rank=1, target_modules=None, **options)
     model(tokens, factored=True).sum().backward()
     assert model.fc.lora_B.default.weight.grad.any()
