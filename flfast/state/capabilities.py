@@ -46,6 +46,7 @@ MEANINGS: Mapping[str, str] = {
     "language": "options for tokens",
     "regression": "options for numbers",
     "multilabel": "options for sets of labels",
+    "survival": "options for survival times",
 }
 """The properties, and what each of them is, after "needs"."""
 
