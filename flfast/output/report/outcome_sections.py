@@ -17,6 +17,7 @@ from flfast.output.results.statistics import FEWEST_SEEDS
 from flfast.output.results.table import parse_table
 from flfast.state.messages import first_line
 from flfast.state.regular_file import read_file
+from flfast.tasks.names import SCORES
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +63,11 @@ def _verdict(num: int, adjusted: float, *, certain: bool) -> str:
 
 
 def curves(content: Content) -> Section | None:
-    """Accuracy and loss over rounds, over virtual time, and over bytes."""
+    """Scores and losses over rounds, over virtual time, and over bytes."""
     if len(content.settings) == 1:
         found = run_charts([run.history for run in content.settings[0].finished])
     else:
-        columns = [*(f"{view}/accuracy" for view in VIEWS), "train/loss"]
+        columns = [*(f"{view}/{name}" for name in SCORES for view in VIEWS), "train/loss"]
         columns += [f"{view}/loss" for view in VIEWS]
         measured = [c for c in columns if any(series(run.history, c)[0] for run in content.runs)]
         found = [content.chart(column, column) for column in measured]
