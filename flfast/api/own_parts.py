@@ -31,7 +31,7 @@ _TARGETS = {
     "regression": "numbers [N] or [N, C]",
     "multilabel": "0 or 1, [N, C]",
     "language": "tokens, integers [N, T]",
-    "survival": "time > 0, and 1 for an event or 0, [N, 2]",
+    "survival": "time >= 0, and 1 for an event or 0, [N, 2]",
 }
 
 

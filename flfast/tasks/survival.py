@@ -22,7 +22,7 @@ def _check(targets: Tensor, num_outputs: int) -> None:
         )
     time, event = targets.unbind(dim=1)
     for name, wrong, allowed in (
-        ("time", ~(time.isfinite() & (time > 0)), "above 0"),
+        ("time", ~(time.isfinite() & (time >= 0)), "0 or more"),
         ("event", (event != 0) & (event != 1), "0 (censored) or 1"),
     ):
         if bool(wrong.any()):
@@ -114,6 +114,6 @@ SURVIVAL = TaskType(
     by_group=_by_group,
     separable=False,
 )
-"""Targets are floats [N, 2]: time > 0, and 1 if the event happened then, 0 if it was not seen
+"""Targets are floats [N, 2]: time >= 0, and 1 if the event happened then, 0 if it was not seen
 until then. Outputs are log hazards [B, 1]. The loss is a mean over all examples, censored ones,
 too."""

@@ -119,7 +119,7 @@ def _times(num: int, num_classes: int, size: int, noise: float, seed: int) -> _A
     drawn = generator(seed, "synthetic times").exponential(size=(num, 2))
     event, censored = drawn[:, 0] / np.exp(hazards[:, 0].astype(np.float64)), drawn[:, 1]
     times = np.stack([np.minimum(event, censored), event <= censored], axis=1)
-    return inputs, np.maximum(times, [1e-30, 0]).astype(np.float32)
+    return inputs, times.astype(np.float32)
 
 
 def _chains(num: int, num_classes: int, size: int, noise: float, seed: int) -> _Arrays:
