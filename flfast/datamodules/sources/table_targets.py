@@ -105,7 +105,7 @@ def _times(columns: Columns, names: list[str]) -> Targets:
     if len(names) != 2:
         raise ValueError(
             f"data.targets={names}: task=survival has two columns of targets; allowed: [TIME, "
-            "EVENT], a time >= 0, and 1 if the event happened then, 0 if it was not seen until then"
+            "EVENT], a time >= 0, and 1 if the event happened then, 0 if it was censored"
         )
     values = as_float32(f"data.targets={names}", _numbers(columns, names).values)
     check_targets(f"data.targets={names}", values, "survival", 1)

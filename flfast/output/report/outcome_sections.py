@@ -1,4 +1,4 @@
-"""Sections about results: tests, curves, and accuracy of classes if they were evaluated."""
+"""Sections about results: tests, curves, and classes or survival if they were evaluated."""
 
 import logging
 import math
@@ -14,6 +14,7 @@ from flfast.output.results.history import series
 from flfast.output.results.lines import run_charts
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.statistics import FEWEST_SEEDS
+from flfast.output.results.survival_curves import curve_charts
 from flfast.output.results.table import parse_table
 from flfast.state.messages import first_line
 from flfast.state.regular_file import read_file
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _FIRST_TESTS = 12
 _CONFUSION = "evaluation/confusion.csv"
+_SURVIVAL = "evaluation/survival.csv"
 _MOST_CLASSES = 100
 
 
@@ -97,6 +99,22 @@ def classes(content: Content) -> Section | None:
             tables.append(DataTable(caption, headings, rows[:_MOST_CLASSES]))
     intro = "Accuracy is the share of a class's examples that are predicted as it (its recall)."
     return Section("Classes", intro, tables=tables) if tables else None
+
+
+def survival(content: Content) -> Section | None:
+    """Kaplan-Meier curves of the first evaluated run of each setting; None if there is none."""
+    found = []
+    for name, setting in content.named:
+        run = next((run for run in setting.finished if (run.folder / _SURVIVAL).exists()), None)
+        try:
+            charts = curve_charts(run.folder / _SURVIVAL) if run else []
+        except (OSError, ValueError) as error:
+            log.warning("survival is not shown: %s", first_line(error))
+            continue
+        whose = "" if content.single else f", {name}"
+        found += [line_chart(c._replace(title=f"{c.title}{whose}")) for c in charts]
+    intro = "The share of examples whose event is later than a time, by predicted risk."
+    return Section("Survival", intro, [chart for chart in found if chart]) if found else None
 
 
 def _class_rows(run: RunRecord) -> list[list[str]]:
