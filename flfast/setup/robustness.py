@@ -159,7 +159,8 @@ def object_capabilities(
     )
     says = needing(data.examples.task)
     if not data.examples.task_type.separable:
-        says |= breaking("its loss compares the examples of a batch", "one objective")
+        whole = ("one objective", "single losses")
+        says |= breaking("its loss compares the examples of a batch", *whole)
     return {
         f"task={data.examples.task}": says,
         "algorithm": bare,

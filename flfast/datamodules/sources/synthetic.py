@@ -46,6 +46,11 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
     kind: TaskName = task or "classification"
     if num_classes is None:
         num_classes = 1 if kind == "survival" else 10
+    elif kind == "survival" and num_classes != 1:
+        raise ValueError(
+            f"data.num_classes={num_classes} with task=survival: a model gives one number, the "
+            "log hazard; allowed: null or 1"
+        )
     _check_options(num_examples, num_test, num_classes, num_clients, shape)
     if kind == "classification":
         check_scores(num_classes, num_test)
