@@ -25,12 +25,13 @@ ALLOWED = (
 )
 """What an argument may be, for errors."""
 
-_NUM_DIMS = {"classification": 1, "regression": 2, "multilabel": 2, "language": 2}
+_NUM_DIMS = {"classification": 1, "regression": 2, "multilabel": 2, "language": 2, "survival": 2}
 _TARGETS = {
     "classification": "integers from 0; numbers are learned with task=regression",
     "regression": "numbers [N] or [N, C]",
     "multilabel": "0 or 1, [N, C]",
     "language": "tokens, integers [N, T]",
+    "survival": "time >= 0, and 1 for an event or 0, [N, 2]",
 }
 
 
@@ -212,6 +213,8 @@ def read_targets(where: str, values: Any, task: TaskName) -> Tensor:
 
 def num_outputs(task: TaskName, inputs: Tensor | Dataset[Tensor], targets: Tensor) -> int:
     """C of the data; see `Examples`."""
+    if task == "survival":
+        return 1
     if task in {"regression", "multilabel"}:
         return int(targets.shape[1])
     largest = int(targets.max()) if len(targets) else -1

@@ -31,8 +31,10 @@ class Examples:
             `Dataset` of input tensors.
         targets: shape and type depend on the task. `classification`: int64 [N] in [0, C).
             `language`: tokens int64 [N, T], `IGNORED` at positions without a target. `regression`:
-            float32 [N, C]. `multilabel`: 0 or 1, [N, C].
-        num_classes: C: classes, tokens of the vocabulary, numbers to predict, or labels.
+            float32 [N, C]. `multilabel`: 0 or 1, [N, C]. `survival`: time >= 0, and 1 for an event
+            or 0 if it was not seen by then, float32 [N, 2].
+        num_classes: C: classes, tokens of the vocabulary, numbers to predict, or labels; 1 of
+            `survival`.
         input_shape: shape of one input, without the batch dimension; () reads the first input.
         transform: normalisation and augmentation of batches, on their device.
         is_test: members of the dataset's test set, bool [N]; None if there are none.

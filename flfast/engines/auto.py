@@ -44,7 +44,9 @@ class AutoTraining:
         """The reason to train eagerly; None if the plan trains fused."""
         key = (plan.phase, plan.strategy, plan.shard)
         if key not in self._reasons:
-            check_allowed(self._site.algorithm, self._site.joint, plan)
+            check_allowed(
+                self._site.algorithm, self._site.joint, plan, self._site.module.task_type
+            )
             self._reasons[key] = self._fused.obstacle(plan)
             if self._reasons[key] is None:
                 self._fused.check_stack(plan)

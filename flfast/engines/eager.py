@@ -30,7 +30,7 @@ class EagerTraining:
 
     def choose(self, plan: RoundPlan) -> str:
         """`eager`; see `LocalTraining`."""
-        check_allowed(self._site.algorithm, self._site.joint, plan)
+        check_allowed(self._site.algorithm, self._site.joint, plan, self._site.module.task_type)
         return self.name
 
     def train(

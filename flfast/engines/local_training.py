@@ -9,6 +9,7 @@ from flfast.channel.sent import LocalResult
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
+from flfast.tasks.task_type import TaskType
 
 
 class ClientStart(NamedTuple):
@@ -70,15 +71,17 @@ class LocalTraining(Protocol):
         """Train clients from what they download; deliver each result as soon as it is there."""
 
 
-def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan) -> None:
-    """Refuse a plan that splits batches or shards the model where the algorithm does not allow it.
+def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan, task: TaskType) -> None:
+    """Refuse a plan that splits batches or shards the model where it is not allowed.
 
-    The leaves `joint` train beside the model.
+    The leaves `joint` train beside the model. The algorithm or the task may need whole batches.
 
     Raises:
         ValueError: with the reason and an alternative.
     """
     reason = None
+    if not task.separable and (reason := _splits_batches(plan) or _has_single(plan)) is not None:
+        raise ValueError(f"task={task.name} {reason}")
     if plan.strategy == "fsdp" and (joint["params"] or joint["buffers"]):
         reason = "trains two models, which strategy=fsdp cannot; use strategy=ddp"
     elif plan.strategy == "fsdp" and algorithm.stages != (LocalStage(),):
@@ -87,6 +90,13 @@ def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan) -> None:
         reason = _splits_batches(plan)
     if reason is not None:
         raise ValueError(f"algorithm={algorithm.name} {reason}")
+
+
+def _has_single(plan: RoundPlan) -> str | None:
+    """Why batches have nothing to compare; None if they have."""
+    if plan.batching.batch_size != 1:
+        return None
+    return "compares the examples of a batch, and batch_size=1 has one; use 2 or more, or -1"
 
 
 def _splits_batches(plan: RoundPlan) -> str | None:

@@ -33,7 +33,7 @@ class PredictionStore(Metric):
 
     def collect(self, num_classes: int) -> Statistics:
         """All predictions of this rank; torchmetrics would squeeze a single one."""
-        if not self.loss:
+        if not getattr(self, self.names[0]):
             self.update(*self.task_type.no_predictions(num_classes))
         # The shapes of examples, since a single one may be a single number.
         none = self.task_type.statistics(*self.task_type.no_predictions(num_classes))

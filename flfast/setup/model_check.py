@@ -88,7 +88,8 @@ def check_outputs(
     found = list(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
     wanted = list(data.examples.task_type.output_shape(batch.targets, data.num_classes))
     if found != wanted:
-        name = "numbers" if data.examples.task == "regression" else "logits"
+        is_number = data.examples.task in {"regression", "survival"}
+        name = "numbers" if is_number else "logits"
         raise ConfigError(
             f"{where}: forward{place(type(model).forward)} gives {found} for "
             f"{len(batch.inputs)} examples; it must give {name} {['B', *wanted[1:]]}".replace(

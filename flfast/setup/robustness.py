@@ -23,7 +23,7 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.world import ALONE, World
 from flfast.federation.samplers.cohort import Cohort
 from flfast.setup.protection import noise_source
-from flfast.state.capabilities import Capabilities, needing
+from flfast.state.capabilities import Capabilities, breaking, needing
 from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -157,8 +157,12 @@ def object_capabilities(
         wrapped.needs - bare.needs,
         {name: why for name, why in wrapped.breaks.items() if name not in bare.breaks},
     )
+    says = needing(data.examples.task)
+    if not data.examples.task_type.separable:
+        whole = ("one objective", "single losses")
+        says |= breaking("its loss compares the examples of a batch", *whole)
     return {
-        f"task={data.examples.task}": needing(data.examples.task),
+        f"task={data.examples.task}": says,
         "algorithm": bare,
         "selection": selecting,
         "privacy": privacy.capabilities,

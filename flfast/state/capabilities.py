@@ -23,6 +23,7 @@ MEANINGS: Mapping[str, str] = {
     "equal steps": "steps of one size, in which no example is twice, for noise and accountant",
     "one objective": "one training stage by an objective that is a mean over examples, as of "
     "fedavg, fedprox, scaffold or ditto",
+    "single losses": "losses of single examples",
     "kept activations": "activations that are kept, for gradients of single examples",
     "one call": "rounds that are one call of the clients",
     "rounds": "rounds of clients that train from the newest model",
@@ -46,6 +47,7 @@ MEANINGS: Mapping[str, str] = {
     "language": "options for tokens",
     "regression": "options for numbers",
     "multilabel": "options for sets of labels",
+    "survival": "options for survival times",
 }
 """The properties, and what each of them is, after "needs"."""
 

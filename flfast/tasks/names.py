@@ -2,13 +2,14 @@
 
 from typing import Literal
 
-TaskName = Literal["classification", "language", "regression", "multilabel"]
+TaskName = Literal["classification", "language", "regression", "multilabel", "survival"]
 
 METRICS: dict[TaskName, tuple[str, ...]] = {
     "classification": ("loss", "accuracy", "auc"),
     "language": ("loss", "accuracy", "perplexity", "exact_match"),
     "regression": ("loss", "mae", "r2"),
     "multilabel": ("loss", "accuracy", "f1", "auc"),
+    "survival": ("loss", "concordance"),
 }
 """Metrics of every task, in the order of their columns."""
 
@@ -17,10 +18,14 @@ HEADLINES: dict[TaskName, str] = {
     "language": "accuracy",
     "regression": "loss",
     "multilabel": "accuracy",
+    "survival": "concordance",
 }
 """The metric that models of a task are compared by."""
 
 _FALLING = {"loss", "mae", "perplexity"}
+
+SCORES = tuple(dict.fromkeys(name for name in HEADLINES.values() if name not in _FALLING))
+"""The metrics that runs are compared by where they measure one; else by a loss."""
 
 
 def falls(column: str) -> bool:

@@ -31,13 +31,15 @@ class TaskType:
         counts: targets [B, ...] -> number of targets of each example that count, [B]. None where
             all examples count equally.
         no_predictions: C -> outputs and targets of no example.
-        statistics: (outputs, targets) -> `Statistics`, with the key `loss`. The data types depend
-            on nothing, since ranks exchange them.
+        statistics: (outputs, targets) -> `Statistics`. The data types depend on nothing, since
+            ranks exchange them.
         by_group: (statistics, group int64 [M], G) -> every metric of each group [G]. NaN where it
             is not defined.
         pooled: metrics that are no mean over examples weighted by `counts`. Their summary is
             computed from all examples at once, not from groups.
         reads_factors: whether outputs may also be `FactoredLogits`.
+        separable: whether the loss of an example depends on this example alone. If not, it
+            depends on the batch, which may then not be split; see `Algorithm.separable`.
     """
 
     name: TaskName
@@ -51,6 +53,7 @@ class TaskType:
     by_group: Callable[[Statistics, Tensor, int], dict[str, Tensor]]
     pooled: tuple[str, ...] = ()
     reads_factors: bool = False
+    separable: bool = True
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -14,12 +14,19 @@ TARGETS = {
     "language": torch.tensor([[1, 2, 0], [1, 0, 2]]),
     "regression": torch.tensor([[0.5, 1, 2], [3, 4, 5]]),
     "multilabel": torch.tensor([[0, 1, 1], [1, 0, 0]]),
+    "survival": torch.tensor([[3.5, 1], [2, 0]]),
 }
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_sizes_are_true_and_inputs_take_no_memory(task):
-    given = Examples(torch.ones(2, 4, 5), TARGETS[task], 3, task=task, categories=(2,))
+    given = Examples(
+        torch.ones(2, 4, 5),
+        TARGETS[task],
+        1 if task == "survival" else 3,
+        task=task,
+        categories=(2,),
+    )
     settings = {"seed": 0, "split": Split(0.1, 0.1), "loading": Loading(10)}
     data = RemoteData(schema_of(given), SIZES, **settings)
     data.setup()

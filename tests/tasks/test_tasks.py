@@ -138,13 +138,14 @@ def test_multilabel(num, labels, seed):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_the_mean_loss_is_the_mean_of_losses(name):
-    width = 3
+    width = 1 if name == "survival" else 3
     outputs = torch.randn(6, 4, width) if name == "language" else torch.randn(6, width)
     targets = {
         "classification": torch.arange(6) % width,
         "language": torch.arange(24).view(6, 4) % width,
         "regression": torch.randn(6, width),
         "multilabel": torch.randint(2, (6, width)),
+        "survival": torch.tensor([[2.0, 1], [1, 1], [3, 0], [3, 1], [5, 0], [4, 1]]),
     }[name]
     task_type = TASKS[name]
     task_type.check_targets(targets, width)

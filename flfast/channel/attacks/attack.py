@@ -13,7 +13,9 @@ from flfast.state.randomness import generator
 
 ATTACKS = needing("messages")
 COLLUDES = ATTACKS | needing("equal uploads")
-FLIPS = ATTACKS | breaking("it changes classes", "language", "regression", "multilabel")
+FLIPS = ATTACKS | breaking(
+    "it changes classes", "language", "regression", "multilabel", "survival"
+)
 
 
 @dataclass(frozen=True)

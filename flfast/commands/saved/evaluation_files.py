@@ -14,12 +14,14 @@ from flfast.commands.saved.evaluated_sets import EvaluatedSet, evaluate
 from flfast.commands.saved.opened_run import open_run, refused
 from flfast.config.saved_run import SavedRun
 from flfast.federation.table_rows import client_columns, evaluation_columns
-from flfast.output.callbacks.figures import INK, figure, tick_label
+from flfast.output.callbacks.figures import COLOURS, INK, draw_charts, figure, tick_label
 from flfast.output.results.formats import value
+from flfast.output.results.survival_curves import COLUMNS, GROUPS, curve_charts, curve_rows
 from flfast.output.watch.view import empty_table, screen
 from flfast.state.messages import naming
 from flfast.state.regular_file import make_folder, replacing
 from flfast.tasks.classification import CLASSIFICATION
+from flfast.tasks.survival import SURVIVAL
 
 _DPI = 150
 _MOST_LABELLED = 20
@@ -101,6 +103,8 @@ def write_all(
         (place / "metrics.json").write_text(f"{text}\n", encoding="utf-8")
         _write_predictions(place, sets, table)
         _write_clients(place / "clients.csv", sets)
+        if sets[0].task_type is SURVIVAL:
+            _write_survival(place, sets, title=about["title"])
         if sets[0].task_type is not CLASSIFICATION:
             return
         _write_confusion(place / "confusion.csv", sets)
@@ -186,6 +190,26 @@ def _write_confusion(path: Path, sets: Sequence[EvaluatedSet]) -> None:
         for target, row in enumerate(part.confusion().tolist())
     )
     _write_csv(path, ["set", "target", *map(str, range(num_classes))], lines)
+
+
+def _write_survival(folder: Path, sets: Sequence[EvaluatedSet], *, title: str) -> None:
+    """Kaplan-Meier curves of the sets that one model predicts: risks of several do not compare."""
+    rows = [
+        row
+        for part in sets
+        if not part.name.startswith(("personal", "finetuned", "new_finetuned"))
+        for row in curve_rows(part.name, *(value.numpy() for value in part.predictions.values()))
+    ]
+    if not rows:
+        return
+    _write_csv(folder / "survival.csv", list(COLUMNS), rows)
+    charts = curve_charts(folder / "survival.csv")
+    colours = dict(zip(GROUPS, ("personal", "finetuned", "local"), strict=True))
+    styles = {group: {"color": COLOURS[view], "marker": ""} for group, view in colours.items()}
+    size = (0.5 + 5 * len(charts), 4.2)
+    with figure(folder / "survival.png", size=size, dpi=_DPI, title=title) as picture:
+        drawn = draw_charts(picture, charts, styles, columns=len(charts))
+        picture.legend(drawn.values(), drawn.keys(), loc="outside lower center", ncols=3)
 
 
 def _write_csv(path: Path, header: list[str], rows: Iterable[Iterable[Any]]) -> None:

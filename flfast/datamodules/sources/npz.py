@@ -10,7 +10,7 @@ from flfast.datamodules.bounds import MemoryBoundError, check_archive
 from flfast.datamodules.examples import Examples, check_num_classes, check_targets
 from flfast.datamodules.mapped import map_array, shared_tensor
 from flfast.datamodules.missing import missing_owners, refuse_missing
-from flfast.datamodules.number_range import regression_targets
+from flfast.datamodules.number_range import as_float32, regression_targets
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.transforms import BatchTransform, image_transform
 from flfast.datamodules.value_names import number_clients
@@ -154,11 +154,14 @@ def _targets(array: np.ndarray, task: str, where: str) -> np.ndarray:
     kinds, allowed = {
         "regression": ("fiu", "numbers"),
         "multilabel": ("fbiu", "0 and 1"),
+        "survival": ("fiu", "numbers"),
     }.get(task, ("iu", "integers from 0"))
     if array.dtype.kind not in kinds:
         raise ValueError(f"{where} is {array.dtype}; allowed for task={task}: {allowed}")
     if task == "regression":
         return regression_targets(where, array)
+    if task == "survival":
+        return as_float32(where, array)
     if task == "multilabel":
         return array.astype(np.float32)
     return array.astype(np.int64)
@@ -170,6 +173,8 @@ def _width(targets: np.ndarray, task: str) -> int:
             "data.num_classes=null: targets [N, T] are tokens; allowed: the size of the "
             "vocabulary, or targets [N] for classes"
         )
+    if task == "survival":
+        return 1
     if task == "classification":
         key = "data.num_classes=null"
         return check_num_classes(int(targets.max(initial=0)), len(targets), key)

@@ -19,7 +19,7 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
     num_examples: Count,
     num_test: NonNegativeInt,
     shape: list[Count],
-    num_classes: Count,
+    num_classes: Count | None,
     num_clients: Count,
     noise: NonNegative,
     task: TaskName | None,
@@ -34,6 +34,8 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
     - `regression`: inputs are standard normal. Targets are linear in them, with variance 1, plus
       Gaussian noise.
     - `multilabel`: labels say which targets of such a regression are positive.
+    - `survival`: such a target is a log hazard. Times are exponential; so are those of censoring,
+      with hazard 1, which about half of the events precede. A null `num_classes` is 1.
     - `language`: inputs are tokens. Each token has one that usually follows it. Any token, drawn
       uniformly, follows instead with probability noise / (1 + noise).
 
@@ -41,8 +43,15 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
         ValueError: if a client had no training example, the data do not fit in memory, or texts
             have several dimensions.
     """
-    _check_options(num_examples, num_test, num_classes, num_clients, shape)
     kind: TaskName = task or "classification"
+    if num_classes is None:
+        num_classes = 1 if kind == "survival" else 10
+    elif kind == "survival" and num_classes != 1:
+        raise ValueError(
+            f"data.num_classes={num_classes} with task=survival: a model gives one number, the "
+            "log hazard; allowed: null or 1"
+        )
+    _check_options(num_examples, num_test, num_classes, num_clients, shape)
     if kind == "classification":
         check_scores(num_classes, num_test)
     if kind == "language" and len(shape) > 1:
@@ -109,6 +118,15 @@ def _labels(num: int, num_classes: int, size: int, noise: float, seed: int) -> _
     return inputs, (targets > 0).astype(np.uint8)
 
 
+def _times(num: int, num_classes: int, size: int, noise: float, seed: int) -> _Arrays:
+    """Inputs float32 [num, size], and float32 [num, 2] times and whether the event was seen."""
+    inputs, hazards = _linear(num, num_classes, size, noise, seed)
+    drawn = generator(seed, "synthetic times").exponential(size=(num, 2))
+    event, censored = drawn[:, 0] / np.exp(hazards[:, 0].astype(np.float64)), drawn[:, 1]
+    times = np.stack([np.minimum(event, censored), event <= censored], axis=1)
+    return inputs, times.astype(np.float32)
+
+
 def _chains(num: int, num_classes: int, size: int, noise: float, seed: int) -> _Arrays:
     """Tokens and those behind them, int64 [num, size] each."""
     rng = generator(seed, "synthetic texts")
@@ -126,4 +144,5 @@ _DRAW = {
     "regression": _linear,
     "multilabel": _labels,
     "language": _chains,
+    "survival": _times,
 }

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 Kind = Literal["integer", "float", "text"]
 
 
-def read_table(path: str) -> pa.Table:
+def read_table(path: str, *, key: str = "data.path") -> pa.Table:
     """A `.csv`, `.csv.gz` or `.parquet` file; pyarrow infers the types of a CSV file.
 
     A CSV file has a header. Empty and blank cells and words such as NA, NaN and null are missing
-    values.
+    values. Errors name `key`.
 
     Raises:
         ValueError: if the file is missing, damaged or empty, has two columns of one name or a
@@ -50,11 +50,11 @@ def read_table(path: str) -> pa.Table:
             raise ValueError("its name must end in .csv, .csv.gz or .parquet")
         names = table.column_names  # text that is no UTF-8 raises here
     except (OSError, ValueError, EOFError, zlib.error, pyarrow.ArrowException) as error:
-        raise ValueError(f"data.path={path} cannot be read as a table: {error}") from None
+        raise ValueError(f"{key}={path} cannot be read as a table: {error}") from None
     if not table.num_rows:
-        raise ValueError(f"data.path={path} has no rows; columns: {', '.join(names)}")
+        raise ValueError(f"{key}={path} has no rows; columns: {', '.join(names)}")
     if len(set(names)) < table.num_columns:
-        raise ValueError(f"data.path={path} has two columns of one name: {names}")
+        raise ValueError(f"{key}={path} has two columns of one name: {names}")
     return table
 
 

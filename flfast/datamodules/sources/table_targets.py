@@ -5,6 +5,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from flfast.datamodules.examples import check_targets
+from flfast.datamodules.number_range import as_float32
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.table_files import Columns
 from flfast.datamodules.value_names import Clients, names_of, warn_of_odd_names
@@ -18,7 +20,8 @@ class Targets(NamedTuple):
     """Targets of the rows of a table.
 
     Attributes:
-        values: int64 [N] classes, float64 [N, C] numbers, or uint8 [N, C] labels.
+        values: int64 [N] classes, float64 [N, C] numbers, uint8 [N, C] labels, or float32 [N, 2]
+            times and events.
         num_outputs: C.
         names: name of each class; empty if the targets are numbers.
     """
@@ -78,7 +81,7 @@ def _classes(columns: Columns, names: list[str]) -> Targets:
     if len(names) > 1:
         raise ValueError(
             f"data.targets={names}: a classification has one column of targets; allowed for "
-            "several: task=regression or multilabel"
+            "several: task=regression, multilabel or survival"
         )
     codes, values = columns.codes(names[0])
     warn_of_odd_names(f"data.targets={names[0]}", values, codes)
@@ -97,10 +100,23 @@ def _labels(columns: Columns, names: list[str]) -> Targets:
     return Targets("multilabel", values.astype(np.uint8), len(names))
 
 
+def _times(columns: Columns, names: list[str]) -> Targets:
+    """The first column is the time, the second one says whether the event happened then."""
+    if len(names) != 2:
+        raise ValueError(
+            f"data.targets={names}: task=survival has two columns of targets; allowed: [TIME, "
+            "EVENT], a time >= 0, and 1 if the event happened then, 0 if it was censored"
+        )
+    values = as_float32(f"data.targets={names}", _numbers(columns, names).values)
+    check_targets(f"data.targets={names}", values, "survival", 1)
+    return Targets("survival", values, 1)
+
+
 _READERS: dict[str, Callable[[Columns, list[str]], Targets]] = {
     "classification": _classes,
     "regression": _numbers,
     "multilabel": _labels,
+    "survival": _times,
 }
 
 

@@ -41,7 +41,7 @@ def set_metrics(
     """
     if not len(part.positions):
         return None
-    device = predictions["loss"].device
+    device = next(iter(predictions.values())).device
     positions = torch.from_numpy(part.positions).to(device)
     chosen = {name: tensor[positions] for name, tensor in predictions.items()}
     place = torch.from_numpy(part.place).to(device)
@@ -97,7 +97,8 @@ def summary(metrics: GroupMetrics) -> dict[str, float]:
         counted = filled & (~value.isnan() | diverged)
         weight = metrics.weight[counted]
         means[name] = float((value[counted] * weight).sum() / weight.sum())
-    headline = metrics.values[metrics.headline][filled]
+    headline = metrics.values[metrics.headline]
+    headline = headline[filled & (~headline.isnan() | diverged)]
     worst = headline.sort(descending=metrics.headline == "loss").values
     return {
         **means,

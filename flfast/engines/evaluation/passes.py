@@ -200,6 +200,6 @@ def _of_all_ranks(world: World, own: list[Statistics]) -> list[Statistics]:
 
 
 def _where_float64_is(predictions: Statistics) -> Statistics:
-    if widest_float(predictions["loss"].device) == torch.float64:
+    if widest_float(next(iter(predictions.values())).device) == torch.float64:
         return predictions
     return {name: tensor.cpu() for name, tensor in predictions.items()}

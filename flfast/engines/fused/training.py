@@ -80,7 +80,7 @@ class FusedTraining:
 
     def choose(self, plan: RoundPlan) -> str:
         """`fused`; see `LocalTraining`."""
-        check_allowed(self._site.algorithm, self._site.joint, plan)
+        check_allowed(self._site.algorithm, self._site.joint, plan, self._site.module.task_type)
         reason = self.obstacle(plan)
         if reason is not None:
             raise ValueError(f"engine=fused: {reason}; use engine=auto or engine=eager")

@@ -1,4 +1,4 @@
-"""Draws `curves.png`: accuracy, or mean absolute error, and loss over rounds and virtual time."""
+"""Draws `curves.png`: accuracy or another metric, and loss over rounds and virtual time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STYLES: dict[str, Style] = {
 
 
 class Curves(Callback):
-    """Draws accuracy and loss at the end of the run; of a regression, the mean absolute error.
+    """Draws accuracy, or the task's other metric, and loss at the end of the run.
 
     The figure is 11 x 4.8 inches, or 11 x 8.8 if the run has a clock.
     """

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 18
 _FEW = 12  # points
+_DRAWN = {False: "default", True: "steps-post"}
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
 COLOURS = {
@@ -119,7 +120,8 @@ def _draw_chart(axes: Axes, chart: LineChart, styles: Mapping[str, Style]) -> No
         style = styles[line.name]
         # Without markers, a single point would be invisible.
         marker = "o" if len(line.x) <= _FEW else ""
-        axes.plot(line.x, line.y, **{"label": line.name, "marker": marker, "ms": 4, **style})
+        drawn = {"marker": marker, "ms": 4, "drawstyle": _DRAWN[chart.steps]}
+        axes.plot(line.x, line.y, **{"label": line.name, **drawn, **style})
         if not np.isnan(line.low).all():
             shade = {"color": style["color"], "alpha": 0.14, "linewidth": 0, "label": line.band}
             axes.fill_between(line.x, line.low, line.high, **shade)

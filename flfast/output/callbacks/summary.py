@@ -21,9 +21,10 @@ from flfast.output.results.history import (
     validation_column,
 )
 from flfast.output.watch.view import empty_table, screen
+from flfast.tasks.names import SCORES
 
 _PLAIN_WIDTH = 100
-_NAMES = ("accuracy", *(name for name in ALL_METRICS if name != "accuracy"))
+_NAMES = (*SCORES, *(name for name in ALL_METRICS if name not in SCORES))
 _METRICS = tuple(f"{view}/{name}" for name in _NAMES for view in VIEWS)
 
 

@@ -18,7 +18,11 @@ from flfast.state.messages import printable
 from flfast.tasks.names import falls
 
 _VIEWS = ("personal", "local", "val", "personal_val", "new")
-_METRICS = {"accuracy": "an accuracy", "mae": "a mean absolute error"}
+_METRICS = {
+    "accuracy": "an accuracy",
+    "mae": "a mean absolute error",
+    "concordance": "a concordance",
+}
 """Metric -> its name in a title; the first one that was measured is shown."""
 
 _MOST_CLIENTS = 60

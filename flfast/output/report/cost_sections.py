@@ -20,7 +20,7 @@ _PHASES = {"time/train_s": "training", "time/eval_s": "evaluation"}
 
 
 def targets(content: Content) -> Section | None:
-    """Rounds, time and bytes until an accuracy or a loss; None if nothing was evaluated."""
+    """Rounds, time and bytes until a score or a loss; None if nothing was evaluated."""
     criterion, common = content.criterion, content.target
     if criterion is None or common is None:
         return None
@@ -38,11 +38,11 @@ def targets(content: Content) -> Section | None:
         curves = [series(run.history, criterion.column(run.history))[1] for run in runs]
         above = max(curve[0] for curve in curves if curve)
         chosen = [step for step in _STEPS if above < step <= common][-_MOST_STEPS:] or [common]
-        intro = f"Accuracies that {reaching}, and what they had spent by then."
-        rows = [[f"{100 * target:.4g} %", *costs(target, runs)] for target in chosen]
+        intro = f"Values that {reaching}, and what they had spent by then."
+        rows = [[tick(criterion.name, target), *costs(target, runs)] for target in chosen]
         first, goal = "target", f"{goal} a target"
     else:
-        what = "highest accuracy" if criterion.rises else "lowest loss"
+        what = "highest value" if criterion.rises else "lowest loss"
         intro = f"The target is the {what} that {reaching}."
         rows = [[name, *costs(common, setting.finished)] for name, setting in content.named]
         first, goal = "setting", f"{goal} {value(criterion.name, common)}"

@@ -11,7 +11,9 @@ from flfast.output.results.formats import count, value
 from flfast.output.results.history import Row, number, series, total
 from flfast.output.results.lines import LineChart, curve, mean_line, over_seeds
 
-_BY_MODEL = re.compile(r"((?:personal|local|finetuned)/(?:accuracy|mae))_(?!std$|worst10$)(.+)")
+_BY_MODEL = re.compile(
+    r"((?:personal|local|finetuned)/(?:accuracy|mae|concordance))_(?!std$|worst10$)(.+)"
+)
 _MOST_CHARTS = 4
 _SIZE = "model/parameters_"
 _COSTS = (

@@ -1,4 +1,4 @@
-"""Sections about results: tests, curves, and accuracy of classes if they were evaluated."""
+"""Sections about results: tests, curves, and classes or survival if they were evaluated."""
 
 import logging
 import math
@@ -14,14 +14,17 @@ from flfast.output.results.history import series
 from flfast.output.results.lines import run_charts
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.statistics import FEWEST_SEEDS
+from flfast.output.results.survival_curves import curve_charts
 from flfast.output.results.table import parse_table
 from flfast.state.messages import first_line
 from flfast.state.regular_file import read_file
+from flfast.tasks.names import SCORES
 
 log = logging.getLogger(__name__)
 
 _FIRST_TESTS = 12
 _CONFUSION = "evaluation/confusion.csv"
+_SURVIVAL = "evaluation/survival.csv"
 _MOST_CLASSES = 100
 
 
@@ -62,11 +65,11 @@ def _verdict(num: int, adjusted: float, *, certain: bool) -> str:
 
 
 def curves(content: Content) -> Section | None:
-    """Accuracy and loss over rounds, over virtual time, and over bytes."""
+    """Scores and losses over rounds, over virtual time, and over bytes."""
     if len(content.settings) == 1:
         found = run_charts([run.history for run in content.settings[0].finished])
     else:
-        columns = [*(f"{view}/accuracy" for view in VIEWS), "train/loss"]
+        columns = [*(f"{view}/{name}" for name in SCORES for view in VIEWS), "train/loss"]
         columns += [f"{view}/loss" for view in VIEWS]
         measured = [c for c in columns if any(series(run.history, c)[0] for run in content.runs)]
         found = [content.chart(column, column) for column in measured]
@@ -96,6 +99,22 @@ def classes(content: Content) -> Section | None:
             tables.append(DataTable(caption, headings, rows[:_MOST_CLASSES]))
     intro = "Accuracy is the share of a class's examples that are predicted as it (its recall)."
     return Section("Classes", intro, tables=tables) if tables else None
+
+
+def survival(content: Content) -> Section | None:
+    """Kaplan-Meier curves of the first evaluated run of each setting; None if there is none."""
+    found = []
+    for name, setting in content.named:
+        run = next((run for run in setting.finished if (run.folder / _SURVIVAL).exists()), None)
+        try:
+            charts = curve_charts(run.folder / _SURVIVAL) if run else []
+        except (OSError, ValueError) as error:
+            log.warning("survival is not shown: %s", first_line(error))
+            continue
+        whose = "" if content.single else f", {name}"
+        found += [line_chart(c._replace(title=f"{c.title}{whose}")) for c in charts]
+    intro = "The share of examples whose event is later than a time, by predicted risk."
+    return Section("Survival", intro, [chart for chart in found if chart]) if found else None
 
 
 def _class_rows(run: RunRecord) -> list[list[str]]:

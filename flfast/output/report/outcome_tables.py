@@ -11,10 +11,11 @@ from flfast.output.results.history import clock, last_value, total
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.settings import SEED, flat_settings
 from flfast.output.results.statistics import mean_interval
+from flfast.tasks.names import SCORES
 
 METRICS = tuple(
     f"{view}/{name}"
-    for name in ("accuracy", "loss")
+    for name in (*SCORES, "loss")
     for view in ("global", "local", "personal", "val", "personal_val")
 )
 """Columns of `metrics.csv` that tables of runs have, as far as they were measured."""
@@ -85,10 +86,10 @@ def costs(run: RunRecord) -> tuple[float, float]:
 
 
 def _measured_metrics(runs: Sequence[RunRecord]) -> list[str]:
-    """Accuracies and the global loss; without accuracies all losses."""
+    """Scores and the global loss; without scores all losses."""
     found = [m for m in METRICS if any(math.isfinite(last_value(r.history, m)) for r in runs)]
-    accuracies = [metric for metric in found if metric.endswith("accuracy")]
-    return [m for m in found if m in accuracies or not accuracies or m == "global/loss"]
+    scores = [metric for metric in found if metric.endswith(SCORES)]
+    return [m for m in found if m in scores or not scores or m == "global/loss"]
 
 
 def _cells(runs: Sequence[RunRecord], metrics: Sequence[str], content: Content) -> list[str]:

@@ -87,6 +87,7 @@ def _sections(content: Content, folder: Path) -> list[Section]:
         client_sections.clients(content),
         model_sections.models(content),
         outcome_sections.classes(content),
+        outcome_sections.survival(content),
         client_sections.partitions(content),
         setting_sections.plans(content),
         cost_sections.phases(content),

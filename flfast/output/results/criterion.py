@@ -7,6 +7,7 @@ from typing import NamedTuple
 from flfast.output.results.columns import VIEWS
 from flfast.output.results.history import Row, clock, last_value, series, total
 from flfast.output.results.runs import RunRecord
+from flfast.tasks.names import SCORES
 
 
 class Criterion(NamedTuple):
@@ -50,7 +51,7 @@ class Criterion(NamedTuple):
 
 
 def choose_criterion(runs: Sequence[RunRecord]) -> Criterion | None:
-    """Accuracy as in `shown_columns`, else the first loss that was measured; None without both."""
+    """A score as in `shown_columns`, else the first loss that was measured; None without both."""
     columns = shown_columns(runs)
     if columns:
         return Criterion(tuple(columns), rises=True)
@@ -60,19 +61,23 @@ def choose_criterion(runs: Sequence[RunRecord]) -> Criterion | None:
 
 
 def shown_columns(jobs: Sequence[RunRecord]) -> list[str]:
-    """Accuracy columns to draw; each job is drawn with the first of them that it has measured.
+    """Columns of a score to draw; each job is drawn with the first of them that it has measured.
+
+    The score is accuracy, or another one of `SCORES` if no job has measured that.
 
     Usually the first view that all jobs have measured, or else that any job has. If any job has
-    personal models and all jobs were evaluated on clients' own test sets: personal accuracy, and
-    local accuracy for jobs without personal models.
+    personal models and all jobs were evaluated on clients' own test sets: `personal/`, and
+    `local/` for jobs without personal models.
     """
     done = [job for job in jobs if job.counts]
-    on_clients = ["personal/accuracy", "local/accuracy"]
+    measured = (s for s in SCORES if any(is_measured(j, f"{v}/{s}") for j in jobs for v in VIEWS))
+    score = next(measured, SCORES[0])
+    on_clients = [f"personal/{score}", f"local/{score}"]
     all_on_clients = done and all(any(is_measured(job, c) for c in on_clients) for job in done)
     personal = [is_measured(job, on_clients[0]) for job in done]
     if all_on_clients and any(personal):
         return on_clients[:1] if all(personal) else on_clients
-    columns = [f"{view}/accuracy" for view in VIEWS]
+    columns = [f"{view}/{score}" for view in VIEWS]
     column = next((c for c in columns if done and all(is_measured(j, c) for j in done)), None)
     column = column or next((c for c in columns if any(is_measured(j, c) for j in jobs)), None)
     return [column] if column else []

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from flfast.tasks.names import falls
+from flfast.tasks.names import SCORES, falls
 
 Row = Mapping[str, Any]
 
@@ -70,7 +70,7 @@ def last_value(history: Sequence[Row], column: str) -> float:
 def validation_column(history: Sequence[Row]) -> str:
     """The column that `optimized_metric=auto` stands for."""
     views = ("personal_val", "val")
-    columns = [f"{view}/{name}" for name in ("accuracy", "loss") for view in views]
+    columns = [f"{view}/{name}" for name in (*SCORES, "loss") for view in views]
     return next((c for c in columns if series(history, c)[0]), "val/accuracy")
 
 

@@ -9,10 +9,10 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from flfast.output.results.columns import VIEWS
 from flfast.output.results.formats import in_percent, unit
 from flfast.output.results.history import Row, clock, series, uploaded
 from flfast.output.results.statistics import Interval, mean_interval
+from flfast.tasks.names import SCORES
 
 T = TypeVar("T")
 
@@ -29,6 +29,14 @@ LABELS = {
     "personal_val": "personal models, validation",
 }
 """View -> what a reader calls its line."""
+
+_TITLES = {
+    "accuracy": "Accuracy",
+    "mae": "Mean absolute error",
+    "concordance": "Concordance",
+    "loss": "Loss",
+}
+"""Metric -> title of its chart; a run has those that its task measures."""
 
 WORST = "worst 10 % of clients"
 
@@ -151,22 +159,21 @@ def mean_line(name: str, column: str, curves: Sequence[Curve], over: Over = ROUN
 
 
 def over_seeds(column: str, values: Iterable[float]) -> Interval:
-    """The interval of a column's mean over seeds; that of an accuracy is cut to [0, 1]."""
-    bounds = (0.0, 1.0) if in_percent(column) and "_std" not in column else None
+    """The interval of a column's mean over seeds; that of a score is cut to [0, 1]."""
+    is_score = in_percent(column) or column.endswith("concordance")
+    bounds = (0.0, 1.0) if is_score and "_std" not in column else None
     return mean_interval([*values], bounds)
 
 
 def run_charts(histories: Sequence[Sequence[Row]]) -> list[LineChart]:
-    """Accuracy, or mean absolute error, and loss: over rounds, and over virtual time.
+    """Accuracy, mean absolute error or concordance, and loss: over rounds, and over virtual time.
 
     The runs differ in the seed alone. The line of a single run that is a mean over clients has a
     band of their deviation.
     """
-    is_regression = any(series(history, f"{v}/mae")[0] for history in histories for v in VIEWS)
-    names = {"mae": "Mean absolute error"} if is_regression else {"accuracy": "Accuracy"}
     charts = []
     for over in rounds_and_time(histories):
-        for metric, title in {**names, "loss": "Loss"}.items():
+        for metric, title in _TITLES.items():
             columns = {f"{view}/{metric}": label for view, label in LABELS.items()}
             columns[f"local/{metric}_worst10"] = WORST
             lines = {
@@ -187,7 +194,7 @@ def _over_clients(line: Line, history: Sequence[Row], metric: str, over: Over) -
     if not found:
         return line
     deviations = [found.get(x, math.nan) for x in line.x]
-    most = 1.0 if metric == "accuracy" else math.inf
+    most = 1.0 if metric in SCORES else math.inf
     ends = np.clip([np.subtract(line.y, deviations), np.add(line.y, deviations)], 0, most)
     low, high = ends.tolist()
     return line._replace(low=low, high=high, band="± std over clients")

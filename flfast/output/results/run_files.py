@@ -26,6 +26,7 @@ OF_LOGGERS = ("tensorboard", "mlflow.db", "mlruns", "wandb")
 _OF_COMMANDS = (
     *("model.pt2", "model.onnx", "evaluation/metrics.json", "evaluation/predictions.*"),
     *("evaluation/clients.csv", "evaluation/confusion.csv", "evaluation/confusion.png"),
+    *("evaluation/survival.csv", "evaluation/survival.png"),
 )
 """What `flfast.evaluate` and `flfast.export` make of it."""
 

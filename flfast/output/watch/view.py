@@ -17,6 +17,7 @@ from flfast.output.results.formats import count, readable, value
 from flfast.output.results.history import Row, last_value, number, series
 from flfast.output.watch.folder import Progress
 from flfast.state.messages import printable
+from flfast.tasks.names import SCORES
 
 _ROWS = 8
 _BAR_WIDTH = 40
@@ -99,11 +100,11 @@ def sweep_table(jobs: Sequence[Progress]) -> Table:
 
 
 def score_columns(history: Sequence[Row]) -> list[str]:
-    """Training loss, and accuracies or else losses, that a run has measured."""
-    names = [[f"{view}/{name}" for view in VIEWS] for name in ("accuracy", "loss")]
-    accuracies, losses = ([n for n in part if series(history, n)[0]] for part in names)
+    """Training loss, and accuracies or the like, or else losses, that a run has measured."""
+    names = [[f"{view}/{name}" for view in VIEWS] for name in (*SCORES, "loss")]
+    *scores, losses = ([n for n in part if series(history, n)[0]] for part in names)
     training = ["train/loss"] if series(history, "train/loss")[0] else []
-    return [*training, *(accuracies or losses)]
+    return [*training, *([column for part in scores for column in part] or losses)]
 
 
 def scores(history: Sequence[Row]) -> list[str]:

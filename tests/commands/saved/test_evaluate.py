@@ -12,6 +12,7 @@ from safetensors import safe_open
 from sampling import others_slow
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 
+import flfast
 import flfast.evaluate as evaluate_command
 import flfast.export as export_command
 from flfast.commands.saved.evaluated_sets import evaluate as evaluated_sets
@@ -264,3 +265,29 @@ def test_runs_without_the_weights_are_refused_with_what_saves_them(run_of, tmp_p
         evaluated(tmp_path, "checkpoint=last")
     with pytest.raises(ConfigError, match="run is missing"):
         evaluate(["split=test"])
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "ditto"])
+def test_survival_is_resumed_and_has_curves_of_the_servers_model(tmp_path, algorithm):
+    words = ["data=synthetic", "task=survival", "partition=natural", "data.num_clients=3"]
+    words += ["data.num_examples=60", "data.num_test=30", "data.noise=0", "checkpoint.every=1"]
+    words += [f"algorithm={algorithm}", "model=logistic", "strategy=single", "callbacks=files"]
+    for folder, rounds in (("whole", [2]), ("resumed", [1, 2])):
+        for stop in rounds:
+            flfast.run(*words, f"rounds={stop}", "resume=auto", folder=tmp_path / folder)
+    run = tmp_path / "whole"
+    rows, again = (read_rows(tmp_path / name / "metrics.csv") for name in ("whole", "resumed"))
+    for column in (
+        name for name in rows[-1] if name.startswith(("global/", "local/", "personal/"))
+    ):
+        assert rows[-1][column] == again[-1][column]
+    evaluate([f"run={run}", "personal=false"])
+    metrics = json.loads((run / "evaluation" / "metrics.json").read_text())["metrics"]
+    expected = float(rows[-1]["global/concordance"])
+    assert metrics["global/concordance"] == pytest.approx(expected, rel=1e-6)
+    found = columns_of(run / "evaluation" / "survival.csv")
+    assert set(found["set"]) == {"global", "local"}
+    assert (run / "evaluation" / "survival.png").stat().st_size > 1000
+    if algorithm == "ditto":
+        evaluate([f"run={run}", "personal=true", f"output={tmp_path / 'own'}"])
+        assert not (tmp_path / "own" / "survival.csv").exists()

@@ -91,6 +91,7 @@ def test_names_are_options_and_what_is_not_there_is_drawn_or_left_out(write):
         (None, np.arange(16).reshape(8, 2), 20, "language"),
         (None, np.arange(8), 8, "classification"),
         ("regression", np.arange(8), 1, "regression"),
+        ("survival", np.array([[k, k % 2] for k in range(8)]), 1, "survival"),
         ("multilabel", np.arange(24, dtype=np.uint8).reshape(8, 3) % 2, 3, "multilabel"),
     ],
 )

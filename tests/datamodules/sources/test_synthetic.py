@@ -95,6 +95,19 @@ def test_labels_are_the_signs_of_the_numbers():
     assert labels.num_classes == 4
 
 
+def test_times_are_exponential_with_the_hazards_of_such_numbers():
+    options = SETTINGS | {"num_classes": None, "noise": 0.0, "num_examples": 4000}
+    assert synthetic(**options | {"task": "regression"}).num_classes == 10
+    times = synthetic(**options | {"task": "survival"})
+    numbers = synthetic(**options | {"task": "regression", "num_classes": 1})
+    assert torch.equal(times.inputs, numbers.inputs)
+    hazard = numbers.targets[:, 0].double().exp()
+    time, event = times.targets.double().unbind(dim=1)
+    assert event.mean().item() == pytest.approx((hazard / (1 + hazard)).mean().item(), abs=0.03)
+    # The first of two exponential times is exponential, with the sum of the hazards.
+    assert (time * (1 + hazard)).mean().item() == pytest.approx(1, abs=0.06)
+
+
 @given(st.sampled_from([0.0, 1.0, 3.0]), st.integers(0, 99))
 def test_a_token_is_usually_followed_by_the_same_token(noise, seed):
     options = {"task": "language", "num_classes": 6, "noise": noise, "seed": seed}

@@ -111,6 +111,21 @@ def test_several_targets(write):
     assert (numbers.task, numbers.num_classes) == ("regression", 2)
 
 
+def test_times_and_events(write):
+    columns = {"T": [5, 0, 3, 9, 2, 7], "E": [1, 0, 1, 0, 0, 1]}
+    options = SETTINGS | USED | {"targets": ["T", "E"], "task": "survival"}
+    examples = table(path=write(**HOUSES | columns), **options)
+    assert (examples.task, examples.num_classes) == ("survival", 1)
+    assert examples.targets.T.tolist() == [columns["T"], columns["E"]]
+    for targets, message in (
+        ("T", r"task=survival has two columns of targets; allowed: \[TIME, EVENT\]"),
+        (["E", "T"], r"data.targets=\['E', 'T'\]: the event of example 0 is 5; allowed: 0"),
+        (["T", "agent"], "column agent holds text, such as 'x'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            table(path=write(**HOUSES | columns), **options | {"targets": targets})
+
+
 def test_statistics_do_not_know_the_test_rows(write):
     options = SETTINGS | USED | {"is_test": "part", "standardise": "all"}
     options["standardise_targets"] = True

@@ -370,3 +370,22 @@ def test_accuracy_by_class_is_there_once_it_was_evaluated(tmp_path):
     page = parse(render(Content([read_run(folder)])))
     rows = [row.text for row in section(page, "classes").all("tr")]
     assert rows[1:] == ["global 0 10 80.00 % 1 (2)", "global 1 5 100.00 % -"]
+
+
+def test_survival_is_compared_by_concordance_and_drawn_once_it_was_evaluated(tmp_path, caplog):
+    scores = [{"round": r, "global/concordance": 0.5 + r / 10, "global/loss": 1} for r in range(3)]
+    folder = write_run(tmp_path / "run", rows=scores)
+    content = Content([read_run(folder)])
+    assert (content.criterion.name, content.criterion.rises) == ("global/concordance", True)
+    page = render(content)
+    assert 'id="survival"' not in page
+    assert "Concordance" in section(parse(page), "curves").text
+    (folder / "evaluation").mkdir()
+    path = folder / "evaluation" / "survival.csv"
+    lines = ["set,risk,time,surviving", "global,low risk,0.0,1.0", "global,low risk,3.5,0.5"]
+    path.write_text("\n".join([*lines, ""]))
+    found = section(parse(render(Content([read_run(folder)]))), "survival")
+    assert "Kaplan-Meier, global" in found.text and "50.00 %" in found.text
+    path.write_text("\n".join([*lines, "global,low risk,x,1.0", ""]))
+    assert 'id="survival"' not in render(Content([read_run(folder)]))
+    assert "survival is not shown" in caplog.text

@@ -200,7 +200,8 @@ class ClientProgram:
     def is_exact(self, stage: int, data: ClientDataModule, context: Context) -> bool:
         """Whether batches must keep their exact size, because padding would change the result."""
         step = self.steps[stage]
-        if not step.algorithm.splits_batches or "padding" in self._skipped:
+        splits = step.algorithm.splits_batches and step.task_type.separable
+        if not splits or "padding" in self._skipped:
             return True
         if stage not in self._exact:
             few = data.data.train_clients.indices[:4]

@@ -1,0 +1,61 @@
+"""Kaplan-Meier curves of groups of predicted risk, as rows of a file and as charts. Torch-free.
+
+Kaplan, Meier: Nonparametric Estimation from Incomplete Observations. Journal of the American
+Statistical Association 53, 1958.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from flfast.output.results.lines import Line, LineChart
+from flfast.output.results.table import parse_table
+from flfast.state.regular_file import read_file
+
+COLUMNS = ("set", "risk", "time", "surviving")
+GROUPS = ("low risk", "middle risk", "high risk")
+_NOTE = "Thirds of the examples by predicted risk; good predictions hold the curves apart."
+
+
+def kaplan_meier(time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Times from 0 on, ascending, and the estimated share that survives each of them.
+
+    The times of n examples, and whether the event was seen then, are [n].
+    """
+    times, place = np.unique(time, return_inverse=True)
+    at_risk = len(time) - np.searchsorted(np.sort(time), times)
+    surviving = np.cumprod(1 - np.bincount(place, weights=event) / at_risk)
+    return np.append(0.0, times), np.append(1.0, surviving)
+
+
+def curve_rows(
+    name: str, risk: np.ndarray, time: np.ndarray, event: np.ndarray
+) -> Iterator[tuple[str, str, float, float]]:
+    """Rows of `COLUMNS` for an evaluation set: the curves of its thirds by predicted risk."""
+    for group, members in zip(GROUPS, np.array_split(risk.argsort(kind="stable"), 3), strict=True):
+        if len(members):
+            points = zip(*kaplan_meier(time[members], event[members]), strict=True)
+            yield from ((name, group, float(t), float(share)) for t, share in points)
+
+
+def curve_charts(path: Path) -> list[LineChart]:
+    """A chart for each set of a file with such rows.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if it has other columns or cells.
+    """
+    charts = []
+    rows = parse_table(read_file(path), path, *COLUMNS)
+    for name, of_set in groupby(rows, key=lambda row: row["set"]):
+        lines = []
+        for group, found in groupby(of_set, key=lambda row: row["risk"]):
+            points = np.array([(float(r["time"]), float(r["surviving"])) for r in found])
+            if group not in GROUPS or not np.isfinite(points).all():
+                raise ValueError(f"{path} has other cells than times and shares of risk groups")
+            lines.append(Line(group, *points.T.tolist()))
+        title = f"Kaplan-Meier, {name}"
+        charts.append(LineChart(title, lines, "time", "surviving share", _NOTE, steps=True))
+    return charts
