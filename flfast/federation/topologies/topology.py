@@ -52,6 +52,15 @@ class Topology:
     cloud_bandwidth: float | None
     mixes_before: bool = False
 
+    def links(self) -> list[list[int]]:
+        """Pairs that exchange models, in round 1: of K clients, and nodes from K on."""
+        if self.cloud_bandwidth is not None:
+            num = len(self.node_of)
+            return [[client, num + node] for client, node in enumerate(self.node_of.tolist())]
+        mixed = self.mixing(1, np.ones(len(self.shares), dtype=bool))
+        found: list[list[int]] = np.argwhere(np.triu(mixed, 1)).tolist()
+        return found
+
 
 def on_nodes(algorithm: Algorithm, topology: Topology) -> Algorithm:
     """The algorithm on a topology; the server's model is the mean of the nodes'.

@@ -1,4 +1,4 @@
-"""Writes `partition.json`, `.npz` and `.png`: the examples of every client."""
+"""Writes `partition.json`, `.npz` and `.png`: the examples of every client, and their links."""
 
 import json
 from typing import Any
@@ -15,6 +15,7 @@ from flfast.state.messages import naming
 from flfast.state.options import Count
 
 _MOST_LISTED = 1000
+_MOST_LINKED = 100
 
 
 class PartitionReport(Callback):
@@ -30,7 +31,8 @@ class PartitionReport(Callback):
         """Write `partition.json`: a summary, and each of the first 1,000 clients.
 
         With a shift, it says what each of these clients got.
-        `partition.npz` has the client of each training example, for `partition=from_file`.
+        `partition.npz` has the client of each training example, for `partition=from_file`, and
+        `topology.json` who has links with whom in round 1, if up to 100 clients have any.
         """
         data = federation.data
         listed = np.arange(min(data.num_clients, _MOST_LISTED))
@@ -53,6 +55,11 @@ class PartitionReport(Callback):
         with naming(path):
             owner = data.owner.astype(np.min_scalar_type(data.num_clients))
             np.savez_compressed(path, owner=owner, digest=np.array(data.digest))
+        if federation.topology is not None and data.num_clients <= _MOST_LINKED:
+            path = federation.run_dir / "topology.json"
+            found = {"clients": data.num_clients, "links": federation.topology.links()}
+            with naming(path):
+                path.write_text(json.dumps(found), encoding="utf-8")
 
     @rank_zero_only
     def on_run_end(self, federation: Federation) -> None:

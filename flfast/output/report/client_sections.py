@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,12 @@ import numpy as np
 from flfast.output.report.bar_chart import bar_chart
 from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
+from flfast.output.report.graph_chart import graph_chart
 from flfast.output.report.line_chart import line_chart
 from flfast.output.results.formats import count, value
 from flfast.output.results.history import Row, number
 from flfast.output.results.lines import Line, LineChart, thinned
-from flfast.output.results.runs import RunRecord, last_clients, partition
+from flfast.output.results.runs import RunRecord, last_clients, partition, topology
 from flfast.state.messages import printable
 from flfast.tasks.names import falls
 
@@ -26,6 +28,7 @@ _MOST_CLASSES = 12
 _MOST_PARTITIONS = 4
 _WORST = 10
 _MOST_TABLES = 6
+_MOST_GRAPHS = 6
 
 
 def clients(content: Content) -> Section | None:
@@ -186,3 +189,19 @@ def _labels(run: RunRecord, found: Mapping[str, Any], *, several: bool) -> Chart
     few = len(shown) < found["num_clients"]
     note = f"{len(shown)} of {found['num_clients']:,} clients." if few else ""
     return bar_chart(title, bars, series, heading="client", form=lambda n: f"{n:g}", note=note)
+
+
+def topologies(content: Content) -> Section | None:
+    """Who exchanges models with whom, in the first run of each setting that has nodes."""
+    charts: list[Chart] = []
+    for name, setting in content.named:
+        found = topology(setting.finished[0]) if setting.finished else {}
+        if not found:
+            continue
+        rows = last_clients(setting.finished[0])
+        column = _column([rows]) or ""
+        values = {int(number(row, "client_id")): number(row, column) for row in rows}
+        title = "Links of round 1" + ("" if content.single else f", {name}")
+        shown = partial(value, column)
+        charts.append(graph_chart(title, found["clients"], found["links"], values, column, shown))
+    return Section("Topology", "", charts[:_MOST_GRAPHS]) if charts else None

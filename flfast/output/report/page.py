@@ -88,6 +88,7 @@ def _sections(content: Content, folder: Path) -> list[Section]:
         model_sections.models(content),
         outcome_sections.classes(content),
         client_sections.partitions(content),
+        client_sections.topologies(content),
         setting_sections.plans(content),
         cost_sections.phases(content),
         cost_sections.lost_clients(content),

@@ -1,5 +1,7 @@
 """Topologies that are others, and D-PSGD against its equations."""
 
+import json
+
 import numpy as np
 import pytest
 import sliced_runs
@@ -200,6 +202,8 @@ def test_a_client_of_a_graph_waits_for_its_neighbours(tmp_path, mixes):
         ]
         expected.append(max(clocks))
     assert times(tmp_path / "run") == pytest.approx(expected)
+    written = json.loads((tmp_path / "run" / "topology.json").read_text())
+    assert written == {"clients": 4, "links": [[0, 1], [1, 2], [1, 3]]}
     row = last_row(tmp_path / "run")
     every = ("topology/sent_bytes", "comm/up_bytes", "comm/down_bytes")
     assert {float(row[name]) for name in every} == {6 * size}
