@@ -64,12 +64,7 @@ def streaming_diloco(
         return server_step(server, uploads)
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
-        names = uploads.mean["params"].keys()
-        states = {n: s for n, s in server["server_optimizer"].items() if n in names}
-        stepped = outer.server_step({**server, "server_optimizer": states}, uploads)
-        params = {**server["params"], **stepped["params"]}
-        states = {**server["server_optimizer"], **stepped["server_optimizer"]}
-        return {**stepped, "params": params, "server_optimizer": states}
+        return merge(server, outer.server_step(server, uploads))
 
     return replace(outer, round=run, server_step=server_step, calls=tuple(others))
 

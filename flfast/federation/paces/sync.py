@@ -7,7 +7,7 @@ https://arxiv.org/abs/1902.01046
 
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -110,8 +110,10 @@ class Sync:
             for client, work_fraction in zip(drawn.clients.tolist(), work_fractions, strict=True)
             if work_fraction < 1
         }
-        times = _Times(starts, starts + trips.seconds, starts + last, end)
-        events = list(_events(drawn.clients, times, in_time, trips.fails, plan.round_idx))
+        events = list(
+            _events(drawn.clients, trips, in_time, starts, starts + last, plan.round_idx)
+        )
+        events.append(Event(end, "step", -1, plan.round_idx))
         return Turn(cohort, orders, {"clock/seconds": end, **columns}, events)
 
     def _in_time(self, clients: np.ndarray, trips: Trips) -> np.ndarray:
@@ -160,33 +162,21 @@ class Sync:
         self._clocks.now = np.atleast_1d(np.array(saved["clock"], dtype=np.float64))
 
 
-class _Times(NamedTuple):
-    """Virtual seconds of K clients in a round.
-
-    Attributes:
-        starts: when each client begins, float64 [K].
-        arrives: when its upload arrives, or it fails, float64 [K].
-        ends: when its node stops waiting, float64 [K].
-        end: when the last node is done.
-    """
-
-    starts: np.ndarray
-    arrives: np.ndarray
-    ends: np.ndarray
-    end: float
-
-
 def _events(
-    clients: np.ndarray, times: _Times, in_time: np.ndarray, fails: np.ndarray, round_idx: int
+    clients: np.ndarray,
+    trips: Trips,
+    in_time: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    round_idx: int,
 ) -> Iterator[Event]:
-    """The events of a round: who begins, then the others in the order of time."""
-    for client, start in zip(clients.tolist(), times.starts.tolist(), strict=True):
+    """The events of a round's clients: who begins, then the others in the order of time."""
+    for client, start in zip(clients.tolist(), starts.tolist(), strict=True):
         yield Event(start, "dispatch", client, round_idx)
     later: list[Event] = []
-    both = times.arrives.tolist(), times.ends.tolist()
-    for client, time, end, counts, failed in zip(
-        clients.tolist(), *both, in_time, fails, strict=True
-    ):
+    times = (starts + trips.seconds).tolist(), ends.tolist()
+    rows = zip(clients.tolist(), *times, in_time, trips.fails, strict=True)
+    for client, time, end, counts, failed in rows:
         if counts:
             later.append(Event(time, "arrival", client, round_idx))
         elif failed and time <= end:
@@ -194,7 +184,6 @@ def _events(
         else:
             later.append(Event(end, "late", client, round_idx))
     yield from sorted(later, key=lambda event: event.seconds)
-    yield Event(times.end, "step", -1, round_idx)
 
 
 def sync(*, deadline: Positive | None, keep_first: KeepFirst, setting: Setting) -> Sync:
