@@ -52,14 +52,13 @@ class Topology:
     cloud_bandwidth: float | None
     mixes_before: bool = False
 
-    def links(self) -> list[list[int]]:
-        """Pairs that exchange models, in round 1: of K clients, and nodes from K on."""
+    def neighbours(self) -> list[list[int]] | None:
+        """Neighbours of each client in round 1; None if nodes are no clients."""
         if self.cloud_bandwidth is not None:
-            num = len(self.node_of)
-            return [[client, num + node] for client, node in enumerate(self.node_of.tolist())]
-        mixed = self.mixing(1, np.ones(len(self.shares), dtype=bool))
-        found: list[list[int]] = np.argwhere(np.triu(mixed, 1)).tolist()
-        return found
+            return None
+        mixed = self.mixing(1, np.ones(len(self.shares), dtype=bool)) != 0
+        np.fill_diagonal(mixed, val=False)
+        return [np.flatnonzero(row).tolist() for row in mixed]
 
 
 def on_nodes(algorithm: Algorithm, topology: Topology) -> Algorithm:

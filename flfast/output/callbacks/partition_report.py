@@ -1,4 +1,4 @@
-"""Writes `partition.json`, `.npz` and `.png`: the examples of every client, and their links."""
+"""Writes `partition.json`, `.npz` and `.png`: the examples of every client."""
 
 import json
 from typing import Any
@@ -15,7 +15,6 @@ from flfast.state.messages import naming
 from flfast.state.options import Count
 
 _MOST_LISTED = 1000
-_MOST_LINKED = 100
 
 
 class PartitionReport(Callback):
@@ -30,14 +29,15 @@ class PartitionReport(Callback):
     def on_run_start(self, federation: Federation) -> None:
         """Write `partition.json`: a summary, and each of the first 1,000 clients.
 
-        With a shift, it says what each of these clients got.
-        `partition.npz` has the client of each training example, for `partition=from_file`, and
-        `topology.json` who has links with whom in round 1, if up to 100 clients have any.
+        With a shift, it says what each of these clients got, and of a graph its neighbours in
+        round 1.
+        `partition.npz` has the client of each training example, for `partition=from_file`.
         """
         data = federation.data
         listed = np.arange(min(data.num_clients, _MOST_LISTED))
         sizes = split_sizes(data)
         counts = label_counts(data, listed)
+        near = None if federation.topology is None else federation.topology.neighbours()
         clients = [
             {
                 "client_id": client_id,
@@ -45,6 +45,7 @@ class PartitionReport(Callback):
                 **{name: int(size[client_id]) for name, size in sizes.items()},
                 "labels": counts[client_id].tolist(),
                 **({"shift": drawn_by(data, client_id)} if data.shift.changes else {}),
+                **({} if near is None else {"neighbours": near[client_id]}),
             }
             for client_id in listed.tolist()
         ]
@@ -55,11 +56,6 @@ class PartitionReport(Callback):
         with naming(path):
             owner = data.owner.astype(np.min_scalar_type(data.num_clients))
             np.savez_compressed(path, owner=owner, digest=np.array(data.digest))
-        if federation.topology is not None and data.num_clients <= _MOST_LINKED:
-            path = federation.run_dir / "topology.json"
-            found = {"clients": data.num_clients, "links": federation.topology.links()}
-            with naming(path):
-                path.write_text(json.dumps(found), encoding="utf-8")
 
     @rank_zero_only
     def on_run_end(self, federation: Federation) -> None:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from flfast.output.report.line_chart import line_chart
 from flfast.output.results.formats import count, value
 from flfast.output.results.history import Row, number
 from flfast.output.results.lines import Line, LineChart, thinned
-from flfast.output.results.runs import RunRecord, last_clients, partition, topology
+from flfast.output.results.runs import RunRecord, last_clients, partition
 from flfast.state.messages import printable
 from flfast.tasks.names import falls
 
@@ -29,6 +28,7 @@ _MOST_PARTITIONS = 4
 _WORST = 10
 _MOST_TABLES = 6
 _MOST_GRAPHS = 6
+_MOST_LINKED = 100
 
 
 def clients(content: Content) -> Section | None:
@@ -137,7 +137,8 @@ def partitions(content: Content) -> Section | None:
     for run in content.runs:
         found = partition(run)
         if found.get("clients"):
-            different.setdefault(str(found), (run, found))
+            apart = [{**client, "neighbours": None} for client in found["clients"]]
+            different.setdefault(str({**found, "clients": apart}), (run, found))
     chosen = list(different.values())[:_MOST_PARTITIONS]
     charts = [_labels(run, found, several=len(chosen) > 1) for run, found in chosen]
     shown = [chart for chart in charts if chart]
@@ -192,16 +193,16 @@ def _labels(run: RunRecord, found: Mapping[str, Any], *, several: bool) -> Chart
 
 
 def topologies(content: Content) -> Section | None:
-    """Who exchanges models with whom, in the first run of each setting that has nodes."""
+    """The graph of up to 100 clients, in the first run of each setting that has one."""
     charts: list[Chart] = []
     for name, setting in content.named:
-        found = topology(setting.finished[0]) if setting.finished else {}
-        if not found:
+        listed = partition(setting.finished[0]).get("clients", []) if setting.finished else []
+        neighbours = [client["neighbours"] for client in listed if "neighbours" in client]
+        if not 0 < len(neighbours) <= _MOST_LINKED or max(map(max, neighbours)) >= len(neighbours):
             continue
         rows = last_clients(setting.finished[0])
         column = _column([rows]) or ""
         values = {int(number(row, "client_id")): number(row, column) for row in rows}
-        title = "Links of round 1" + ("" if content.single else f", {name}")
-        shown = partial(value, column)
-        charts.append(graph_chart(title, found["clients"], found["links"], values, column, shown))
+        title = "Neighbours in round 1" + ("" if content.single else f", {name}")
+        charts.append(graph_chart(title, neighbours, values, column))
     return Section("Topology", "", charts[:_MOST_GRAPHS]) if charts else None

@@ -15,7 +15,6 @@ OF_ITS_END = (
 
 OF_ALL_ROUNDS = (
     *("metrics.csv", "clients.csv", "events.csv", "partition.json", "partition.npz"),
-    "topology.json",
     *("devices.png", "checkpoints/round-*", "client_states/rank*", "records/rank*"),
     "run-profile-*",
 )

@@ -200,38 +200,17 @@ def partition(run: RunRecord) -> dict[str, Any]:
 
     A damaged file is left out with a warning.
     """
-    return _read(run.folder / "partition.json", _is_partition, "clients' data are")
-
-
-def topology(run: RunRecord) -> dict[str, Any]:
-    """The contents of `topology.json`: `clients`, their number, and `links`, pairs of vertices.
-
-    Vertices are clients, and then servers. Empty if there is no file. A damaged one is left out
-    with a warning.
-    """
-    return _read(run.folder / "topology.json", _is_topology, "the topology is")
-
-
-def _read(path: Path, is_valid: Callable[[Any], bool], what: str) -> dict[str, Any]:
+    path = run.folder / "partition.json"
     if not path.exists():
         return {}
     try:
         found = json.loads(read_file(path))
     except (OSError, ValueError, RecursionError):
         found = None
-    if not is_valid(found):
-        log.warning("%s not shown: %s is not what a run writes", what, path)
+    if not _is_partition(found):
+        log.warning("clients' data are not shown: %s is not what a run writes", path)
         return {}
     return dict(found)
-
-
-def _is_topology(found: Any) -> bool:
-    links = mapping(found).get("links")
-    return (
-        isinstance(mapping(found).get("clients"), int)
-        and isinstance(links, list)
-        and all(isinstance(link, list) and [*map(type, link)] == [int, int] for link in links)
-    )
 
 
 def _is_partition(found: Any) -> bool:
@@ -250,10 +229,12 @@ def _is_partition(found: Any) -> bool:
 
 def _is_client(client: Any) -> bool:
     labels = mapping(client).get("labels")
+    neighbours = mapping(client).get("neighbours", [])
     return (
         all(isinstance(mapping(client).get(name), int) for name in ("client_id", "train", "test"))
         and isinstance(labels, list)
-        and all(isinstance(count, int) for count in labels)
+        and isinstance(neighbours, list)
+        and all(isinstance(count, int) for count in [*labels, *neighbours])
     )
 
 

@@ -202,8 +202,8 @@ def test_a_client_of_a_graph_waits_for_its_neighbours(tmp_path, mixes):
         ]
         expected.append(max(clocks))
     assert times(tmp_path / "run") == pytest.approx(expected)
-    written = json.loads((tmp_path / "run" / "topology.json").read_text())
-    assert written == {"clients": 4, "links": [[0, 1], [1, 2], [1, 3]]}
+    written = json.loads((tmp_path / "run" / "partition.json").read_text())
+    assert [one["neighbours"] for one in written["clients"]] == [*neighbours_of.values()]
     row = last_row(tmp_path / "run")
     every = ("topology/sent_bytes", "comm/up_bytes", "comm/down_bytes")
     assert {float(row[name]) for name in every} == {6 * size}
