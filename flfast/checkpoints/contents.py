@@ -72,7 +72,9 @@ def check_history(saved: Any, *, last: int) -> None:
 def check_pace(saved: Any, algorithm: Algorithm, initial: Tree, *, last: int) -> None:
     """Check the state of a pace: the clock, the busy clients, and the versions they train from."""
     clock = saved.get("clock") if isinstance(saved, dict) else None
-    _require(isinstance(clock, float) and clock >= 0, "pace.clock: not a time")
+    clocks = clock if isinstance(clock, list) and clock else [clock]  # of each node, or one
+    valid = all(isinstance(one, float) and one >= 0 for one in clocks)
+    _require(valid, "pace.clock: not a time")
     flights, versions = saved.get("flights", []), saved.get("versions")
     _require(isinstance(versions, dict), "pace.versions: not a dict")
     expected = algorithm.broadcast(algorithm.server_state(initial))

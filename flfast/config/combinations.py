@@ -16,7 +16,13 @@ from flfast.federation.samplers.cohort import capabilities_of_sampler
 from flfast.output.results.columns import ALL_METRICS
 from flfast.state.capabilities import Capabilities, Choice, breaking, needing, refusals
 
-_PLAIN = {"algorithm": "fedavg", "aggregation": "mean", "pace": "sync", "sampler": "uniform"}
+_PLAIN = {
+    "algorithm": "fedavg",
+    "aggregation": "mean",
+    "pace": "sync",
+    "sampler": "uniform",
+    "topology": "star",
+}
 """Options without effect, where this is not `none`."""
 
 

@@ -41,9 +41,10 @@ from flfast.federation.table_rows import (
     training_columns,
 )
 from flfast.federation.timing import Timing
+from flfast.federation.topologies.topology import Topology
 from flfast.federation.works.work import Work, full
 from flfast.state.plan import RoundPlan
-from flfast.state.tree import Tree, all_finite
+from flfast.state.tree import Tree, all_finite, num_bytes
 from flfast.state.weights import WEIGHTS, flatten, model_weights
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Federation:
         devices: speed, bandwidth and availability of clients' devices, in virtual time.
         work: the fraction of local training that each client does.
         make_pace: (setting=...) -> the pace of the run.
+        topology: nodes that the algorithm runs on; None is one server.
         callbacks: Lightning's callbacks, and other objects with hooks of rounds.
         loggers: Lightning's loggers; each gets one row per round.
         title: one line for figures and tables.
@@ -87,6 +89,7 @@ class Federation:
     devices: DeviceModel = ONE_SECOND
     work: Work = full
     make_pace: Callable[..., Pace] = ROUNDS
+    topology: Topology | None = None
     callbacks: Sequence[object] = ()
     loggers: Sequence[Logger] = ()
     run_dir: Path = Path()
@@ -107,7 +110,11 @@ class Federation:
     @cached_property
     def timing(self) -> Timing:
         """The virtual time of the run."""
+        measure: Callable[[int], tuple[int, int]]
         measure = partial(message_bytes, self.engine, self.initial, self.plans(1, []))
+        if self.topology is not None and self.topology.cloud_bandwidth is None:
+            # A client is its node: nothing is sent before nodes exchange their models.
+            measure = _nothing
         flops = self.engine.flops
         costs = None if flops is None else flops / flops[0]
         return Timing(self.devices, self.work, self.data, self.algorithm, measure, costs)
@@ -119,7 +126,9 @@ class Federation:
         Raises:
             ValueError: if the sampler cannot draw the clients that it needs.
         """
-        pace = self.make_pace(setting=Setting(self.sampling, self.timing))
+        size = num_bytes(self.initial)
+        setting = Setting(self.sampling, self.timing, self.topology, size)
+        pace = self.make_pace(setting=setting)
         pace.check()
         return pace
 
@@ -307,6 +316,10 @@ class Federation:
     def _call_hooks(self, hook: str, *args: object) -> None:
         for method in hooks(self.callbacks, hook):
             method(self, *args)
+
+
+def _nothing(_: int) -> tuple[int, int]:
+    return 0, 0
 
 
 def _why_nobody(cohort: Cohort) -> str:

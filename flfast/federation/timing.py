@@ -84,7 +84,7 @@ class Timing:
         return self._model(clients)
 
     def trips(
-        self, clients: np.ndarray, plan: RoundPlan, *, clock: float, number: int = 0
+        self, clients: np.ndarray, plan: RoundPlan, *, clock: float | np.ndarray, number: int = 0
     ) -> Trips:
         """The trips of clients, int64 [K], that download the plan's model and start at `clock`.
 

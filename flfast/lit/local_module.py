@@ -20,6 +20,7 @@ from flfast.lit.joint_leaves import JointLeaves
 from flfast.lit.predictions import PredictionStore
 from flfast.lit.task import LocalTask, ShardedTask, surrogate
 from flfast.state.dtensor import full_copy, place_tree
+from flfast.state.injection import asks_for
 from flfast.state.optimizer_state import LOCAL_MESSAGE, load_optimizer_state, state_tensors
 from flfast.state.precision import placed
 from flfast.state.tree import Tree, float_type, merge, tree_map, without
@@ -160,7 +161,9 @@ class LocalModule(L.LightningModule):
     def configure_optimizers(self) -> Optimizer:
         """A new local optimizer with its initial state."""
         trained = {name: p for name, p in self.all_params.items() if p.requires_grad}
-        self.optimizer = self.make_optimizer(list(trained.values()), lr=float(self.context.lr))
+        named = {"names": list(trained)} if asks_for(self.make_optimizer, "names") else {}
+        lr = float(self.context.lr)
+        self.optimizer = self.make_optimizer(list(trained.values()), lr=lr, **named)
         if self.optimizer_state:
             state = place_tree(self.optimizer_state, self.params, self.device)
             load_optimizer_state(self.optimizer, state, trained)

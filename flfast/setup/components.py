@@ -18,6 +18,7 @@ from flfast.config.combinations import check_composed
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
 from flfast.datamodules.federated import FederatedDataModule, Kinds
+from flfast.federation.topologies.topology import Topology
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import dtype_of_precision
@@ -72,6 +73,7 @@ class Components(NamedTuple):
         adapted: the model with its adapter, if it has one.
         privacy: the run's privacy mechanism.
         capabilities: what the run's objects need and break, by group of the config.
+        topology: nodes that the algorithm runs on; None is one server.
         members: of a family of several models; None: all clients have the same one.
     """
 
@@ -81,6 +83,7 @@ class Components(NamedTuple):
     adapted: Adapted | None = None
     privacy: Privacy = NO_PRIVACY
     capabilities: Mapping[str, Capabilities] = MappingProxyType({})
+    topology: Topology | None = None
     members: Members | None = None
 
     def of_client(self, client_id: int) -> "Components":
@@ -152,7 +155,7 @@ def _of_model(
             f"algorithm={algorithm.name} with adapter.base_bits=8: it adds small changes to the "
             "base, which 8 bits would lose; allowed: adapter.base_bits=null, or another algorithm"
         )
-    algorithm = on_topology(config, algorithm, data)
+    algorithm, topology = on_topology(config, algorithm, data)
     selected = build_selection(config, algorithm, data)
     capabilities = object_capabilities(config, data, algorithm, selected, privacy, initial)
     check_composed(config, capabilities)
@@ -167,7 +170,7 @@ def _of_model(
     )
     if privacy.check_model is not None:  # after bn=frozen has frozen BatchNorm
         privacy.check_model(model)
-    return Components(data, module, initial, adapted, privacy, capabilities)
+    return Components(data, module, initial, adapted, privacy, capabilities, topology)
 
 
 def check_agree(config: DictConfig, members: Mapping[str, Components]) -> None:

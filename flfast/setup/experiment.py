@@ -24,7 +24,7 @@ from flfast.datamodules.node_copies import share_on_node
 from flfast.datamodules.sources.image_files import UnreadableImageError
 from flfast.distributed.world import World, gather
 from flfast.federation.loop import DivergedError, Federation
-from flfast.federation.topologies.topology import NodeColumns
+from flfast.federation.topologies.node_columns import NodeColumns
 from flfast.setup.acceptance import accept, build_loggers, end_records
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.batch_size import find_sizes, smallest_sizes, use_sizes
@@ -194,6 +194,7 @@ def build_federation(
         devices=instantiate(config.devices),
         work=instantiate(config.work),
         make_pace=instantiate(config.pace),
+        topology=components.topology,
         callbacks=[NodeColumns(), *machinery.callbacks, keeper, AuditAtEnd(audit)],
         run_dir=folder,
         title=machinery.title,

@@ -6,12 +6,14 @@ from omegaconf import DictConfig
 
 from flfast.algorithms.contract import Algorithm
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.federation.topologies.topology import on_nodes
+from flfast.federation.topologies.topology import Topology, on_nodes
 from flfast.state.injection import call_with
 
 
-def on_topology(config: DictConfig, algorithm: Algorithm, data: FederatedDataModule) -> Algorithm:
-    """The algorithm on the nodes of the topology, if there are any.
+def on_topology(
+    config: DictConfig, algorithm: Algorithm, data: FederatedDataModule
+) -> tuple[Algorithm, Topology | None]:
+    """The algorithm on the nodes of the topology, and the topology if there are nodes.
 
     Raises:
         ValueError: if the topology does not fit the clients or the algorithm.
@@ -32,7 +34,7 @@ def on_topology(config: DictConfig, algorithm: Algorithm, data: FederatedDataMod
     }
     topology = call_with(instantiate(config.topology), **offers)
     if topology is None:
-        return algorithm
+        return algorithm, None
     if data.pooled:
         raise ValueError("topology: mode=centralized has one client; allowed: topology=star")
-    return on_nodes(algorithm, topology)
+    return on_nodes(algorithm, topology), topology

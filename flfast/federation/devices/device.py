@@ -41,15 +41,15 @@ class Devices(NamedTuple):
     begins: np.ndarray
     hazard: np.ndarray
 
-    def until(self, clock: float) -> np.ndarray:
-        """Seconds [K] for which each client stays available after `clock`; 0 if it is not."""
+    def until(self, clock: float | np.ndarray) -> np.ndarray:
+        """Seconds [K] for which each client stays available after `clock` [] or [K]; else 0."""
         gone = (clock - self.begins) % DAY
         gone = np.where(DAY - gone < _EARLY, 0.0, gone)
         left = np.maximum(self.available * DAY - gone, 0.0)
         return np.where(self.available >= 1, np.inf, left)
 
-    def wait(self, clock: float) -> np.ndarray:
-        """Seconds [K] until each client is available; 0 if it is."""
+    def wait(self, clock: float | np.ndarray) -> np.ndarray:
+        """Seconds [K] until each client is available after `clock`; 0 if it is."""
         return np.where(self.until(clock) > 0, 0.0, (self.begins - clock) % DAY)
 
 

@@ -76,7 +76,7 @@ class Buffered:
         self, buffer: int, discount: Discount, *, scale: float, mixes: bool, setting: Setting
     ) -> None:
         self._buffer, self._discount, self._scale, self._mixes = buffer, discount, scale, mixes
-        self._sampling, self._timing = setting
+        self._sampling, self._timing = setting[:2]
         self._clock, self._pool = 0.0, Pool(self._sampling, self._timing)
         self._num_dispatched = self._concurrency = 0
         self._flights: list[Flight] = []

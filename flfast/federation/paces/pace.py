@@ -8,6 +8,7 @@ from flfast.algorithms.contract.downloads import Order
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.sampling import Sampling
 from flfast.federation.timing import Timing
+from flfast.federation.topologies.topology import Topology
 from flfast.state.capabilities import Capabilities
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
@@ -86,7 +87,16 @@ class Pace(Protocol):
 
 
 class Setting(NamedTuple):
-    """The parts of a run that every pace needs: who is drawn, and how long clients take."""
+    """The parts of a run that every pace needs.
+
+    Attributes:
+        sampling: who is drawn.
+        timing: how long clients take.
+        topology: nodes between clients and their common model; None is one server.
+        model_bytes: of a model that nodes exchange.
+    """
 
     sampling: Sampling
     timing: Timing
+    topology: Topology | None = None
+    model_bytes: int = 0

@@ -16,6 +16,7 @@ from flfast.federation.paces.pace import Event, Setting, Turn
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.sampling import NOBODY
 from flfast.federation.timing import Trips
+from flfast.federation.topologies.node_clocks import NodeClocks
 from flfast.state.capabilities import NEUTRAL, Capabilities, breaking
 from flfast.state.options import Count, Positive
 from flfast.state.plan import RoundPlan
@@ -30,11 +31,12 @@ class Sync:
     """Synchronous rounds; see `Pace`, and `sync` for the options.
 
     A client that is not in time is late: its work is discarded, and its state stays as it was.
+    The nodes of a topology have a clock each, and wait for their own clients.
     """
 
     def __init__(self, deadline: float | None, keep_first: int | None, setting: Setting) -> None:
         self._deadline, self._keep_first, self._setting = deadline, keep_first, setting
-        self._clock = 0.0
+        self._clocks = NodeClocks(setting.topology, setting.model_bytes, setting.timing)
 
     @property
     def most_uploads(self) -> tuple[str, int] | None:
@@ -51,9 +53,14 @@ class Sync:
 
         Raises:
             ValueError: if cohorts are smaller than `keep_first`, or are fixed by the round while
-                clients are not always available.
+                clients are not always available, or with a topology.
         """
         sampling, first = self._setting.sampling, self._keep_first
+        if first is not None and self._setting.topology is not None:
+            raise ValueError(
+                f"pace.keep_first={first} with topology={self._setting.topology.name}: counts the "
+                f"uploads of one server; allowed: pace.keep_first=null, or topology=star"
+            )
         if first is not None and sampling.draws_any_number:
             drawn = sampling.cohort(1)
             size = len(drawn.clients) + len(drawn.dropped)
@@ -80,14 +87,17 @@ class Sync:
         """One round; see `Pace`."""
         timing, sampling = self._setting.timing, self._setting.sampling
         waits_for_all = self._deadline is None and self._keep_first is None
-        if timing.is_ideal and timing.is_full and waits_for_all:
+        if timing.is_ideal and timing.is_full and waits_for_all and self._clocks.is_ideal:
             return Turn(sampling.cohort(plan.round_idx))
         drawn = sampling.cohort(plan.round_idx, without=self._wait_for_clients())
-        start = self._clock
-        trips = timing.trips(drawn.clients, plan, clock=start)
+        nodes = self._clocks.nodes_of(drawn.clients)
+        starts = self._clocks.now[nodes]
+        trips = timing.trips(drawn.clients, plan, clock=starts)
         in_time = self._in_time(drawn.clients, trips)
-        last = self._duration(drawn, trips, in_time)
-        self._clock = start + last
+        durations, called = self._durations(drawn, trips, in_time)
+        last = durations[nodes]
+        columns = self._clocks.advance(plan.round_idx, durations, called)
+        end = float(self._clocks.now.max())
         failed = trips.fails & (trips.seconds <= last)
         cohort = Cohort(
             drawn.clients[in_time],
@@ -100,8 +110,11 @@ class Sync:
             for client, work_fraction in zip(drawn.clients.tolist(), work_fractions, strict=True)
             if work_fraction < 1
         }
-        events = list(_events(drawn.clients, trips, in_time, start, self._clock, plan.round_idx))
-        return Turn(cohort, orders, {"clock/seconds": self._clock}, events)
+        events = list(
+            _events(drawn.clients, trips, in_time, starts, starts + last, plan.round_idx)
+        )
+        events.append(Event(end, "step", -1, plan.round_idx))
+        return Turn(cohort, orders, {"clock/seconds": end, **columns}, events)
 
     def _in_time(self, clients: np.ndarray, trips: Trips) -> np.ndarray:
         """Whether each client's upload arrives in time; bool [K]."""
@@ -112,59 +125,65 @@ class Sync:
         in_time[arrives[: self._keep_first]] = True
         return in_time
 
-    def _duration(self, drawn: Cohort, trips: Trips, in_time: np.ndarray) -> float:
-        """Virtual seconds that the round lasts."""
+    def _durations(
+        self, drawn: Cohort, trips: Trips, in_time: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Virtual seconds that the round lasts at each node [M], and whether it has clients."""
+        nodes, silent = map(self._clocks.nodes_of, drawn[:2])
+        num = len(self._clocks.now)
         enough = self._keep_first is not None and in_time.sum() == self._keep_first
-        if enough or (in_time.all() and not len(drawn.dropped)):
-            return float(trips.seconds[in_time].max(initial=0.0))
+        missing = np.bincount(silent, minlength=num) + np.bincount(nodes[~in_time], minlength=num)
+        first, everybody = np.zeros(num), np.zeros(num)
+        np.maximum.at(first, nodes[in_time], trips.seconds[in_time])
+        np.maximum.at(everybody, nodes, trips.seconds)
         # Nobody tells the server that a client will not answer: it waits until the deadline.
-        everybody = float(trips.seconds.max(initial=0.0))
-        return everybody if self._deadline is None else self._deadline
+        longest = everybody if self._deadline is None else self._deadline
+        called = (np.bincount(nodes, minlength=num) > 0) | (missing > 0)
+        return np.where(enough | (missing == 0), first, longest), called
 
     def _wait_for_clients(self) -> np.ndarray:
         """Ids of clients that are not available; waits until somebody is."""
         if self._always_available:
             return NOBODY
         everybody = self._setting.sampling.candidates
-        devices = self._setting.timing.devices(everybody)
-        waits = devices.wait(self._clock)
+        devices, nodes = self._setting.timing.devices(everybody), self._clocks.nodes_of(everybody)
+        waits = devices.wait(self._clocks.now[nodes])
         if waits.min() > 0:
-            self._clock += float(waits.min())
-            waits = devices.wait(self._clock)
+            self._clocks.now = self._clocks.now + waits.min()
+            waits = devices.wait(self._clocks.now[nodes])
         return everybody[waits > 0]
 
     def state_dict(self) -> dict[str, Any]:
-        """The clock."""
-        return {"clock": self._clock}
+        """The clock of each node."""
+        return {"clock": self._clocks.now.tolist()}
 
     def load_state_dict(self, saved: dict[str, Any], plan: Callable[[int], RoundPlan]) -> None:
-        """Restore the clock."""
-        self._clock = float(saved["clock"])
+        """Restore the clocks."""
+        self._clocks.now = np.atleast_1d(np.array(saved["clock"], dtype=np.float64))
 
 
 def _events(
     clients: np.ndarray,
     trips: Trips,
     in_time: np.ndarray,
-    start: float,
-    end: float,
+    starts: np.ndarray,
+    ends: np.ndarray,
     round_idx: int,
 ) -> Iterator[Event]:
-    """The events of a round, in the order of time."""
-    for client in clients.tolist():
+    """The events of a round's clients: who begins, then the others in the order of time."""
+    for client, start in zip(clients.tolist(), starts.tolist(), strict=True):
         yield Event(start, "dispatch", client, round_idx)
     later: list[Event] = []
-    rows = zip(clients.tolist(), trips.seconds.tolist(), in_time, trips.fails, strict=True)
-    for client, seconds, counts, fails in rows:
-        time = start + seconds
+    times = (starts + trips.seconds).tolist(), ends.tolist()
+    rows = zip(clients.tolist(), *times, in_time, trips.fails, strict=True)
+    for client, time, end, counts, failed in rows:
         if counts:
             later.append(Event(time, "arrival", client, round_idx))
-        elif fails and time <= end:
+        elif failed and time <= end:
             later.append(Event(time, "failure", client, round_idx))
         else:
             later.append(Event(end, "late", client, round_idx))
     yield from sorted(later, key=lambda event: event.seconds)
-    yield Event(end, "step", -1, round_idx)
 
 
 def sync(*, deadline: Positive | None, keep_first: KeepFirst, setting: Setting) -> Sync:

@@ -14,11 +14,11 @@ nobody's neighbour in it.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from flfast.federation.topologies.topology import Topology
+from flfast.federation.topologies.topology import NODES, Topology
 from flfast.state.options import PositiveUpToOne
 from flfast.state.randomness import generator
 
@@ -34,7 +34,7 @@ def graph(  # noqa: PLR0913 - one parameter an option
     participants: np.ndarray,
     num_clients: int,
     seed: int,
-) -> Topology:
+) -> Annotated[Topology, NODES]:
     """Clients that are neighbours in a graph; see the YAML for the options.
 
     Raises:
@@ -62,13 +62,13 @@ def graph(  # noqa: PLR0913 - one parameter an option
     def mixing(number: int, present: np.ndarray) -> np.ndarray:
         return metropolis(links(number, present))
 
-    def num_sent(number: int, present: np.ndarray) -> int:
-        return int(links(number, present).sum())
+    def sends(number: int, present: np.ndarray) -> np.ndarray:
+        return links(number, present).sum(1)
 
     links(1, np.ones(num_clients, dtype=bool))
     clients = np.arange(num_clients)
     shares = np.full(num_clients, 1 / num_clients)
-    return Topology("graph", clients, shares, mixing, num_sent, mixes == "before")
+    return Topology("graph", clients, shares, mixing, sends, None, mixes == "before")
 
 
 def metropolis(links: np.ndarray) -> np.ndarray:

@@ -9,24 +9,26 @@ Liu, Zhang, Song, Letaief: Client-Edge-Cloud Hierarchical Federated Learning. IC
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from sklearn.cluster import KMeans
 
-from flfast.federation.topologies.topology import Topology
-from flfast.state.options import Count
+from flfast.federation.devices.device import bytes_per_second
+from flfast.federation.topologies.topology import NODES, Topology
+from flfast.state.options import Count, Positive
 
 
-def tiers(
+def tiers(  # noqa: PLR0913 - one parameter an option
     *,
     edges: Count,
     cloud_every: Count,
     assign: Literal["round_robin", "by_labels"] | str,
+    cloud_mbit: Positive | None,
     class_counts: Callable[[], np.ndarray],
     participants: np.ndarray,
     seed: int,
-) -> Topology:
+) -> Annotated[Topology, NODES]:
     """Edge servers between clients and the cloud.
 
     Args:
@@ -34,6 +36,7 @@ def tiers(
         cloud_every: rounds from one mean of all edges to the next.
         assign: `round_robin`; `by_labels`, in clusters of like labels; or a file with the number
             of each client's edge, from 0, in a line each.
+        cloud_mbit: bandwidth of each edge's link to the cloud, Mbit/s, each way; None is infinite.
         class_counts: () -> training examples of each client by class, int64 [K, C].
         participants: clients that are not held out; the others' examples do not count.
         seed: seed of the clusters.
@@ -55,10 +58,11 @@ def tiers(
     def mixing(number: int, _: np.ndarray) -> np.ndarray:
         return np.eye(edges) if number % cloud_every else np.tile(shares, (edges, 1))
 
-    def num_sent(number: int, _: np.ndarray) -> int:
-        return 0 if number % cloud_every or edges == 1 else 2 * edges
+    def sends(number: int, _: np.ndarray) -> np.ndarray:
+        meet = edges > 1 and number % cloud_every == 0
+        return np.full(edges, int(meet))
 
-    return Topology("tiers", node_of, shares, mixing, num_sent)
+    return Topology("tiers", node_of, shares, mixing, sends, bytes_per_second(cloud_mbit))
 
 
 def _edges_of(assign: str, edges: int, counts: np.ndarray, seed: int) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,14 +10,12 @@ from torch import Tensor
 from flfast.algorithms.contract import Algorithm, Part, Records, Uploads
 from flfast.algorithms.kit.model_groups import equal_models, group_means, mean_of
 from flfast.algorithms.kit.several_models import one_of
+from flfast.state.capabilities import breaking, needing
 from flfast.state.near_ties import nearest_whole
-from flfast.state.tree import Tree, leaves, num_bytes, tree_map
+from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import model_weights
 
-if TYPE_CHECKING:
-    from flfast.federation.loop import Federation
-    from flfast.federation.table_rows import Columns
-
+NODES = needing("rounds") | breaking("each node averages its own clients", "sums", "one broadcast")
 ROWS = Part("rows")
 _OF_AVERAGING = (
     *("server_state", "broadcast", "send", "record", "place", "parts", "server_step"),
@@ -40,7 +37,10 @@ class Topology:
         shares: weights of the nodes in the mean model, float64 [M], together 1.
         mixing: (round from 1, nodes that take part, bool [M]) -> float64 [M, M]. Rows are weights
             of the models that a node mixes.
-        num_sent: (round, nodes that take part) -> models that nodes send to others.
+        sends: (round, nodes that take part) -> models that each node sends, and as many it gets,
+            int64 [M].
+        cloud_bandwidth: bytes per second between a node and the cloud, each way; infinity costs
+            nothing. None: node k is client k, and exchanges models with other nodes directly.
         mixes_before: whether the models before the round are mixed, to which changes are added.
     """
 
@@ -48,8 +48,17 @@ class Topology:
     node_of: np.ndarray
     shares: np.ndarray
     mixing: Callable[[int, np.ndarray], np.ndarray]
-    num_sent: Callable[[int, np.ndarray], int]
+    sends: Callable[[int, np.ndarray], np.ndarray]
+    cloud_bandwidth: float | None
     mixes_before: bool = False
+
+    def neighbours(self) -> list[list[int]] | None:
+        """Neighbours of each client in round 1; None if nodes are no clients."""
+        if self.cloud_bandwidth is not None:
+            return None
+        mixed = self.mixing(1, np.ones(len(self.shares), dtype=bool)) != 0
+        np.fill_diagonal(mixed, val=False)
+        return [np.flatnonzero(row).tolist() for row in mixed]
 
 
 def on_nodes(algorithm: Algorithm, topology: Topology) -> Algorithm:
@@ -87,7 +96,9 @@ def on_nodes(algorithm: Algorithm, topology: Topology) -> Algorithm:
         else:
             models = tree_map(lambda new: _mixed(weights, new), trained)
         models = tree_map(lambda leaf, like: leaf.to(like.dtype), models, old)
-        sent = topology.num_sent(number, present)
+        sent = int(topology.sends(number, present).sum())
+        if topology.cloud_bandwidth is not None:
+            sent *= 2  # the cloud answers
         counts = {"rounds": torch.tensor(number), "sent": torch.tensor(sent)}
         return {**server, **mean_of(models, shares), "models": models, **counts}
 
@@ -105,18 +116,3 @@ def on_nodes(algorithm: Algorithm, topology: Topology) -> Algorithm:
 def _mixed(weights: Tensor, rows: Tensor) -> Tensor:
     mixed = torch.tensordot(weights, rows.double(), dims=1)
     return mixed if rows.is_floating_point() else nearest_whole(mixed)
-
-
-class NodeColumns:
-    """Adds columns about the nodes of a topology to each round."""
-
-    def on_round_trained(self, federation: "Federation", row: "Columns") -> None:
-        """Add `topology/distance` and `topology/sent_bytes`, if there are nodes."""
-        server = federation.server
-        if "sent" not in server:
-            return
-        pairs = zip(leaves(server["models"]["params"]), leaves(server["params"]), strict=True)
-        # Leaf by leaf: all differences at once would double the memory of the nodes.
-        total = sum(float((nodes.double() - mean).square().sum()) for nodes, mean in pairs)
-        row["topology/distance"] = (total / len(next(leaves(server["models"])))) ** 0.5
-        row["topology/sent_bytes"] = int(server["sent"]) * num_bytes(model_weights(server))

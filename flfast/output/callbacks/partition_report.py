@@ -29,13 +29,15 @@ class PartitionReport(Callback):
     def on_run_start(self, federation: Federation) -> None:
         """Write `partition.json`: a summary, and each of the first 1,000 clients.
 
-        With a shift, it says what each of these clients got.
+        With a shift, it says what each of these clients got, and of a graph its neighbours in
+        round 1.
         `partition.npz` has the client of each training example, for `partition=from_file`.
         """
         data = federation.data
         listed = np.arange(min(data.num_clients, _MOST_LISTED))
         sizes = split_sizes(data)
         counts = label_counts(data, listed)
+        near = None if federation.topology is None else federation.topology.neighbours()
         clients = [
             {
                 "client_id": client_id,
@@ -43,6 +45,7 @@ class PartitionReport(Callback):
                 **{name: int(size[client_id]) for name, size in sizes.items()},
                 "labels": counts[client_id].tolist(),
                 **({"shift": drawn_by(data, client_id)} if data.shift.changes else {}),
+                **({} if near is None else {"neighbours": near[client_id]}),
             }
             for client_id in listed.tolist()
         ]

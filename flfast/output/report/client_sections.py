@@ -9,6 +9,7 @@ import numpy as np
 from flfast.output.report.bar_chart import bar_chart
 from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
+from flfast.output.report.graph_chart import graph_chart
 from flfast.output.report.line_chart import line_chart
 from flfast.output.results.formats import count, value
 from flfast.output.results.history import Row, number
@@ -30,6 +31,8 @@ _MOST_CLASSES = 12
 _MOST_PARTITIONS = 4
 _WORST = 10
 _MOST_TABLES = 6
+_MOST_GRAPHS = 6
+_MOST_LINKED = 100
 
 
 def clients(content: Content) -> Section | None:
@@ -138,7 +141,8 @@ def partitions(content: Content) -> Section | None:
     for run in content.runs:
         found = partition(run)
         if found.get("clients"):
-            different.setdefault(str(found), (run, found))
+            apart = [{**client, "neighbours": None} for client in found["clients"]]
+            different.setdefault(str({**found, "clients": apart}), (run, found))
     chosen = list(different.values())[:_MOST_PARTITIONS]
     charts = [_labels(run, found, several=len(chosen) > 1) for run, found in chosen]
     shown = [chart for chart in charts if chart]
@@ -190,3 +194,19 @@ def _labels(run: RunRecord, found: Mapping[str, Any], *, several: bool) -> Chart
     few = len(shown) < found["num_clients"]
     note = f"{len(shown)} of {found['num_clients']:,} clients." if few else ""
     return bar_chart(title, bars, series, heading="client", form=lambda n: f"{n:g}", note=note)
+
+
+def topologies(content: Content) -> Section | None:
+    """The graph of up to 100 clients, in the first run of each setting that has one."""
+    charts: list[Chart] = []
+    for name, setting in content.named:
+        listed = partition(setting.finished[0]).get("clients", []) if setting.finished else []
+        neighbours = [client["neighbours"] for client in listed if "neighbours" in client]
+        if not 0 < len(neighbours) <= _MOST_LINKED or max(map(max, neighbours)) >= len(neighbours):
+            continue
+        rows = last_clients(setting.finished[0])
+        column = _column([rows]) or ""
+        values = {int(number(row, "client_id")): number(row, column) for row in rows}
+        title = "Neighbours in round 1" + ("" if content.single else f", {name}")
+        charts.append(graph_chart(title, neighbours, values, column))
+    return Section("Topology", "", charts[:_MOST_GRAPHS]) if charts else None

@@ -89,6 +89,7 @@ def _sections(content: Content, folder: Path) -> list[Section]:
         outcome_sections.classes(content),
         outcome_sections.survival(content),
         client_sections.partitions(content),
+        client_sections.topologies(content),
         setting_sections.plans(content),
         cost_sections.phases(content),
         cost_sections.lost_clients(content),

@@ -22,6 +22,7 @@ and `model/kept_bytes_NAME` (weights, and what a client keeps between rounds).
 
 With a topology, `topology/distance` is the root of the mean squared distance of the nodes' models
 to their mean, and `topology/sent_bytes` are models that nodes sent to each other in the round.
+`topology/node_seconds` and `topology/exchange_seconds` are virtual, means over nodes.
 
 Columns of other tasks than classification, `privacy/` and `attack/` are appended where measured.
 """

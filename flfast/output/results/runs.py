@@ -229,10 +229,12 @@ def _is_partition(found: Any) -> bool:
 
 def _is_client(client: Any) -> bool:
     labels = mapping(client).get("labels")
+    neighbours = mapping(client).get("neighbours", [])
     return (
         all(isinstance(mapping(client).get(name), int) for name in ("client_id", "train", "test"))
         and isinstance(labels, list)
-        and all(isinstance(count, int) for count in labels)
+        and isinstance(neighbours, list)
+        and all(isinstance(count, int) for count in [*labels, *neighbours])
     )
 
 

@@ -1,5 +1,7 @@
 """Topologies that are others, and D-PSGD against its equations."""
 
+import json
+
 import numpy as np
 import pytest
 import sliced_runs
@@ -11,6 +13,7 @@ from torch.nn import functional as F
 
 import flfast
 from flfast.federation.topologies.graph import metropolis, neighbours
+from flfast.output.results.table import read_history
 from flfast.state.randomness import generator
 
 MLP = ("model=mlp", "model.hidden=[6]", "rounds=3")
@@ -115,9 +118,105 @@ def test_examples_of_held_out_clients_do_not_count(tmp_path):
 
 def test_a_run_goes_on_with_the_models_of_its_nodes(tmp_path):
     words = (*MLP, "topology=tiers", "topology.assign=by_labels", "checkpoint.every=1")
+    words = (*words, *devices(tmp_path))
     whole = sliced_runs.run(tmp_path / "whole", *words)
     sliced_runs.run(tmp_path / "run", *words, "rounds=2")
     close(sliced_runs.run(tmp_path / "run", *words, "resume=auto"), whole)
+    ends = [last_row(tmp_path / name)["clock/seconds"] for name in ("whole", "run")]
+    assert ends[0] == ends[1]
+
+
+def devices(folder):
+    """Clients of different speed and bandwidth; 4 clients have 5, 4, 4 and 3 examples."""
+    lines = [
+        "fixed,per_example,down,up",
+        "1,2,1000,500",
+        "0,1,800,900",
+        "3,1,400,600",
+        "0,7,90,70",
+    ]
+    (folder / "devices.csv").write_text("\n".join(lines))
+    return ("devices=from_trace", f"devices.path={folder / 'devices.csv'}")
+
+
+TRAINING = np.array([1 + 2 * 10, 8, 3 + 8, 7 * 6])  # `fixed`, and two epochs
+DOWN, UP = np.array([1000, 800, 400, 90]), np.array([500, 900, 600, 70])
+
+
+def times(folder):
+    return [float(row["clock/seconds"]) for row in history(folder)]
+
+
+def history(folder):
+    rows = read_history(folder / "metrics.csv")[1:]
+    for row in rows:
+        assert float(row["topology/node_seconds"]) > 0
+        assert float(row["topology/exchange_seconds"]) >= 0
+    return rows
+
+
+def model_bytes(found):
+    return 8 * sum(leaf.numel() for leaf in found.values())
+
+
+def test_edges_wait_for_their_clients_and_the_cloud_for_edges(tmp_path):
+    words = (*MLP, "rounds=4", "topology=tiers", "topology.cloud_mbit=0.001", *devices(tmp_path))
+    size = model_bytes(sliced_runs.run(tmp_path / "run", *words))
+    trips = TRAINING + size / DOWN + size / UP
+    own = np.array([max(trips[0], trips[2]), max(trips[1], trips[3])])  # a round robin
+    first = 2 * own
+    met = np.full(2, first.max() + 2 * size / 125)
+    assert times(tmp_path / "run") == pytest.approx(
+        [own.max(), met.max(), (met + own).max(), 2 * met.max()]
+    )
+    rows = history(tmp_path / "run")
+    assert [float(row["topology/node_seconds"]) for row in rows] == pytest.approx([own.mean()] * 4)
+    waits = [float(row["topology/exchange_seconds"]) for row in rows]
+    assert waits == pytest.approx([0, met.max() - first.mean()] * 2)
+    assert [float(row["topology/sent_bytes"]) for row in rows] == [0, 4 * size] * 2
+    # With equal devices, only the link to the cloud takes time.
+    ideal = (*MLP, "rounds=2", "topology=tiers", "topology.cloud_mbit=0.001")
+    sliced_runs.run(tmp_path / "ideal", *ideal)
+    assert times(tmp_path / "ideal") == pytest.approx([1, 2 + 2 * size / 125])
+
+
+@pytest.mark.parametrize("mixes", ["after", "before"])
+def test_a_client_of_a_graph_waits_for_its_neighbours(tmp_path, mixes):
+    path = tmp_path / "links"
+    path.write_text("0 1\n1 2\n1 3\n")
+    words = ("topology=graph", f"topology.kind={path}", f"topology.mixes={mixes}")
+    size = model_bytes(sliced_runs.run(tmp_path / "run", *MLP, *words, *devices(tmp_path)))
+    neighbours_of = {0: [1], 1: [0, 2, 3], 2: [1], 3: [1]}
+    clocks, expected = [0.0] * 4, []
+    for _ in range(3):
+        trained = [clocks[k] + TRAINING[k] for k in range(4)]
+        begins = clocks if mixes == "before" else trained
+        sent = [begins[k] + len(neighbours_of[k]) * size / UP[k] for k in range(4)]
+        clocks = [
+            max(
+                trained[k],
+                max(sent[j] for j in [k, *neighbours_of[k]])
+                + len(neighbours_of[k]) * size / DOWN[k],
+            )
+            for k in range(4)
+        ]
+        expected.append(max(clocks))
+    assert times(tmp_path / "run") == pytest.approx(expected)
+    written = json.loads((tmp_path / "run" / "partition.json").read_text())
+    assert [one["neighbours"] for one in written["clients"]] == [*neighbours_of.values()]
+    row = last_row(tmp_path / "run")
+    every = ("topology/sent_bytes", "comm/up_bytes", "comm/down_bytes")
+    assert {float(row[name]) for name in every} == {6 * size}
+
+
+def test_who_sits_a_round_out_goes_on_with_the_earliest_of_the_others(tmp_path):
+    half = ("topology=graph", "sampler.fraction=0.5", "rounds=6", *devices(tmp_path))
+    sliced_runs.run(tmp_path / "run", *MLP, *half)
+    found = times(tmp_path / "run")
+    assert found == sorted(found)
+    # A deadline ends each node's own round.
+    sliced_runs.run(tmp_path / "late", *MLP, *half, "pace.deadline=20")
+    assert times(tmp_path / "late")[-1] < found[-1]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +231,13 @@ def test_a_run_goes_on_with_the_models_of_its_nodes(tmp_path):
         (["topology=graph", "mode=centralized"], "mode=centralized has one client"),
         (["topology=tiers", "topology.edges=9"], "leaves an edge without clients"),
         (["topology=tiers", "topology.assign=file"], "is no file"),
-        (["topology=graph", "secure=masks"], "the server needs params of each client"),
+        (
+            ["topology=graph", "secure=masks"],
+            "topology=graph with secure=masks: each node",
+        ),
+        (["topology=tiers", "privacy=central"], "topology=tiers with privacy=central: each node"),
+        (["topology=graph", "pace=async"], "pace=async with topology=graph: "),
+        (["topology=tiers", "pace.keep_first=2"], "pace.keep_first=2 with topology=tiers"),
     ],
 )
 def test_what_nodes_cannot_do_is_refused(tmp_path, words, message):

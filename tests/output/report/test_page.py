@@ -226,6 +226,34 @@ def test_sections_that_need_data_are_there_with_them(tmp_path):
     assert "60 % 2 4 s 4.0 MB 2 min 1" in sections["costs-to-a-target"].text
 
 
+def test_a_graph_is_drawn_with_the_accuracy_of_its_clients(tmp_path, caplog):
+    accuracy, neighbours = [0.5, 0.9, 0.7, 0.5], [[1], [0, 2, 3], [1], [1]]
+    clients = [
+        {"round": 1, "client_id": k, "personal/accuracy": a} for k, a in enumerate(accuracy)
+    ]
+    sizes = {"num_clients": 4, "num_classes": 1, "num_examples": 8, "num_central_test": 0}
+    sizes["client_size"] = {"min": 2, "median": 2, "max": 2}
+    for name in ("run", "damaged"):
+        folder = write_run(tmp_path / name, rows=accuracies(0.1, 0.5), clients=clients)
+        listed = [
+            {"client_id": k, "train": 2, "test": 0, "labels": [2], "neighbours": near}
+            for k, near in enumerate(neighbours if name == "run" else [["<b>"]] * 4)
+        ]
+        (folder / "partition.json").write_text(json.dumps({**sizes, "clients": listed}))
+    page = parse(render(Content([read_run(tmp_path / "run")])))
+    (section,) = (s for s in page.all("section") if s.attributes["aria-labelledby"] == "topology")
+    (lines,) = section.having("grid")
+    assert lines.attributes["d"].count("M") == 3
+    marks = section.having("mark")
+    shades = [mark.attributes["class"].split()[1] for mark in marks]
+    assert shades == ["q0", "q4", "q2", "q0"]
+    assert marks[1].attributes["data-tip"] == "client 1, 90.00 %, 3 neighbours"
+    assert "client 1 90.00 %" in section.text and "50.00 % to 90.00 %" in section.text
+    page = parse(render(Content([read_run(tmp_path / "damaged")])))
+    assert "topology" not in {s.attributes["aria-labelledby"] for s in page.all("section")}
+    assert "clients' data are not shown" in caplog.text
+
+
 def test_without_accuracy_costs_are_those_until_a_loss(tmp_path):
     for name, losses in {"a": (2.0, 1.0, 0.5, 0.7), "b": (2.0, 0.4, 0.4, 0.3)}.items():
         rows = accuracies(*losses, column="global/loss")
