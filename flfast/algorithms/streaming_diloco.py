@@ -4,7 +4,7 @@ Douillard, Donchev, Rush, Kale, Charles, Garrett, Teston, Lacey, McIlroy, Shen, 
 Ranzato, Barham: Streaming DiLoCo with overlapping communication. 2025, Algorithm 2 without overlap
 (tau = 0). https://arxiv.org/abs/2501.18512
 
-In round t, with p = t mod P, each worker k takes local steps on its whole model w_k, and then
+In round t, with p = (t - 1) mod P, each worker k takes local steps on its whole model w_k, and then
 
     Delta_p = mean_k (w_k,p when fragment p was last synchronised - w_k,p)
     v_p     = OuterOpt_p(v_p, Delta_p)
@@ -59,7 +59,7 @@ def streaming_diloco(
     )
 
     def run(server: Tree, rnd: Round) -> Tree:
-        place = rnd.number % fragments
+        place = (rnd.number - 1) % fragments
         uploads = rnd.call(server, others[place - 1] if place else None)
         return server_step(server, uploads)
 

@@ -29,7 +29,7 @@ def equations(v, fragments, alpha):
         for _ in range(4)
     ]
     for t in range(1, ROUNDS + 1):
-        synchronised = fragments[t % len(fragments)]
+        synchronised = fragments[(t - 1) % len(fragments)]
         for k, own in enumerate(workers):
             for _ in range(EPOCHS):
                 point = {n: leaf.clone().requires_grad_() for n, leaf in own["w"].items()}
@@ -63,8 +63,8 @@ def test_fragments_follow_the_equations(tmp_path, num, alpha):
     rows = read_history(tmp_path / "eager" / "metrics.csv")[1:]
     up = [float(row["comm/up_bytes"]) / 4 for row in rows]
     down = [float(row["comm/down_bytes"]) / 4 for row in rows]
-    assert up == [sizes[t % num] for t in range(1, ROUNDS + 1)]
-    assert down == [sizes[(t - 1) % num] for t in range(1, ROUNDS + 1)]
+    assert up == [sizes[(t - 1) % num] for t in range(1, ROUNDS + 1)]
+    assert down == [sizes[(t - 2) % num] for t in range(1, ROUNDS + 1)]
 
 
 def test_one_fragment_is_diloco_and_a_stopped_run_goes_on(tmp_path, caplog):
