@@ -185,7 +185,7 @@ def write_idx(path, array):
 
 @pytest.fixture
 def small_files(tmp_path):
-    """A small MNIST in the original file format, and a play of twelve speakers."""
+    """A small MNIST in the original file format, a play of twelve speakers, and ten patients."""
     rng = np.random.default_rng(0)
     for name, num in (("train", 1200), ("t10k", 100)):
         raw = tmp_path / "data" / "MNIST" / "raw"
@@ -193,6 +193,13 @@ def small_files(tmp_path):
         write_idx(raw / f"{name}-labels-idx1-ubyte", np.arange(num) % 10)
     play = (f"SPEAKER {k}:\n{'To be, or not to be: ' * 80}" for k in range(12))
     (tmp_path / "data" / "tinyshakespeare.txt").write_text("\n\n".join(play))
+    patients = tmp_path / "data" / "tcga-brca"
+    patients.mkdir()
+    rows = [f"T-AA-{k},{k % 3},{k % 2},{k + 1}" for k in range(10)]
+    (patients / "brca.csv").write_text("\n".join(["pid,age,E,T", *rows]))
+    (patients / "centers.csv").write_text("TSS Code,Region\nAA,South\n")
+    rows = [f"T-AA-{k},{'test_0' if k > 6 else 'train_0'}" for k in range(10)]
+    (patients / "train_test_split.csv").write_text("\n".join(["pid,fold2", *rows]))
     return tmp_path / "data"
 
 

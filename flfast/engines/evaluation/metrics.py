@@ -98,7 +98,8 @@ def summary(metrics: GroupMetrics) -> dict[str, float]:
         weight = metrics.weight[counted]
         means[name] = float((value[counted] * weight).sum() / weight.sum())
     headline = metrics.values[metrics.headline]
-    headline = headline[filled & (~headline.isnan() | diverged)]
+    known = filled & (~headline.isnan() | diverged)
+    headline = headline[known if known.any() else filled]  # NaN where no client has it
     worst = headline.sort(descending=metrics.headline == "loss").values
     return {
         **means,

@@ -106,6 +106,8 @@ def test_summary_skips_groups_without_comparable_pairs():
     assert found["concordance"] == own[:2].mean()
     assert found["concordance_std"] == own[:2].std(correction=0)
     assert found["concordance_worst10"] == own[:2].min()
+    none = group_metrics(task_type, stored(task_type, outputs[6:], targets[6:]), group[:3], 1)
+    assert all(np.isnan(value) for key, value in summary(none).items() if key != "loss")
 
 
 def test_a_diverged_group_is_not_left_out():
