@@ -4,7 +4,7 @@ Douillard, Donchev, Rush, Kale, Charles, Garrett, Teston, Lacey, McIlroy, Shen, 
 Ranzato, Barham: Streaming DiLoCo with overlapping communication. 2025, Algorithm 2 without overlap
 (tau = 0). https://arxiv.org/abs/2501.18512
 
-In round t, with p = (t - 1) mod P, each worker k takes local steps on its whole model w_k, and then
+In round t, with p = (t - 1) mod P, each worker k takes local steps on its whole model w_k. Then
 
     Delta_p = mean_k (w_k,p when fragment p was last synchronised - w_k,p)
     v_p     = OuterOpt_p(v_p, Delta_p)
