@@ -228,7 +228,7 @@ def _owners(labels: np.ndarray) -> np.ndarray:
 
 def _labels(data: FederatedDataModule, client_id: int) -> Tensor:
     algorithm = Algorithm(name="", facts=("labels",))
-    labels: Tensor = facts_of(algorithm, data, client_id, 1)["labels"]
+    labels: Tensor = facts_of(algorithm, data, client_id, _PLAN)["labels"]
     return labels
 
 
