@@ -163,7 +163,7 @@ BEFORE_TORCH = {
         *("--cfg", "job", "-p", "optimizer"),
         "model=lstm",
         "optimizer.momentum=0.5",
-    ): "unknown key optimizer.momentum; it belongs to optimizer=sgd",
+    ): "unknown key optimizer.momentum; it belongs to optimizer=muon, optimizer=sgd",
 }
 
 if find_spec("mlflow") is None:

@@ -33,6 +33,7 @@ class StandIn:
     data: Data
     run_dir: Path
     rounds: int = 40
+    topology: None = None
     title: str = "fedavg · digits · dirichlet(alpha=0.5) · mlp · 10 clients"
     history: list[dict[str, Any]] = field(default_factory=list)
 
