@@ -17,7 +17,7 @@ authors' code also clips gradients, and returns the best of the models that it v
 server gets the models x_k in rows, so that a robust rule does not act on them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -41,16 +41,17 @@ from flfast.algorithms.kit.model_groups import mean_of
 from flfast.algorithms.kit.public_examples import (
     measured_logits,
     next_places,
+    of_server,
     public_batch,
     public_logits,
-    with_place,
-    without_place,
 )
 from flfast.algorithms.kit.several_models import one_of
 from flfast.state.options import Count, NonNegativeInt, Positive
 from flfast.state.randomness import torch_generator
 from flfast.state.tree import Tree, add, float_type, leaves, tree_map
 from flfast.state.weights import WEIGHTS, by_name, model_weights
+
+ROWS = Part("rows")
 
 
 def feddf(  # noqa: PLR0913 - one parameter an option
@@ -68,34 +69,26 @@ def feddf(  # noqa: PLR0913 - one parameter an option
     """FedAvg and ensemble distillation; needs examples of the server."""
     degenerate(server_steps == 0, "algorithm.server_steps=0 turns FedDF into FedAvg")
     size = min(server_batch_size, max(num_public, 1))
+    num = server_steps * size
     like = torch.zeros(num_public, num_classes, dtype=float_type(initial))
-    ensemble = ensemble_logits()
-    distillation = ensemble_distillation(like, server_steps * size)
+    ensemble, distillation = ensemble_logits(), ensemble_distillation(like, num)
 
     def run(server: Tree, rnd: Round) -> Tree:
         uploads, means, logits = rnd.call(server), _models(server), torch.zeros_like(like)
-        for place, (changes, weights) in enumerate(_by_member(len(means), uploads)):
-            if not len(weights):
-                continue  # the cohort has no client of this member
-            models = add(means[place], changes)
-            if server_steps:
-                asked = {**means[place], "teachers": models}
-                logits += rnd.on_server(asked, ensemble, member=place)["logits"]
-            means[place] = mean_of(models, weights)
-        if server_steps:
-            order = _order(
-                num_public, server_steps * size, torch_generator(seed, "feddf", rnd.number)
-            )
-            teach = partial(rnd.on_server, steps=server_steps, lr=server_lr, batch_size=size)
-            given = {"logits": logits / len(uploads.weights), "rows": order}
-            for place, mean in enumerate(means):
-                change = teach({**mean, **given}, distillation, member=place)
-                means[place] = add(mean, change)
+        for place, mean in enumerate(means):
+            changes, weights = _of_member(place, uploads)
+            models = add(mean, changes)
+            if server_steps and len(weights):
+                taught = rnd.on_server({**mean, "teachers": models}, ensemble, member=place)
+                logits += taught["logits"]
+            means[place] = mean_of(models, weights) if len(weights) else mean
+        rng, passes = torch_generator(seed, "feddf", rnd.number), range(0, num, num_public or 1)
+        orders = [torch.randperm(num_public, generator=rng) for _ in passes]
+        teach = partial(rnd.on_server, steps=server_steps, lr=server_lr, batch_size=size)
+        for place, mean in enumerate(means if server_steps else []):
+            given = {"logits": logits / len(uploads.weights), "rows": torch.cat(orders)[:num]}
+            means[place] = add(mean, teach({**mean, **given}, distillation, member=place))
         return {**server, **_server_of(means)}
-
-    fields: dict[str, Any] = {"parts": dict.fromkeys(WEIGHTS, Part("rows"))}
-    if len(members) > 1:
-        fields = _of_family(initial, members)
 
     return Algorithm(
         name="feddf",
@@ -103,7 +96,7 @@ def feddf(  # noqa: PLR0913 - one parameter an option
         weighting=weighting,
         round=run,
         server_calls=(ensemble, distillation) if server_steps else (),
-        **fields,
+        **_of_members(initial, members),
     )
 
 
@@ -115,15 +108,9 @@ def ensemble_logits() -> Algorithm:
         models = (one_of(teachers, place) for place in range(len(next(leaves(teachers)))))
         return torch.stack([task.logits(by_name(model), batch) for model in models]).sum(0)
 
-    return Algorithm(
-        name="feddf's ensemble",
-        weighting="uniform",
-        server_state=lambda weights: {
-            **model_weights(weights),
-            "teachers": tree_map(lambda leaf: leaf[None], model_weights(weights)),
-        },
-        broadcast=lambda server: server,
-        facts=("public",),
+    return of_server(
+        "feddf's ensemble",
+        lambda weights: {"teachers": tree_map(lambda leaf: leaf[None], weights)},
         stages=(public_logits(logits),),
         finish=lambda done, ctx: ({"logits": measured_logits(ctx)}, ctx.client),
     )
@@ -140,32 +127,19 @@ def ensemble_distillation(like: Tensor, num: int) -> Algorithm:
         student = task.logits(params, public_batch(ctx, rows))
         return task.mean(divergence(student, ctx.server["logits"][rows]))
 
-    return Algorithm(
-        name="feddf's distillation",
-        weighting="uniform",
-        server_state=lambda weights: {
-            **model_weights(weights),
-            "logits": like,
-            "rows": torch.zeros(num, dtype=torch.int64),
-        },
-        broadcast=lambda server: server,
-        start=lambda broadcast, client: with_place(model_weights(broadcast)),
-        facts=("public",),
+    return of_server(
+        "feddf's distillation",
+        lambda weights: {"logits": like, "rows": torch.zeros(num, dtype=torch.int64)},
         make_optimizer=torch.optim.Adam,
         loss=loss,
         separable=False,
-        finish=lambda done, ctx: (without_place(ctx.change(done.weights)), ctx.client),
     )
 
 
-def _order(num: int, wanted: int, rng: torch.Generator) -> Tensor:
-    """Numbers in [0, num) in passes of random order, int64 [wanted]."""
-    passes = range(0, wanted, num)
-    return torch.cat([torch.randperm(num, generator=rng) for _ in passes])[:wanted]
-
-
-def _of_family(initial: Tree, members: Sequence[Tree]) -> dict[str, Any]:
-    """Fields of the algorithm of the member with the weights `initial`."""
+def _of_members(initial: Tree, members: Sequence[Tree]) -> dict[str, Any]:
+    """Fields of the algorithm of the member with the weights `initial`, perhaps the only one."""
+    if len(members) == 1:
+        return {"parts": dict.fromkeys(WEIGHTS, ROWS)}
     own = next(place for place, weights in enumerate(members) if weights is initial)
 
     def place(upload: Tree, broadcast: Tree) -> Tree:
@@ -173,17 +147,13 @@ def _of_family(initial: Tree, members: Sequence[Tree]) -> dict[str, Any]:
             nothing = (tree_map(torch.zeros_like, weights[kind]) for weights in members)
             return {str(k): upload[kind] if k == own else zero for k, zero in enumerate(nothing)}
 
-        mine = torch.eye(len(members), dtype=float_type(upload))[own]
-        return {**{kind: placed(kind) for kind in WEIGHTS}, "member": mine}
+        return {kind: placed(kind) for kind in WEIGHTS} | {"member": torch.eye(len(members))[own]}
 
     return {
         "server_state": lambda weights: _server_of(members),
         "broadcast": lambda server: _models(server)[own],
         "place": place,
-        "parts": {
-            **dict.fromkeys(WEIGHTS, Part("rows")),
-            "member": Part("rows", learned=False),
-        },
+        "parts": dict.fromkeys(WEIGHTS, ROWS) | {"member": ROWS._replace(learned=False)},
         "personal": lambda broadcast, client: model_weights(broadcast),
     }
 
@@ -194,17 +164,15 @@ def _models(server: Tree) -> list[Tree]:
 
 
 def _server_of(models: Sequence[Tree]) -> Tree:
-    others = {str(place): weights for place, weights in enumerate(models) if place}
-    return {**models[0], **({"members": others} if others else {})}
+    others = {str(place): weights for place, weights in enumerate(models[1:], start=1)}
+    return models[0] | ({"members": others} if others else {})
 
 
-def _by_member(num: int, uploads: Uploads) -> Iterator[tuple[Tree, Tensor]]:
-    """Changes [K, ...] of the clients of each member, and their weights [K]."""
+def _of_member(place: int, uploads: Uploads) -> tuple[Tree, Tensor]:
+    """Changes [K, ...] of a member's clients, and their weights [K]; K may be 0."""
     rows, weights = model_weights(uploads.rows), uploads.weights
-    if num == 1:
-        yield rows, weights
-        return
-    for place in range(num):
-        own = uploads.rows["member"][:, place] > 0
-        changes = {kind: rows[kind][str(place)] for kind in WEIGHTS}
-        yield tree_map(itemgetter(own), changes), weights[own]
+    if "member" not in uploads.rows:
+        return rows, weights
+    own = uploads.rows["member"][:, place] > 0
+    changes = {kind: rows[kind][str(place)] for kind in WEIGHTS}
+    return tree_map(itemgetter(own), changes), weights[own]

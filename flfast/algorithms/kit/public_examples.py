@@ -1,12 +1,15 @@
 """What models say of public examples: those of the server, which are the fact `public`."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract import Batch, Context, Measure, Task
+from flfast.algorithms.contract import Algorithm, Batch, Context, Measure, Task
 from flfast.state.tree import Tree, float_type, merge, without
+from flfast.state.weights import model_weights
 
 _LOGITS = "public logits"
 _PLACE: Tree = {"buffers": {"public/place": torch.tensor(0)}}
@@ -19,11 +22,6 @@ def with_place(weights: Tree) -> Tree:
     return merge(weights, _PLACE)
 
 
-def without_place(weights: Tree) -> Tree:
-    """Weights or their change without what `with_place` has added."""
-    return without(weights, _PLACE)
-
-
 def next_places(params: Tree, batch: Batch, num: int) -> Tensor:
     """Places [B] in [0, num) of the next public examples, as many as the batch has.
 
@@ -34,6 +32,23 @@ def next_places(params: Tree, batch: Batch, num: int) -> Tensor:
     places = (first + torch.arange(len(batch.targets), device=first.device)) % num
     first.add_(len(batch.targets))
     return places
+
+
+def of_server(name: str, sent: Callable[[Tree], Tree], **fields: Any) -> Algorithm:
+    """A call of the server on public examples, of which a step may take the `next_places`.
+
+    `sent` is weights -> what it reads beside the model, for the trials of engines.
+    """
+    made = Algorithm(
+        name=name,
+        weighting="uniform",
+        server_state=lambda weights: model_weights(weights) | sent(model_weights(weights)),
+        broadcast=lambda server: server,
+        start=lambda broadcast, client: with_place(model_weights(broadcast)),
+        facts=("public",),
+        finish=lambda done, ctx: (without(ctx.change(done.weights), _PLACE), ctx.client),
+    )
+    return replace(made, **fields)
 
 
 def public_batch(ctx: Context, rows: Tensor) -> Batch:
