@@ -15,7 +15,7 @@ from flfast.state.messages import naming
 
 log = logging.getLogger(__name__)
 
-OF_MODELS = needing("server model")
+OF_MODELS = needing("server model", "single losses")
 OF_UPLOAD = needing("messages", "single uploads", "equal uploads", "one call")
 
 

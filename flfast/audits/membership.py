@@ -21,7 +21,6 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.loop import Federation
 from flfast.lit.task import LocalTask, evaluation_mode
 from flfast.output.callbacks.figures import COLOURS, figure
-from flfast.state.capabilities import needing
 from flfast.state.options import Count
 from flfast.state.randomness import generator
 
@@ -40,7 +39,7 @@ def membership(*, max_examples: Count, per_client: bool) -> ModelAudit:
         "membership",
         check=_check,
         measure=partial(_measure, max_examples=max_examples, per_client=per_client),
-        capabilities=OF_MODELS | needing("single losses"),
+        capabilities=OF_MODELS,
     )
 
 
