@@ -55,14 +55,16 @@ def federation_of(make_data, make_federation, name, model, *, sizes=(6, 3, 1), *
         algorithm: options of the algorithm.
         fields: fields of the algorithm to replace, by name; a function gets the algorithm.
     """
-    num_public, given = options.pop("server_examples", 6), options.pop("algorithm", {})
+    asked, given = options.pop("server_examples", None), options.pop("algorithm", {})
+    num_public = 6 if asked is None else asked
     algorithm = algorithm_of(name, model, num_clients=len(sizes), num_public=num_public, **given)
+    needed = algorithm.server_calls or "public" in algorithm.facts
     fields = {n: made(algorithm) for n, made in options.pop("fields", {}).items()}
     data = make_data(
         sizes,
         split=options.pop("split", (0.0, 0.0)),
         num_test=6,
-        server_examples=num_public if algorithm.server_calls or name == "fedmd" else 0,
+        server_examples=num_public if needed or asked else 0,
     )
     federation = make_federation(
         data,

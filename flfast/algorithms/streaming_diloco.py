@@ -12,7 +12,9 @@ In round t, with p = (t - 1) mod P, each worker k takes local steps on its whole
 
 Every fragment has its own state of the outer optimizer. Other fragments train on. Messages have
 one fragment each way; workers get v_p at the beginning of the next round. All workers know the
-initial model, and keep the state of the local optimizer. The server's model is all v_p.
+initial model, and keep the state of the local optimizer. The server's model is all v_p. In the
+paper all workers take part in all rounds. One that misses a round here keeps its own fragment, and
+uploads next what it has learned since its last upload.
 """
 
 from collections.abc import Callable
@@ -83,6 +85,8 @@ def _call(part: Tree, received: Tree, alpha: float, initial: Tree) -> Algorithm:
         # Other fragments were not synchronised at the start of this round.
         since = merge(ctx.client["since"], part_of(ctx.start, received))
         upload = sub(part_of(done.weights, part), part_of(since, part))
+        # If the client misses the round that sends the fragment back, nothing counts twice.
+        since = merge(since, part_of(done.weights, part))
         client = {"model": done.weights, "since": since, "optimizer": done.optimizer}
         return upload, client
 

@@ -116,9 +116,9 @@ class _Call(BaseModel, strict=True, extra="forbid"):
 
 
 class _Decided(_Call, extra="allow"):
-    """`Engine.decided` of a rank; fine-tuning and further calls have their own."""
+    """`Engine.decided` of a rank; members, fine-tuning and further calls have their own."""
 
-    __pydantic_extra__: dict[str, _Call]
+    __pydantic_extra__: dict[str, "_Decided"]
 
 
 class _About(BaseModel, strict=True):

@@ -22,7 +22,7 @@ class MuonAdamW(Optimizer):
         momentum: Muon's; with Nesterov's look ahead.
         betas: AdamW's.
         weight_decay: decoupled, of all parameters.
-        adamw_names: a matrix whose name contains one of these gets AdamW, too.
+        adamw_names: a matrix gets AdamW, too, if a part of its path begins with one of these.
         names: names of the parameters; None: Muon gets all matrices.
 
     Raises:
@@ -49,7 +49,7 @@ class MuonAdamW(Optimizer):
         super().__init__(params, {"lr": lr})
         names = names or [""] * len(params)
         is_matrix = [
-            p.ndim == 2 and not any(part in name for part in adamw_names)
+            p.ndim == 2 and not any(f".{part}" in f".{name}" for part in adamw_names)
             for p, name in zip(params, names, strict=True)
         ]
         matrices = [p for p, hidden in zip(params, is_matrix, strict=True) if hidden]

@@ -71,7 +71,8 @@ def _by_group(found: Statistics, group: Tensor, num_groups: int) -> dict[str, Te
         group_means(found[name], group, num_groups, weights=found["counts"])
         for name in ("loss", "accuracy")
     )
-    exact = group_means((found["accuracy"] == 1).float(), group, num_groups)
+    has_any = found["counts"] > 0
+    exact = group_means((found["accuracy"] == 1).float(), group, num_groups, weights=has_any)
     return {"loss": loss, "accuracy": accuracy, "perplexity": loss.exp(), "exact_match": exact}
 
 

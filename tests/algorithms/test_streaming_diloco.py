@@ -3,11 +3,16 @@
 import pytest
 import sliced_runs
 import torch
+from algorithms_by_name import algorithm_of
 from sliced_runs import EPOCHS, LR, WAYS, mlp, population
+from torch import nn
 from torch.nn import functional as F
 
 import flfast
+from flfast.algorithms.contract import Context, Finished
 from flfast.output.results.table import read_history
+from flfast.state.tree import leaves, tree_map
+from flfast.state.weights import read_weights
 
 ROUNDS = 5
 MLP = ("model=mlp", "model.hidden=[6]", f"rounds={ROUNDS}")
@@ -82,6 +87,21 @@ def test_one_fragment_is_diloco_and_a_stopped_run_goes_on(tmp_path, caplog):
     sliced_runs.run(tmp_path / "run", *mixed, "rounds=3")
     found = sliced_runs.run(tmp_path / "run", *mixed, "resume=auto")
     torch.testing.assert_close(found, whole, rtol=0, atol=0)
+
+
+def test_a_client_that_misses_rounds_uploads_its_progress_once():
+    """It trains in rounds 1, 3, 5 and 7, which send one fragment, and never gets it back."""
+    model = nn.Linear(3, 2).double()
+    algorithm = algorithm_of("streaming_diloco", model)
+    broadcast = algorithm.broadcast(algorithm.server_state(read_weights(model)))
+    client = algorithm.client_state(broadcast)
+    for _ in range(4):
+        start = algorithm.start(broadcast, client)
+        context = Context(broadcast, client, start, None, None)
+        trained = tree_map(lambda leaf: leaf + 1, start)
+        upload, client = algorithm.finish(Finished(trained, 1, 1, {}), context)
+        for leaf in leaves(upload):
+            torch.testing.assert_close(leaf, torch.ones_like(leaf))
 
 
 def test_more_fragments_than_tensors_are_refused(tmp_path):

@@ -92,8 +92,16 @@ def test_engines_and_ranks_have_one_result(tmp_path, words):
         assert min(float(rows[f"time/train_s_{member}"]) for member in ("mlp", "mlp-2")) > 0
 
 
-def test_a_resumed_family_is_one_that_was_not_interrupted(tmp_path):
-    words = (*SAME, "algorithm=fedproto", "checkpoint.every=1")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("algorithm=fedproto", "finetune_epochs=1"),
+        ("algorithm=feddf", "split.server_examples=40", "algorithm.server_steps=5"),
+    ],
+    ids=["finetuned", "feddf"],
+)
+def test_a_resumed_family_is_one_that_was_not_interrupted(tmp_path, words):
+    words = (*SAME, *words, "checkpoint.every=1")
     whole = trained(tmp_path / "whole", *words, "rounds=3")
     trained(tmp_path / "half", *words, "rounds=2")
     found = trained(tmp_path / "half", *words, "rounds=3", "resume=auto")

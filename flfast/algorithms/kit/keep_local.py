@@ -28,7 +28,7 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
         ValueError: if a round has several calls, and the algorithm has states of clients. Or if
             the server trains, which it can do with a whole model only. Or if clients have slices.
     """
-    if algorithm.place is not None:
+    if algorithm.slices:
         raise ValueError(
             f"a part of the model on the clients (bn=local) with algorithm={algorithm.name}, "
             f"whose clients have slices of the model; allowed: bn=recalibrate, aggregate"

@@ -96,7 +96,8 @@ class Sync:
         in_time = self._in_time(drawn.clients, trips)
         durations, called = self._durations(drawn, trips, in_time)
         last = durations[nodes]
-        columns = self._clocks.advance(plan.round_idx, durations, called)
+        present = np.bincount(nodes[in_time], minlength=len(durations)) > 0
+        columns = self._clocks.advance(plan.round_idx, durations, called, present)
         end = float(self._clocks.now.max())
         failed = trips.fails & (trips.seconds <= last)
         cohort = Cohort(

@@ -39,13 +39,16 @@ class NodeClocks:
             return np.zeros(len(clients), dtype=np.int64)
         return self._topology.node_of[clients]
 
-    def advance(self, number: int, seconds: np.ndarray, called: np.ndarray) -> dict[str, float]:
+    def advance(
+        self, number: int, seconds: np.ndarray, called: np.ndarray, present: np.ndarray
+    ) -> dict[str, float]:
         """Go to the end of a round.
 
         Args:
             number: of the round, from 1.
             seconds: that each node's own clients take, float64 [M].
             called: whether the node has clients in the round, bool [M].
+            present: whether an upload reached it in time, bool [M]. Others exchange nothing.
 
         Returns:
             Columns: mean seconds of the nodes' own rounds, and of exchanges and waiting.
@@ -55,14 +58,15 @@ class NodeClocks:
         if topology is None:
             self.now = own
             return {}
-        sends = topology.sends(number, called) * self._model_bytes
+        # If nobody has trained, models of this round meet no others.
+        sends = topology.sends(number, present) * present.any() * self._model_bytes
         if topology.cloud_bandwidth is None:
             devices = self._timing.devices(np.arange(len(own)))
             up, down = devices.up, devices.down
         else:
             up = down = np.array(topology.cloud_bandwidth)
         ready = (before if topology.mixes_before else own) + sends / up
-        mixes = topology.mixing(number, called) != 0
+        mixes = topology.mixing(number, present) * present.any() != 0
         got = np.where(mixes, ready, 0.0).max(1) + sends / down
         self.now = np.maximum(own, got)
         if called.any():

@@ -21,6 +21,7 @@ class NodeColumns:
         # Leaf by leaf: all differences at once would double the memory of the nodes.
         total = sum(float((nodes.double() - mean).square().sum()) for nodes, mean in pairs)
         row["topology/distance"] = (total / len(topology.shares)) ** 0.5
-        sent = row["topology/sent_bytes"] = int(server["sent"]) * num_bytes(model_weights(server))
+        num = int(server["sent"]) if int(server["round"]) == row["round"] else 0
+        sent = row["topology/sent_bytes"] = num * num_bytes(model_weights(server))
         if topology.cloud_bandwidth is None:
             row["comm/up_bytes"] = row["comm/down_bytes"] = sent

@@ -81,13 +81,13 @@ def on_nodes(algorithm: Algorithm, topology: Topology) -> Algorithm:
 
     def server_state(weights: Tree) -> Tree:
         models = equal_models(weights, len(shares))
-        return {**weights, "models": models, "rounds": torch.tensor(0), "sent": torch.tensor(0)}
+        return {**weights, "models": models, "round": torch.tensor(0), "sent": torch.tensor(0)}
 
     def send(server: Tree, _: Records, clients: Sequence[int]) -> Tree:
         return one_of(server["models"], place[list(clients)])
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
-        old, nodes, number = server["models"], place[uploads.clients], int(server["rounds"]) + 1
+        old, nodes, number = server["models"], place[uploads.clients], uploads.round
         trained = group_means(old, nodes, nodes, uploads)
         present = np.bincount(nodes, minlength=len(shares)) > 0
         weights = torch.from_numpy(topology.mixing(number, present))
@@ -99,7 +99,7 @@ def on_nodes(algorithm: Algorithm, topology: Topology) -> Algorithm:
         sent = int(topology.sends(number, present).sum())
         if topology.cloud_bandwidth is not None:
             sent *= 2  # the cloud answers
-        counts = {"rounds": torch.tensor(number), "sent": torch.tensor(sent)}
+        counts = {"round": torch.tensor(number), "sent": torch.tensor(sent)}
         return {**server, **mean_of(models, shares), "models": models, **counts}
 
     return replace(

@@ -52,6 +52,11 @@ def lora(  # noqa: PLR0913 - one parameter an option
             f"adapter.rank={ranks}: allowed: a number, or one for each member of model=family, "
             f"here {num_members}"
         )
+    if base_bits is not None and train_bias:
+        raise ValueError(
+            f"adapter.base_bits={base_bits} with adapter.train_bias=true: biases are of the base; "
+            f"allowed: adapter.base_bits=null, or adapter.train_bias=false"
+        )
     peft = import_peft("lora")
     known = known_layers(model, peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING)
     _, layers = target_layers(model, "target_modules", target_modules or known)

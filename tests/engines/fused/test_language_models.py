@@ -103,6 +103,6 @@ def test_factored_logits_change_no_numbers(make, monkeypatch):
     found = assert_engines_agree(lambda: make(name))
     torch.testing.assert_close(found.weights(), expected.weights(), rtol=1e-9, atol=1e-9)
     measured = [key for key in expected.history[-1] if key.startswith("global/")]
-    assert len(measured) == 3
+    assert len(measured) == 4
     for key in measured:
         assert found.history[-1][key] == pytest.approx(expected.history[-1][key], rel=1e-5)

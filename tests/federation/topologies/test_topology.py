@@ -214,6 +214,12 @@ def test_who_sits_a_round_out_goes_on_with_the_earliest_of_the_others(tmp_path):
     sliced_runs.run(tmp_path / "run", *MLP, *half)
     found = times(tmp_path / "run")
     assert found == sorted(found)
+    # Nobody is in time: nothing is sent, and nobody waits for it.
+    words = (*MLP, "topology=graph", "rounds=2", "pace.deadline=0.5", *devices(tmp_path))
+    sliced_runs.started(tmp_path / "none", *words)
+    for row in read_history(tmp_path / "none" / "metrics.csv")[1:]:
+        assert float(row["topology/exchange_seconds"]) == 0
+        assert [float(row[name]) for name in ("topology/sent_bytes", "comm/up_bytes")] == [0, 0]
     # A deadline ends each node's own round.
     sliced_runs.run(tmp_path / "late", *MLP, *half, "pace.deadline=20")
     assert times(tmp_path / "late")[-1] < found[-1]

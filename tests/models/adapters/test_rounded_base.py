@@ -121,6 +121,8 @@ def test_a_model_without_a_layer_of_its_own_weights_is_refused():
     options = OPTIONS | {"target_modules": ["conv"]}
     with pytest.raises(ValueError, match=r"adapter.base_bits=8: the model has no frozen linear"):
         lora(Tied(), **options, base_bits=8)
+    with pytest.raises(ValueError, match=r"adapter.base_bits=8 with adapter.train_bias=true"):
+        lora(Tied(), **{**options, "train_bias": True}, base_bits=8)
     lora(copy.deepcopy(Tied()), **options, base_bits=None)
 
 
