@@ -59,8 +59,8 @@ def measured(
     found: dict[MeasureName, Callable[[], float]] = {
         "last": lambda: last_value(history, column),
         "best": lambda: number(best_row(history, column) or {}, column),
-        "mean": lambda: statistics.fmean(values[-window:]),
-        "deviation": lambda: statistics.pstdev(values[-window:]),
+        "mean": lambda: statistics.fmean(tail(history, column, window)),
+        "deviation": lambda: statistics.pstdev(tail(history, column, window)),
         "change": lambda: values[-1] - values[0],
         "decay": lambda: values[-1] / values[0] if values[0] else math.nan,
         "rounds": lambda: _finite(crossing(history, column, target)),
