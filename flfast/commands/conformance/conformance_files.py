@@ -142,7 +142,9 @@ def _section(judged: Judgement) -> Section:
     return Section(
         row.name,
         f"{row.title} {row.source.paper}, {row.source.url}. Verdict: {judged.verdict}.",
-        tables=[DataTable(f"Claims of {row.name}", ("claim", "value", "reference", "verdict"), rows)]
+        tables=[
+            DataTable(f"Claims of {row.name}", ("claim", "value", "reference", "verdict"), rows)
+        ]
         if rows
         else [],
         folded=details,

@@ -92,12 +92,15 @@ def judge(row: ConformanceRow, histories: Histories) -> list[Finding]:
 
 def _finding(row: ConformanceRow, claim: Claim, histories: Histories) -> Finding:
     values = _values(row, claim, claim.of, histories)
-    others = _values(row, claim, claim.than, histories) if claim.than else {}
-    pairs = [(value, others.get(seed, claim.published)) for seed, value in values.items()]
+    if claim.than is None:
+        assert claim.published is not None
+        others = dict.fromkeys(values, claim.published)
+    else:
+        others = _values(row, claim, claim.than, histories)
+    pairs = [(value, others[seed]) for seed, value in values.items()]
     if not claim.each:
-        columns = zip(*pairs, strict=True)
-        pairs = [tuple(statistics.fmean(part) for part in columns)]  # type: ignore[arg-type]
-    found = [Finding(claim, v, float(ref), _miss(claim, v, float(ref))) for v, ref in pairs]
+        pairs = [(statistics.fmean(values.values()), statistics.fmean(others.values()))]
+    found = [Finding(claim, *pair, _miss(claim, *pair)) for pair in pairs]
     return max(found, key=lambda finding: finding.miss)
 
 

@@ -185,7 +185,9 @@ def read_row(path: Path) -> ConformanceRow:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def read_rows(level: str, names: Sequence[str] = (), *, folder: Path = ROWS) -> list[ConformanceRow]:
+def read_rows(
+    level: str, names: Sequence[str] = (), *, folder: Path = ROWS
+) -> list[ConformanceRow]:
     """The rows of a level by name, or those of them that are named.
 
     Raises:
@@ -193,11 +195,12 @@ def read_rows(level: str, names: Sequence[str] = (), *, folder: Path = ROWS) -> 
     """
     if level not in LEVELS:
         raise ConfigError(f"{level}: unknown level; allowed: {', '.join(LEVELS)}")
-    rows = {path.stem: read_row(path) for path in sorted(folder.glob("*.yaml"))}
+    rows = {path.stem: read_row(path) for path in sorted(ROWS.glob("*.yaml"))}
     known = [name for name, row in rows.items() if row.level == level]
     for name in names:
         if name in rows and name not in known:
-            raise ConfigError(f"{name}: a row of {rows[name].level}; of {level}: {', '.join(known)}")
+            of = f"a row of {rows[name].level}; of {level}"
+            raise ConfigError(f"{name}: {of}: {', '.join(known)}")
         if name not in rows:
             raise ConfigError(f"{name}: unknown row of {level}{did_you_mean(name, known)}")
     return [rows[name] for name in known if name in names or not names]

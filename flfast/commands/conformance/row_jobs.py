@@ -32,7 +32,10 @@ from flfast.output.results.formats import readable
 from flfast.output.results.outcome import holds_run
 from flfast.state.messages import one_line
 
-_ALWAYS = ("callbacks=none", "trainer.devices=1", "strategy=single", "resume=auto", "optimized_metric=train/loss")
+_ALWAYS = (
+    *("callbacks=none", "trainer.devices=1", "strategy=single", "resume=auto"),
+    "optimized_metric=train/loss",
+)
 _OF_EXAMPLES = ("data=npz", "partition=natural", "model=logistic", "split.val=0", "split.test=0")
 
 
@@ -95,7 +98,7 @@ def _write(examples: Federation, folder: Path) -> None:
     """Write examples as the arrays that `data=npz` reads."""
     folder.mkdir(parents=True, exist_ok=True)
     table = np.array([*examples.train, *examples.test])
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "owner": table[:, 0].astype(np.int64),
         "inputs": table[:, 1:2].astype(np.float32),
         "targets": table[:, 2:].astype(np.float32),
@@ -134,16 +137,16 @@ class RowProgress(SweepProgress):
     """A line for every run that ends, and how much is left."""
 
     def __init__(self, num_jobs: int) -> None:
-        self._num_jobs, self._done, self._began = num_jobs, 0, time.monotonic()
+        self._total, self._done, self._began = num_jobs, 0, time.monotonic()
 
     def show(self, config: DictConfig, job_return: JobReturn) -> None:
         """Write the line of a run."""
         self._done += 1
-        left = self._num_jobs - self._done
+        left = self._total - self._done
         seconds = left * (time.monotonic() - self._began) / self._done
         folder = Path(config.hydra.runtime.output_dir)
         error: Any = job_return._return_value  # noqa: SLF001 - return_value raises it
         end = f"failed: {one_line(error)}" if job_return.status == JobStatus.FAILED else "done"
-        rest = f", {left} of {self._num_jobs} runs left, about {readable(seconds)}" if left else ""
+        rest = f", {left} of {self._total} runs left, about {readable(seconds)}" if left else ""
         sys.stdout.write(f"{folder.parent.name}/{folder.name} {end}{rest}\n")
         sys.stdout.flush()
