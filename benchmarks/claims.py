@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flfast.commands.conformance.measures import crossing, tail
+from flfast.commands.conformance.run_measures import crossing, tail
 from flfast.output.results.history import Row
 from flfast.output.results.runs import RunRecord, read_jobs
 from flfast.output.results.settings import group_runs

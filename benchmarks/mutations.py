@@ -134,7 +134,7 @@ def install(name: str) -> None:
     """Plant a bug in this process; its module must not be imported yet."""
     mutation = MUTATIONS[name]
     assert mutation.module not in sys.modules
-    sys.meta_path.insert(0, _Finder(mutation))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Finder(mutation))
 
 
 _PROGRAM = """

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from flfast.commands.conformance.measures import crossing
+from flfast.commands.conformance.run_measures import crossing
 from flfast.output.results.runs import RunRecord, find_runs
 
 GOOD = 1.25

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import flfast
-from flfast.commands.conformance.judging import Finding, Judgement
+from flfast.commands.conformance.judging import ClaimFinding, Judgement
 from flfast.output.report.chart import DataTable, Section
 from flfast.output.report.page import filled, save_page
 from flfast.output.report.verdict import Verdict
@@ -81,7 +81,7 @@ def _entry(judged: Judgement) -> dict[str, Any]:
     }
 
 
-def _claim(finding: Finding) -> dict[str, Any]:
+def _claim(finding: ClaimFinding) -> dict[str, Any]:
     limits = ("published", "than", "tolerance", "above", "below", "factor", "each")
     return {
         "claim": finding.text,
@@ -132,6 +132,7 @@ def _section(judged: Judgement) -> Section:
         [f.text, f"{f.value:.6g}", f"{f.reference:.6g}", "holds" if f.holds else "misses"]
         for f in judged.findings
     ]
+    head = ("claim", "value", "reference", "verdict")
     runs = "\n".join(
         f"{name}: {' '.join([*row.settings, *variant.settings])}"
         for name, variant in row.variants.items()
@@ -142,10 +143,6 @@ def _section(judged: Judgement) -> Section:
     return Section(
         row.name,
         f"{row.title} {row.source.paper}, {row.source.url}. Verdict: {judged.verdict}.",
-        tables=[
-            DataTable(f"Claims of {row.name}", ("claim", "value", "reference", "verdict"), rows)
-        ]
-        if rows
-        else [],
+        tables=[DataTable(f"Claims of {row.name}", head, rows)] * bool(rows),
         folded=details,
     )

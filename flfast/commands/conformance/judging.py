@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from flfast.commands.conformance.measures import measured
+from flfast.commands.conformance.run_measures import measured
 from flfast.commands.conformance.row_files import Claim, ConformanceRow
 from flfast.output.results.history import Row
 
@@ -13,7 +13,7 @@ Histories = Mapping[str, Mapping[int, Sequence[Row]]]
 """Rows of `metrics.csv` by variant and seed."""
 
 
-class Finding(NamedTuple):
+class ClaimFinding(NamedTuple):
     """A claim and what the runs say; of a claim about each seed, the worst one.
 
     Attributes:
@@ -61,7 +61,7 @@ class Judgement(NamedTuple):
     """
 
     row: ConformanceRow
-    findings: Sequence[Finding] = ()
+    findings: Sequence[ClaimFinding] = ()
     seconds: float = 0.0
     reason: str = ""
     failed: bool = False
@@ -85,12 +85,12 @@ class Judgement(NamedTuple):
         return f"misses {by}: {worst.text}"
 
 
-def judge(row: ConformanceRow, histories: Histories) -> list[Finding]:
+def judge(row: ConformanceRow, histories: Histories) -> list[ClaimFinding]:
     """What the runs say about each claim of a row."""
     return [_finding(row, claim, histories) for claim in row.claims]
 
 
-def _finding(row: ConformanceRow, claim: Claim, histories: Histories) -> Finding:
+def _finding(row: ConformanceRow, claim: Claim, histories: Histories) -> ClaimFinding:
     values = _values(row, claim, claim.of, histories)
     if claim.than is None:
         assert claim.published is not None
@@ -100,7 +100,7 @@ def _finding(row: ConformanceRow, claim: Claim, histories: Histories) -> Finding
     pairs = [(value, others[seed]) for seed, value in values.items()]
     if not claim.each:
         pairs = [(statistics.fmean(values.values()), statistics.fmean(others.values()))]
-    found = [Finding(claim, *pair, _miss(claim, *pair)) for pair in pairs]
+    found = [ClaimFinding(claim, *pair, _miss(claim, *pair)) for pair in pairs]
     return max(found, key=lambda finding: finding.miss)
 
 

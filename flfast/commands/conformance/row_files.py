@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from flfast.commands.conformance.measures import MeasureName
+from flfast.commands.conformance.run_measures import MeasureName
 from flfast.config.errors import ConfigError
 from flfast.output.results.plain_yaml import read_mapping
 from flfast.state.messages import did_you_mean
@@ -108,7 +108,7 @@ class Claim(_Strict):
         return low * reference if low else 0.0, high * reference
 
 
-class Federation(_Strict):
+class RowExamples(_Strict):
     """Examples of a row, one number in and one out: each is [client, input, target].
 
     Attributes:
@@ -147,7 +147,7 @@ class ConformanceRow(_Strict):
     minutes: Positive
     holds: bool
     needs: list[str] = []
-    examples: Federation | None = None
+    examples: RowExamples | None = None
     settings: list[str] = []
     seeds: list[Seed] = Field([0], min_length=1)
     variants: dict[str, Variant] = Field(min_length=1)
@@ -185,9 +185,7 @@ def read_row(path: Path) -> ConformanceRow:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def read_rows(
-    level: str, names: Sequence[str] = (), *, folder: Path = ROWS
-) -> list[ConformanceRow]:
+def read_rows(level: str, names: Sequence[str] = ()) -> list[ConformanceRow]:
     """The rows of a level by name, or those of them that are named.
 
     Raises:

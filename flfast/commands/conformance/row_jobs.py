@@ -17,7 +17,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from flfast.commands.conformance.row_files import ConformanceRow, Federation
+from flfast.commands.conformance.row_files import ConformanceRow, RowExamples
 from flfast.commands.sweeps.job_folders import JobConfig, JobFolders
 from flfast.commands.sweeps.job_lines import SweepProgress
 from flfast.commands.sweeps.packed import run_batch
@@ -94,7 +94,7 @@ def _runs(row: ConformanceRow, folder: Path) -> list[tuple[list[str], Path]]:
     ]
 
 
-def _write(examples: Federation, folder: Path) -> None:
+def _write(examples: RowExamples, folder: Path) -> None:
     """Write examples as the arrays that `data=npz` reads."""
     folder.mkdir(parents=True, exist_ok=True)
     table = np.array([*examples.train, *examples.test])

@@ -68,7 +68,7 @@ def render(content: Content, folder: Path = Path()) -> str:
     )
 
 
-def filled(  # noqa: PLR0913 - one parameter a part of the page
+def filled(
     *,
     title: str,
     verdict: Verdict,

@@ -1,4 +1,4 @@
-"""The program from its words to its exit code: runs that are kept, go on, are replaced, or fail."""
+"""From words to an exit code: runs that are kept, go on, are replaced, or fail."""
 
 import json
 import multiprocessing
