@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from flfast.commands.conformance.run_measures import measured
 from flfast.commands.conformance.row_files import Claim, ConformanceRow
+from flfast.commands.conformance.run_measures import measured
 from flfast.output.results.history import Row
 
 Histories = Mapping[str, Mapping[int, Sequence[Row]]]
