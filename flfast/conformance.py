@@ -45,8 +45,11 @@ def conformance(words: list[str]) -> int:
             options[key] = value
     if not names:
         raise ConfigError(f"no level is given; allowed: {', '.join(LEVELS)}")
-    workers = int(options["workers"]) if options["workers"].isdecimal() else options["workers"]
     rows = read_rows(names[0], names[1:])
+    number = options["workers"]
+    if number != "auto" and not (number.isdecimal() and int(number)):
+        raise ConfigError(f"workers={number}: allowed: workers=auto, or a number >= 1")
+    workers = number if number == "auto" else int(number)
     from flfast.commands.conformance.examined_rows import examine_rows
 
     try:

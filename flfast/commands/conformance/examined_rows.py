@@ -1,7 +1,7 @@
 """From rows to their verdicts: runs what is missing, judges, and writes what was found."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from flfast.commands.conformance.judging import Judgement, judge
 from flfast.commands.conformance.row_files import ConformanceRow
 from flfast.commands.conformance.row_jobs import run_folder, run_rows
 from flfast.output.results.history import Row, total
-from flfast.output.results.outcome import error_of, outcome
 from flfast.output.results.table import read_history
 
 
@@ -33,14 +32,14 @@ def examine_rows(
         workers: jobs at a time.
 
     Raises:
-        ConfigError: if the folder is in use, or `workers` is not valid.
+        ConfigError: if the folder is in use.
         StoppedError: if a run received a stop request.
     """
     ready = [row for row in rows if not row.missing()]
     minutes = sum(row.minutes for row in ready)
     sys.stdout.write(f"{len(ready)} of {len(rows)} rows, {minutes:.3g} minutes of one core\n")
-    run_rows(ready, folder, task, workers=workers)
-    judged = [_judged(row, folder) for row in rows]
+    errors = run_rows(ready, folder, task, workers=workers)
+    judged = [_judged(row, folder, errors) for row in rows]
     before = read_record(folder)
     failed = broken(judged, before)
     folder.mkdir(parents=True, exist_ok=True)
@@ -55,7 +54,7 @@ def examine_rows(
     return int(bool(failed))
 
 
-def _judged(row: ConformanceRow, folder: Path) -> Judgement:
+def _judged(row: ConformanceRow, folder: Path, errors: Mapping[Path, str]) -> Judgement:
     missing = row.missing()
     if missing:
         return Judgement(row, reason=f"needs {', '.join(missing)} in the folder FLFAST_DATA")
@@ -64,8 +63,8 @@ def _judged(row: ConformanceRow, folder: Path) -> Judgement:
     for name in row.variants:
         for seed in row.seeds:
             place = run_folder(folder, row, name, seed)
-            if (end := outcome(place)) != "finished":
-                reason = f"{name}, seed {seed}: {error_of(place) or end}"
+            if place in errors:
+                reason = f"{name}, seed {seed}: {errors[place]}"
                 return Judgement(row, reason=reason, failed=True)
             histories[name][seed] = read_history(place / "metrics.csv")
             seconds += total(histories[name][seed], "time/train_s", "time/eval_s")

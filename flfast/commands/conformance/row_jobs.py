@@ -41,16 +41,15 @@ _OF_EXAMPLES = ("data=npz", "partition=natural", "model=logistic", "split.val=0"
 
 def run_folder(folder: Path, row: ConformanceRow, variant: str, seed: int) -> Path:
     """Folder of a run of a row."""
-    return folder / row.name / f"{variant}-{seed}"
+    return folder.absolute() / row.name / f"{variant}-{seed}"
 
 
 def run_rows(
     rows: Sequence[ConformanceRow], folder: Path, task: TaskFunction, *, workers: int | str
-) -> None:
+) -> dict[Path, str]:
     """Run the jobs of rows that have not finished in the folder with the same config.
 
-    A job that was stopped goes on; one with another config is replaced. One that fails says so in
-    its folder.
+    A job that was stopped goes on; one with another config is replaced.
 
     Args:
         rows: what they need is there.
@@ -58,8 +57,11 @@ def run_rows(
         task: trains with a composed config.
         workers: jobs at a time, see `slots`.
 
+    Returns:
+        The error of each run that failed, by its folder.
+
     Raises:
-        ConfigError: if a job cannot be composed, or `workers` is not valid.
+        ConfigError: if a job cannot be composed, or another process has the folder.
         StoppedError: if a job received a stop request.
     """
     place = folder.absolute()
@@ -71,12 +73,15 @@ def run_rows(
                 if job is not None:
                     jobs.append(job)
         if not jobs:
-            return
+            return {}
         version.setbase(VERSION_BASE)  # Hydra's runner of jobs reads it
         callbacks = Callbacks()
         callbacks.callbacks = [RunFolder(), RowProgress(len(jobs)), JobFolders()]
         loader = ConfigLoaderImpl(sources_of(jobs[0].config))
-        run_batch(HydraContext(loader, callbacks), task, jobs, workers=workers)
+        results = run_batch(HydraContext(loader, callbacks), task, jobs, workers=workers)
+    pairs = zip(jobs, results, strict=True)
+    # The folder of a run that was refused may hold an earlier one.
+    return {job.folder: error for job, result in pairs if (error := _error(result))}
 
 
 def _runs(row: ConformanceRow, folder: Path) -> list[tuple[list[str], Path]]:
@@ -133,6 +138,12 @@ def _replace_other(config: DictConfig, composed: DictConfig, folder: Path) -> No
         composed.resume, composed.overwrite = None, True
 
 
+def _error(result: JobReturn) -> str:
+    """Message of the error that ended a job; empty if none did."""
+    error: Any = result._return_value  # noqa: SLF001 - return_value raises it
+    return one_line(error) if result.status == JobStatus.FAILED else ""
+
+
 class RowProgress(SweepProgress):
     """A line for every run that ends, and how much is left."""
 
@@ -145,8 +156,8 @@ class RowProgress(SweepProgress):
         left = self._total - self._done
         seconds = left * (time.monotonic() - self._began) / self._done
         folder = Path(config.hydra.runtime.output_dir)
-        error: Any = job_return._return_value  # noqa: SLF001 - return_value raises it
-        end = f"failed: {one_line(error)}" if job_return.status == JobStatus.FAILED else "done"
+        error = _error(job_return)
+        end = f"failed: {error}" if error else "done"
         rest = f", {left} of {self._total} runs left, about {readable(seconds)}" if left else ""
         sys.stdout.write(f"{folder.parent.name}/{folder.name} {end}{rest}\n")
         sys.stdout.flush()
