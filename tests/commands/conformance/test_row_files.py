@@ -131,7 +131,7 @@ def test_a_file_that_is_no_row_is_refused_by_its_path(change, message, tmp_path)
 
 
 def test_a_row_says_which_data_it_lacks(tmp_path, monkeypatch):
-    row = read_row(ROWS / "mcmahan_2nn_iid_b10.yaml")
+    row = read_row(ROWS / "mcmahan_2nn.yaml")
     monkeypatch.setenv("FLFAST_DATA", str(tmp_path))
     assert row.missing() == row.needs
     file = tmp_path / row.needs[0].replace("*", ".gz")
