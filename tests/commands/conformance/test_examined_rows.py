@@ -8,6 +8,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import html_pages
 import pytest
 import yaml
 from processes import Command
@@ -67,9 +68,14 @@ def test_runs_are_kept_replaced_and_judged(tmp_path):
     assert found["tiny"]["verdict"] == "holds"
     assert found["tiny"]["seconds"] > 0
     assert "needs no such file" in found["without_data"]["verdict"]
-    page = (tmp_path / "out" / PAGE).read_text()
-    assert "closed_form" not in page
-    assert "a is b ± 10" in page
+    page = html_pages.parse((tmp_path / "out" / PAGE).read_text())
+    assert [e.attributes["href"] for e in page.all("a")][1:] == [
+        "#all-rows",
+        "#tiny",
+        "#without_data",
+    ]
+    last = [cell.text for cell in [*page.all("tr")][-1].all("th", "td")]
+    assert (last[0], last[-1]) == ("a is b ± 10", "holds")
 
     before = written(tmp_path, "a-0"), written(tmp_path, "b-0")
     # Another config replaces runs; a claim that misses now, and held, fails.

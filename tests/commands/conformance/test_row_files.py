@@ -140,5 +140,11 @@ def test_a_row_says_which_data_it_lacks(tmp_path, monkeypatch):
     assert row.missing() == []
 
 
+def test_the_page_has_every_row_with_its_level():
+    page = (Path(flfast.__file__).parents[1] / "docs" / "conformance.md").read_text()
+    for name in NAMES:
+        assert f"| `{name}` | {read_row(ROWS / f'{name}.yaml').level} |" in page
+
+
 def test_rows_are_data_only():
     assert {path.suffix for path in Path(ROWS).iterdir()} == {".yaml"}
