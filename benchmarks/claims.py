@@ -6,8 +6,7 @@
 
 Without a target, of the central test set: loss and accuracy, as the mean over the last `TAIL`
 evaluated rounds, and the standard deviation of the loss over these rounds, which says how steady a
-run is. With a target, the rounds until the test accuracy reaches it, as `benchmarks.reproductions`
-counts them.
+run is. With a target, the rounds until the test accuracy reaches it, as McMahan et al. count them.
 """
 
 import argparse
@@ -16,8 +15,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.reproductions import crossing
-from flfast.output.results.history import Row, series
+from flfast.commands.conformance.run_measures import crossing, tail
+from flfast.output.results.history import Row
 from flfast.output.results.runs import RunRecord, read_jobs
 from flfast.output.results.settings import group_runs
 from flfast.output.results.statistics import mean_interval
@@ -31,12 +30,12 @@ Measure = Callable[[Sequence[Row]], float]
 
 def at_the_end(column: str) -> Measure:
     """Mean of a column over the last rounds."""
-    return lambda history: statistics.fmean(series(history, column)[1][-TAIL:])
+    return lambda history: statistics.fmean(tail(history, column, TAIL))
 
 
 def unsteadiness(history: Sequence[Row]) -> float:
     """Standard deviation of the test loss over the last rounds."""
-    return statistics.pstdev(series(history, LOSS)[1][-TAIL:])
+    return statistics.pstdev(tail(history, LOSS, TAIL))
 
 
 def rounds_to(target: float) -> Measure:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from flfast.output.results.history import Row, series
+from flfast.commands.conformance.run_measures import crossing
 from flfast.output.results.runs import RunRecord, find_runs
 
 GOOD = 1.25
@@ -51,23 +51,6 @@ HEAD = (
     *("model", "clients", "E", "B", "C", "learning rates", "seeds", "best"),
     *("rounds", "paper", "factor", f"within {GOOD:g}"),
 )
-
-
-def crossing(history: Sequence[Row], column: str, target: float) -> float:
-    """Rounds until the best value so far crosses the target, with a fraction; NaN if it does not.
-
-    >>> rows = [{"round": r, "x": v} for r, v in enumerate([0.1, 0.5, 0.4, 0.9])]
-    >>> crossing(rows, "x", 0.7)
-    2.5
-    """
-    best, last = -math.inf, 0
-    for round_idx, value in zip(*series(history, column), strict=True):
-        if value >= target:
-            if not math.isfinite(best):
-                return float(round_idx)
-            return last + (round_idx - last) * (target - best) / (value - best)
-        best, last = max(best, value), round_idx
-    return math.nan
 
 
 def setting_of(run: RunRecord) -> Setting:

@@ -43,7 +43,8 @@ if sys.version_info >= (3, 14):
 
 
 @hydra.main(version_base=VERSION_BASE, config_path=CONF, config_name="config")
-def _run(config: DictConfig) -> float | None:
+def run_job(config: DictConfig) -> float | None:
+    """Train with a composed config, inside of Hydra; returns the result for its sweepers."""
     composed: Any = HydraConfig.instance().cfg  # the only use of Hydra's globals
     job = HydraJob.of(composed, config)
     config = job.fill(config)
@@ -88,7 +89,7 @@ def main() -> None:
         check_environment()
         check_overrides(sys.argv[1:], conf=CONF)
         sys.argv += implied(sys.argv[1:])
-        _run()
+        run_job()
     except Exception as error:
         expected = isinstance(
             error, (ConfigError, HydraException, OmegaConfBaseException, OSError)
@@ -106,7 +107,7 @@ def main() -> None:
 def _while_composing(error: Exception) -> bool:
     """Whether Hydra failed while composing: its assertions can fail on the user's overrides."""
     frames = traceback.extract_tb(error.__traceback__)
-    of_a_run = any(frame.filename == __file__ and frame.name == "_run" for frame in frames)
+    of_a_run = any(frame.filename == __file__ and frame.name == "run_job" for frame in frames)
     # Hydra raises the error of a sweep's job here; the job may have been in another process.
     return not of_a_run and not any(frame.name == "return_value" for frame in frames)
 

@@ -24,7 +24,7 @@ FLOORS = (
     {"setup"},
     {"commands"},
     {"api", "train", "describe", "evaluate", "export", "report", "watch"},
-    {"doctor", "flower"},
+    {"doctor", "flower", "conformance"},
 )
 STREET = "files of the street itself"
 FLOORS_OF_STREETS = {
@@ -34,7 +34,7 @@ FLOORS_OF_STREETS = {
         {"privacy"},
         {STREET},
     ),
-    "commands": ({"saved", "sweeps"}, {"doctor"}),
+    "commands": ({"saved", "sweeps"}, {"doctor", "conformance"}),
     "output": ({"results"}, {"report", "loggers", "watch"}, {"callbacks"}),
 }
 HYDRA = {
@@ -46,6 +46,7 @@ HYDRA = {
     "flfast.setup.*",
     "flfast.config.*",
     "flfast.commands.sweeps.*",
+    "flfast.commands.conformance.row_jobs",
     "flfast.output.callbacks.comparison",
     "flfast.output.watch.*",
 }
@@ -58,6 +59,8 @@ TORCH_FREE = {
     "flfast.api.result",
     "flfast.config.*",
     "flfast.commands.sweeps.*",
+    "flfast.conformance",
+    "flfast.commands.conformance.*",
     "flfast.state.options",
     "flfast.state.plan",
     "flfast.checkpoints.folders",

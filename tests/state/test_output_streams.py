@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from flfast import doctor, evaluate, export, report, train, watch
+from flfast import conformance, doctor, evaluate, export, report, train, watch
 from flfast.commands.doctor import examination
 from flfast.state.output_streams import output_is_read, surviving_output
 
 QUICK = ("experiment=quick", "rounds=1", "trainer.devices=1")
 COMMANDS = {
+    "conformance": (conformance.main, ["--help"]),
     "doctor": (doctor.main, ["{own}"]),
     "evaluate": (evaluate.main, ["run={run}", "output={own}"]),
     "export": (export.main, ["--help"]),

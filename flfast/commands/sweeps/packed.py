@@ -110,6 +110,17 @@ def launch(
         StoppedError: if the sweep or a job received a stop request.
     """
     jobs = compose_batch(context, config, job_overrides, initial_job_idx)
+    try:
+        return run_batch(context, task, jobs, workers=workers)
+    except StoppedError:
+        log.warning(GO_ON, config.hydra.sweep.dir)
+        raise
+
+
+def run_batch(
+    context: HydraContext, task: TaskFunction, jobs: Sequence[JobConfig], *, workers: int | str
+) -> list[JobReturn]:
+    """Run composed jobs, as `launch`; returns their results in order."""
     places = slots(workers, [job.config for job in jobs])
     log.info("%d jobs, %d at a time", len(jobs), min(len(places), len(jobs)))
     from flfast.setup.preload import preload  # imports torch, once for all jobs
@@ -178,7 +189,7 @@ class _Pack:
         self._running: dict[Connection, _Running] = {}
         self._results: dict[int, JobReturn] = {}
         self._table = JobTable(jobs)
-        self._stopped, self._sweep_dir = False, jobs[0].config.hydra.sweep.dir if jobs else ""
+        self._stopped = False
 
     def run(self) -> dict[int, JobReturn]:
         """Run all jobs; returns the results by job number.
@@ -198,7 +209,6 @@ class _Pack:
                 running = {job.num for job, *_ in self._running.values()}
                 self._table.update(running | self._results.keys())
         if self._stopped or requests.received is not None:
-            log.warning(GO_ON, self._sweep_dir)
             raise StoppedError
         return self._results
 

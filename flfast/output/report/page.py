@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from flfast.output.report import (
     setting_sections,
 )
 from flfast.output.report.bar_chart import interval_chart
-from flfast.output.report.chart import Section
+from flfast.output.report.chart import Chart, Section
 from flfast.output.report.content import Content
-from flfast.output.report.verdict import num_tests, verdict, warning
+from flfast.output.report.verdict import Verdict, num_tests, verdict, warning
 from flfast.output.results.runs import RunRecord
 from flfast.state.regular_file import replacing
 
@@ -35,7 +35,15 @@ def write_page(content: Content, path: Path) -> None:
     Raises:
         OSError: if it cannot be written.
     """
-    page = render(content, path.parent)
+    save_page(render(content, path.parent), path)
+
+
+def save_page(page: str, path: Path) -> None:
+    """Write the text of a page; an existing file is replaced.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
     with replacing(path.parent) as place:
         (place / path.name).write_text(page, encoding="utf-8")
 
@@ -50,6 +58,26 @@ def report_or_warn(runs: Callable[[], Sequence[RunRecord]], path: Path) -> None:
 
 def render(content: Content, folder: Path = Path()) -> str:
     """The page as text; its links lead to run folders from `folder`."""
+    return filled(
+        title=_title(content),
+        verdict=verdict(content),
+        chart=interval_chart(content),
+        sections=_sections(content, folder),
+        warning=warning(content),
+        facts=_facts(content),
+    )
+
+
+def filled(
+    *,
+    title: str,
+    verdict: Verdict,
+    sections: Sequence[Section],
+    facts: Mapping[str, Any],
+    chart: Chart | None = None,
+    warning: str = "",
+) -> str:
+    """The template of all pages, with these parts: one file that needs no network."""
     # Jinja takes as long to import as a report to write; commands that write none go without.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -65,12 +93,12 @@ def render(content: Content, folder: Path = Path()) -> str:
     script, style = ((_FILES / name).read_text(encoding="utf-8") for name in names)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html").render(
-        title=_title(content),
-        verdict=verdict(content),
-        chart=interval_chart(content),
-        sections=_sections(content, folder),
-        warning=warning(content),
-        facts=_facts(content),
+        title=title,
+        verdict=verdict,
+        chart=chart,
+        sections=sections,
+        warning=warning,
+        facts=facts,
         # Both are files of this package.
         script=Markup(script),
         style=Markup(style),

@@ -1,0 +1,177 @@
+"""Plants ten bugs, one at a time, and says which row of the conformance program catches it.
+
+    python -m benchmarks.mutations [NAME...]
+
+Each mutation replaces a line of one module while it is imported; no file is changed. A process of
+its own runs the rows of `fast` that take at most `MOST_MINUTES`, and the table in Markdown names
+those that miss. Exit code 1 if fewer than nine bugs are caught.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+from flfast.commands.conformance.conformance_files import RECORD
+from flfast.commands.conformance.row_files import read_rows
+
+MOST_MINUTES = 0.5
+ENOUGH = 9
+
+
+class Mutation(NamedTuple):
+    """A bug: in `module`, the text `old` becomes `new`."""
+
+    what: str
+    module: str
+    old: str
+    new: str
+
+
+_KIT = "flfast.algorithms.kit"
+MUTATIONS = {
+    "scaffold_sign": Mutation(
+        "the sign of SCAFFOLD's correction",
+        f"{_KIT}.control_variates",
+        "grads[name] + (c[name] - c_k[name])",
+        "grads[name] - (c[name] - c_k[name])",
+    ),
+    "mean_weight": Mutation(
+        "the weight of a client in the mean",
+        "flfast.algorithms.contract.algorithm",
+        'return float(done.num_examples) if self.weighting == "samples" else 1.0',
+        "return 1.0",
+    ),
+    "server_lr": Mutation(
+        "FedAdam's server learning rate is ignored",
+        f"{_KIT}.adaptive_server",
+        "w + server_lr * m / (v.sqrt() + tau)",
+        "w + m / (v.sqrt() + tau)",
+    ),
+    "fedprox_mu": Mutation(
+        "FedProx's mu is ignored",
+        "flfast.algorithms.fedprox",
+        "+ mu / 2 * distance",
+        "+ 0 * distance",
+    ),
+    "fednova_norm": Mutation(
+        "FedNova does not divide by the number of steps",
+        "flfast.algorithms.fednova",
+        'scaled(change["params"], 1 / norm), "steps": steps}',
+        'change["params"], "steps": steps / norm}',
+    ),
+    "momentum": Mutation(
+        "FedAvgM's momentum is ignored",
+        "flfast.algorithms.fedavgm",
+        "lr=server_lr, momentum=momentum",
+        "lr=server_lr",
+    ),
+    "alpha": Mutation(
+        "the Dirichlet concentration is ignored",
+        "flfast.datamodules.partitions.dirichlet",
+        "num_clients), alpha), rng)",
+        "num_clients), 0.5), rng)",
+    ),
+    "local_epochs": Mutation(
+        "local epochs are ignored",
+        "flfast.setup.plans",
+        "local_epochs=config.local_epochs,",
+        "local_epochs=config.local_epochs and 1,",
+    ),
+    "ditto_sign": Mutation(
+        "the sign of Ditto's proximal term",
+        "flfast.algorithms.ditto",
+        "proximal = lam / 2",
+        "proximal = -lam / 2",
+    ),
+    "fedrep_head": Mutation(
+        "FedRep shares its head",
+        "flfast.algorithms.fedrep",
+        "return keep_local(algorithm, local_head)",
+        "return algorithm",
+    ),
+}
+
+
+class _Mutated(SourceFileLoader):
+    """Loads a module with a mutation, past the cache of compiled modules."""
+
+    def __init__(self, path: str, mutation: Mutation) -> None:
+        super().__init__(mutation.module, path)
+        self._mutation = mutation
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The code of the mutated module."""
+        source, old = self.get_source(fullname), self._mutation.old
+        if source is None or source.count(old) != 1:
+            raise ValueError(f"{fullname} does not have once: {old}")
+        return compile(source.replace(old, self._mutation.new), self.path, "exec")
+
+
+class _Finder:
+    """Finds the module of a mutation; `install` puts it before Python's own finders."""
+
+    def __init__(self, mutation: Mutation) -> None:
+        self._mutation = mutation
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if name != self._mutation.module:
+            return None
+        spec = PathFinder.find_spec(name, path)
+        assert spec is not None
+        assert spec.origin is not None
+        spec.loader = _Mutated(spec.origin, self._mutation)
+        return spec
+
+
+def install(name: str) -> None:
+    """Plant a bug in this process; its module must not be imported yet."""
+    mutation = MUTATIONS[name]
+    assert mutation.module not in sys.modules
+    sys.meta_path.insert(0, _Finder(mutation))
+
+
+_PROGRAM = """
+import sys
+from benchmarks.mutations import install
+install(sys.argv.pop(1))
+from flfast.conformance import main
+main()
+"""
+
+
+def caught_by(name: str, rows: list[str], folder: Path) -> list[str]:
+    """The rows that miss with a planted bug."""
+    words = [sys.executable, "-c", _PROGRAM, name, "fast", *rows, f"folder={folder}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if not (folder / RECORD).exists():
+        raise RuntimeError(f"{name}: {done.stderr}")
+    found = json.loads((folder / RECORD).read_text(encoding="utf-8"))["rows"]
+    return [row["row"] for row in found if row["holds"] is False]
+
+
+def main() -> None:
+    """Print a line of the table for each bug."""
+    parser = argparse.ArgumentParser(description="Which rows catch planted bugs.")
+    parser.add_argument("names", nargs="*", choices=[[], *MUTATIONS], metavar="NAME")
+    names = parser.parse_args().names or [*MUTATIONS]
+    rows = [row.name for row in read_rows("fast") if row.minutes <= MOST_MINUTES]
+    caught = 0
+    print("| planted bug | rows that miss |\n| --- | --- |")  # noqa: T201 - its output
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            found = caught_by(name, rows, Path(folder))
+        caught += bool(found)
+        line = ", ".join(f"`{row}`" for row in found) or "none"
+        print(f"| {MUTATIONS[name].what} | {line} |", flush=True)  # noqa: T201 - its output
+    sys.exit(len(names) == len(MUTATIONS) and caught < ENOUGH)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The conformance program: `python -m flfast.conformance`."""
