@@ -199,3 +199,9 @@ def test_the_server_has_no_client_state():
     stateful = Algorithm(name="remembering", client_state=lambda broadcast: {"n": torch.zeros(1)})
     with pytest.raises(ValueError, match="remembering has a client_state"):
         Algorithm(name="outer", server_calls=(stateful,))
+
+
+def test_calls_have_names_of_their_own():
+    """Engines find them by name."""
+    with pytest.raises(ValueError, match="algorithm=outer: calls of one name: outer, one, one"):
+        Algorithm(name="outer", calls=(Algorithm(name="one"),), server_calls=(Algorithm("one"),))

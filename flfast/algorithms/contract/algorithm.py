@@ -201,6 +201,9 @@ class Algorithm:
     predict: Callable[[Task, Tree, Batch], Tensor] | None = None
 
     def __post_init__(self) -> None:
+        names = [call.name for call in (self, *self.calls, *self.server_calls)]
+        if len({*names}) < len(names):
+            raise ValueError(f"algorithm={self.name}: calls of one name: {', '.join(names)}")
         for call in self.server_calls:
             if call.stateful:
                 raise ValueError(
