@@ -54,7 +54,9 @@ def equations(v, fragments, alpha):
     return v
 
 
-@pytest.mark.parametrize(("num", "alpha"), [(2, 0.0), (3, 0.5)])
+@pytest.mark.parametrize(
+    ("num", "alpha"), [(3, 0.5), pytest.param(2, 0.0, marks=pytest.mark.slow)]
+)
 def test_fragments_follow_the_equations(tmp_path, num, alpha):
     words = (*STREAMING, f"algorithm.fragments={num}", f"algorithm.alpha={alpha}")
     words = (*words, "optimizer.momentum=0.9")
@@ -72,6 +74,7 @@ def test_fragments_follow_the_equations(tmp_path, num, alpha):
     assert down == [sizes[(t - 2) % num] for t in range(1, ROUNDS + 1)]
 
 
+@pytest.mark.slow
 def test_one_fragment_is_diloco_and_a_stopped_run_goes_on(tmp_path, caplog):
     words = ("optimizer=adamw", "checkpoint.every=1")
     one = sliced_runs.run(tmp_path / "one", *STREAMING, *words, "algorithm.fragments=1")

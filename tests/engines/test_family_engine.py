@@ -95,7 +95,7 @@ def test_engines_and_ranks_have_one_result(tmp_path, words):
 @pytest.mark.parametrize(
     "words",
     [
-        ("algorithm=fedproto", "finetune_epochs=1"),
+        pytest.param(("algorithm=fedproto", "finetune_epochs=1"), marks=pytest.mark.slow),
         ("algorithm=feddf", "split.server_examples=40", "algorithm.server_steps=5"),
     ],
     ids=["finetuned", "feddf"],

@@ -97,6 +97,7 @@ def test_runs_are_kept_replaced_and_judged(tmp_path):
 
 
 @pytest.mark.usefixtures("ran_once")
+@pytest.mark.slow
 def test_a_folder_that_was_stopped_goes_on(tmp_path):
     many = [*TINY["settings"], "rounds=400"]
     write(tmp_path / "rows", variants={"a": {}, "b": {"settings": many[-1:]}})
