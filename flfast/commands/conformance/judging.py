@@ -116,7 +116,9 @@ def _values(
 
 
 def _miss(claim: Claim, value: float, reference: float) -> float:
+    if math.isnan(value) or math.isnan(reference):
+        return math.inf  # not measured
+    if math.isinf(value) and math.isinf(reference):
+        return math.inf  # neither reaches the target
     low, high = claim.bounds(reference)
-    if not math.isfinite(value) or math.isnan(reference):
-        return math.inf
-    return max(low - value, value - high, 0.0)
+    return 0.0 if low <= value <= high else max(low - value, value - high)

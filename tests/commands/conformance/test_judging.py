@@ -15,6 +15,10 @@ LIMITS = st.sampled_from(
 )
 
 
+LATE = [(0.5, 2.0), (2.0, 0.5), (0.5, 0.5)]
+"""Accuracies of both variants, of which those below 1 do not reach the target."""
+
+
 def row(claim, *, measure="last", variants=("a", "b"), seeds=(0,)):
     base = read_row(ROWS / "closed_form_fedavg.yaml").model_dump()
     read = {"column": "local/loss", "measure": measure, "target": 1.0}
@@ -81,6 +85,12 @@ def test_a_target_that_only_the_other_variant_misses_is_in_favour():
     assert found(claim, [2.0], [0.5], measure="rounds").holds
     assert not found(claim, [0.5], [2.0], measure="rounds").holds
     assert not found(claim, [0.5], [0.5], measure="rounds").holds
+    later = {"than": "b", "above": 1}
+    assert [found(later, [a], [b], measure="rounds").holds for a, b in LATE] == [
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
