@@ -10,11 +10,11 @@ f are logits, d are batches of the server's own examples (`split.server_examples
 are not read. With `model=family` the server has a model x of each member. It averages the models
 of that member's clients, and all clients teach all of them; the first one is the server's.
 
-Models x_k predict in evaluation mode, once for each example, x in training mode. Adam starts
-afresh every round, whatever the optimizer of the clients. The paper takes up to 10,000 steps,
-anneals the rate along a cosine and stops early; here their number and the rate are fixed. The
-authors' code also clips gradients, and returns the best of the models that it validated. The
-server gets the models x_k in rows, so that a robust rule does not act on them.
+Models x_k predict in evaluation mode, once for each example, x in training mode. Examples are not
+augmented. Adam starts afresh every round, whatever the optimizer of the clients. The paper takes
+up to 10,000 steps, anneals the rate along a cosine and stops early; here their number and the rate
+are fixed. The authors' code also clips gradients, and returns the best of the models that it
+validated. The server gets the models x_k in rows, so that a robust rule does not act on them.
 """
 
 from collections.abc import Sequence

@@ -202,7 +202,8 @@ def topologies(content: Content) -> Section | None:
     for name, setting in content.named:
         listed = partition(setting.finished[0]).get("clients", []) if setting.finished else []
         neighbours = [client["neighbours"] for client in listed if "neighbours" in client]
-        if not 0 < len(neighbours) <= _MOST_LINKED or max(map(max, neighbours)) >= len(neighbours):
+        last = max((client for near in neighbours for client in near), default=0)
+        if not last < len(neighbours) <= _MOST_LINKED:
             continue
         rows = last_clients(setting.finished[0])
         column = _column([rows]) or ""
