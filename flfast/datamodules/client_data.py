@@ -93,7 +93,9 @@ class ClientDataModule(L.LightningDataModule):
 
     def augmented(self, inputs: Tensor, *, dtype: torch.dtype) -> Tensor:
         """Training inputs [M, ...], normalised and augmented; draws M augmentations."""
-        return self.data.examples.transform(inputs, dtype=dtype, rng=self._augment_rng)
+        transform = self.data.examples.transform
+        rng = self._augment_rng if transform.augments else None
+        return transform(inputs, dtype=dtype, rng=rng)
 
     def val_dataloader(self) -> EvalLoader:
         """The client's validation examples; the server validates on those of all clients."""

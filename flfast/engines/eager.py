@@ -44,6 +44,7 @@ class EagerTraining:
         site = self._site
         trainer, module = site.trainers.trainer(plan), site.trainers.module(plan)
         start = site.start(client_id, download, plan)
+        start.seed_torch()
         context, data = start.context, start.data
         if self._perturb is not None:
             context = context._replace(start=self._perturb(context.start))
