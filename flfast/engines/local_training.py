@@ -90,6 +90,8 @@ def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan, task: Task
         raise ValueError(f"task={task.name} {reason}")
     if plan.strategy == "fsdp" and (joint["params"] or joint["buffers"]):
         reason = "trains two models, which strategy=fsdp cannot; use strategy=ddp"
+    elif plan.strategy == "fsdp" and algorithm.fold is not None:
+        reason = "changes the frozen base, which strategy=fsdp has sharded; use strategy=ddp"
     elif plan.strategy == "fsdp" and algorithm.stages != (LocalStage(),):
         reason = "trains parts of a model, which strategy=fsdp cannot; use strategy=ddp"
     elif not algorithm.splits_batches:
