@@ -210,10 +210,13 @@ class FusedTraining:
     @contextmanager
     def outside_precision(self) -> Iterator[None]:
         """Suspend the Trainer's precision (autocast, default data type) outside of local steps."""
-        dtype = torch.get_default_dtype()
+        dtype, device = torch.get_default_dtype(), self._site.module.device.type
+        if dtype == torch.float32 and not torch.is_autocast_enabled(device):
+            yield
+            return
         torch.set_default_dtype(torch.float32)
         try:
-            with torch.autocast(self._site.module.device.type, enabled=False):
+            with torch.autocast(device, enabled=False):
                 yield
         finally:
             torch.set_default_dtype(dtype)
