@@ -48,7 +48,7 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
         return merge(broadcast, client["own"]), client["inner"]
 
     inner = viewed(
-        replace(algorithm, personal=algorithm.personal or _model),
+        replace(algorithm, personal=algorithm.personal or (lambda sent, _: model_weights(sent))),
         {"server": shared, "download": download, "context": inner_context},
         dict.fromkeys(("send", "record", "first_record"), shared),
     )
@@ -76,7 +76,3 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
 
 def _round(run: Callable[[Tree, Round], Tree], server: Tree, rnd: Round) -> Tree:
     return merge(server, run(server, rnd))
-
-
-def _model(broadcast: Tree, client: Tree) -> Tree:
-    return model_weights(broadcast)
