@@ -1,7 +1,6 @@
 """A wrapper that keeps part of the model on the client, for any algorithm.
 
-With the BatchNorm layers it is FedBN (Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated
-Learning on Non-IID Features via Local Batch Normalization. ICLR 2021, Algorithm 1).
+With the BatchNorm layers of FedAvg it is FedBN; `fedbn` has paper and equation.
 """
 
 from collections.abc import Callable
