@@ -7,6 +7,10 @@ from flfast.algorithms.kit.gradient import gradient
 from flfast.state.tree import Tree, tree_map
 
 
+def _losses(task: Task, weights: Tree, batch: Batch, ctx: Context) -> Tree:
+    return {"sum": task(weights, batch) * len(batch.targets)}
+
+
 def _gradients(task: Task, weights: Tree, batch: Batch, ctx: Context) -> Tree:
     own = {name: weights[name].clone().requires_grad_() for name in ctx.server["params"]}
     point = {**weights, **own}
@@ -14,7 +18,7 @@ def _gradients(task: Task, weights: Tree, batch: Batch, ctx: Context) -> Tree:
     return tree_map(lambda grad: grad * len(batch.targets), grads)
 
 
-LOSS = Measure("loss", lambda task, w, b, ctx: {"sum": task(w, b) * len(b.targets)})
+LOSS = Measure("loss", _losses)
 """F_k(w), the loss over the client's training examples; see `mean_loss`."""
 
 GRADIENT = Measure("gradient", _gradients)
