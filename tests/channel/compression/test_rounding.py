@@ -28,6 +28,7 @@ def by_torch(function, *args):
 def test_both_ways_give_the_same_bits(buckets, scale, bits, seed):
     random = torch.Generator().manual_seed(seed % 2**32)
     vector = torch.rand(sum(buckets.sizes), generator=random).mul_(2).sub_(1).mul_(scale)
+    vector[vector.abs() < 1e-35] = 0  # `quantize` sends buckets of such values as zeros
     largest = buckets.largest(vector)
     assert torch.equal(largest, by_torch(buckets.largest, vector))
     assert len(largest) == buckets.num
