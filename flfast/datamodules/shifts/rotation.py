@@ -21,26 +21,15 @@ def rotation(*, angles: Numbers, max_degrees: HalfTurn, assignment: Assignment, 
 
     Right angles of square images move pixels, all others interpolate linearly between them.
     """
-    return Shift(
-        "rotation",
-        at=at,
-        draw=partial(_draw, angles=[*angles], spread=max_degrees, assignment=assignment),
-        inputs=_rotate,
-        check=partial(need_images, "rotation"),
-    )
+    centres = np.array(angles, dtype=float)
 
+    def draw(clients: np.ndarray, facts: Facts) -> Drawn:
+        cluster = clusters(clients, len(centres), assignment, seed=facts.seed)
+        own = around(clients, 0.0, max_degrees, "shift angle", seed=facts.seed)
+        return {"cluster": cluster, "degrees": (centres[cluster] + own) % 360}
 
-def _draw(
-    clients: np.ndarray,
-    facts: Facts,
-    *,
-    angles: list[float],
-    spread: float,
-    assignment: Assignment,
-) -> Drawn:
-    cluster = clusters(clients, len(angles), assignment, seed=facts.seed)
-    own = around(clients, 0.0, spread, "shift angle", seed=facts.seed)
-    return {"cluster": cluster, "degrees": (np.asarray(angles, dtype=float)[cluster] + own) % 360}
+    check = partial(need_images, "rotation")
+    return Shift("rotation", at=at, draw=draw, inputs=_rotate, check=check)
 
 
 def _rotate(inputs: Tensor, affected: Affected) -> Tensor:

@@ -3,6 +3,7 @@
 import logging
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from flfast.output.report.chart import DataTable, Section
@@ -88,10 +89,9 @@ def curves(content: Content) -> Section | None:
 def classes(content: Content) -> Section | None:
     """Accuracy by class of the first evaluated run of each setting; None if there is none."""
     tables = []
-    for name, setting in content.named:
-        run = next((run for run in setting.finished if (run.folder / _CONFUSION).exists()), None)
-        rows = _class_rows(run) if run else []
-        if run and rows:
+    for name, run in _evaluated(content, _CONFUSION):
+        rows = _class_rows(run)
+        if rows:
             whose = "" if content.single else f" of {name}, seed {run.seed}"
             hidden = "" if len(rows) <= _MOST_CLASSES else f" (the first {_MOST_CLASSES})"
             headings = ["set", "class", "examples", "accuracy", "most frequent mistake"]
@@ -104,10 +104,9 @@ def classes(content: Content) -> Section | None:
 def survival(content: Content) -> Section | None:
     """Kaplan-Meier curves of the first evaluated run of each setting; None if there is none."""
     found = []
-    for name, setting in content.named:
-        run = next((run for run in setting.finished if (run.folder / _SURVIVAL).exists()), None)
+    for name, run in _evaluated(content, _SURVIVAL):
         try:
-            charts = curve_charts(run.folder / _SURVIVAL) if run else []
+            charts = curve_charts(run.folder / _SURVIVAL)
         except (OSError, ValueError) as error:
             log.warning("survival is not shown: %s", first_line(error))
             continue
@@ -115,6 +114,12 @@ def survival(content: Content) -> Section | None:
         found += [line_chart(c._replace(title=f"{c.title}{whose}")) for c in charts]
     intro = "The share of examples whose event is later than a time, by predicted risk."
     return Section("Survival", intro, [chart for chart in found if chart]) if found else None
+
+
+def _evaluated(content: Content, file: str) -> Iterator[tuple[str, RunRecord]]:
+    """(name of the setting, its first run that has the file of an evaluation)."""
+    for name, setting in content.named:
+        yield from [(name, r) for r in setting.finished if (r.folder / file).exists()][:1]
 
 
 def _class_rows(run: RunRecord) -> list[list[str]]:
