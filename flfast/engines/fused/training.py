@@ -137,11 +137,11 @@ class FusedTraining:
         trainer = self._site.trainers.trainer(plan)
 
         def train_stacks(clients: Sequence[int]) -> None:
-            programs = self.programs(plan)
+            programs, equal = self.programs(plan), not self._site.keeps_states
             for stack in self.stacks(clients, download, plan):
                 with self.outside_precision():
                     starts = [self._site.start(k, download, plan) for k in stack]
-                for places in with_equal_leaves(starts):
+                for places in [range(len(starts))] if equal else with_equal_leaves(starts):
                     part = [starts[place] for place in places]
                     self._train_part(programs, part, deliver)
 

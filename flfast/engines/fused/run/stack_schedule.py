@@ -144,6 +144,9 @@ def stack_spans(table: np.ndarray, batching: Batching, *, exact: bool) -> Iterat
     """
     if not exact:
         table = np.where(table > 0, padded_size(int(table.max()), batching), 0)
+    if (table == table[0, 0]).all():
+        yield StackSpan(0, len(table), 0, table.shape[1], int(table[0, 0]))
+        return
     starts = np.flatnonzero((table[1:] != table[:-1]).any(1)) + 1
     bounds = [0, *starts.tolist(), len(table)]
     for start, stop in pairwise(bounds):
