@@ -21,6 +21,7 @@ from flfast.tasks.names import falls
 _VIEWS = ("personal", "local", "val", "personal_val", "new")
 _METRICS = {
     "accuracy": "an accuracy",
+    "mase": "a mean absolute scaled error",
     "mae": "a mean absolute error",
     "concordance": "a concordance",
 }
