@@ -55,9 +55,8 @@ class Examples:
         class_names: name of each class; empty if unknown.
         client_names: name of each of the dataset's own clients; empty if unknown.
         unused: examples of no split, such as windows across two series, bool [N]; None: none.
-        overlap: of examples in the order of time, the number of later ones that share values with
-            each; held-out examples are then a client's last ones, and those that overlap with
-            them are left out. None: held-out examples are drawn at random.
+        stride: of windows in the order of time, steps between the beginnings of two; held-out
+            examples are then a client's last ones. None: held-out examples are drawn at random.
         objective: the loss of `forecasting`, `mse` or `mae`.
     """
 
@@ -76,7 +75,7 @@ class Examples:
     class_names: tuple[str, ...] = ()
     client_names: tuple[str, ...] = ()
     unused: np.ndarray | None = None
-    overlap: int | None = None
+    stride: int | None = None
     objective: Literal["mse", "mae"] = "mse"
 
     def __post_init__(self) -> None:
@@ -108,6 +107,12 @@ class Examples:
     def horizon(self) -> int:
         """Number of steps that `forecasting` predicts; 0 of other tasks."""
         return self.targets.shape[1] - FACTS if self.task == "forecasting" else 0
+
+    @property
+    def overlap(self) -> int | None:
+        """Number of later windows that share steps with a window; None without a stride."""
+        steps = self.input_shape[-1] + self.horizon
+        return None if self.stride is None else -(-steps // self.stride) - 1
 
     @property
     def classes(self) -> np.ndarray | None:

@@ -92,7 +92,10 @@ def split_clients(
     rng: np.random.Generator,
     overlap: int | None = None,
 ) -> dict[str, ClientIndices]:
-    """Split every client's examples, int64 [M], at random, or by time; see `Examples.overlap`.
+    """Split every client's examples, int64 [M], at random.
+
+    With an `overlap`, examples are in the order of time. Held-out ones are a client's last ones,
+    and so many before them are left out, since they share values with them.
 
     Fractions are held-out shares by name of the split: a number, or one per client [K].
 

@@ -64,7 +64,7 @@ class LinearForecaster(_Forecaster):
 
 
 class LSTMForecaster(_Forecaster):
-    """A linear map of what LSTM layers make of all channels of the window."""
+    """LSTM layers over the seasons of the window, all channels at once, and a linear map."""
 
     def __init__(
         self,
@@ -77,12 +77,14 @@ class LSTMForecaster(_Forecaster):
         layers: Count,
     ) -> None:
         super().__init__("lstm_forecaster", input_shape, num_classes, horizon, season)
-        self.lstm = nn.LSTM(input_shape[0], hidden, num_layers=layers, batch_first=True)
+        self.lstm = nn.LSTM(input_shape[0] * season, hidden, num_layers=layers, batch_first=True)
         self.fc = _zero(nn.Linear(hidden, num_classes))
 
     def correction(self, windows: Tensor) -> Tensor:
         """See `_Forecaster`."""
-        features, _ = self.lstm(windows.transpose(1, 2))
+        steps = windows.shape[2] // self.season * self.season
+        seasons = windows[:, :, -steps:].unflatten(2, (-1, self.season)).transpose(1, 2)
+        features, _ = self.lstm(seasons.flatten(2))
         found: Tensor = self.fc(features[:, -1])
         return found.unflatten(1, (self.num_targets, self.horizon))
 

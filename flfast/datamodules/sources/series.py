@@ -32,9 +32,9 @@ def series(  # noqa: PLR0913 - one parameter an option
             series is too short or constant.
     """
     columns = Columns(read_table(path), path)
-    used = {"time": [time], "owner": [owner], "values": values or [], "targets": targets or []}
-    for option, named in used.items():
-        columns.require([name for name in named if name is not None], option)
+    named = {"time": time and [time], "owner": owner and [owner], "values": values}
+    for option, names in {**named, "targets": targets}.items():
+        columns.require(names or [], option)
     chosen = values or [name for name in columns.names if name not in {time, owner}]
     if owner is None and targets is not None:
         raise ValueError(
@@ -54,11 +54,11 @@ def series(  # noqa: PLR0913 - one parameter an option
         return windows_of(apart, chosen, ["value"], num_targets=1, cut=cut)
     clients = columns.clients(owner, None)
     places = [np.flatnonzero(clients.owner == k) for k in range(clients.owner.max() + 1)]
-    names = clients.names or tuple(map(str, range(len(places))))
-    for name, own in zip(names, places, strict=True):
+    called = clients.names or tuple(map(str, range(len(places))))
+    for name, own in zip(called, places, strict=True):
         _check_times(f"of {name}", None if times is None else times[own])
     apart = [numbers[own] for own in places]
-    return windows_of(apart, names, chosen, num_targets=len(predicted), cut=cut)
+    return windows_of(apart, called, chosen, num_targets=len(predicted), cut=cut)
 
 
 def _times(columns: Columns, name: str) -> np.ndarray:

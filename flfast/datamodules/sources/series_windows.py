@@ -114,10 +114,10 @@ def windows_of(
     end = np.zeros((cut.window + cut.horizon, len(columns)), np.float32)
     array = torch.from_numpy(np.concatenate([*rows["array"], end]))
     future = array[cut.window :, :num_targets].unfold(0, cut.horizon, cut.stride)[:num]
-    facts = torch.from_numpy(as_float32("data", np.concatenate(rows["facts"])))
+    known = torch.from_numpy(as_float32("data", np.concatenate(rows["facts"])))
     return Examples(
         inputs=array.unfold(0, cut.window, cut.stride)[:num],
-        targets=torch.cat([future.transpose(1, 2), facts], dim=1),
+        targets=torch.cat([future.transpose(1, 2), known], dim=1),
         num_classes=cut.horizon * num_targets,
         is_test=np.concatenate(rows["test"]),
         owner=np.concatenate(rows["owner"]),
@@ -125,6 +125,6 @@ def windows_of(
         input_names=tuple(columns),
         client_names=tuple(names),
         unused=np.concatenate(rows["unused"]),
-        overlap=math.ceil((cut.window + cut.horizon) / cut.stride) - 1,
+        stride=cut.stride,
         objective=cut.objective,
     )
