@@ -93,7 +93,10 @@ def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
     def source(seed: int) -> Examples:
         with named("data", target):
             offers = {"seed": seed, "task": None if config.task == "auto" else config.task}
-            found = call_with(data_source(config) if given is None else given, **offers)
+            made = data_source(config) if given is None else given
+            if config.task == "forecasting" and given is None and asks_for(made, "task"):
+                raise ValueError("task=forecasting needs series; allowed: data=series or loads")
+            found = call_with(made, **offers)
         return of_kind(found, Examples, f"data={target}", allowed="an Examples of flfast")
 
     return source
