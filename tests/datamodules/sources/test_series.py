@@ -41,9 +41,8 @@ def test_wide_and_long_tables_are_the_same_and_rows_of_clients_may_alternate(tmp
 
 
 def test_predicted_columns_come_first(tmp_path):
-    path = write(
-        tmp_path / "t.csv", [(*row, "x") if n else (*row, "who") for n, row in enumerate(WIDE)]
-    )
+    rows = [(*WIDE[0], "who"), *((*row, "x") for row in WIDE[1:])]
+    path = write(tmp_path / "t.csv", rows)
     found = series(path=path, **OPTIONS | {"owner": "who", "targets": ["b"]})
     assert found.input_names == ("b", "a")
     assert (found.num_classes, found.horizon, found.input_shape) == (2, 2, (2, 4))

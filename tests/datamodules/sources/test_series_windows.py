@@ -53,9 +53,7 @@ def split_of(examples, val):
     st.integers(1, 5),
     st.sampled_from([0.0, 0.2, 0.4]),
 )
-def test_windows_are_whole_in_their_part_and_parts_share_no_step(
-    lengths, window, horizon, stride, val
-):
+def test_windows_are_whole_and_parts_share_no_step(lengths, window, horizon, stride, val):
     cut = Windows(window, horizon, stride, 2, 0.4, "mse")
     assume(all(0.4 * n + 0.5 >= window + horizon + 1 for n in lengths))
     examples = made(numbered(lengths), cut)
