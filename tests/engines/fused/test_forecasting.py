@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 from engine_runs import assert_engines_agree
 
+import flfast
 from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.partitions.natural import natural
@@ -51,3 +52,14 @@ def test_engines_agree_on_an_lstm(meters, make_federation):
         return make_federation(meters, deepcopy(model), rounds=2, batching=Batching(4))
 
     assert_engines_agree(make, tol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", [(), ("model=lstm_forecaster", "optimizer.lr=0.01")], ids=["linear", "lstm"]
+)
+def test_the_experiment_beats_the_seasonal_naive_forecast(words, tmp_path):
+    words = ("experiment=forecasting", "strategy=single", "callbacks=none", *words)
+    found = flfast.run(*words, folder=tmp_path / "run").history["local/mase"]
+    assert 1 < found.iloc[0] < 1.1
+    assert found.iloc[-1] < 0.75
