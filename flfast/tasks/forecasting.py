@@ -5,34 +5,35 @@ add up over batches, ranks and clients. Hyndman, Koehler: Another look at measur
 accuracy. International Journal of Forecasting 22, 2006.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from flfast.tasks.task_type import Statistics, TaskType, group_means
 
+Losses = Callable[[Tensor, Tensor], Tensor]
+
 FACTS = 3
 """Rows of a target behind the H future values: mean, standard deviation, naive error."""
 
 
 def _check(targets: Tensor, num_outputs: int) -> None:
-    is_float = targets.is_floating_point()
-    if targets.ndim != 3 or (targets.shape[1] - FACTS) * targets.shape[2] != num_outputs:
-        is_float = False
-    if not is_float:
-        kind = str(targets.dtype).removeprefix("torch.")
+    fits = targets.ndim == 3 and (targets.shape[1] - FACTS) * targets.shape[2] == num_outputs
+    if not fits or not targets.is_floating_point():
         raise ValueError(
             "targets of a forecasting task must be floats [N, H + 3, C] with H * C = "
             f"{num_outputs}: H scaled values, mean, standard deviation and naive error of C "
-            f"columns; got {kind} {list(targets.shape)}"
+            f"columns; got {str(targets.dtype).removeprefix('torch.')} {list(targets.shape)}"
         )
-    for name, wrong in (
-        ("a value that is not finite", ~targets.isfinite().flatten(1).all(dim=1)),
-        ("a standard deviation or naive error <= 0", (targets[:, -2:] <= 0).flatten(1).any(dim=1)),
-    ):
-        if bool(wrong.any()):
-            raise ValueError(f"the target of example {int(wrong.nonzero()[0])} has {name}")
+    right = targets.isfinite().flatten(1).all(dim=1) & (targets[:, -2:] > 0).flatten(1).all(dim=1)
+    if not bool(right.all()):
+        raise ValueError(
+            f"the target of example {int((~right).nonzero()[0])} has a value that is not finite, "
+            "or a standard deviation or naive error <= 0"
+        )
 
 
 def _errors(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -48,24 +49,19 @@ def _absolute(outputs: Tensor, targets: Tensor) -> Tensor:
     return _errors(outputs, targets).abs().mean(dim=1)
 
 
-def _statistics(outputs: Tensor, targets: Tensor) -> Statistics:
+def _statistics(outputs: Tensor, targets: Tensor, losses: Losses = _squared) -> Statistics:
     outputs, targets = outputs.float(), targets.float()
     future, (mean, std, naive) = targets[:, :-FACTS], targets[:, -FACTS:, None].unbind(dim=1)
     scaled = _errors(outputs, targets).view_as(future)
     errors = scaled * std  # not a difference of large numbers
     return {
-        "loss": _squared(outputs, targets),
+        "loss": losses(outputs, targets),
         "absolute": errors.abs().mean(dim=(1, 2)),
         "squared": errors.square().mean(dim=(1, 2)),
         "scaled": (scaled / naive).abs().mean(dim=(1, 2)),
         "outputs": (outputs.view_as(future) * std + mean).flatten(1),
         "targets": (future * std + mean).flatten(1),
     }
-
-
-def _statistics_of_mae(outputs: Tensor, targets: Tensor) -> Statistics:
-    found = _statistics(outputs, targets)
-    return {**found, "loss": _absolute(outputs.float(), targets.float())}
 
 
 def _by_group(found: Statistics, group: Tensor, num_groups: int) -> dict[str, Tensor]:
@@ -100,7 +96,7 @@ OBJECTIVES = {
         FORECASTING,
         losses=_absolute,
         loss=lambda outputs, targets: _absolute(outputs, targets).mean(),
-        statistics=_statistics_of_mae,
+        statistics=partial(_statistics, losses=_absolute),
     ),
 }
 """The task by the name of its loss."""

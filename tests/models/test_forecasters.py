@@ -1,15 +1,16 @@
 import pytest
 import torch
 
-from flfast.models.forecasters import LinearForecaster, LSTMForecaster
+from flfast.models.forecasters import Forecaster
 
-MODELS = {"linear": (LinearForecaster, {}), "lstm": (LSTMForecaster, {"hidden": 4, "layers": 2})}
+MODELS = {"linear": (None, 1), "lstm": (4, 2)}
 
 
-def build(name, *, channels=3, window=10, horizon=7, season=4, targets=2):
-    make, options = MODELS[name]
-    shape, num = (channels, window), horizon * targets
-    return make(input_shape=shape, num_classes=num, horizon=horizon, season=season, **options)
+def build(name, *, horizon=7, season=4):
+    """A model of 3 channels, of which 2 are forecast, and windows of 10 steps."""
+    hidden, layers = MODELS[name]
+    options = {"horizon": horizon, "season": season, "hidden": hidden, "layers": layers}
+    return Forecaster(input_shape=(3, 10), num_classes=2 * horizon, **options)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -41,11 +41,8 @@ class Windows(NamedTuple):
             ValueError: if a part has no window, or the training part has no season before it.
         """
         test = math.floor(self.test_fraction * steps + 0.5)
-        for part, length in {
-            "training": steps - test,
-            **({"testing": test} if test else {}),
-        }.items():
-            if length < self.window + self.horizon:
+        for part, length in (("training", steps - test), ("testing", test)):
+            if length < self.window + self.horizon and (test or part == "training"):
                 raise ValueError(
                     f"series {name} has {steps} steps, {length} of them for {part}; allowed: at "
                     f"least data.window + data.horizon = {self.window + self.horizon} of each"
@@ -53,7 +50,7 @@ class Windows(NamedTuple):
         if steps - test <= self.season:
             raise ValueError(
                 f"data.season={self.season}: series {name} has {steps - test} steps for training; "
-                f"allowed: fewer, such as 1"
+                "allowed: fewer, such as 1"
             )
         return test
 

@@ -313,7 +313,7 @@ def test_forecasts_are_resumed_and_in_units_of_the_data(tmp_path, algorithm):
         np.array([[float(found[f"{kind}_{h}"][n]) for h in range(24)] for n in chosen])
         for kind in ("target", "predicted")
     )
-    error, last = true - predicted, {k: float(v) for k, v in rows[-1].items() if view in k}
+    error, last = true - predicted, {k: float(v or 0) for k, v in rows[-1].items() if view in k}
     assert np.abs(error).mean() == pytest.approx(last[f"{view}/mae"], rel=1e-4)
     assert np.square(error).mean() ** 0.5 == pytest.approx(last[f"{view}/rmse"], rel=1e-4)
     drawn = columns_of(run / "evaluation" / "forecasts.csv")

@@ -11,7 +11,7 @@ from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.partitions.natural import natural
 from flfast.datamodules.sources.loads import loads
-from flfast.models.forecasters import LinearForecaster, LSTMForecaster
+from flfast.models.forecasters import Forecaster
 from flfast.state.plan import Batching
 
 CUT = {"window": 48, "horizon": 24, "stride": 24, "season": 24, "test_fraction": 0.3}
@@ -30,23 +30,23 @@ def meters(request):
     return data
 
 
-def forecaster(make, **options):
-    return make(input_shape=(1, 48), num_classes=24, horizon=24, season=24, **options)
+def forecaster(hidden=None):
+    options = {"horizon": 24, "season": 24, "hidden": hidden, "layers": 1}
+    return Forecaster(input_shape=(1, 48), num_classes=24, **options)
 
 
 @pytest.mark.parametrize("stack", [1, 3])
 def test_engines_agree_on_a_linear_model(meters, make_federation, stack):
     options = {"rounds": 2, "batching": Batching(4), "trainer": {"precision": "64-true"}}
-    model = partial(forecaster, LinearForecaster)
     found = assert_engines_agree(
-        lambda: make_federation(meters, model().double(), lr=0.01, **options), stack=stack
+        lambda: make_federation(meters, forecaster().double(), lr=0.01, **options), stack=stack
     )
     clients = found.engine.evaluate(found.server, found.plans(2, []))["local"].values["mase"]
     assert found.history[-1]["local/mase_worst10"] == pytest.approx(clients.max().item())
 
 
 def test_engines_agree_on_an_lstm(meters, make_federation):
-    model = forecaster(LSTMForecaster, hidden=4, layers=1)
+    model = forecaster(hidden=4)
 
     def make():
         return make_federation(meters, deepcopy(model), rounds=2, batching=Batching(4))
