@@ -16,8 +16,7 @@ TOKENS = ("lstm", "transformer", "transformers")
 NUM_TOKENS = 11
 SHAPES = {"cnn1d": (2, 40), "tabular_mlp": (5,), "vgg11": (1, 32, 32), "timm": (3, 32, 32)}
 SHAPES |= dict.fromkeys(TOKENS, (6,))
-FORECASTERS = ("linear_forecaster", "lstm_forecaster")
-SHAPES |= dict.fromkeys(FORECASTERS, (2, 48))
+SHAPES["forecaster"] = (2, 48)
 IMAGE = (1, 20, 20)
 REQUIRED = {
     "timm": {"name": "test_efficientnet"},
@@ -40,7 +39,6 @@ SMALL = {
     "cnn1d": {"channels": [3, 4], "kernel_size": 3, "hidden": [8]},
     "digits_cnn": {"channels": [2, 3, 2], "hidden": [5, 4]},
     "lstm": {"hidden": 5},
-    "lstm_forecaster": {"hidden": 5},
     "mlp": {"hidden": [9, 7]},
     "tabular_mlp": {"embedding": 3, "hidden": [7]},
     "transformer": {"width": 8, "layers": 1, "heads": 2},
@@ -79,9 +77,9 @@ def make_model(
         num_tokens=num_tokens,
         task=task,
         categories=(3, 2) if name == "tabular_mlp" else (),
-        horizon=num_classes if name in FORECASTERS else 0,
+        horizon=num_classes if name == "forecaster" else 0,
     )
-    if name in FORECASTERS:  # which begin with a last layer of zeros
+    if name == "forecaster":  # which begins with a last layer of zeros
         torch.nn.init.normal_(model.fc.weight)
     return model
 

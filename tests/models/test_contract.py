@@ -15,7 +15,7 @@ from flfast.state.weights import read_weights
 from flfast.tasks.classification import CLASSIFICATION
 
 LARGER = {"cnn1d": (9, 128), "timm": (3, 40, 20), "vgg11": (3, 64, 32)}
-LARGER |= {"linear_forecaster": (1, 30), "lstm_forecaster": (3, 50)}
+LARGER |= {"forecaster": (1, 30)}
 IMAGES = [name for name in NAMES if name not in SHAPES]
 SMALL = [name for name in NAMES if name not in {"resnet18", "timm", "vgg11"}]
 # Some have names of their own, or several last layers.
@@ -113,4 +113,4 @@ def test_models_of_several_clients_predict_together_where_vmap_can(name):
     )
     torch.testing.assert_close(together(batch), alone(batch))
     # vmap has no rules for the CPU's kernels of LSTMs and attention.
-    assert together._vmapped == (name not in {*TOKENS, "lstm_forecaster"})
+    assert together._vmapped == (name not in TOKENS)

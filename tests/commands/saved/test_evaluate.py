@@ -296,7 +296,7 @@ def test_survival_is_resumed_and_has_curves_of_the_servers_model(tmp_path, algor
 @pytest.mark.parametrize("algorithm", ["fedavg", "ditto"])
 def test_forecasts_are_resumed_and_in_units_of_the_data(tmp_path, algorithm):
     words = ["data=loads", "data.num_clients=3", "data.weeks=4", "data.window=24", "batch_size=32"]
-    words += ["data.stride=24", "model=linear_forecaster", "strategy=single", "callbacks=files"]
+    words += ["data.stride=24", "model=forecaster", "strategy=single", "callbacks=files"]
     words += [f"algorithm={algorithm}", "checkpoint.every=1", "split.val=0.2"]
     for folder, rounds in (("whole", [2]), ("resumed", [1, 2])):
         for stop in rounds:

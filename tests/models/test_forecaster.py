@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from flfast.models.forecasters import Forecaster
+from flfast.models.forecaster import Forecaster
 
 MODELS = {"linear": (None, 1), "lstm": (4, 2)}
 
