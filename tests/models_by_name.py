@@ -16,6 +16,7 @@ TOKENS = ("lstm", "transformer", "transformers")
 NUM_TOKENS = 11
 SHAPES = {"cnn1d": (2, 40), "tabular_mlp": (5,), "vgg11": (1, 32, 32), "timm": (3, 32, 32)}
 SHAPES |= dict.fromkeys(TOKENS, (6,))
+SHAPES["forecaster"] = (2, 48)
 IMAGE = (1, 20, 20)
 REQUIRED = {
     "timm": {"name": "test_efficientnet"},
@@ -69,14 +70,18 @@ def make_model(
         **(SMALL.get(name, {}) if options is None else options),
     )
     seed_torch(seed, "initial weights")
-    return call_with(
+    model = call_with(
         made,
         input_shape=shape or SHAPES.get(name, IMAGE),
         num_classes=num_tokens if task == "language" else num_classes,
         num_tokens=num_tokens,
         task=task,
         categories=(3, 2) if name == "tabular_mlp" else (),
+        horizon=num_classes if name == "forecaster" else 0,
     )
+    if name == "forecaster":  # which begins with a last layer of zeros
+        torch.nn.init.normal_(model.fc.weight)
+    return model
 
 
 def make_inputs(name, num, *, shape=None, seed=2):

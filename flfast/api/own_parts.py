@@ -186,6 +186,10 @@ def read_targets(where: str, values: Any, task: TaskName) -> Tensor:
     Raises:
         ConfigError: if they are no targets of the task.
     """
+    if task == "forecasting":
+        raise ConfigError(
+            f"{where}: task=forecasting needs windows; allowed: an Examples of flfast"
+        )
     allowed = _TARGETS[task]
     check_plain(where, values)
     try:

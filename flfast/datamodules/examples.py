@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.number_range import check_finite, regression_targets
 from flfast.datamodules.transforms import AS_STORED, BatchTransform
 from flfast.tasks.by_name import TASKS
+from flfast.tasks.forecasting import FACTS, OBJECTIVES
 from flfast.tasks.names import TaskName
 from flfast.tasks.task_type import IGNORED, TaskType
 
@@ -32,7 +34,8 @@ class Examples:
         targets: shape and type depend on the task. `classification`: int64 [N] in [0, C).
             `language`: tokens int64 [N, T], `IGNORED` at positions without a target. `regression`:
             float32 [N, C]. `multilabel`: 0 or 1, [N, C]. `survival`: time >= 0, and 1 for an event
-            or 0 if it was not seen by then, float32 [N, 2].
+            or 0 if it was not seen by then, float32 [N, 2]. `forecasting`: float32 [N, H + 3, C],
+            see `flfast/tasks/forecasting.py`.
         num_classes: C: classes, tokens of the vocabulary, numbers to predict, or labels; 1 of
             `survival`.
         input_shape: shape of one input, without the batch dimension; () reads the first input.
@@ -51,6 +54,10 @@ class Examples:
             for other inputs.
         class_names: name of each class; empty if unknown.
         client_names: name of each of the dataset's own clients; empty if unknown.
+        unused: examples of no split, such as windows across two series, bool [N]; None: none.
+        stride: of windows in the order of time, steps between the beginnings of two; held-out
+            examples are then a client's last ones. None: held-out examples are drawn at random.
+        objective: the loss of `forecasting`, `mse` or `mae`.
     """
 
     inputs: Tensor | Dataset[Tensor]
@@ -67,6 +74,9 @@ class Examples:
     input_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     client_names: tuple[str, ...] = ()
+    unused: np.ndarray | None = None
+    stride: int | None = None
+    objective: Literal["mse", "mae"] = "mse"
 
     def __post_init__(self) -> None:
         num = len(self.targets)
@@ -79,7 +89,7 @@ class Examples:
             regression_targets("targets", self.targets.numpy())
         if isinstance(self.inputs, Tensor) and self.inputs.is_floating_point():
             check_finite(self.inputs)
-        for name in ("inputs", "is_test", "owner", "labels"):
+        for name in ("inputs", "is_test", "owner", "labels", "unused"):
             value = getattr(self, name)
             if value is not None and len(value) != num:
                 raise ValueError(f"{name} has {len(value)} entries, targets have {num}")
@@ -91,7 +101,18 @@ class Examples:
     @property
     def task_type(self) -> TaskType:
         """The task: loss and metrics."""
-        return TASKS[self.task]
+        return OBJECTIVES[self.objective] if self.task == "forecasting" else TASKS[self.task]
+
+    @property
+    def horizon(self) -> int:
+        """Number of steps that `forecasting` predicts; 0 of other tasks."""
+        return self.targets.shape[1] - FACTS if self.task == "forecasting" else 0
+
+    @property
+    def overlap(self) -> int | None:
+        """Number of later windows that share steps with a window; None without a stride."""
+        steps = self.input_shape[-1] + self.horizon
+        return None if self.stride is None else -(-steps // self.stride) - 1
 
     @property
     def classes(self) -> np.ndarray | None:

@@ -90,15 +90,20 @@ def split_clients(
     num_clients: int,
     fractions: dict[str, np.ndarray | float],
     rng: np.random.Generator,
+    overlap: int | None = None,
 ) -> dict[str, ClientIndices]:
     """Split every client's examples, int64 [M], at random.
+
+    With an `overlap`, examples are in the order of time. Held-out ones are a client's last ones,
+    and so many before them are left out, since they share values with them.
 
     Fractions are held-out shares by name of the split: a number, or one per client [K].
 
     Returns:
         The splits in `fractions`, and `train` with all other examples: at least one per client.
     """
-    order = np.lexsort((rng.random(len(owner)), owner))
+    place = rng.random(len(owner)) if overlap is None else -np.arange(len(owner))
+    order, gap = np.lexsort((place, owner)), overlap or 0
     indices, owner = indices[order], owner[order]
     sizes = np.bincount(owner, minlength=num_clients)
     rank = np.arange(len(owner)) - (np.cumsum(sizes) - sizes)[owner]
@@ -107,10 +112,13 @@ def split_clients(
     taken = np.zeros(len(owner), dtype=bool)
     splits = {}
     for name, fraction in fractions.items():
-        count = np.clip(np.floor(sizes * np.asarray(fraction) + 0.5).astype(np.int64), 0, left)
+        most = np.maximum(left - gap, 0)
+        count = np.clip(np.floor(sizes * np.asarray(fraction) + 0.5).astype(np.int64), 0, most)
         mask = (rank >= start[owner]) & (rank < (start + count)[owner])
         splits[name] = group_by_client(indices[mask], owner[mask], num_clients)
-        start, left, taken = start + count, left - count, taken | mask
+        count += gap * (count > 0)
+        start, left = start + count, left - count
+        taken |= rank < start[owner]
     return {"train": group_by_client(indices[~taken], owner[~taken], num_clients), **splits}
 
 
@@ -153,7 +161,8 @@ def split_examples(
     """
     num = len(examples.targets)
     is_test = np.zeros(num, bool) if examples.is_test is None else examples.is_test
-    given, held_out = np.flatnonzero(~is_test), np.flatnonzero(is_test)
+    used = np.ones(num, bool) if examples.unused is None else ~examples.unused
+    given, held_out = np.flatnonzero(~is_test & used), np.flatnonzero(is_test & used)
     server = draw_for_server(given, split.server_examples, generator(seed, "server"))
     pool = np.setdiff1d(given, server, assume_unique=True)
     if examples.owner is not None and asks_for(partition, "owner"):
@@ -181,6 +190,7 @@ def split_examples(
         num_clients=num_clients,
         fractions={"test": np.where(has_test, 0.0, split.test), "val": split.val},
         rng=generator(seed, "split"),
+        overlap=examples.overlap,
     )
     if split.few_shot is not None:
         labels = labels_of(examples, f"split.few_shot={split.few_shot}", "null")

@@ -92,8 +92,10 @@ def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
 
     def source(seed: int) -> Examples:
         with named("data", target):
-            chosen = data_source(config) if given is None else given
-            found = call_with(chosen, seed=seed, task=given_task(config))
+            chosen, task = data_source(config) if given is None else given, given_task(config)
+            if task == "forecasting" and given is None and asks_for(chosen, "task"):
+                raise ValueError("task=forecasting needs series; allowed: data=series or loads")
+            found = call_with(chosen, seed=seed, task=task)
         return of_kind(found, Examples, f"data={target}", allowed="an Examples of flfast")
 
     return source

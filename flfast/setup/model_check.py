@@ -88,7 +88,7 @@ def check_outputs(
     found = list(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
     wanted = list(data.examples.task_type.output_shape(batch.targets, data.num_classes))
     if found != wanted:
-        is_number = data.examples.task in {"regression", "survival"}
+        is_number = data.examples.task in {"regression", "survival", "forecasting"}
         name = "numbers" if is_number else "logits"
         raise ConfigError(
             f"{where}: forward{place(type(model).forward)} gives {found} for "
@@ -137,12 +137,14 @@ def model_offers(model: Callable[..., Any], examples: Examples) -> dict[str, Any
     - `task`: the learning task.
     - `num_tokens`: size of the vocabulary of the inputs; 0 if they are no tokens.
     - `categories`: number of categories of each of the last columns of a table.
+    - `horizon`: number of steps that `forecasting` predicts; 0 of other tasks.
     """
     offers = {
         "input_shape": examples.input_shape,
         "num_classes": examples.num_classes,
         "task": examples.task,
         "categories": examples.categories,
+        "horizon": examples.horizon,
     }
     if not asks_for(model, "num_tokens"):
         return offers

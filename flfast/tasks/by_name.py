@@ -1,6 +1,7 @@
 """The tasks by name."""
 
 from flfast.tasks.classification import CLASSIFICATION
+from flfast.tasks.forecasting import FORECASTING
 from flfast.tasks.language import LANGUAGE
 from flfast.tasks.multilabel import MULTILABEL
 from flfast.tasks.names import TaskName
@@ -9,6 +10,7 @@ from flfast.tasks.survival import SURVIVAL
 from flfast.tasks.task_type import TaskType
 
 TASKS: dict[TaskName, TaskType] = {
-    task.name: task for task in (CLASSIFICATION, LANGUAGE, REGRESSION, MULTILABEL, SURVIVAL)
+    task.name: task
+    for task in (CLASSIFICATION, LANGUAGE, REGRESSION, MULTILABEL, SURVIVAL, FORECASTING)
 }
 """Every task by name."""

@@ -2,7 +2,9 @@
 
 from typing import Literal
 
-TaskName = Literal["classification", "language", "regression", "multilabel", "survival"]
+TaskName = Literal[
+    "classification", "language", "regression", "multilabel", "survival", "forecasting"
+]
 
 METRICS: dict[TaskName, tuple[str, ...]] = {
     "classification": ("loss", "accuracy", "auc"),
@@ -10,6 +12,7 @@ METRICS: dict[TaskName, tuple[str, ...]] = {
     "regression": ("loss", "mae", "r2"),
     "multilabel": ("loss", "accuracy", "f1", "auc"),
     "survival": ("loss", "concordance"),
+    "forecasting": ("loss", "mae", "rmse", "mase"),
 }
 """Metrics of every task, in the order of their columns."""
 
@@ -19,16 +22,18 @@ HEADLINES: dict[TaskName, str] = {
     "regression": "loss",
     "multilabel": "accuracy",
     "survival": "concordance",
+    "forecasting": "mase",
 }
 """The metric that models of a task are compared by."""
 
-_FALLING = {"loss", "mae", "perplexity"}
+_FALLING = {"loss", "mae", "rmse", "mase", "perplexity"}
 
-SCORES = tuple(dict.fromkeys(name for name in HEADLINES.values() if name not in _FALLING))
+SCORES = tuple(dict.fromkeys(name for name in HEADLINES.values() if name != "loss"))
 """The metrics that runs are compared by where they measure one; else by a loss."""
 
 CLIENT_METRICS = {
     "accuracy": "an accuracy",
+    "mase": "a mean absolute scaled error",
     "mae": "a mean absolute error",
     "concordance": "a concordance",
 }

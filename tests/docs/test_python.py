@@ -1,4 +1,4 @@
-"""The programs of docs/python.md and docs/tasks.md run as they are printed."""
+"""The programs of docs/python.md and of other pages run as they are printed."""
 
 import re
 from functools import partial
@@ -33,3 +33,16 @@ def test_the_programs_of_the_page_run(root, tmp_path, monkeypatch, capsys):
     (regression,) = printed(root / "docs" / "tasks.md")
     exec(regression, names)
     assert names["run"].history["val/r2"].iloc[-1] > 0
+
+
+@pytest.mark.slow
+def test_the_programs_of_other_pages_run(root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(flfast, "run", partial(flfast.run, *QUICK))
+    names = {}
+    (shops,) = printed(root / "docs" / "forecasting.md")
+    exec(shops, names)
+    assert names["run"].history["local/mase"].iloc[-1] < 1.1
+    (simclr,) = printed(root / "docs" / "scope.md")
+    exec(simclr, names)
+    assert names["probe"].history["global/accuracy"].iloc[-1] > 0.4

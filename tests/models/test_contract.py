@@ -15,6 +15,7 @@ from flfast.state.weights import read_weights
 from flfast.tasks.classification import CLASSIFICATION
 
 LARGER = {"cnn1d": (9, 128), "timm": (3, 40, 20), "vgg11": (3, 64, 32)}
+LARGER |= {"forecaster": (1, 30)}
 IMAGES = [name for name in NAMES if name not in SHAPES]
 SMALL = [name for name in NAMES if name not in {"resnet18", "timm", "vgg11"}]
 # Some have names of their own, or several last layers.

@@ -76,7 +76,9 @@ def test_shares_that_are_none_are_refused(shares):
         members(2, assign="shares", shares=shares)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in {*TOKENS, "multi_exit_cnn"}])
+@pytest.mark.parametrize(
+    "name", [n for n in NAMES if n not in {*TOKENS, "forecaster", "multi_exit_cnn"}]
+)
 def test_a_new_head_reads_averages_of_the_features(name):
     """The body gives what the last layer got, for every model of images, series and rows."""
     model = make_model(name).eval()

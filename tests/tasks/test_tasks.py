@@ -146,6 +146,7 @@ def test_the_mean_loss_is_the_mean_of_losses(name):
         "regression": torch.randn(6, width),
         "multilabel": torch.randint(2, (6, width)),
         "survival": torch.tensor([[2.0, 1], [1, 1], [3, 0], [3, 1], [5, 0], [4, 1]]),
+        "forecasting": torch.rand(6, 6, 1) + 0.1,
     }[name]
     task_type = TASKS[name]
     task_type.check_targets(targets, width)

@@ -33,6 +33,7 @@ class EvaluatedSet(NamedTuple):
         metrics: metrics of each client; of one group for the central test set.
         class_names: name of each class; empty if unknown.
         client_names: name of each client; empty if unknown.
+        windows: steps between the beginnings of windows, and horizon, of a forecasting task.
     """
 
     name: str
@@ -43,6 +44,7 @@ class EvaluatedSet(NamedTuple):
     metrics: GroupMetrics
     class_names: tuple[str, ...] = ()
     client_names: tuple[str, ...] = ()
+    windows: tuple[int, int] = (1, 1)
 
     @property
     def by_client(self) -> bool:
@@ -87,16 +89,14 @@ def evaluate(run: OpenedRun, split: str) -> list[EvaluatedSet]:
 def _sets(
     data: EvaluationDataModule, predictions: Statistics, clients: tuple[str, ...]
 ) -> list[EvaluatedSet]:
-    task_type, found = data.data.examples.task_type, []
-    names = data.data.examples.class_names
+    examples, found = data.data.examples, []
+    task_type, names = examples.task_type, examples.class_names
     for name, part in data.sets.items():
         metrics = set_metrics(task_type, predictions, part)
         if metrics is not None:
             chosen = {key: value[part.positions].cpu() for key, value in predictions.items()}
-            examples = data.indices[part.positions]
-            found.append(
-                EvaluatedSet(
-                    name, examples, part.group, task_type, chosen, metrics, names, clients
-                )
-            )
+            facts = (task_type, chosen, metrics, names, clients)
+            windows = (examples.stride or 1, examples.horizon)
+            numbers = data.indices[part.positions]
+            found.append(EvaluatedSet(name, numbers, part.group, *facts, windows))
     return found

@@ -1,6 +1,5 @@
 """What an evaluation shows and writes: metrics, predictions, confusion matrices, clients."""
 
-import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from flfast.commands.saved.evaluated_sets import EvaluatedSet, evaluate
+from flfast.commands.saved.evaluation_charts import write_csv, write_forecasts, write_survival
 from flfast.commands.saved.opened_run import open_run, refused
 from flfast.config.saved_run import SavedRun
 from flfast.federation.table_rows import client_columns, evaluation_columns
-from flfast.output.callbacks.figures import COLOURS, INK, draw_charts, figure, tick_label
+from flfast.output.callbacks.figures import INK, figure, tick_label
 from flfast.output.results.formats import value
-from flfast.output.results.survival_curves import COLUMNS, GROUPS, curve_charts, curve_rows
 from flfast.output.watch.view import empty_table, screen
 from flfast.state.messages import naming
 from flfast.state.regular_file import make_folder, replacing
@@ -25,7 +24,14 @@ from flfast.tasks.survival import SURVIVAL
 
 _DPI = 150
 _MOST_LABELLED = 20
-_SINGULAR = {"outputs": "predicted", "scores": "probability", "targets": "target"}
+_SINGULAR = {
+    "outputs": "predicted",
+    "scores": "probability",
+    "targets": "target",
+    "absolute": "mae",
+    "squared": "mse",
+    "scaled": "mase",
+}
 
 
 def report(saved: SavedRun, options: Mapping[str, str]) -> dict[str, float]:
@@ -104,7 +110,9 @@ def write_all(
         _write_predictions(place, sets, table)
         _write_clients(place / "clients.csv", sets)
         if sets[0].task_type is SURVIVAL:
-            _write_survival(place, sets, title=about["title"])
+            write_survival(place, sets, title=about["title"])
+        if sets[0].task_type.name == "forecasting":
+            write_forecasts(place, sets, title=about["title"])
         if sets[0].task_type is not CLASSIFICATION:
             return
         _write_confusion(place / "confusion.csv", sets)
@@ -162,7 +170,7 @@ def _write_predictions(folder: Path, sets: Sequence[EvaluatedSet], table: str) -
         map("{:.6g}".format, column.tolist()) if column.dtype.kind == "f" else column.tolist()
         for column in columns.values()
     ]
-    _write_csv(folder / "predictions.csv", list(columns), zip(*cells, strict=True))
+    write_csv(folder / "predictions.csv", list(columns), zip(*cells, strict=True))
 
 
 def _write_clients(path: Path, sets: Sequence[EvaluatedSet]) -> None:
@@ -179,7 +187,7 @@ def _write_clients(path: Path, sets: Sequence[EvaluatedSet]) -> None:
             rows.setdefault(client_id, {}).update(found)
             names.update(dict.fromkeys(found))
     lines = ([k, *(rows[k].get(name, "") for name in names)] for k in sorted(rows))
-    _write_csv(path, ["client_id", *names], lines)
+    write_csv(path, ["client_id", *names], lines)
 
 
 def _write_confusion(path: Path, sets: Sequence[EvaluatedSet]) -> None:
@@ -189,34 +197,7 @@ def _write_confusion(path: Path, sets: Sequence[EvaluatedSet]) -> None:
         for part in sets
         for target, row in enumerate(part.confusion().tolist())
     )
-    _write_csv(path, ["set", "target", *map(str, range(num_classes))], lines)
-
-
-def _write_survival(folder: Path, sets: Sequence[EvaluatedSet], *, title: str) -> None:
-    """Kaplan-Meier curves of the sets that one model predicts: risks of several do not compare."""
-    rows = [
-        row
-        for part in sets
-        if not part.name.startswith(("personal", "finetuned", "new_finetuned"))
-        for row in curve_rows(part.name, *(value.numpy() for value in part.predictions.values()))
-    ]
-    if not rows:
-        return
-    _write_csv(folder / "survival.csv", list(COLUMNS), rows)
-    charts = curve_charts(folder / "survival.csv")
-    colours = dict(zip(GROUPS, ("personal", "finetuned", "local"), strict=True))
-    styles = {group: {"color": COLOURS[view], "marker": ""} for group, view in colours.items()}
-    size = (0.5 + 5 * len(charts), 4.2)
-    with figure(folder / "survival.png", size=size, dpi=_DPI, title=title) as picture:
-        drawn = draw_charts(picture, charts, styles, columns=len(charts))
-        picture.legend(drawn.values(), drawn.keys(), loc="outside lower center", ncols=3)
-
-
-def _write_csv(path: Path, header: list[str], rows: Iterable[Iterable[Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+    write_csv(path, ["set", "target", *map(str, range(num_classes))], lines)
 
 
 def draw_confusion(path: Path, sets: Sequence[EvaluatedSet], *, title: str) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from flfast.datamodules.evaluation_sets import EvaluationSet
+from flfast.tasks.names import falls
 from flfast.tasks.task_type import Statistics, TaskType, group_sums
 
 
@@ -100,7 +101,7 @@ def summary(metrics: GroupMetrics) -> dict[str, float]:
     headline = metrics.values[metrics.headline]
     known = filled & (~headline.isnan() | diverged)
     headline = headline[known if known.any() else filled]  # NaN where no client has it
-    worst = headline.sort(descending=metrics.headline == "loss").values
+    worst = headline.sort(descending=falls(metrics.headline)).values
     return {
         **means,
         **metrics.pooled,

@@ -3,16 +3,17 @@
 import logging
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from flfast.output.report.chart import DataTable, Section
 from flfast.output.report.content import Content
 from flfast.output.report.line_chart import line_chart
 from flfast.output.results.columns import VIEWS
+from flfast.output.results.forecast_lines import forecast_charts
 from flfast.output.results.formats import count, difference, p_value, value
 from flfast.output.results.history import series
-from flfast.output.results.lines import run_charts
+from flfast.output.results.lines import LineChart, run_charts
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.statistics import FEWEST_SEEDS
 from flfast.output.results.survival_curves import curve_charts
@@ -25,7 +26,6 @@ log = logging.getLogger(__name__)
 
 _FIRST_TESTS = 12
 _CONFUSION = "evaluation/confusion.csv"
-_SURVIVAL = "evaluation/survival.csv"
 _MOST_CLASSES = 100
 
 
@@ -103,17 +103,30 @@ def classes(content: Content) -> Section | None:
 
 def survival(content: Content) -> Section | None:
     """Kaplan-Meier curves of the first evaluated run of each setting; None if there is none."""
-    found = []
-    for name, run in _evaluated(content, _SURVIVAL):
-        try:
-            charts = curve_charts(run.folder / _SURVIVAL)
-        except (OSError, ValueError) as error:
-            log.warning("survival is not shown: %s", first_line(error))
-            continue
-        whose = "" if content.single else f", {name}"
-        found += [line_chart(c._replace(title=f"{c.title}{whose}")) for c in charts]
     intro = "The share of examples whose event is later than a time, by predicted risk."
-    return Section("Survival", intro, [chart for chart in found if chart]) if found else None
+    return _charted(content, "survival", curve_charts, intro)
+
+
+def forecasts(content: Content) -> Section | None:
+    """Forecasts of some clients, of the first evaluated run of each setting; None without any."""
+    intro = "Clients with the best, median and worst MASE; below 1 beats the seasonal naive error."
+    return _charted(content, "forecasts", forecast_charts, intro)
+
+
+def _charted(
+    content: Content, name: str, charts_of: Callable[[Path], Sequence[LineChart]], intro: str
+) -> Section | None:
+    """Charts of `evaluation/NAME.csv` of the first run of each setting that has it."""
+    found = []
+    for whose, run in _evaluated(content, file := f"evaluation/{name}.csv"):
+        try:
+            charts = charts_of(run.folder / file)
+        except (OSError, ValueError) as error:
+            log.warning("%s is not shown: %s", name, first_line(error))
+            continue
+        end = "" if content.single else f", {whose}"
+        found += [line_chart(c._replace(title=f"{c.title}{end}")) for c in charts]
+    return Section(name.title(), intro, [chart for chart in found if chart]) if found else None
 
 
 def _evaluated(content: Content, file: str) -> Iterator[tuple[str, RunRecord]]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from flfast.output.results.columns import VIEWS
 from flfast.output.results.history import Row, clock, last_value, series, total
 from flfast.output.results.runs import RunRecord
-from flfast.tasks.names import SCORES
+from flfast.tasks.names import SCORES, falls
 
 
 class Criterion(NamedTuple):
@@ -54,7 +54,7 @@ def choose_criterion(runs: Sequence[RunRecord]) -> Criterion | None:
     """A score as in `shown_columns`, else the first loss that was measured; None without both."""
     columns = shown_columns(runs)
     if columns:
-        return Criterion(tuple(columns), rises=True)
+        return Criterion(tuple(columns), rises=not falls(columns[0]))
     losses = (f"{view}/loss" for view in (*VIEWS, "train"))
     found = next((c for c in losses if any(series(run.history, c)[0] for run in runs)), None)
     return Criterion((found,), rises=False) if found else None

@@ -12,7 +12,7 @@ import numpy as np
 from flfast.output.results.formats import in_percent, unit
 from flfast.output.results.history import Row, clock, series, uploaded
 from flfast.output.results.statistics import Interval, mean_interval
-from flfast.tasks.names import SCORES
+from flfast.tasks.names import falls
 
 T = TypeVar("T")
 
@@ -34,6 +34,7 @@ _TITLES = {
     "accuracy": "Accuracy",
     "mae": "Mean absolute error",
     "concordance": "Concordance",
+    "mase": "Mean absolute scaled error",
     "loss": "Loss",
 }
 """Metric -> title of its chart; a run has those that its task measures."""
@@ -194,7 +195,7 @@ def _over_clients(line: Line, history: Sequence[Row], metric: str, over: Over) -
     if not found:
         return line
     deviations = [found.get(x, math.nan) for x in line.x]
-    most = 1.0 if metric in SCORES else math.inf
+    most = math.inf if falls(metric) else 1.0
     ends = np.clip([np.subtract(line.y, deviations), np.add(line.y, deviations)], 0, most)
     low, high = ends.tolist()
     return line._replace(low=low, high=high, band="± std over clients")

@@ -27,6 +27,7 @@ _OF_COMMANDS = (
     *("model.pt2", "model.onnx", "evaluation/metrics.json", "evaluation/predictions.*"),
     *("evaluation/clients.csv", "evaluation/confusion.csv", "evaluation/confusion.png"),
     *("evaluation/survival.csv", "evaluation/survival.png"),
+    *("evaluation/forecasts.csv", "evaluation/forecasts.png"),
 )
 """What `flfast.evaluate` and `flfast.export` make of it."""
 

@@ -291,3 +291,31 @@ def test_survival_is_resumed_and_has_curves_of_the_servers_model(tmp_path, algor
     if algorithm == "ditto":
         evaluate([f"run={run}", "personal=true", f"output={tmp_path / 'own'}"])
         assert not (tmp_path / "own" / "survival.csv").exists()
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "ditto"])
+def test_forecasts_are_resumed_and_in_units_of_the_data(tmp_path, algorithm):
+    words = ["data=loads", "data.num_clients=3", "data.weeks=4", "data.window=24", "batch_size=32"]
+    words += ["data.stride=24", "model=forecaster", "strategy=single", "callbacks=files"]
+    words += [f"algorithm={algorithm}", "checkpoint.every=1", "split.val=0.2"]
+    for folder, rounds in (("whole", [2]), ("resumed", [1, 2])):
+        for stop in rounds:
+            flfast.run(*words, f"rounds={stop}", "resume=auto", folder=tmp_path / folder)
+    run = tmp_path / "whole"
+    rows, again = (read_rows(tmp_path / name / "metrics.csv") for name in ("whole", "resumed"))
+    view = "personal" if algorithm == "ditto" else "local"
+    for metric in ("mae", "rmse", "mase"):
+        assert rows[-1][f"{view}/{metric}"] == again[-1][f"{view}/{metric}"]
+    evaluate([f"run={run}", f"personal={str(algorithm == 'ditto').lower()}"])
+    found = columns_of(run / "evaluation" / "predictions.csv")
+    chosen = [n for n, name in enumerate(found["set"]) if name == view]
+    true, predicted = (
+        np.array([[float(found[f"{kind}_{h}"][n]) for h in range(24)] for n in chosen])
+        for kind in ("target", "predicted")
+    )
+    error, last = true - predicted, {k: float(v or 0) for k, v in rows[-1].items() if view in k}
+    assert np.abs(error).mean() == pytest.approx(last[f"{view}/mae"], rel=1e-4)
+    assert np.square(error).mean() ** 0.5 == pytest.approx(last[f"{view}/rmse"], rel=1e-4)
+    drawn = columns_of(run / "evaluation" / "forecasts.csv")
+    assert {*drawn["set"]} == {view} and {*drawn["place"]} == {"best", "median", "worst"}
+    assert (run / "evaluation" / "forecasts.png").stat().st_size > 1000

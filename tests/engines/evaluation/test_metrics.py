@@ -33,6 +33,9 @@ def draw(name, num, width, seed):
         time = torch.rand(num, generator=rng)
         event = torch.randint(2, (num,), generator=rng)
         return torch.randn(num, 1, generator=rng), torch.stack([time, event], dim=1)
+    if name == "forecasting":
+        targets = torch.rand(num, width + 3, 1, generator=rng) + 0.1
+        return torch.randn(num, width, generator=rng), targets
     outputs = torch.randn(num, width, generator=rng)
     targets = torch.randn(num, width, generator=rng)
     return outputs, targets if name == "regression" else (targets > 0).float()

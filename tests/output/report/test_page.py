@@ -400,6 +400,20 @@ def test_accuracy_by_class_is_there_once_it_was_evaluated(tmp_path):
     assert rows[1:] == ["global 0 10 80.00 % 1 (2)", "global 1 5 100.00 % -"]
 
 
+def test_forecasts_are_compared_by_mase_and_drawn_once_they_were_evaluated(tmp_path):
+    scores = [{"round": r, "local/mase": 1 - r / 10, "local/loss": 1} for r in range(3)]
+    folder = write_run(tmp_path / "run", rows=scores)
+    content = Content([read_run(folder)])
+    assert (content.criterion.name, content.criterion.rises) == ("local/mase", False)
+    (folder / "evaluation").mkdir()
+    lines = ["set,place,client,mase,step,true,predicted", "local,best,<b>,0.5,0,21.5,20.5"]
+    (folder / "evaluation" / "forecasts.csv").write_text("\n".join([*lines, ""]))
+    page = render(content)
+    found = section(parse(page), "forecasts")
+    assert "<b>, best MASE in local: 0.5" in found.text and "<b>," not in page
+    assert "Mean absolute scaled error" in section(parse(page), "curves").text
+
+
 def test_survival_is_compared_by_concordance_and_drawn_once_it_was_evaluated(tmp_path, caplog):
     scores = [{"round": r, "global/concordance": 0.5 + r / 10, "global/loss": 1} for r in range(3)]
     folder = write_run(tmp_path / "run", rows=scores)

@@ -1,0 +1,87 @@
+"""What an evaluation draws: Kaplan-Meier curves, and forecasts of some clients."""
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flfast.commands.saved.evaluated_sets import EvaluatedSet
+from flfast.output.callbacks.figures import COLOURS, draw_charts, figure
+from flfast.output.results.forecast_lines import (
+    FORECAST_COLUMNS,
+    FORECAST_LINES,
+    PLACES,
+    chosen_clients,
+    forecast_charts,
+    forecast_rows,
+)
+from flfast.output.results.lines import LineChart
+from flfast.output.results.survival_curves import COLUMNS, GROUPS, curve_charts, curve_rows
+
+_DPI = 150
+
+
+def write_survival(folder: Path, sets: Sequence[EvaluatedSet], *, title: str) -> None:
+    """Kaplan-Meier curves of the sets that one model predicts: risks of several do not compare."""
+    rows = [
+        row
+        for part in sets
+        if not part.name.startswith(("personal", "finetuned", "new_finetuned"))
+        for row in curve_rows(part.name, *(value.numpy() for value in part.predictions.values()))
+    ]
+    if not rows:
+        return
+    write_csv(folder / "survival.csv", list(COLUMNS), rows)
+    colours = dict(zip(GROUPS, ("personal", "finetuned", "local"), strict=True))
+    _draw(folder / "survival.png", curve_charts(folder / "survival.csv"), colours, title)
+
+
+def write_forecasts(folder: Path, sets: Sequence[EvaluatedSet], *, title: str) -> None:
+    """Forecasts of the clients with the best, median and worst MASE in each set by client."""
+    rows = [row for part in sets if part.by_client for row in _forecasts(part)]
+    if rows:
+        write_csv(folder / "forecasts.csv", list(FORECAST_COLUMNS), rows)
+        charts = forecast_charts(folder / "forecasts.csv")
+        colours = dict(zip(FORECAST_LINES, ("train", "local"), strict=True))
+        _draw(folder / "forecasts.png", charts, colours, title, columns=len(PLACES))
+
+
+def _forecasts(part: EvaluatedSet) -> Iterator[tuple[Any, ...]]:
+    """Rows of `FORECAST_COLUMNS`; of several columns that are predicted, the first one's."""
+    stride, horizon = part.windows
+    values = (part.predictions[name].numpy() for name in ("targets", "outputs"))
+    true, predicted = (found[:, :: found.shape[1] // horizon] for found in values)
+    for place, number in chosen_clients(part.metrics.values["mase"].numpy()).items():
+        client = int(part.metrics.groups[number])
+        name = part.client_names[client] if part.client_names else f"client {client}"
+        own = np.flatnonzero(part.clients == client)
+        own = own[part.examples[own].argsort()]
+        about = (part.name, place, name, float(part.metrics.values["mase"][number]))
+        yield from forecast_rows(about, true[own], predicted[own], stride)
+
+
+def _draw(
+    path: Path,
+    charts: Sequence[LineChart],
+    colours: Mapping[str, str],
+    title: str,
+    *,
+    columns: int = 0,
+) -> None:
+    """A picture of charts, with colours of a view by name of a line; 0 columns are one row."""
+    columns = columns or len(charts)
+    styles = {name: {"color": COLOURS[view], "marker": ""} for name, view in colours.items()}
+    size = (0.5 + 5 * columns, 0.6 + 3.6 * -(-len(charts) // columns))
+    with figure(path, size=size, dpi=_DPI, title=title) as picture:
+        drawn = draw_charts(picture, charts, styles, columns=columns)
+        picture.legend(drawn.values(), drawn.keys(), loc="outside lower center", ncols=3)
+
+
+def write_csv(path: Path, header: list[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Write a table; an end of a line is one character."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)

@@ -1,0 +1,127 @@
+"""Windows of series for forecasting: views of one array, split by time, scaled by client."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from flfast.datamodules.bounds import require_memory
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.number_range import as_float32
+
+Objective = Literal["mse", "mae"]
+"""Name of the loss."""
+
+
+class Windows(NamedTuple):
+    """How series are cut. L, H, and the rest in steps.
+
+    Attributes:
+        window: past steps that the model reads, L.
+        horizon: steps that it predicts, H.
+        stride: steps between the beginnings of windows.
+        season: steps of a season, of the naive forecast that MASE divides by; 1: the last value.
+        test_fraction: share of each series' last steps for testing.
+        objective: loss.
+    """
+
+    window: int
+    horizon: int
+    stride: int
+    season: int
+    test_fraction: float
+    objective: Objective
+
+    def check(self, name: str, steps: int) -> int:
+        """The number of steps for testing of a series.
+
+        Raises:
+            ValueError: if a part has no window, or the training part has no season before it.
+        """
+        test = math.floor(self.test_fraction * steps + 0.5)
+        for part, length in (("training", steps - test), ("testing", test)):
+            if length < self.window + self.horizon and (test or part == "training"):
+                raise ValueError(
+                    f"series {name} has {steps} steps, {length} of them for {part}; allowed: at "
+                    f"least data.window + data.horizon = {self.window + self.horizon} of each"
+                )
+        if steps - test <= self.season:
+            raise ValueError(
+                f"data.season={self.season}: series {name} has {steps - test} steps for training; "
+                "allowed: fewer, such as 1"
+            )
+        return test
+
+
+def naive_error(values: np.ndarray, season: int) -> np.ndarray:
+    """Mean absolute error [C] of forecasting values [T, C] by those of one season before."""
+    found: np.ndarray = np.abs(values[season:] - values[:-season]).mean(axis=0)
+    return found
+
+
+def windows_of(
+    series: Sequence[np.ndarray],
+    names: Sequence[str],
+    columns: Sequence[str],
+    *,
+    num_targets: int,
+    cut: Windows,
+) -> Examples:
+    """The windows of a series float64 [T, X] of each client, of which the first C are predicted.
+
+    Each client's values are scaled by mean and standard deviation of its training part. A window
+    and its future lie in one part. Inputs [N, X, L] are views of one array of all series.
+
+    Raises:
+        ValueError: if a series is too short, or a column is constant in its training part.
+    """
+    rows: dict[str, list[np.ndarray]] = {
+        k: [] for k in ("array", "facts", "test", "owner", "unused")
+    }
+    for client, (name, values) in enumerate(zip(names, series, strict=True)):
+        test = cut.check(name, len(values))
+        training = values[: len(values) - test]
+        mean, std = training.mean(axis=0), training.std(axis=0)
+        naive = naive_error(training[:, :num_targets], cut.season)
+        flat = std <= 1e-12 * np.abs(training).max(axis=0)
+        flat[:num_targets] |= naive <= 1e-12 * np.abs(training).max(axis=0)[:num_targets]
+        if flat[:num_targets].any():
+            raise ValueError(
+                f"series {name}: column {columns[int(flat.argmax())]} is constant in training, or "
+                f"repeats itself every data.season={cut.season} steps, so MASE would divide by "
+                "zero; leave it out"
+            )
+        std = np.where(flat, 1.0, std)
+        facts = np.stack([mean, std])[:, :num_targets]
+        facts = np.concatenate([facts, (naive / std[:num_targets])[None]])
+        scaled = as_float32(f"series {name}", (values - mean) / std)
+        for is_test, part in ((False, scaled[: len(training)]), (True, scaled[len(training) :])):
+            starts = np.arange(0, len(part), cut.stride)
+            padding = np.zeros((len(starts) * cut.stride - len(part), part.shape[1]), np.float32)
+            rows["array"] += [part, padding]
+            rows["facts"].append(np.broadcast_to(facts, (len(starts), *facts.shape)))
+            rows["test"].append(np.full(len(starts), is_test))
+            rows["owner"].append(np.full(len(starts), client))
+            rows["unused"].append(starts + cut.window + cut.horizon > len(part))
+    num = sum(map(len, rows["test"]))
+    needed = 4 * num * (cut.horizon + 3) * num_targets
+    require_memory(needed, f"targets of {num:,} windows of data.horizon={cut.horizon}")
+    end = np.zeros((cut.window + cut.horizon, len(columns)), np.float32)
+    array = torch.from_numpy(np.concatenate([*rows["array"], end]))
+    future = array[cut.window :, :num_targets].unfold(0, cut.horizon, cut.stride)[:num]
+    known = torch.from_numpy(as_float32("data", np.concatenate(rows["facts"])))
+    return Examples(
+        inputs=array.unfold(0, cut.window, cut.stride)[:num],
+        targets=torch.cat([future.transpose(1, 2), known], dim=1),
+        num_classes=cut.horizon * num_targets,
+        is_test=np.concatenate(rows["test"]),
+        owner=np.concatenate(rows["owner"]),
+        task="forecasting",
+        input_names=tuple(columns),
+        client_names=tuple(names),
+        unused=np.concatenate(rows["unused"]),
+        stride=cut.stride,
+        objective=cut.objective,
+    )
