@@ -14,6 +14,7 @@ from flfast.datamodules.number_range import check_finite, regression_targets
 from flfast.datamodules.transforms import AS_STORED, BatchTransform
 from flfast.tasks.by_name import TASKS
 from flfast.tasks.names import TaskName
+from flfast.tasks.segmentation import main_classes, segmentation
 from flfast.tasks.task_type import IGNORED, TaskType
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,8 @@ class Examples:
         targets: shape and type depend on the task. `classification`: int64 [N] in [0, C).
             `language`: tokens int64 [N, T], `IGNORED` at positions without a target. `regression`:
             float32 [N, C]. `multilabel`: 0 or 1, [N, C]. `survival`: time >= 0, and 1 for an event
-            or 0 if it was not seen by then, float32 [N, 2].
+            or 0 if it was not seen by then, float32 [N, 2]. `segmentation`: a class in [0, C) per
+            pixel, or `IGNORED`, integers [N, H, W]; 0 is the background.
         num_classes: C: classes, tokens of the vocabulary, numbers to predict, or labels; 1 of
             `survival`.
         input_shape: shape of one input, without the batch dimension; () reads the first input.
@@ -42,7 +44,8 @@ class Examples:
             client; None if it has no clients.
         task: the learning task, which determines the loss and the metrics.
         labels: classes for partitions by label, int64 [N]; None: the targets of `classification`,
-            and no classes for other tasks.
+            the most frequent class of a mask but the background, 0 if there is none, and no
+            classes for other tasks.
         vocabulary: text of every token, if inputs are tokens; a text is the concatenation of its
             tokens' texts. None if inputs are no tokens, or their text is unknown.
         categories: number of categories of each of the last columns of a table, [N, columns],
@@ -51,6 +54,7 @@ class Examples:
             for other inputs.
         class_names: name of each class; empty if unknown.
         client_names: name of each of the dataset's own clients; empty if unknown.
+        dice_weight: weight of the soft Dice loss of `segmentation`, beside the cross-entropy.
     """
 
     inputs: Tensor | Dataset[Tensor]
@@ -67,6 +71,7 @@ class Examples:
     input_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     client_names: tuple[str, ...] = ()
+    dice_weight: float = 1.0
 
     def __post_init__(self) -> None:
         num = len(self.targets)
@@ -75,6 +80,8 @@ class Examples:
         if self.task == "classification":
             check_scores(self.num_classes, 1 if self.is_test is None else int(self.is_test.sum()))
         self.task_type.check_targets(self.targets, self.num_classes)
+        if self.task == "segmentation" and self.labels is None:
+            object.__setattr__(self, "labels", main_classes(self.targets))
         if self.task == "regression":
             regression_targets("targets", self.targets.numpy())
         if isinstance(self.inputs, Tensor) and self.inputs.is_floating_point():
@@ -91,7 +98,7 @@ class Examples:
     @property
     def task_type(self) -> TaskType:
         """The task: loss and metrics."""
-        return TASKS[self.task]
+        return segmentation(self.dice_weight) if self.task == "segmentation" else TASKS[self.task]
 
     @property
     def classes(self) -> np.ndarray | None:

@@ -48,6 +48,7 @@ MEANINGS: Mapping[str, str] = {
     "regression": "options for numbers",
     "multilabel": "options for sets of labels",
     "survival": "options for survival times",
+    "segmentation": "options for masks",
 }
 """The properties, and what each of them is, after "needs"."""
 

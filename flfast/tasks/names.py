@@ -2,7 +2,9 @@
 
 from typing import Literal
 
-TaskName = Literal["classification", "language", "regression", "multilabel", "survival"]
+TaskName = Literal[
+    "classification", "language", "regression", "multilabel", "survival", "segmentation"
+]
 
 METRICS: dict[TaskName, tuple[str, ...]] = {
     "classification": ("loss", "accuracy", "auc"),
@@ -10,6 +12,7 @@ METRICS: dict[TaskName, tuple[str, ...]] = {
     "regression": ("loss", "mae", "r2"),
     "multilabel": ("loss", "accuracy", "f1", "auc"),
     "survival": ("loss", "concordance"),
+    "segmentation": ("loss", "dice", "iou", "pixel_accuracy"),
 }
 """Metrics of every task, in the order of their columns."""
 
@@ -19,6 +22,7 @@ HEADLINES: dict[TaskName, str] = {
     "regression": "loss",
     "multilabel": "accuracy",
     "survival": "concordance",
+    "segmentation": "dice",
 }
 """The metric that models of a task are compared by."""
 

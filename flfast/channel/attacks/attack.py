@@ -14,7 +14,7 @@ from flfast.state.randomness import generator
 ATTACKS = needing("messages")
 COLLUDES = ATTACKS | needing("equal uploads")
 FLIPS = ATTACKS | breaking(
-    "it changes classes", "language", "regression", "multilabel", "survival"
+    "it changes classes", "language", "regression", "multilabel", "survival", "segmentation"
 )
 
 

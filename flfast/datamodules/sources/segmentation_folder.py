@@ -1,0 +1,233 @@
+"""Your own images and masks: files of equal names in two folders, volumes as slices."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+
+from flfast.datamodules.bounds import require_memory
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.mapped import map_array
+from flfast.datamodules.sources.held_out import held_out_test
+from flfast.datamodules.sources.image_files import READ_ERRORS, image_tensor
+from flfast.datamodules.transforms import image_transform
+from flfast.state.options import BelowOne, Count, NonNegative, NonNegativeInt, Positive
+from flfast.state.regular_file import require_file
+from flfast.tasks.task_type import IGNORED
+
+_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".npy"}
+_MASK_MODES = {"1", "L", "P", "I", "I;16"}
+_MOST_NAMED = 5
+
+
+def segmentation_folder(  # noqa: PLR0913 - one parameter an option
+    *,
+    root: str,
+    values: list[NonNegativeInt] | None,
+    ignore: NonNegativeInt | None,
+    image_size: Count | None,
+    channels: Literal[1, 3],
+    test_fraction: BelowOne,
+    mean: list[float],
+    std: list[Positive],
+    dice_weight: NonNegative,
+    seed: int,
+) -> Examples:
+    """Images below `root/images/`, and masks of the same names, but for endings, in `root/masks/`.
+
+    Folders below `images/` are clients. A `.npy` file is a volume [S, H, W] whose slices are the
+    images; if its numbers are no bytes, they are scaled from its lowest and highest one. The test
+    set, which the seed determines, has whole files: slices of a volume stay together.
+
+    Raises:
+        ValueError: if a mask is missing, a file cannot be read, sizes differ, or a mask has
+            another value than those of the classes.
+    """
+    found = _list_files(Path(root).expanduser())
+    images, masks, lengths = list[torch.Tensor](), list[np.ndarray](), list[int]()
+    for image, mask in found.files:
+        for picture, classes in _slices(image, mask, image_size):
+            images.append(image_tensor(picture, channels=channels, image_size=None))
+            masks.append(classes)
+        _check_last(image, images, len(found.files) if not lengths else 0)
+        lengths.append(len(images) - sum(lengths))
+    targets, num_classes = _as_classes(np.stack(masks), found.files, lengths, values, ignore)
+    groups = np.zeros(len(lengths), dtype=np.int64) if found.owner is None else found.owner
+    is_test = held_out_test(groups, test_fraction=test_fraction, seed=seed)
+    return Examples(
+        inputs=torch.stack(images),
+        targets=torch.from_numpy(targets),
+        num_classes=num_classes,
+        transform=image_transform(mean=mean, std=std, channels=channels),
+        is_test=np.repeat(is_test, lengths),
+        owner=None if found.owner is None else np.repeat(found.owner, lengths),
+        task="segmentation",
+        client_names=found.clients,
+        dice_weight=dice_weight,
+    )
+
+
+class _Listing(NamedTuple):
+    """Image and mask of each file, the number of its client [F] or None, and clients' names."""
+
+    files: list[tuple[Path, Path]]
+    owner: np.ndarray | None
+    clients: tuple[str, ...]
+
+
+def _list_files(root: Path) -> _Listing:
+    images, masks = (_by_name(root / part) for part in ("images", "masks"))
+    for have, lack, part in ((images, masks, "mask"), (masks, images, "image")):
+        missing = sorted(have.keys() - lack.keys())
+        if missing:
+            raise ValueError(
+                f"data.root={root}: {len(missing)} files have no {part}, such as "
+                f"{have[missing[0]]}; allowed: a file of the same name, but for its ending, in "
+                f"{root / f'{part}s'}"
+            )
+    parts = [Path(name).parts for name in images]
+    clients = tuple(sorted({part[0] for part in parts if len(part) > 1}))
+    if clients and any(len(part) == 1 for part in parts):
+        raise ValueError(
+            f"data.root={root}: images/ has files and folders of clients; allowed: one of them"
+        )
+    owner = np.array([clients.index(part[0]) for part in parts]) if clients else None
+    return _Listing([(images[name], masks[name]) for name in images], owner, clients)
+
+
+def _by_name(folder: Path) -> dict[str, Path]:
+    """Files by their paths below the folder, without endings, in the order of these."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() in _ENDINGS:
+            name = str(path.relative_to(folder).with_suffix(""))
+            if name in found:
+                raise ValueError(f"{found[name]} and {path} have one name; allowed: one of them")
+            found[name] = path
+    if not found:
+        raise ValueError(
+            f"data.root must hold images/ and masks/ with files of equal names, and {folder} has "
+            f"none that ends in {', '.join(sorted(_ENDINGS))}"
+        )
+    return found
+
+
+def _slices(
+    image: Path, mask: Path, image_size: int | None
+) -> Iterator[tuple[Image.Image, np.ndarray]]:
+    """Pictures of a file and their masks, int32 [H, W], scaled to `image_size` if it is one."""
+    if image.suffix.lower() == ".npy":
+        pictures = [Image.fromarray(one) for one in _scaled(image, _volume(image))]
+    else:
+        pictures = [_opened(image)]
+    masks = _mask(mask)
+    if (len(pictures), *pictures[0].size[::-1]) != masks.shape:
+        raise ValueError(
+            f"{mask} is of shape {list(masks.shape[1:])}, {len(masks)} of them, and {image} of "
+            f"shape {list(pictures[0].size[::-1])}, {len(pictures)}; allowed: equal ones"
+        )
+    for picture, classes in zip(pictures, masks, strict=True):
+        if image_size is None:
+            yield picture, classes
+            continue
+        size = (image_size, image_size)
+        whole = ImageOps.fit(Image.fromarray(classes), size, method=Image.Resampling.NEAREST)
+        yield ImageOps.fit(picture, size, method=Image.Resampling.BILINEAR), np.asarray(whole)
+
+
+def _opened(path: Path) -> Image.Image:
+    try:
+        require_file(path)
+        with Image.open(path) as image:
+            image.load()
+            return image
+    except READ_ERRORS as error:
+        raise ValueError(f"{path} is not a readable image: {error}") from None
+
+
+def _volume(path: Path) -> np.ndarray:
+    array = map_array(path)
+    if array.ndim != 3 or array.dtype.kind not in "biuf" or not array.size:
+        raise ValueError(
+            f"{path} is {array.dtype} {list(array.shape)}; allowed: numbers [slices, H, W]"
+        )
+    return array
+
+
+def _scaled(path: Path, volume: np.ndarray) -> np.ndarray:
+    """A volume as bytes."""
+    if volume.dtype == np.uint8:
+        return volume
+    numbers = volume.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{path} has NaN or infinity; allowed: finite numbers")
+    numbers -= numbers.min()
+    scaled: np.ndarray = (255 * numbers / (numbers.max() or 1)).round().astype(np.uint8)
+    return scaled
+
+
+def _mask(path: Path) -> np.ndarray:
+    """Values of masks, int32 [S, H, W]."""
+    if path.suffix.lower() == ".npy":
+        array: np.ndarray = _volume(path)
+        if array.dtype.kind == "f":
+            raise ValueError(f"{path} is {array.dtype}; allowed: integers")
+        return array.astype(np.int32)
+    image = _opened(path)
+    if image.mode not in _MASK_MODES:
+        raise ValueError(
+            f"{path}: its pixels are of Pillow's mode {image.mode}; allowed for masks: one number "
+            "a pixel, grey or of a palette"
+        )
+    return np.asarray(image).astype(np.int32)[None]
+
+
+def _check_last(path: Path, images: list[torch.Tensor], num_files: int) -> None:
+    """Check a file's images, and that as many files as the first one fit in memory."""
+    if images[-1].shape != images[0].shape:
+        sizes = [list(one.shape[1:]) for one in (images[0], images[-1])]
+        raise ValueError(
+            f"images differ in size: the first one is {sizes[0]}, {path} {sizes[1]}; set "
+            "data.image_size to scale all to one size"
+        )
+    num_bytes = num_files * sum(6 * image[0].numel() + 2 * image.numel() for image in images)
+    require_memory(num_bytes, f"{num_files:,} files like {path}")
+
+
+def _as_classes(
+    masks: np.ndarray,
+    files: list[tuple[Path, Path]],
+    lengths: list[int],
+    values: list[int] | None,
+    ignore: int | None,
+) -> tuple[np.ndarray, int]:
+    """Masks [N, H, W] of classes, as small numbers, and the number of classes."""
+    there = sorted({*np.unique(masks).tolist()} - {ignore})
+    if values is None and there != [*range(len(there))]:
+        named = f"{there[:_MOST_NAMED]}{' and more' if len(there) > _MOST_NAMED else ''}"
+        raise ValueError(
+            f"data.values=null: masks have the values {named}; allowed: 0, 1, ..., or a "
+            "list of the value of each class in data.values, the background first"
+        )
+    known = [*range(len(there))] if values is None else [*values]
+    if len(known) < 2 or len({*known}) < len(known) or ignore in known:
+        raise ValueError(
+            f"data.values={values}, data.ignore={ignore}: masks have {len(known)} classes; "
+            "allowed: at least two different values, the background first, none of them ignored"
+        )
+    # Bytes where they do: masks are large.
+    result = np.full(masks.shape, IGNORED, np.uint8 if ignore is None else np.int16)
+    outside = ~np.isin(masks, [*known, *([] if ignore is None else [ignore])])
+    if outside.any():
+        example, row, column = np.argwhere(outside)[0].tolist()
+        path = files[int(np.repeat(np.arange(len(files)), lengths)[example])][1]
+        raise ValueError(
+            f"{path} has the value {masks[example, row, column]} in row {row}, column {column}; "
+            f"allowed by data.values: {', '.join(map(str, known))}"
+        )
+    for number, value in enumerate(known):
+        result[masks == value] = number
+    return result, len(known)
