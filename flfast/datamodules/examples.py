@@ -80,10 +80,7 @@ class Examples:
         if self.task == "classification":
             check_scores(self.num_classes, 1 if self.is_test is None else int(self.is_test.sum()))
         self.task_type.check_targets(self.targets, self.num_classes)
-        if self.task == "segmentation" and self.labels is None:
-            object.__setattr__(self, "labels", main_classes(self.targets))
-        if self.task == "regression":
-            regression_targets("targets", self.targets.numpy())
+        self._read_targets()
         if isinstance(self.inputs, Tensor) and self.inputs.is_floating_point():
             check_finite(self.inputs)
         for name in ("inputs", "is_test", "owner", "labels"):
@@ -94,6 +91,19 @@ class Examples:
             object.__setattr__(self, "is_test", None)
         shape = self.input_shape or tuple(self.inputs[0].shape)
         object.__setattr__(self, "input_shape", shape)
+
+    def _read_targets(self) -> None:
+        if self.task == "regression":
+            regression_targets("targets", self.targets.numpy())
+        if self.task != "segmentation":
+            return
+        if self.transform.augments:
+            raise ValueError(
+                "random crops and flips of images leave their masks as they are; allowed with "
+                "task=segmentation: data.random_crop=0 and data.random_flip=false"
+            )
+        if self.labels is None:
+            object.__setattr__(self, "labels", main_classes(self.targets))
 
     @property
     def task_type(self) -> TaskType:

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
+from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.applying import each_value
 from flfast.datamodules.shifts.client_draws import Assignment, around, clusters
 from flfast.datamodules.shifts.demands import need_images
@@ -26,8 +27,17 @@ def rotation(*, angles: Numbers, max_degrees: HalfTurn, assignment: Assignment, 
         at=at,
         draw=partial(_draw, angles=[*angles], spread=max_degrees, assignment=assignment),
         inputs=_rotate,
-        check=partial(need_images, "rotation"),
+        check=_check,
     )
+
+
+def _check(examples: Examples) -> None:
+    need_images("rotation", examples)
+    if examples.task == "segmentation":
+        raise ValueError(
+            "shift=rotation with task=segmentation: masks would stay as they are; allowed: "
+            "shift=blur, colour or noise"
+        )
 
 
 def _draw(

@@ -10,7 +10,7 @@ from flfast.state.options import Count, NonNegative, NonNegativeInt, Several
 from flfast.state.randomness import generator
 
 
-def synthetic_shapes(
+def synthetic_shapes(  # noqa: PLR0913 - one parameter an option
     *,
     num_clients: Count,
     per_client: Count,
@@ -23,7 +23,7 @@ def synthetic_shapes(
 ) -> Examples:
     """Images uint8 [N, 1, side, side] of class 1, discs, and class 2, rectangles; 0 is the rest.
 
-    An image has one to three shapes, each brighter or darker than the textured background. The
+    An image has one to three shapes, each brighter than the textured background. The
     scanner of a client has a contrast, a brightness, a bias field that grows in some direction,
     and a level of noise. `scanner` scales how far these are from those of the mean scanner.
     """
@@ -70,7 +70,7 @@ def _draw(
     found: np.ndarray = 0.08 * np.sin(waves + 2 * np.pi * rng.random()).reshape(across.shape)
     for _ in range(rng.integers(1, 4)):
         (x, y), (width, height) = rng.uniform(-0.7, 0.7, 2), rng.uniform(0.18, 0.45, 2)
-        shade = rng.choice([-1, 1]) * rng.uniform(0.2, 0.4)
+        shade = rng.uniform(0.25, 0.45)
         kind = rng.integers(1, 3)
         if kind == 1:
             inside = np.hypot(across - x, down - y) < width

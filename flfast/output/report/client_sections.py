@@ -23,6 +23,7 @@ _METRICS = {
     "accuracy": "an accuracy",
     "mae": "a mean absolute error",
     "concordance": "a concordance",
+    "dice": "a Dice coefficient",
 }
 """Metric -> its name in a title; the first one that was measured is shown."""
 

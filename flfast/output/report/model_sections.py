@@ -12,7 +12,7 @@ from flfast.output.results.history import Row, number, series, total
 from flfast.output.results.lines import LineChart, curve, mean_line, over_seeds
 
 _BY_MODEL = re.compile(
-    r"((?:personal|local|finetuned)/(?:accuracy|mae|concordance))_(?!std$|worst10$)(.+)"
+    r"((?:personal|local|finetuned)/(?:accuracy|mae|concordance|dice))_(?!std$|worst10$)(.+)"
 )
 _MOST_CHARTS = 4
 _SIZE = "model/parameters_"

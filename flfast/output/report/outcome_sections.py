@@ -1,13 +1,15 @@
-"""Sections about results: tests, curves, and classes or survival if they were evaluated."""
+"""Sections about results: tests, curves, and what else a task shows, if it is there."""
 
+import base64
 import logging
 import math
 import re
 from pathlib import Path
 
-from flfast.output.report.chart import DataTable, Section
+from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
 from flfast.output.report.line_chart import line_chart
+from flfast.output.report.svg import WIDTH, element
 from flfast.output.results.columns import VIEWS
 from flfast.output.results.formats import count, difference, p_value, value
 from flfast.output.results.history import series
@@ -115,6 +117,42 @@ def survival(content: Content) -> Section | None:
         found += [line_chart(c._replace(title=f"{c.title}{whose}")) for c in charts]
     intro = "The share of examples whose event is later than a time, by predicted risk."
     return Section("Survival", intro, [chart for chart in found if chart]) if found else None
+
+
+def segmentation(content: Content) -> Section | None:
+    """Test images with masks of the first such run of each setting; None if there is none."""
+    found = []
+    for name, setting in content.named:
+        run = next((run for run in setting.finished if (run.folder / "masks.png").exists()), None)
+        if run is None:
+            continue
+        title = f"Test images{'' if content.single else f', {name}, seed {run.seed}'}"
+        try:
+            found.append(_pictures(title, run.folder))
+        except (OSError, ValueError) as error:
+            log.warning("masks are not shown: %s", first_line(error))
+    intro = "Test images, their masks, and what the server's model predicts, a colour a class."
+    return Section("Segmentation", intro, found) if found else None
+
+
+def _pictures(title: str, folder: Path) -> Chart:
+    picture, path = read_file(folder / "masks.png"), folder / "masks.csv"
+    if picture[:8] != b"\x89PNG\r\n\x1a\n":
+        raise ValueError(f"{folder / 'masks.png'} is no PNG file")
+    width, height = (int.from_bytes(picture[at : at + 4]) for at in (16, 20))
+    columns = ("example", "client_id", "dice")
+    rows = [
+        [row[name] for name in columns] for row in parse_table(read_file(path), path, *columns)
+    ]
+    image = element(
+        "image",
+        href=f"data:image/png;base64,{base64.b64encode(picture).decode()}",
+        width=width,
+        height=height,
+    )
+    box = f"0 0 {width} {height}"
+    svg = element("svg", image, viewBox=box, width=WIDTH, role="img", aria_label=title)
+    return Chart(title, svg, [], DataTable(title, columns, rows))
 
 
 def _class_rows(run: RunRecord) -> list[list[str]]:

@@ -116,6 +116,7 @@ def _sections(content: Content, folder: Path) -> list[Section]:
         model_sections.models(content),
         outcome_sections.classes(content),
         outcome_sections.survival(content),
+        outcome_sections.segmentation(content),
         client_sections.partitions(content),
         client_sections.topologies(content),
         setting_sections.plans(content),

@@ -34,6 +34,7 @@ _TITLES = {
     "accuracy": "Accuracy",
     "mae": "Mean absolute error",
     "concordance": "Concordance",
+    "dice": "Dice",
     "loss": "Loss",
 }
 """Metric -> title of its chart; a run has those that its task measures."""
