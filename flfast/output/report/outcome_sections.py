@@ -139,7 +139,7 @@ def _pictures(title: str, folder: Path) -> Chart:
     picture, path = read_file(folder / "masks.png"), folder / "masks.csv"
     if picture[:8] != b"\x89PNG\r\n\x1a\n":
         raise ValueError(f"{folder / 'masks.png'} is no PNG file")
-    width, height = (int.from_bytes(picture[at : at + 4]) for at in (16, 20))
+    width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
     columns = ("example", "client_id", "dice")
     rows = [
         [row[name] for name in columns] for row in parse_table(read_file(path), path, *columns)
