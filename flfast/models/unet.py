@@ -60,7 +60,7 @@ class _UNet(nn.Module):
             nn.ConvTranspose2d(2 * size, size, kernel_size=2, stride=2) for size in widths[:-1]
         )
         self.decoder = nn.ModuleList(_block(2 * size, size, norm) for size in widths[:-1])
-        self.head = nn.Conv2d(width, num_classes, kernel_size=1)
+        self.fc = nn.Conv2d(width, num_classes, kernel_size=1)
 
     def forward(self, images: Tensor) -> Tensor:
         found, skipped = images, list[Tensor]()
@@ -70,7 +70,7 @@ class _UNet(nn.Module):
         for level in reversed(range(len(self.decoder))):
             joined = torch.cat([skipped[level], self.upsampling[level](found)], dim=1)
             found = self.decoder[level](joined)
-        logits: Tensor = self.head(found)
+        logits: Tensor = self.fc(found)
         return logits
 
 

@@ -139,13 +139,15 @@ def test_multilabel(num, labels, seed):
 @pytest.mark.parametrize("name", TASKS)
 def test_the_mean_loss_is_the_mean_of_losses(name):
     width = 1 if name == "survival" else 3
-    outputs = torch.randn(6, 4, width) if name == "language" else torch.randn(6, width)
+    shape = {"language": (6, 4, width), "segmentation": (6, width, 2, 2)}.get(name, (6, width))
+    outputs = torch.randn(shape)
     targets = {
         "classification": torch.arange(6) % width,
         "language": torch.arange(24).view(6, 4) % width,
         "regression": torch.randn(6, width),
         "multilabel": torch.randint(2, (6, width)),
         "survival": torch.tensor([[2.0, 1], [1, 1], [3, 0], [3, 1], [5, 0], [4, 1]]),
+        "segmentation": torch.arange(24).view(6, 2, 2) % width,
     }[name]
     task_type = TASKS[name]
     task_type.check_targets(targets, width)

@@ -21,6 +21,7 @@ from flfast.tasks.task_type import IGNORED
 _ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".npy"}
 _MASK_MODES = {"1", "L", "P", "I", "I;16"}
 _MOST_NAMED = 5
+_BYTES = 256
 
 
 def segmentation_folder(  # noqa: PLR0913 - one parameter an option
@@ -218,8 +219,9 @@ def _as_classes(
             f"data.values={values}, data.ignore={ignore}: masks have {len(known)} classes; "
             "allowed: at least two different values, the background first, none of them ignored"
         )
-    # Bytes where they do: masks are large.
-    result = np.full(masks.shape, IGNORED, np.uint8 if ignore is None else np.int16)
+    # Masks are large: bytes where these suffice.
+    few = ignore is None and len(known) <= _BYTES
+    result = np.full(masks.shape, 0 if few else IGNORED, np.uint8 if few else np.int16)
     outside = ~np.isin(masks, [*known, *([] if ignore is None else [ignore])])
     if outside.any():
         example, row, column = np.argwhere(outside)[0].tolist()
