@@ -15,6 +15,7 @@ TARGETS = {
     "regression": torch.tensor([[0.5, 1, 2], [3, 4, 5]]),
     "multilabel": torch.tensor([[0, 1, 1], [1, 0, 0]]),
     "survival": torch.tensor([[3.5, 1], [2, 0]]),
+    "segmentation": torch.tensor([[[0, 2]], [[1, 0]]], dtype=torch.uint8),
 }
 
 

@@ -47,10 +47,10 @@ def make(shapes, make_federation):
 @pytest.mark.parametrize(
     ("batching", "norm"),
     [
-        (Batching(3), "group"),
         (Batching(-1), "none"),
-        (Batching(6, micro_batch=2), "group"),
-        (Batching(4, last_batch="pad"), "batch"),
+        pytest.param(Batching(3), "group", marks=pytest.mark.slow),
+        pytest.param(Batching(6, micro_batch=2), "group", marks=pytest.mark.slow),
+        pytest.param(Batching(4, last_batch="pad"), "batch", marks=pytest.mark.slow),
     ],
 )
 def test_engines_agree(make, batching, norm):
@@ -59,6 +59,7 @@ def test_engines_agree(make, batching, norm):
     assert last < first
 
 
+@pytest.mark.slow
 def test_stacks_agree(make):
     assert_engines_agree(lambda: make(Batching(3), "group"), stack=3)
 

@@ -56,7 +56,8 @@ def draw(federation, *, num_images=3):
 
 def test_the_table_has_the_servers_dice_of_images_of_every_client(federation):
     draw(federation)
-    rows = [*csv.DictReader((federation.run_dir / "masks.csv").open())]
+    text = (federation.run_dir / "masks.csv").read_text(encoding="utf-8")
+    rows = [*csv.DictReader(text.splitlines())]
     assert [row["example"] for row in rows] == ["2", "6", "7"]
     assert [row["client_id"] for row in rows] == ["0", "1", "1"]
     for row in rows:
@@ -64,7 +65,8 @@ def test_the_table_has_the_servers_dice_of_images_of_every_client(federation):
         # All pixels are predicted as class 1, so that the other class has no overlap.
         own, other = (mask == 1).sum().item(), (mask == 2).any().item()
         assert float(row["dice"]) == pytest.approx(2 * own / (own + 256) / (1 + other), abs=1e-5)
-    width, height = Image.open(federation.run_dir / "masks.png").size
+    with Image.open(federation.run_dir / "masks.png") as picture:
+        width, height = picture.size
     assert width > 200
     assert height == 310
 
