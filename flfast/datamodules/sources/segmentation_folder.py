@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ _ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".npy"}
 _MASK_MODES = {"1", "L", "P", "I", "I;16"}
 _MOST_NAMED = 5
 _BYTES = 256
+_Pair = tuple[Path, Path]
 
 
 def segmentation_folder(  # noqa: PLR0913 - one parameter an option
@@ -47,39 +48,39 @@ def segmentation_folder(  # noqa: PLR0913 - one parameter an option
         ValueError: if a mask is missing, a file cannot be read, sizes differ, or a mask has
             another value than those of the classes.
     """
-    found = _list_files(Path(root).expanduser())
+    files, owner, clients = _list_files(Path(root).expanduser())
     images, masks, lengths = list[torch.Tensor](), list[np.ndarray](), list[int]()
-    for image, mask in found.files:
-        for picture, classes in _slices(image, mask, image_size):
-            images.append(image_tensor(picture, channels=channels, image_size=None))
-            masks.append(classes)
-        _check_last(image, images, len(found.files) if not lengths else 0)
-        lengths.append(len(images) - sum(lengths))
-    targets, num_classes = _as_classes(np.stack(masks), found.files, lengths, values, ignore)
-    groups = np.zeros(len(lengths), dtype=np.int64) if found.owner is None else found.owner
-    is_test = held_out_test(groups, test_fraction=test_fraction, seed=seed)
+    for image, mask in files:
+        slices = [*_slices(image, mask, image_size)]
+        lengths.append(len(slices))
+        images += [image_tensor(one, channels=channels, image_size=None) for one, _ in slices]
+        masks += [classes for _, classes in slices]
+        if images[-1].shape != images[0].shape:
+            raise ValueError(
+                f"images differ in size: the first one is {list(images[0].shape[1:])}, {image} "
+                f"{list(images[-1].shape[1:])}; set data.image_size to scale all to one size"
+            )
+        if len(lengths) == 1:
+            num_bytes = 2 * len(files) * sum(x.nbytes for x in (*images, *masks))
+            require_memory(num_bytes, f"data.root={root}: {len(files):,} files like {image}")
+    whose = np.repeat(np.arange(len(files)), lengths)
+    targets, num_classes = _as_classes(np.stack(masks), files, whose, values, ignore)
+    groups = np.zeros(len(files), dtype=np.int64) if owner is None else owner
     return Examples(
         inputs=torch.stack(images),
         targets=torch.from_numpy(targets),
         num_classes=num_classes,
         transform=image_transform(mean=mean, std=std, channels=channels),
-        is_test=np.repeat(is_test, lengths),
-        owner=None if found.owner is None else np.repeat(found.owner, lengths),
+        is_test=held_out_test(groups, test_fraction=test_fraction, seed=seed)[whose],
+        owner=None if owner is None else owner[whose],
         task="segmentation",
-        client_names=found.clients,
+        client_names=clients,
         dice_weight=dice_weight,
     )
 
 
-class _Listing(NamedTuple):
+def _list_files(root: Path) -> tuple[list[_Pair], np.ndarray | None, tuple[str, ...]]:
     """Image and mask of each file, the number of its client [F] or None, and clients' names."""
-
-    files: list[tuple[Path, Path]]
-    owner: np.ndarray | None
-    clients: tuple[str, ...]
-
-
-def _list_files(root: Path) -> _Listing:
     images, masks = (_by_name(root / part) for part in ("images", "masks"))
     for have, lack, part in ((images, masks, "mask"), (masks, images, "image")):
         missing = sorted(have.keys() - lack.keys())
@@ -89,14 +90,16 @@ def _list_files(root: Path) -> _Listing:
                 f"{have[missing[0]]}; allowed: a file of the same name, but for its ending, in "
                 f"{root / f'{part}s'}"
             )
-    parts = [Path(name).parts for name in images]
-    clients = tuple(sorted({part[0] for part in parts if len(part) > 1}))
-    if clients and any(len(part) == 1 for part in parts):
+    files = [(images[name], masks[name]) for name in images]
+    folders = [Path(name).parts[:-1] for name in images]
+    if not any(folders):
+        return files, None, ()
+    if not all(folders):
         raise ValueError(
             f"data.root={root}: images/ has files and folders of clients; allowed: one of them"
         )
-    owner = np.array([clients.index(part[0]) for part in parts]) if clients else None
-    return _Listing([(images[name], masks[name]) for name in images], owner, clients)
+    clients, owner = np.unique([folder[0] for folder in folders], return_inverse=True)
+    return files, owner, tuple(clients.tolist())
 
 
 def _by_name(folder: Path) -> dict[str, Path]:
@@ -120,10 +123,8 @@ def _slices(
     image: Path, mask: Path, image_size: int | None
 ) -> Iterator[tuple[Image.Image, np.ndarray]]:
     """Pictures of a file and their masks, int32 [H, W], scaled to `image_size` if it is one."""
-    if image.suffix.lower() == ".npy":
-        pictures = [Image.fromarray(one) for one in _scaled(image, _volume(image))]
-    else:
-        pictures = [_opened(image)]
+    is_volume = image.suffix.lower() == ".npy"
+    pictures = [Image.fromarray(x) for x in _as_bytes(image)] if is_volume else [_opened(image)]
     masks = _mask(mask)
     if (len(pictures), *pictures[0].size[::-1]) != masks.shape:
         raise ValueError(
@@ -158,8 +159,9 @@ def _volume(path: Path) -> np.ndarray:
     return array
 
 
-def _scaled(path: Path, volume: np.ndarray) -> np.ndarray:
-    """A volume as bytes."""
+def _as_bytes(path: Path) -> np.ndarray:
+    """A volume, scaled from its lowest and highest number if these are no bytes."""
+    volume = _volume(path)
     if volume.dtype == np.uint8:
         return volume
     numbers = volume.astype(np.float64)
@@ -186,34 +188,24 @@ def _mask(path: Path) -> np.ndarray:
     return np.asarray(image).astype(np.int32)[None]
 
 
-def _check_last(path: Path, images: list[torch.Tensor], num_files: int) -> None:
-    """Check a file's images, and that as many files as the first one fit in memory."""
-    if images[-1].shape != images[0].shape:
-        sizes = [list(one.shape[1:]) for one in (images[0], images[-1])]
-        raise ValueError(
-            f"images differ in size: the first one is {sizes[0]}, {path} {sizes[1]}; set "
-            "data.image_size to scale all to one size"
-        )
-    num_bytes = num_files * sum(6 * image[0].numel() + 2 * image.numel() for image in images)
-    require_memory(num_bytes, f"{num_files:,} files like {path}")
-
-
 def _as_classes(
     masks: np.ndarray,
-    files: list[tuple[Path, Path]],
-    lengths: list[int],
+    files: list[_Pair],
+    whose: np.ndarray,
     values: list[int] | None,
     ignore: int | None,
 ) -> tuple[np.ndarray, int]:
-    """Masks [N, H, W] of classes, as small numbers, and the number of classes."""
+    """Masks [N, H, W] of classes, as small numbers, and the number of classes.
+
+    `whose` is the file of each mask [N].
+    """
     there = sorted({*np.unique(masks).tolist()} - {ignore})
-    if values is None and there != [*range(len(there))]:
-        named = f"{there[:_MOST_NAMED]}{' and more' if len(there) > _MOST_NAMED else ''}"
-        raise ValueError(
-            f"data.values=null: masks have the values {named}; allowed: 0, 1, ..., or a "
-            "list of the value of each class in data.values, the background first"
-        )
     known = [*range(len(there))] if values is None else [*values]
+    if values is None and there != known:
+        raise ValueError(
+            f"data.values=null: masks have the values {there[:_MOST_NAMED]}; allowed: 0, 1, ..., "
+            "or a list of the value of each class in data.values, the background first"
+        )
     if len(known) < 2 or len({*known}) < len(known) or ignore in known:
         raise ValueError(
             f"data.values={values}, data.ignore={ignore}: masks have {len(known)} classes; "
@@ -222,13 +214,12 @@ def _as_classes(
     # Masks are large: bytes where these suffice.
     few = ignore is None and len(known) <= _BYTES
     result = np.full(masks.shape, 0 if few else IGNORED, np.uint8 if few else np.int16)
-    outside = ~np.isin(masks, [*known, *([] if ignore is None else [ignore])])
+    outside = ~np.isin(masks, [*known, known[0] if ignore is None else ignore])
     if outside.any():
-        example, row, column = np.argwhere(outside)[0].tolist()
-        path = files[int(np.repeat(np.arange(len(files)), lengths)[example])][1]
+        place = example, row, column = tuple(np.argwhere(outside)[0].tolist())
         raise ValueError(
-            f"{path} has the value {masks[example, row, column]} in row {row}, column {column}; "
-            f"allowed by data.values: {', '.join(map(str, known))}"
+            f"{files[whose[example]][1]} has the value {masks[place]} in row {row}, "
+            f"column {column}; allowed by data.values: {', '.join(map(str, known))}"
         )
     for number, value in enumerate(known):
         result[masks == value] = number
