@@ -61,7 +61,7 @@ def segmentation_folder(  # noqa: PLR0913 - one parameter an option
                 f"{list(images[-1].shape[1:])}; set data.image_size to scale all to one size"
             )
         if len(lengths) == 1:
-            num_bytes = 2 * len(files) * sum(x.nbytes for x in (*images, *masks))
+            num_bytes = 2 * len(files) * len(images) * (images[0].nbytes + masks[0].nbytes)
             require_memory(num_bytes, f"data.root={root}: {len(files):,} files like {image}")
     whose = np.repeat(np.arange(len(files)), lengths)
     targets, num_classes = _as_classes(np.stack(masks), files, whose, values, ignore)
