@@ -9,7 +9,7 @@ from pathlib import Path
 from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
 from flfast.output.report.line_chart import line_chart
-from flfast.output.report.svg import WIDTH, element
+from flfast.output.report.svg import element
 from flfast.output.results.columns import VIEWS
 from flfast.output.results.formats import count, difference, p_value, value
 from flfast.output.results.history import series
@@ -151,7 +151,7 @@ def _pictures(title: str, folder: Path) -> Chart:
         height=height,
     )
     box = f"0 0 {width} {height}"
-    svg = element("svg", image, viewBox=box, width=WIDTH, role="img", aria_label=title)
+    svg = element("svg", image, viewBox=box, width="100%", role="img", aria_label=title)
     return Chart(title, svg, [], DataTable(title, columns, rows))
 
 
