@@ -113,7 +113,7 @@ def test_words_narrow_it(document):
     assert [*narrowed(document, "rounds")] == ["config"], "experiments set it only"
     alphas = narrowed(document, "partition.alpha")
     assert alphas["partition=dirichlet"]["partition.alpha"]["default"] == 0.5
-    assert len(alphas) == 3
+    assert len(alphas) == 4, "three partitions, and an experiment"
     with pytest.raises(ConfigError, match=r"did you mean algorithm=fedprox\?"):
         narrowed(document, "algorithm=fedprxo")
 

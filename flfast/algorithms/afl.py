@@ -13,11 +13,11 @@ the cohort, and other lambda_k move with the projection only. In means they are 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, LocalStage, Part, Records, Uploads
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.measures import LOSS, mean_loss
+from flfast.algorithms.kit.nearest_mixture import nearest_mixture
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, add
 
@@ -36,7 +36,7 @@ def afl(*, lambda_lr: NonNegative, num_clients: int) -> Algorithm:
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         steps = lambda_lr * uploads.rows["loss"]
         moved = server["lambda"].index_add(0, uploads.clients, steps)
-        return {**add(server, uploads.mean), "lambda": project(moved)}
+        return {**add(server, uploads.mean), "lambda": nearest_mixture(moved)}
 
     equal = torch.full((num_clients,), 1 / num_clients, dtype=torch.float64)
     return Algorithm(
@@ -53,18 +53,3 @@ def afl(*, lambda_lr: NonNegative, num_clients: int) -> Algorithm:
         parts={"loss": Part("rows", learned=False)},
         server_step=server_step,
     )
-
-
-def project(values: Tensor) -> Tensor:
-    """The nearest point [N] of the probability simplex, in Euclidean distance.
-
-    >>> project(torch.tensor([0.5, 1.0, -1.0]))
-    tensor([0.2500, 0.7500, 0.0000])
-    """
-    # Adding a number to all values changes nothing, but 1e17 + 1 would be rounded to 1e17.
-    values = values - values.max()
-    ordered = values.sort(descending=True).values
-    excess = (ordered.cumsum(0) - 1) / torch.arange(1, len(values) + 1)
-    # NaN exceeds nothing; it stays NaN.
-    num_positive = max(int((ordered > excess).sum()), 1)
-    return (values - excess[num_positive - 1]).clamp(min=0)

@@ -10,17 +10,17 @@ z in P[j] are of final models. A client predicts the class of the nearest protot
 head before there are any. Dividing by D is the authors' code's. Classes without P have no term.
 """
 
-import torch
-from torch import Tensor
+from dataclasses import replace
 
-from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, LocalStage, Part, Task
-from flfast.algorithms.kit.class_means import class_sums, summed
+import torch
+
+from flfast.algorithms.contract import Algorithm, Context, Finished, Part
+from flfast.algorithms.kit.class_means import summed
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import linear_head
-from flfast.algorithms.kit.prototypes import nearest
+from flfast.algorithms.kit.prototypes import pulled_to_prototypes
 from flfast.state.options import NonNegative
-from flfast.state.tree import Tree, merge
-from flfast.state.weights import model_weights
+from flfast.state.tree import Tree
 
 
 def fedproto(*, lam: NonNegative, head: list[str] | None, initial: Tree) -> Algorithm:
@@ -29,34 +29,15 @@ def fedproto(*, lam: NonNegative, head: list[str] | None, initial: Tree) -> Algo
     like = initial["params"][top.names[0]]
     shared = {"prototypes": torch.zeros_like(like), "counts": torch.zeros_like(like[:, 0])}
 
-    def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
-        z, loss = task.features(params, batch, layer=top.layer)
-        far = (z - ctx.server["prototypes"][batch.targets]).square().mean(1)
-        return loss + lam * task.mean(far * (ctx.server["counts"][batch.targets] > 0))
-
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         sums, counts = (leaf.to(like.dtype) for leaf in summed(ctx))
         return {"params": {}, "buffers": {}, "prototypes": sums, "counts": counts}, ctx.client
 
-    def personal(broadcast: Tree, client: Tree) -> Tree:
-        return merge(model_weights(broadcast), {"buffers": {n: broadcast[n] for n in shared}})
-
-    def predict(task: Task, weights: Tree, batch: Batch) -> Tensor:
-        if not weights["counts"].any():
-            return task.logits(weights, batch)
-        z = top.fixed_features(task, weights, batch)
-        return nearest(z, weights["prototypes"].to(z), weights["counts"])
-
-    federated = Algorithm(
-        name="fedproto",
-        tasks=("classification",),
-        server_state=lambda weights: {**weights, **shared},
-        broadcast=lambda server: server,
-        stages=(LocalStage(loss=loss), class_sums(len(like), top.fixed_features)),
+    pulled = pulled_to_prototypes("fedproto", top, shared, known="counts", lam=lam)
+    federated = replace(
+        pulled,
         finish=finish,
         parts={"prototypes": Part("sum", over="counts"), "counts": Part("sum", learned=False)},
         server_step=lambda server, uploads: {**server, **uploads.mean},
-        personal=personal,
-        predict=predict,
     )
     return keep_local(federated, initial)

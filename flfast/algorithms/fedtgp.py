@@ -15,30 +15,21 @@ the authors' code. The gradient of a distance is 0 where it is 0; the code's may
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flfast.algorithms.contract import (
-    Algorithm,
-    Batch,
-    Context,
-    Finished,
-    LocalStage,
-    Part,
-    Task,
-    Uploads,
-)
-from flfast.algorithms.kit.class_means import class_means, class_sums
+from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Uploads
+from flfast.algorithms.kit.class_means import class_means
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.own_module import OwnModule
-from flfast.algorithms.kit.prototypes import nearest
+from flfast.algorithms.kit.prototypes import pulled_to_prototypes
 from flfast.state.options import Count, NonNegative, Positive
 from flfast.state.randomness import torch_generator
-from flfast.state.tree import Tree, merge
-from flfast.state.weights import model_weights
+from flfast.state.tree import Tree
 
 
 def fedtgp(  # noqa: PLR0913 - one parameter an option
@@ -69,11 +60,6 @@ def fedtgp(  # noqa: PLR0913 - one parameter an option
 
     trained = {"embedding": embedding, **network.initial["params"]}
 
-    def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
-        z, loss = task.features(params, batch, layer=top.layer)
-        far = (z - ctx.server["prototypes"][batch.targets]).square().mean(1)
-        return loss + lam * task.mean(far * ctx.server["known"])
-
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         means, present = class_means(ctx, like.dtype)
         return {"params": {}, "buffers": {}, "means": means, "classes": present}, ctx.client
@@ -94,26 +80,13 @@ def fedtgp(  # noqa: PLR0913 - one parameter an option
         found = network(trained, trained["embedding"])
         return {**server, "trained": trained, "prototypes": found, "known": like.new_ones(())}
 
-    def personal(broadcast: Tree, client: Tree) -> Tree:
-        return merge(model_weights(broadcast), {"buffers": {n: broadcast[n] for n in shared}})
-
-    def predict(task: Task, weights: Tree, batch: Batch) -> Tensor:
-        if not weights["known"]:
-            return task.logits(weights, batch)
-        z = top.fixed_features(task, weights, batch)
-        return nearest(z, weights["prototypes"].to(z), weights["known"])
-
-    federated = Algorithm(
-        name="fedtgp",
-        tasks=("classification",),
-        server_state=lambda weights: {**weights, **shared, "trained": trained},
-        broadcast=lambda server: {**model_weights(server), **{n: server[n] for n in shared}},
-        stages=(LocalStage(loss=loss), class_sums(len(like), top.fixed_features)),
+    pulled = pulled_to_prototypes("fedtgp", top, shared, known="known", lam=lam)
+    federated = replace(
+        pulled,
+        server_state=lambda weights: {**pulled.server_state(weights), "trained": trained},
         finish=finish,
         parts={"means": Part("rows", stale="refuse"), "classes": Part("rows", learned=False)},
         server_step=server_step,
-        personal=personal,
-        predict=predict,
     )
     return keep_local(federated, initial)
 

@@ -7,9 +7,9 @@ import numpy as np
 
 from flfast.config.errors import ConfigError, refused
 from flfast.datamodules.missing import FIX, missing_rows, refuse_missing
-from flfast.datamodules.sources.extras import import_extra
 from flfast.datamodules.sources.table_files import Columns
 from flfast.datamodules.value_names import names_of, warn_of_odd_names
+from flfast.state.extras import import_extra
 from flfast.state.messages import first_line
 from flfast.tasks.names import TaskName
 

@@ -103,6 +103,7 @@ class CheckpointKeeper:
         self._warned = False
         self._folder: int | None = None
         self._before: Path | None = None  # the last complete checkpoint of this run
+        self._rows: list[dict[str, Any]] = []  # of the last checkpoint
         self._parts: dict[str, list[int]] = {}  # bytes of a file of states and of its changes
 
     def on_run_start(self, federation: Federation) -> None:
@@ -198,7 +199,8 @@ class CheckpointKeeper:
         if rank == 0:
             if self._records:
                 is_whole |= self._add_states(contents, links, RECORDS, self._records)
-            rows = [_plain_values(row) for row in federation.history]
+            new = federation.history[len(self._rows) :]  # a round that has ended stays as it is
+            self._rows = rows = [*self._rows, *map(_plain_values, new)]
             pace = federation.pace.state_dict()
             pace["versions"] = {n: _copy(part) for n, part in pace.get("versions", {}).items()}
             contents[SERVER] = {

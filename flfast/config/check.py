@@ -171,12 +171,10 @@ def _check_arguments(prefix: str, node: Config, signature: Signature) -> Iterato
             if not signature.open_ended:
                 known = signature.parameters
                 yield f"unknown key {prefix}{name}={shown(value)}{did_you_mean(name, known)}"
-        elif parameter.annotation is not None and not _has_target(value):
+        elif isinstance(value, dict) and "_target_" in value:
+            continue
+        elif parameter.annotation is not None:
             yield from _check_type(prefix + name, value, parameter.annotation)
-
-
-def _has_target(value: Any) -> bool:
-    return isinstance(value, dict) and "_target_" in value
 
 
 def _check_type(key: str, value: Any, annotation: Any) -> Iterator[str]:

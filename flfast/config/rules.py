@@ -204,11 +204,6 @@ def _adapter(config: Config) -> str | None:
     name = choice(config["adapter"])
     if name in {"lora", "ia3"} and not find_spec("peft"):
         return f"adapter={name}: peft is not installed; install flfast[lora]"
-    if name != "none" and config["strategy"]["name"] == "fsdp":
-        return (
-            f"adapter={name} with strategy=fsdp: every rank has the whole frozen base, so there "
-            f"is nothing to shard; use strategy=ddp"
-        )
     return None
 
 

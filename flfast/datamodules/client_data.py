@@ -93,7 +93,9 @@ class ClientDataModule(L.LightningDataModule):
 
     def augmented(self, inputs: Tensor, *, dtype: torch.dtype) -> Tensor:
         """Training inputs [M, ...], normalised and augmented; draws M augmentations."""
-        return self.data.examples.transform(inputs, dtype=dtype, rng=self._augment_rng)
+        transform = self.data.examples.transform
+        rng = self._augment_rng if transform.augments else None
+        return transform(inputs, dtype=dtype, rng=rng)
 
     def val_dataloader(self) -> EvalLoader:
         """The client's validation examples; the server validates on those of all clients."""
@@ -120,16 +122,9 @@ def transform_batch(
     """Normalise a batch to the model's precision; `rng` augments it, during training only."""
     trainer = module.trainer
     assert trainer is not None
-    training = trainer.state.stage == RunningStage.TRAINING
-    inputs = examples.transform(
-        batch.inputs,
-        dtype=torch.get_default_dtype() if trainer.model is None else _dtype(trainer),
-        rng=rng if training else None,
-    )
-    return batch._replace(inputs=inputs)
-
-
-def _dtype(trainer: L.Trainer) -> torch.dtype:
-    dtype = trainer.lightning_module.dtype
+    has_model = trainer.model is not None
+    dtype = trainer.lightning_module.dtype if has_model else torch.get_default_dtype()
     assert isinstance(dtype, torch.dtype)
-    return dtype
+    training = trainer.state.stage == RunningStage.TRAINING
+    inputs = examples.transform(batch.inputs, dtype=dtype, rng=rng if training else None)
+    return batch._replace(inputs=inputs)

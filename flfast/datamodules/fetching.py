@@ -61,7 +61,7 @@ class _LoaderFetch:
         columns: Any = (examples.inputs, examples.targets)
         self._loader: DataLoader[Any] = DataLoader(
             StackDataset(*columns),
-            batch_sampler=_BatchList(self._batches),
+            batch_sampler=self._batches,  # it may change between iterations
             num_workers=loading.num_workers,
             pin_memory=loading.pin_memory,
             persistent_workers=loading.persistent_workers,
@@ -83,16 +83,3 @@ class _LoaderFetch:
     def close(self) -> None:
         """End the workers now: at garbage collection, joining each of them takes 5 s."""
         del self._loader
-
-
-class _BatchList:
-    """Batch sampler over a list of batches, which may change between iterations."""
-
-    def __init__(self, batches: list[list[int]]) -> None:
-        self._batches = batches
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(list(self._batches))
-
-    def __len__(self) -> int:
-        return len(self._batches)

@@ -190,17 +190,9 @@ def standardised(
     return result
 
 
-def _scaled(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values below 1, and the power of two of each column that makes them the given ones.
-
-    It changes no digit, and keeps squares within float64.
-    """
-    _, power = np.frexp(np.abs(values).max(axis=0))
-    return np.ldexp(values, -power), power
-
-
 def _by_statistics_of(values: np.ndarray, training: np.ndarray) -> np.ndarray:
-    scaled, power = _scaled(training)
+    _, power = np.frexp(np.abs(training).max(axis=0))
+    scaled = np.ldexp(training, -power)  # changes no digit; squares stay finite
     spread = scaled.std(axis=0)
     # Rounding leaves a tiny spread in constant columns.
     constant = spread <= 1e-12 * np.abs(scaled).max(axis=0)

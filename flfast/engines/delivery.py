@@ -31,7 +31,6 @@ from flfast.state.randomness import generator
 from flfast.state.tree import (
     Tree,
     all_finite,
-    from_parts,
     joined,
     leaves,
     merge,
@@ -234,7 +233,7 @@ class Delivery:
 
 
 def _changes(trained: TrainedStack) -> tuple[Tensor, Tree]:
-    """`Context.change` of every client's weights: rows [S, D], and a tree of the first of them."""
+    """`Context.change` of every client's weights: rows [S, D], and a tree like one of them."""
     starts = joined(*(result.context.start for result in trained.bare))
     starts = part_of(starts, trained.weights)
     sizes = [leaf[0].numel() for leaf in leaves(trained.weights)]
@@ -246,8 +245,7 @@ def _changes(trained: TrainedStack) -> tuple[Tensor, Tree]:
             trained.weights,
             starts,
         )
-    like = tree_map(itemgetter(0), trained.weights)
-    return rows, from_parts(rows[0].split(sizes), like)
+    return rows, tree_map(itemgetter(0), trained.weights)
 
 
 def _finite_rows(rows: Tensor) -> list[bool]:

@@ -13,8 +13,7 @@ from flfast.distributed.world import average_buffers, sum_over_ranks
 from flfast.engines.local_training import Deliver, check_allowed
 from flfast.engines.site import Site
 from flfast.state.plan import RoundPlan
-from flfast.state.tree import Tree, merge
-from flfast.state.weights import read_weights
+from flfast.state.tree import Tree
 
 
 class EagerTraining:
@@ -44,6 +43,7 @@ class EagerTraining:
         site = self._site
         trainer, module = site.trainers.trainer(plan), site.trainers.module(plan)
         start = site.start(client_id, download, plan)
+        start.seed_torch()
         context, data = start.context, start.data
         if self._perturb is not None:
             context = context._replace(start=self._perturb(context.start))
@@ -53,8 +53,7 @@ class EagerTraining:
         stages_before = 0
         for stage in site.algorithm.stages:
             if isinstance(stage, Measure):
-                weights = merge(read_weights(module.model), module.joint.read())
-                context = site.measured(stage, weights, client_id, context, plan)
+                context = site.measured(stage, module.read(), client_id, context, plan)
                 continue
             module.begin_stage(stage, context)
             seen, stages_before = data.subset(stage.share, stages_before), stages_before + 1
@@ -69,7 +68,7 @@ class EagerTraining:
             for part in (module.model, module.joint):
                 average_buffers(site.world, part)
         done = Finished(
-            weights=merge(read_weights(module.model), module.joint.read()),
+            weights=module.read(),
             num_examples=min(module.num_examples, len(data.indices)),
             num_steps=num_steps,
             optimizer=optimizer,

@@ -8,6 +8,7 @@ from flfast.algorithms.contract.downloads import Download
 from flfast.channel.sent import LocalResult
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.state.plan import RoundPlan
+from flfast.state.randomness import seed_torch
 from flfast.state.tree import Tree
 from flfast.tasks.task_type import TaskType
 
@@ -26,6 +27,11 @@ class ClientStart(NamedTuple):
     optimizer_state: Tree
     data: ClientDataModule
     plan: RoundPlan
+
+    def seed_torch(self) -> None:
+        """Seed torch's generators for this local training."""
+        data = self.data
+        seed_torch(data.data.seed, "local training", self.plan.round_idx, data.client_id)
 
     def stage_plan(self, stage: LocalStage) -> RoundPlan:
         """The plan of a stage: with the stage's epochs, and the client's share of all steps."""
@@ -84,6 +90,8 @@ def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan, task: Task
         raise ValueError(f"task={task.name} {reason}")
     if plan.strategy == "fsdp" and (joint["params"] or joint["buffers"]):
         reason = "trains two models, which strategy=fsdp cannot; use strategy=ddp"
+    elif plan.strategy == "fsdp" and algorithm.fold is not None:
+        reason = "changes the frozen base, which strategy=fsdp has sharded; use strategy=ddp"
     elif plan.strategy == "fsdp" and algorithm.stages != (LocalStage(),):
         reason = "trains parts of a model, which strategy=fsdp cannot; use strategy=ddp"
     elif not algorithm.splits_batches:

@@ -19,7 +19,7 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import Trainers, dtype_of_precision
 from flfast.models.adapters.adapted import Adapted
 from flfast.state.plan import RoundPlan
-from flfast.state.randomness import seed_torch, torch_generator
+from flfast.state.randomness import torch_generator
 from flfast.state.store import RESIDUALS, ClientStates, Kept, own_state
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import read_weights
@@ -129,7 +129,7 @@ class Site:
             self.fold(self.algorithm.broadcast(server))
 
     def start(self, client_id: int, download: Download, plan: RoundPlan) -> ClientStart:
-        """A client's start; also seeds torch's generators for its local training."""
+        """A client's start."""
         algorithm, received = self.algorithm, download(client_id)
         self.fold(received)
         plan = download.plan(client_id, plan)
@@ -150,7 +150,6 @@ class Site:
             round_idx=round_idx,
             rank_share=self._rank_share if self.divides_batches(plan) else WHOLE,
         )
-        seed_torch(seed, "local training", round_idx, client_id)
         return ClientStart(context, optimizer_state, data, plan)
 
     def measured(

@@ -1,7 +1,6 @@
 """The LightningModule of the eager engine: `fit` is the local training of one client."""
 
 from collections.abc import Callable, Iterable
-from copy import deepcopy
 from typing import Any
 
 import lightning as L
@@ -19,12 +18,13 @@ from flfast.lit.batchnorm import batchnorm_layers, freeze
 from flfast.lit.joint_leaves import JointLeaves
 from flfast.lit.predictions import PredictionStore
 from flfast.lit.task import LocalTask, ShardedTask, surrogate
+from flfast.models.adapters.frozen_base import copy_to_shard
 from flfast.state.dtensor import full_copy, place_tree
 from flfast.state.injection import asks_for
 from flfast.state.optimizer_state import LOCAL_MESSAGE, load_optimizer_state, state_tensors
 from flfast.state.precision import placed
 from flfast.state.tree import Tree, float_type, merge, tree_map, without
-from flfast.state.weights import buffers, read_weights, select_weights, write_weights
+from flfast.state.weights import buffers, read_buffers, select_weights, write_weights
 from flfast.tasks.classification import CLASSIFICATION
 from flfast.tasks.factored_logits import large_factored
 from flfast.tasks.task_type import TaskType
@@ -91,9 +91,10 @@ class LocalModule(L.LightningModule):
     def sharded(self, mesh: DeviceMesh, *, group_params: int) -> "LocalModule":
         """A copy with sharded parameters on the mesh's device; see `shard`."""
         # FSDP shards contiguous tensors only.
-        model = deepcopy(self.model).to(memory_format=torch.contiguous_format)
+        model = copy_to_shard(self.model).to(memory_format=torch.contiguous_format)
         shard(model, mesh, group_params=group_params)
         copy = self.of(model, self.algorithm)
+        copy.params = {name: copy.params[name] for name in self.params}  # without a frozen base
         copy.to(next(model.parameters()).device, next(model.parameters()).dtype)
         copy.mesh = mesh
         return copy
@@ -118,6 +119,12 @@ class LocalModule(L.LightningModule):
         write_weights(self.model, weights)
         self.joint = self._joint_leaves(without(given, weights))
 
+    def read(self) -> Tree:
+        """Copy of the current weights on the CPU, those that train beside the model included."""
+        params = {name: full_copy(p) for name, p in self.params.items()}
+        own = {"params": params, "buffers": read_buffers(self.model)}
+        return merge(own, self.joint.read())
+
     def begin_stage(self, stage: LocalStage, context: Context) -> None:
         """Start the next stage from the current weights.
 
@@ -127,8 +134,7 @@ class LocalModule(L.LightningModule):
         self.context = context._replace(lr=stage.lr * context.lr)
         self._contexts = {}
         if stage.begin is not None:
-            weights = merge(read_weights(self.model), self.joint.read())
-            self._write(stage.begin(weights, self.context))
+            self._write(stage.begin(self.read(), self.context))
         trained = self.trained(stage, self.joint.params)
         for name, p in self.all_params.items():
             p.requires_grad_(name in trained)

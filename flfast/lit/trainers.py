@@ -2,20 +2,37 @@
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import cached_property
 from typing import Any, cast
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.profilers import PassThroughProfiler
+from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.evaluation_sets import EvaluationPart
 from flfast.lit.cohort_module import CohortLoader, CohortModule
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
+from flfast.lit.task import evaluation_mode
 from flfast.state.plan import RoundPlan
 from flfast.state.weights import convert_weights
 
 _TRUE_PRECISION = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
+
+
+_HOOKS = [name for name in vars(Callback) if name.startswith("on_")] + ["setup", "teardown"]
+_RARE = {"on_exception", "on_save_checkpoint", "on_load_checkpoint"}
+
+
+def overridden_hooks(callback: Callback) -> set[str]:
+    """Names of the hooks of Lightning that a callback has of its own."""
+    # Read from the object: Lightning's LambdaCallback sets them there, not in its class.
+    hooks = {name: getattr(callback, name) for name in _HOOKS}
+    base = vars(Callback)
+    return {name for name, hook in hooks.items() if getattr(hook, "__func__", hook) != base[name]}
 
 
 def dtype_of_precision(precision: str) -> torch.dtype:
@@ -25,6 +42,9 @@ def dtype_of_precision(precision: str) -> torch.dtype:
 
 class ReusedTrainer:
     """One `fit` per client, one `test` per evaluation pass, one profiler report per run.
+
+    The loops of Lightning take milliseconds. Where nobody watches them, those of cohorts and of
+    evaluation run once, with all of Lightning's checks, and afterwards their steps only.
 
     Attributes:
         trainer: Lightning's Trainer.
@@ -39,6 +59,7 @@ class ReusedTrainer:
         self.clip_value: float = self.trainer.gradient_clip_val or 0.0
         self.test_limit: float | int = self.trainer.limit_test_batches
         self.trainer.limit_train_batches = self.trainer.limit_test_batches = 1.0
+        self._ran: set[str] = set()
         # Lightning's profiler reports after every fit; we want one report per run.
         self._describe = self.trainer.profiler.describe
         self.trainer.profiler.describe = lambda: None
@@ -68,8 +89,27 @@ class ReusedTrainer:
         self.trainer.fit(module, datamodule=data)
         return self.trainer.global_step
 
+    @cached_property
+    def _steps_only(self) -> bool:
+        """Whether a loop does nothing but its steps: no hooks, no profile, no other device."""
+        strategy = self.trainer.strategy
+        watching = (overridden_hooks(callback) - _RARE for callback in self.trainer.callbacks)
+        return (
+            type(strategy) is SingleDeviceStrategy
+            and strategy.root_device.type == "cpu"
+            and type(self.trainer.profiler) is PassThroughProfiler
+            and not any(watching)
+        )
+
     def fit_cohort(self, module: CohortModule, clients: Sequence[int]) -> None:
         """Train all clients of a rank in one training step; see `CohortModule`."""
+        if "fit" in self._ran and self._steps_only:
+            with torch.enable_grad(), self.trainer.precision_plugin.train_step_context():
+                module.on_train_start()
+                module.training_step(clients, 0)
+                module.on_train_end()
+            return
+        self._ran.add("fit")
         loop = self.trainer.fit_loop
         loop.epoch_progress.reset()
         loop.epoch_loop.batch_progress.reset()
@@ -80,7 +120,17 @@ class ReusedTrainer:
 
     def test(self, module: L.LightningModule, data: EvaluationPart) -> None:
         """One evaluation pass."""
-        self.trainer.test(module, datamodule=data, verbose=False)
+        if "test" not in self._ran or not self._steps_only:
+            self._ran.add("test")
+            self.trainer.test(module, datamodule=data, verbose=False)
+            return
+        data.trainer = self.trainer
+        self.trainer.strategy.connect(module)
+        context = self.trainer.precision_plugin.test_step_context()
+        with torch.no_grad(), evaluation_mode(module), context:
+            module.on_test_start()
+            for batch_idx, batch in enumerate(data.test_dataloader()):
+                module.test_step(data.on_after_batch_transfer(batch, 0), batch_idx)
 
     def close(self) -> None:
         """Print the profiler's report, which Lightning would name after the last stage."""

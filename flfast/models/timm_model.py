@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from flfast.models.images import check_image
+from flfast.state.extras import import_extra
 from flfast.state.weights import read_state_dict
 
 
@@ -27,10 +28,7 @@ def timm_model(
         ValueError: if timm is missing, has no such model, or weights are given twice.
     """
     channels, _, _ = check_image(input_shape, model="model=timm")
-    try:
-        import timm
-    except ImportError:
-        raise ValueError("model=timm needs timm: pip install 'flfast[timm]'") from None
+    timm = import_extra("timm", extra="timm", by="model=timm")
     if not timm.is_model(name):
         close = difflib.get_close_matches(name, timm.list_models(), n=3)
         hint = f"did you mean {', '.join(close)}?" if close else "see timm.list_models()"

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from flfast.models.token_inputs import check_tokens
+from flfast.state.extras import import_extra
 from flfast.tasks.factored_logits import FactoredLogits, factored_logits
 from flfast.tasks.names import TaskName
 
@@ -60,15 +61,10 @@ def transformers_model(  # noqa: PLR0913 - one parameter an option
         raise ValueError(
             f"model.name={name} with model.pretrained_path={pretrained_path}: set one of them"
         )
-    try:
-        import transformers
-    except ImportError:
-        raise ValueError(
-            "model=transformers needs transformers: pip install 'flfast[transformers]'"
-        ) from None
-    made_for: Any = transformers.AutoModelForCausalLM
+    library = import_extra("transformers", extra="transformers", by="model=transformers")
+    made_for = library.AutoModelForCausalLM
     if task != "language":
-        made_for = transformers.AutoModelForSequenceClassification
+        made_for = library.AutoModelForSequenceClassification
         options = {"num_labels": num_classes, **options}
     if pretrained_path is not None and not Path(pretrained_path).is_dir():
         raise ValueError(f"model.pretrained_path={pretrained_path}: there is no such folder")

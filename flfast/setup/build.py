@@ -29,7 +29,7 @@ from flfast.federation.samplers.uniform import uniform
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
 from flfast.output.callbacks.final_weights import FinalWeights
 from flfast.output.callbacks.text_samples import TextSamples
-from flfast.setup.preload import data_source
+from flfast.setup.preload import data_source, given_task
 from flfast.setup.user_code import named, of_kind
 from flfast.state.injection import asks_for, call_with
 from flfast.state.optimizer_state import LOCAL_MESSAGE, state_tensors, trial_step
@@ -92,8 +92,8 @@ def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
 
     def source(seed: int) -> Examples:
         with named("data", target):
-            offers = {"seed": seed, "task": None if config.task == "auto" else config.task}
-            found = call_with(data_source(config) if given is None else given, **offers)
+            chosen = data_source(config) if given is None else given
+            found = call_with(chosen, seed=seed, task=given_task(config))
         return of_kind(found, Examples, f"data={target}", allowed="an Examples of flfast")
 
     return source

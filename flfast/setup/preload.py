@@ -13,7 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import Examples
-from flfast.state.injection import asks_for, bound
+from flfast.state.injection import asks_for, call_with
+from flfast.tasks.names import TaskName
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +43,9 @@ def preload(configs: Sequence[DictConfig]) -> None:
         if key in _loaded or keys.count(key) == 1:
             continue
         try:
-            source = _source(config)
+            source: Callable[..., Examples] = instantiate(config.data)
             if not asks_for(source, "seed"):
-                _loaded[key] = source()
+                _loaded[key] = call_with(source, task=given_task(config))
         except Exception as error:  # noqa: BLE001 - the jobs say so, with a better message
             log.debug("the jobs load their data themselves: %s", error)
 
@@ -67,13 +68,13 @@ def data_source(config: DictConfig) -> Callable[..., Examples]:
     examples = _loaded.get(_key(config))
     if examples is not None:
         return lambda: examples
-    return _source(config)
-
-
-def _source(config: DictConfig) -> Callable[..., Examples]:
-    """The data source; it gets `task` if it has such a parameter."""
     source: Callable[..., Examples] = instantiate(config.data)
-    return bound(source, task=None if config.task == "auto" else config.task)
+    return source
+
+
+def given_task(config: DictConfig) -> TaskName | None:
+    """The task that the config names, which a source gets that asks for it."""
+    return None if config.task == "auto" else config.task
 
 
 def _key(config: DictConfig) -> str:

@@ -36,8 +36,7 @@ def traced_normal(key: Tensor, step: Tensor, like: Tree) -> Tree:
     if not num:
         return dict(like)
     first = next(iter(like.values()))
-    counter = torch.arange(1, num // 2 + 2, device=first.device)
-    bits = _mixed(_mixed(key + step * _STEP) + counter * _STEP)
+    bits = _bits(key, step, num // 2 + 1, first.device)
     largest = max((leaf.dtype for leaf in like.values()), key=lambda dtype: dtype.itemsize)
     dtype = torch.promote_types(largest, torch.float32)
     radius = (-2 * _uniform(bits & _LOW, dtype).log()).sqrt()
@@ -48,9 +47,23 @@ def traced_normal(key: Tensor, step: Tensor, like: Tree) -> Tree:
     return {name: part.view(leaf.shape).to(leaf.dtype) for part, (name, leaf) in pairs}
 
 
+def traced_uniform(key: Tensor, step: Tensor, num: int, like: Tensor) -> Tensor:
+    """Uniform numbers in (0, 1], [num]; `key` and `step` as in `traced_normal`.
+
+    They are on the device of `like`, in its data type, but at least float32.
+    """
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    return _uniform(_shifted(_bits(key, step, num, like.device), 32), dtype)
+
+
 def traced_index(key: Tensor, step: Tensor, num: int) -> Tensor:
     """One of `num` numbers from 0 on, int64 []; `key` and `step` as in `traced_normal`."""
     return _shifted(_mixed(key + step * _STEP), 1) % num
+
+
+def _bits(key: Tensor, step: Tensor, num: int, device: torch.device) -> Tensor:
+    counter = torch.arange(1, num + 1, device=device)
+    return _mixed(_mixed(key + step * _STEP) + counter * _STEP)
 
 
 def _uniform(bits: Tensor, dtype: torch.dtype) -> Tensor:

@@ -53,6 +53,22 @@ def leaf_names(tree: Tree) -> list[str]:
     return [name for name, _ in named_leaves(tree)]
 
 
+def same_names(one: Tree, other: Tree) -> bool:
+    """Whether two trees have leaves of the same names.
+
+    >>> same_names({"a": {"w": torch.ones(2)}}, {"a": {"w": torch.ones(3)}})
+    True
+    """
+    return one is other or (
+        one.keys() == other.keys()
+        and all(
+            isinstance(leaf, dict) == isinstance(other[name], dict)
+            and (not isinstance(leaf, dict) or same_names(leaf, other[name]))
+            for name, leaf in one.items()
+        )
+    )
+
+
 def float_type(tree: Tree) -> torch.dtype:
     """Data type of the first floating-point leaf; torch's default if there is none.
 

@@ -31,6 +31,15 @@ _FALLING = {"loss", "mae", "perplexity"}
 SCORES = tuple(dict.fromkeys(name for name in HEADLINES.values() if name not in _FALLING))
 """The metrics that runs are compared by where they measure one; else by a loss."""
 
+CLIENT_METRICS = {
+    "accuracy": "an accuracy",
+    "mae": "a mean absolute error",
+    "concordance": "a concordance",
+    "dice": "a Dice coefficient",
+}
+"""The metrics that reports compare clients by, and their names in titles: of each task one, and of
+several that were measured the first."""
+
 
 def falls(column: str) -> bool:
     """Whether a smaller value of a metric or of its column is better.

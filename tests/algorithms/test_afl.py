@@ -8,7 +8,8 @@ import torch
 from algorithms_by_name import assert_leaves_close, federation_of, run, server_of
 from engine_runs import mlp
 
-from flfast.algorithms.afl import afl, project
+from flfast.algorithms.afl import afl
+from flfast.algorithms.kit.nearest_mixture import nearest_mixture
 
 LAMBDA_LR = 0.2
 
@@ -73,8 +74,16 @@ def test_with_a_step_of_zero_it_is_fedavg_and_warns(make_data, make_federation, 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_projection_is_the_nearest_point(seed):
     values = np.random.default_rng(seed).normal(size=6)
-    np.testing.assert_allclose(project(torch.tensor(values)), nearest(values), atol=1e-12)
+    np.testing.assert_allclose(nearest_mixture(torch.tensor(values)), nearest(values), atol=1e-12)
+
+
+def test_rows_are_projected_one_by_one():
+    rows = torch.tensor(np.random.default_rng(0).normal(size=(5, 4)))
+    found = nearest_mixture(rows)
+    assert all(
+        torch.equal(nearest_mixture(row), own) for row, own in zip(rows, found, strict=True)
+    )
 
 
 def test_the_projection_of_values_that_swamp_1():
-    assert project(torch.tensor([1e17, 3e17, 1e17])).tolist() == [0, 1, 0]
+    assert nearest_mixture(torch.tensor([1e17, 3e17, 1e17])).tolist() == [0, 1, 0]

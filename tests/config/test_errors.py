@@ -77,7 +77,6 @@ BEFORE_TORCH = {
     ): "strategy.shard=batch with strategy=fsdp: only ddp",
     ("strategy=fsdp", "strategy.group_params=0"): "strategy.group_params=0: must be greater than",
     ("strategy=fsdp", "+trainer.inference_mode=true"): "gathered in inference mode cannot be",
-    ("strategy=fsdp", "adapter=head"): "adapter=head with strategy=fsdp: every rank has the whole",
     ("adapter=lora", "adapter.rank=1000000000"): "adapter.rank=1000000000: must be less than or",
     ("data=hf", "data.vocabulary_size=2"): "data.vocabulary_size=2: must be greater than or equal",
     (

@@ -1,7 +1,6 @@
 """The server step of FedAdagrad, FedYogi and FedAdam, which differ in one line.
 
-Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization.
-ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
+They have paper and equations.
 """
 
 from collections.abc import Callable
@@ -28,8 +27,6 @@ def adaptive_server(
     """FedAvg with an adaptive server step; both moments are part of the server state.
 
     torch's optimizers differ: they correct a bias, and their v starts at 0 instead of tau^2.
-
-    The three differ in `second_moment`, the update of v.
     """
 
     def server_state(weights: Tree) -> Tree:

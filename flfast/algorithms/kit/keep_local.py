@@ -1,7 +1,6 @@
 """A wrapper that keeps part of the model on the client, for any algorithm.
 
-With the BatchNorm layers it is FedBN (Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated
-Learning on Non-IID Features via Local Batch Normalization. ICLR 2021, Algorithm 1).
+With the BatchNorm layers of FedAvg it is FedBN; `fedbn` has paper and equation.
 """
 
 from collections.abc import Callable
@@ -48,7 +47,7 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
         return merge(broadcast, client["own"]), client["inner"]
 
     inner = viewed(
-        replace(algorithm, personal=algorithm.personal or _model),
+        replace(algorithm, personal=algorithm.personal or (lambda sent, _: model_weights(sent))),
         {"server": shared, "download": download, "context": inner_context},
         dict.fromkeys(("send", "record", "first_record"), shared),
     )
@@ -76,7 +75,3 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
 
 def _round(run: Callable[[Tree, Round], Tree], server: Tree, rnd: Round) -> Tree:
     return merge(server, run(server, rnd))
-
-
-def _model(broadcast: Tree, client: Tree) -> Tree:
-    return model_weights(broadcast)

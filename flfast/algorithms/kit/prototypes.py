@@ -4,11 +4,61 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract import Uploads
-from flfast.state.tree import Tree
+from flfast.algorithms.contract import Algorithm, Batch, Context, LocalStage, Task, Uploads
+from flfast.algorithms.kit.class_means import class_sums
+from flfast.algorithms.kit.last_layer import LinearHead
+from flfast.state.tree import Tree, merge
+from flfast.state.weights import model_weights
 
 EXCLUDED = -1e4
 """Logit of a class that is not in the sum. Minus infinity in all of them has no gradient."""
+
+
+def pulled_to_prototypes(
+    name: str, top: LinearHead, shared: Tree, *, known: str, lam: float
+) -> Algorithm:
+    """Clients whose features z [D] are pulled to prototypes P of their classes.
+
+        h_k = F_k + lam * mean_i |z_i - P[y_i]|^2 / D
+
+    A client predicts the class of the nearest prototype, and with its head before there are any.
+    Algorithms add what clients upload, and the server's step. Means of z by class are measured.
+
+    Args:
+        name: of the algorithm.
+        top: the head, whose inputs are z.
+        shared: of the server state before round 1, and broadcast: `prototypes` [C, D], and the
+            leaf `known`, [C] or [].
+        known: name of the leaf that is above 0 for classes that have prototypes.
+        lam: strength of the pull.
+    """
+    num_classes = len(shared["prototypes"])
+
+    def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+        z, loss = task.features(params, batch, layer=top.layer)
+        far = (z - ctx.server["prototypes"][batch.targets]).square().mean(1)
+        return loss + lam * task.mean(
+            far * (ctx.server[known].expand(num_classes)[batch.targets] > 0)
+        )
+
+    def of_server(server: Tree) -> Tree:
+        return {key: server[key] for key in shared}
+
+    def predict(task: Task, weights: Tree, batch: Batch) -> Tensor:
+        if not weights[known].any():
+            return task.logits(weights, batch)
+        z = top.fixed_features(task, weights, batch)
+        return nearest(z, weights["prototypes"].to(z), weights[known])
+
+    return Algorithm(
+        name=name,
+        tasks=("classification",),
+        server_state=lambda weights: {**weights, **shared},
+        broadcast=lambda server: {**model_weights(server), **of_server(server)},
+        stages=(LocalStage(loss=loss), class_sums(num_classes, top.fixed_features)),
+        personal=lambda sent, _: merge(model_weights(sent), {"buffers": of_server(sent)}),
+        predict=predict,
+    )
 
 
 def contrast(z: Tensor, targets: Tensor, prototypes: Tensor, known: Tensor, tau: float) -> Tensor:

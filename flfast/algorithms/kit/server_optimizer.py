@@ -1,8 +1,4 @@
-"""A server step with a torch optimizer.
-
-Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization.
-ICLR 2021, Algorithm 1. https://arxiv.org/abs/2003.00295
-"""
+"""A server step with a torch optimizer; `fedopt` has paper and equations."""
 
 from collections.abc import Callable
 from dataclasses import replace

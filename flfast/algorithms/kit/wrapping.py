@@ -60,12 +60,8 @@ def _viewed_arguments(
         both: tuple[Any, ...] = views["download"](*args)
         return both
     first = len(args) - len(kinds)  # arguments before the last ones, whose kinds are known
-    own = (views.get(kind, _same)(arg) for kind, arg in zip(kinds, args[first:], strict=True))
-    return (*args[:first], *own)
-
-
-def _same(value: Any) -> Any:
-    return value
+    pairs = zip(kinds, args[first:], strict=True)
+    return (*args[:first], *(views[kind](arg) if kind in views else arg for kind, arg in pairs))
 
 
 def inner_context(context: Context) -> Context:

@@ -64,9 +64,9 @@ def to_bytes(vector: Tensor) -> bytes:
     return vector.view(torch.uint8).numpy().tobytes()
 
 
-def from_bytes(message: bytes, dtype: torch.dtype, num: int, offset: int = 0) -> Tensor:
-    """`num` elements that start at byte `offset`, as a writable vector [num]."""
+def from_bytes(message: bytes, dtype: torch.dtype, num: int) -> Tensor:
+    """The first `num` elements, as a writable vector [num]."""
     vector = torch.empty(num, dtype=dtype)
-    raw = np.frombuffer(message, np.uint8, num * dtype.itemsize, offset)
+    raw = np.frombuffer(message, np.uint8, num * dtype.itemsize)
     vector.view(torch.uint8).numpy()[:] = raw
     return vector

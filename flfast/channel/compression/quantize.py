@@ -20,12 +20,7 @@ import torch
 from flfast.channel.compression.bits import pack, packed_size, unpack
 from flfast.channel.compression.compression import Compression, Downloads, Encoding
 from flfast.channel.compression.flat import flatten, from_bytes, layout_of, to_bytes, unflatten
-from flfast.channel.compression.rounding import (
-    largest_magnitudes,
-    num_buckets,
-    round_randomly,
-    values_of_levels,
-)
+from flfast.channel.compression.rounding import Buckets
 from flfast.state.options import Bits, Count
 from flfast.state.tree import Tree
 
@@ -43,23 +38,24 @@ def quantize(*, bits: Bits, bucket: Count | None, downloads: Downloads) -> Encod
     def encode(change: Tree, rng: np.random.Generator) -> bytes:
         sizes, _, _, dtype = layout_of(change)
         vector = flatten(change, dtype)
-        scales = largest_magnitudes(vector, sizes, bucket)
+        buckets = Buckets(sizes, bucket)
+        scales = buckets.largest(vector)
         scales.clamp_(max=torch.finfo(scales.dtype).max * _BELOW_ONE)
         factors = torch.where(scales < _SMALLEST, 0, half * _BELOW_ONE / scales)
         scales[scales < _SMALLEST] = 0
         seed = int(rng.integers(2**63))
-        levels = round_randomly(vector, factors, half, seed, sizes=sizes, bucket=bucket)
+        levels = buckets.rounded(vector, factors, half, seed)
         return b"".join([to_bytes(scales), pack(levels, bits).data])
 
     def decode(message: bytes, like: Tree, rng: np.random.Generator) -> Tree:
         sizes, num, _, dtype = layout_of(like)
-        scales = from_bytes(message, dtype, num_buckets(sizes, bucket))
+        buckets = Buckets(sizes, bucket)
+        scales = from_bytes(message, dtype, buckets.num)
         packed = np.frombuffer(message, np.uint8, offset=scales.nbytes)
         levels = unpack(packed[: packed_size(num, bits)], num, bits)
         if bits > 1:
             scales /= half
         step = 2.0 if bits == 1 else 1.0
-        vector = values_of_levels(levels, scales, half, step, sizes=sizes, bucket=bucket)
-        return unflatten(vector, like)
+        return unflatten(buckets.values(levels, scales, half, step), like)
 
     return Compression("quantize", encode, decode, downloads=downloads)

@@ -20,98 +20,6 @@ def _is_native(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 and missing() is None
 
 
-def largest_magnitudes(vector: Tensor, sizes: tuple[int, ...], bucket: int | None) -> Tensor:
-    """Largest magnitude of each bucket [num_buckets], in the dtype of the vector [D]."""
-    nums, widths = groups(sizes, bucket)
-    if _is_native(vector.dtype):
-        largest: Tensor = torch.ops.flfast.largest_magnitudes(vector, nums, widths)
-        return largest
-    parts = vector.split([num * width for num, width in zip(nums, widths, strict=True)])
-    found = [vector[:0]]
-    for part, num, width in zip(parts, nums, widths, strict=True):
-        rows = part.view(num, width)
-        # Faster than amax of the magnitudes, which would be written to memory.
-        found.append(torch.maximum(rows.amax(dim=1), -rows.amin(dim=1)))
-    return torch.cat(found)
-
-
-def round_randomly(
-    vector: Tensor,
-    factors: Tensor,
-    half: float,
-    seed: int,
-    *,
-    sizes: tuple[int, ...],
-    bucket: int | None,
-) -> np.ndarray:
-    """The levels x * factor + half, rounded up or down at random, uint8 [D].
-
-    The expectation of a level is exact to 2^-16, because a random number has 16 bits.
-
-    Args:
-        vector: x, [D]; its memory may be used.
-        factors: factors of each bucket, in the dtype of the vector; products lie in -half to half.
-        half: level of zero.
-        seed: seed of the random numbers.
-        sizes: elements of each leaf.
-        bucket: elements of a bucket; None: each leaf is a bucket.
-    """
-    # SFC64 is faster than the run's Philox.
-    random = np.random.SFC64(seed)
-    # Random numbers lie in [-0.5, 0.5). All sums are positive: the cast rounds down.
-    shift = half + 0.5 + 2.0**-17
-    if _is_native(vector.dtype):
-        state = torch.from_numpy(random.state["state"]["state"].view(np.int64))
-        found: Tensor = torch.ops.flfast.round_randomly(
-            vector, factors, state, shift, *groups(sizes, bucket)
-        )
-        return found.numpy()
-    levels = np.empty(len(vector), np.uint8)
-    noise = torch.from_numpy(random.random_raw(-(-len(vector) // 4)).view(np.int16))
-    for tile in tiles(sizes, bucket):
-        part = vector[tile.elements]
-        part.view(tile.rows, -1).mul_(factors[tile.buckets, None])
-        part.add_(noise[tile.elements], alpha=2.0**-16)
-        part.add_(shift)
-        np.copyto(levels[tile.elements], part.numpy(), casting="unsafe")
-    return levels
-
-
-def values_of_levels(
-    levels: np.ndarray,
-    scales: Tensor,
-    half: float,
-    step: float,
-    *,
-    sizes: tuple[int, ...],
-    bucket: int | None,
-) -> Tensor:
-    """(level - half) * step * scale, [D] in the dtype of the scales.
-
-    Args:
-        levels: uint8 [D].
-        scales: scales of each bucket.
-        half: level of zero.
-        step: 1 or 2; where scales are large, step * scale may overflow and the value does not.
-        sizes: elements of each leaf.
-        bucket: elements of a bucket; None: each leaf is a bucket.
-    """
-    if _is_native(scales.dtype):
-        # Torch warns about read-only arrays, such as those of a message.
-        writable = levels if levels.flags.writeable else levels.copy()
-        found: Tensor = torch.ops.flfast.values_of_levels(
-            torch.from_numpy(writable), scales, half, step, *groups(sizes, bucket)
-        )
-        return found
-    vector = torch.empty(len(levels), dtype=scales.dtype)
-    for tile in tiles(sizes, bucket):
-        part = vector[tile.elements]
-        np.copyto(part.numpy(), levels[tile.elements])
-        part.sub_(half).mul_(step)
-        part.view(tile.rows, -1).mul_(scales[tile.buckets, None])
-    return vector
-
-
 class Tile(NamedTuple):
     """Consecutive elements of the vector, all of the same bucket or of whole buckets.
 
@@ -126,40 +34,115 @@ class Tile(NamedTuple):
     rows: int
 
 
-@lru_cache(maxsize=64)
-def groups(sizes: tuple[int, ...], bucket: int | None) -> tuple[list[int], list[int]]:
-    """Consecutive buckets of equal size: (number of them, elements of each), by group.
+class Buckets(NamedTuple):
+    """The buckets of a vector [D] of leaves.
 
-    Args:
+    Attributes:
         sizes: elements of each leaf; empty leaves have no bucket.
-        bucket: elements of a bucket, the last one may have fewer; None: each leaf is a bucket.
+        size: elements of a bucket, the last one may have fewer; None: each leaf is a bucket.
     """
-    if bucket is None:
-        filled = [size for size in sizes if size]
+
+    sizes: tuple[int, ...]
+    size: int | None
+
+    @property
+    def num(self) -> int:
+        """Number of buckets."""
+        return sum(_groups(self)[0])
+
+    def largest(self, vector: Tensor) -> Tensor:
+        """Largest magnitude of each bucket [num], in the dtype of the vector [D]."""
+        nums, widths = _groups(self)
+        if _is_native(vector.dtype):
+            largest: Tensor = torch.ops.flfast.largest_magnitudes(vector, nums, widths)
+            return largest
+        parts = vector.split([num * width for num, width in zip(nums, widths, strict=True)])
+        found = [vector[:0]]
+        for part, num, width in zip(parts, nums, widths, strict=True):
+            rows = part.view(num, width)
+            # Faster than amax of the magnitudes, which would be written to memory.
+            found.append(torch.maximum(rows.amax(dim=1), -rows.amin(dim=1)))
+        return torch.cat(found)
+
+    def rounded(self, vector: Tensor, factors: Tensor, half: float, seed: int) -> np.ndarray:
+        """The levels x * factor + half, rounded up or down at random, uint8 [D].
+
+        The expectation of a level is exact to 2^-16, because a random number has 16 bits.
+
+        Args:
+            vector: x, [D]; its memory may be used.
+            factors: factors of each bucket, in the dtype of the vector; products lie in -half to
+                half.
+            half: level of zero.
+            seed: seed of the random numbers.
+        """
+        # SFC64 is faster than the run's Philox.
+        random = np.random.SFC64(seed)
+        # Random numbers lie in [-0.5, 0.5). All sums are positive: the cast rounds down.
+        shift = half + 0.5 + 2.0**-17
+        if _is_native(vector.dtype):
+            state = torch.from_numpy(random.state["state"]["state"].view(np.int64))
+            args = vector, factors, state, shift
+            found: Tensor = torch.ops.flfast.round_randomly(*args, *_groups(self))
+            return found.numpy()
+        levels = np.empty(len(vector), np.uint8)
+        noise = torch.from_numpy(random.random_raw(-(-len(vector) // 4)).view(np.int16))
+        for tile in _tiles(self):
+            part = vector[tile.elements]
+            part.view(tile.rows, -1).mul_(factors[tile.buckets, None])
+            part.add_(noise[tile.elements], alpha=2.0**-16)
+            part.add_(shift)
+            np.copyto(levels[tile.elements], part.numpy(), casting="unsafe")
+        return levels
+
+    def values(self, levels: np.ndarray, scales: Tensor, half: float, step: float) -> Tensor:
+        """(level - half) * step * scale, [D] in the dtype of the scales.
+
+        Args:
+            levels: uint8 [D].
+            scales: scales of each bucket.
+            half: level of zero.
+            step: 1 or 2; where scales are large, step * scale may overflow and the value does not.
+        """
+        if _is_native(scales.dtype):
+            # Torch warns about read-only arrays, such as those of a message.
+            writable = levels if levels.flags.writeable else levels.copy()
+            args = torch.from_numpy(writable), scales, half, step
+            found: Tensor = torch.ops.flfast.values_of_levels(*args, *_groups(self))
+            return found
+        vector = torch.empty(len(levels), dtype=scales.dtype)
+        for tile in _tiles(self):
+            part = vector[tile.elements]
+            np.copyto(part.numpy(), levels[tile.elements])
+            part.sub_(half).mul_(step)
+            part.view(tile.rows, -1).mul_(scales[tile.buckets, None])
+        return vector
+
+
+@lru_cache(maxsize=64)
+def _groups(buckets: Buckets) -> tuple[list[int], list[int]]:
+    """Consecutive buckets of equal size: (number of them, elements of each), by group."""
+    if buckets.size is None:
+        filled = [size for size in buckets.sizes if size]
         return [1] * len(filled), filled
-    full, rest = divmod(sum(sizes), bucket)
-    found = [group for group in ((full, bucket), (1, rest)) if all(group)]
+    full, rest = divmod(sum(buckets.sizes), buckets.size)
+    found = [group for group in ((full, buckets.size), (1, rest)) if all(group)]
     return [num for num, _ in found], [width for _, width in found]
 
 
-def num_buckets(sizes: tuple[int, ...], bucket: int | None) -> int:
-    """Number of buckets; see `groups`."""
-    return sum(groups(sizes, bucket)[0])
-
-
 @lru_cache(maxsize=64)
-def tiles(sizes: tuple[int, ...], bucket: int | None) -> tuple[Tile, ...]:
-    """Tiles that cover a vector; see `groups`."""
+def _tiles(buckets: Buckets) -> tuple[Tile, ...]:
+    """Tiles that cover a vector."""
     found: list[Tile] = []
     start = first = 0
-    for num, width in zip(*groups(sizes, bucket), strict=True):
+    for num, width in zip(*_groups(buckets), strict=True):
         step = max(_TILE // width, 1)
         for row in range(0, num, step):
             rows = min(step, num - row)
-            buckets = slice(first + row, first + row + rows)
+            own = slice(first + row, first + row + rows)
             end = start + rows * width
             found += [
-                Tile(slice(begin, min(begin + _TILE, end)), buckets, rows)
+                Tile(slice(begin, min(begin + _TILE, end)), own, rows)
                 for begin in range(start, end, _TILE)
             ]
             start = end

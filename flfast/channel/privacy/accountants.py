@@ -21,10 +21,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from types import ModuleType
 from typing import Any, Literal
 
 from flfast.channel.privacy.participation import Participation
+from flfast.state.extras import import_extra
 
 _INTERVAL = 1e-3
 """Discretisation of privacy losses. Epsilon is at most 0.2 % larger than with the library's 1e-4,
@@ -37,22 +37,18 @@ Epsilon = Callable[[int], float]
 Accountant = Literal["pld", "rdp"]
 
 
-def library() -> ModuleType:
+def library() -> Any:
     """The library `dp-accounting`, imported when privacy is used.
 
     Raises:
         ValueError: if it is not installed.
     """
-    try:
-        import dp_accounting
-        from absl.logging import get_absl_handler
-    except ImportError:
-        raise ValueError(
-            "privacy needs the package dp-accounting; install it with pip install flfast[privacy]"
-        ) from None
+    found = import_extra("dp_accounting", extra="privacy", by="privacy")
+    from absl.logging import get_absl_handler  # dp-accounting has it
+
     # absl would close what stands for stderr now, such as a file of the caller's, with logging.
     get_absl_handler().python_handler.stream = sys.__stderr__
-    return dp_accounting
+    return found
 
 
 def composed_gaussian(multiplier: float, delta: float, times: Callable[[int], float]) -> Epsilon:

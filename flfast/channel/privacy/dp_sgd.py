@@ -18,15 +18,23 @@ A partial last batch is divided by the same batch size. With less, its noise wou
 What would break these assumptions, such as `last_batch=pad`, is refused (`OF_STEPS`).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Objective, Task
+from flfast.algorithms.contract import (
+    Algorithm,
+    Context,
+    Finished,
+    Gradient,
+    LocalStage,
+    Objective,
+    Task,
+)
 from flfast.algorithms.kit.wrapping import viewed
 from flfast.channel.privacy.accountants import composed_gaussian
 from flfast.channel.privacy.budget import spending
@@ -78,16 +86,27 @@ def dp_sgd(  # noqa: PLR0913 - one parameter an option
         max_epsilon=max_epsilon,
         rounds=rounds,
     )
-    gradient = partial(
-        _noisy_gradient,
-        clip_norm=clip_norm,
-        std=spent.multiplier * (clip_norm or 0.0),
-        batch_size=batch_size,
-        micro_batch=micro_batch,
-    )
+    std = spent.multiplier * (clip_norm or 0.0)
+
+    def noisy(objective: Objective) -> Gradient:
+        def gradient(task: Task, params: Tree, batch: Batch, ctx: Context) -> tuple[Tensor, Tree]:
+            given = {name: leaf for name, leaf in params.items() if name not in {KEY, STEP}}
+            loss, sums, counted = clipped_sum(
+                objective, task, given, batch, ctx, clip_norm=clip_norm, micro_batch=micro_batch
+            )
+            with torch.no_grad():
+                if std:
+                    noise = traced_normal(params[KEY], params[STEP], sums)
+                    sums = {name: leaf + std * noise[name] for name, leaf in sums.items()}
+                    params[STEP].add_(1)
+                size = counted if batch_size == -1 else counted.new_tensor(float(batch_size))
+                return loss, {name: leaf / size.to(leaf.dtype) for name, leaf in sums.items()}
+
+        return gradient
+
     return Privacy(
         name="dp_sgd",
-        wrap=partial(_with_gradient, gradient=gradient),
+        wrap=partial(_with_gradient, noisy=noisy),
         check_model=check_independent,
         epsilon=spent.epsilon,
         delta=delta,
@@ -115,15 +134,14 @@ def check_independent(model: nn.Module) -> None:
             )
 
 
-def _with_gradient(algorithm: Algorithm, *, gradient: Any) -> Algorithm:
+def _with_gradient(algorithm: Algorithm, *, noisy: Callable[[Objective], Gradient]) -> Algorithm:
     """The algorithm, of one objective, with noisy gradients in local training."""
     views = {"context": lambda ctx: ctx._replace(start=_without_noise(ctx.start))}
     algorithm = viewed(algorithm, views)
     (stage,) = algorithm.training_stages
     objective, _ = algorithm.objective(stage)
-    noisy = stage._replace(
-        loss=None, gradient=partial(gradient, objective), begin=partial(_begin, stage)
-    )
+    gradient, begin = noisy(objective), partial(_begin, stage)
+    stage = stage._replace(loss=None, gradient=gradient, begin=begin)
 
     def start(broadcast: Tree, client: Tree) -> Tree:
         zero = torch.zeros((), dtype=torch.int64)
@@ -132,7 +150,7 @@ def _with_gradient(algorithm: Algorithm, *, gradient: Any) -> Algorithm:
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         return algorithm.finish(done._replace(weights=_without_noise(done.weights)), ctx)
 
-    return replace(algorithm, start=start, stages=(noisy,), finish=finish)
+    return replace(algorithm, start=start, stages=(stage,), finish=finish)
 
 
 def _begin(stage: LocalStage, weights: Tree, ctx: Context) -> Tree:
@@ -147,29 +165,3 @@ def _begin(stage: LocalStage, weights: Tree, ctx: Context) -> Tree:
 def _without_noise(weights: Tree) -> Tree:
     buffers = {n: leaf for n, leaf in weights["buffers"].items() if n not in {KEY, STEP}}
     return {**weights, "buffers": buffers}
-
-
-def _noisy_gradient(  # noqa: PLR0913 - options, and what a `Gradient` gets
-    objective: Objective,
-    task: Task,
-    params: Tree,
-    batch: Batch,
-    ctx: Context,
-    *,
-    clip_norm: float | None,
-    std: float,
-    batch_size: int,
-    micro_batch: int,
-) -> tuple[Tensor, Tree]:
-    """See `Gradient`."""
-    given = {name: leaf for name, leaf in params.items() if name not in {KEY, STEP}}
-    loss, sums, counted = clipped_sum(
-        objective, task, given, batch, ctx, clip_norm=clip_norm, micro_batch=micro_batch
-    )
-    with torch.no_grad():
-        if std:
-            noise = traced_normal(params[KEY], params[STEP], sums)
-            sums = {name: leaf + std * noise[name] for name, leaf in sums.items()}
-            params[STEP].add_(1)
-        size = counted if batch_size == -1 else counted.new_tensor(float(batch_size))
-        return loss, {name: leaf / size.to(leaf.dtype) for name, leaf in sums.items()}

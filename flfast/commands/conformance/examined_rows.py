@@ -57,7 +57,7 @@ def examine_rows(
 def _judged(row: ConformanceRow, folder: Path, errors: Mapping[Path, str]) -> Judgement:
     missing = row.missing()
     if missing:
-        return Judgement(row, reason=f"needs {', '.join(missing)} in the folder FLFAST_DATA")
+        return Judgement(row, reason=f"needs {' and '.join(missing)}")
     histories: dict[str, dict[int, list[Row]]] = {name: {} for name in row.variants}
     seconds = 0.0
     for name in row.variants:

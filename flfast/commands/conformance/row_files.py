@@ -5,6 +5,7 @@ A row names runs, what is read of them, and what a paper says about it. This fil
 
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -131,6 +132,7 @@ class ConformanceRow(_Strict):
         minutes: expected minutes of all its runs, one after the other.
         holds: whether it is known to hold; the program fails if it does not.
         needs: files that must exist in the folder FLFAST_DATA, as glob patterns.
+        packages: that must be installed beside those that flfast always needs.
         examples: data of its own, which `data=npz` reads.
         settings: overrides of all runs.
         seeds: of each variant.
@@ -147,6 +149,7 @@ class ConformanceRow(_Strict):
     minutes: Positive
     holds: bool
     needs: list[str] = []
+    packages: list[str] = []
     examples: RowExamples | None = None
     settings: list[str] = []
     seeds: list[Seed] = Field([0], min_length=1)
@@ -164,9 +167,11 @@ class ConformanceRow(_Strict):
         return self
 
     def missing(self) -> list[str]:
-        """What the row needs of the folder FLFAST_DATA and is not there."""
+        """What the row needs and is not there, as parts of a sentence."""
         root = Path(os.environ.get("FLFAST_DATA", "data"))
-        return [pattern for pattern in self.needs if next(root.glob(pattern), None) is None]
+        files = [pattern for pattern in self.needs if next(root.glob(pattern), None) is None]
+        packages = [f"the package {name}" for name in self.packages if find_spec(name) is None]
+        return [f"{', '.join(files)} in the folder FLFAST_DATA"] * bool(files) + packages
 
 
 def read_row(path: Path) -> ConformanceRow:

@@ -211,17 +211,14 @@ def _load_files(saved: SavedRun, site: Site, components: Components, *, personal
             "what the server sends, which only checkpoints hold; allowed: checkpoint=last"
         )
     if not personal:
-        return _Loaded(_plain, site.states, server, saved.rows, str(path))
+        plain = Algorithm(name=algorithm.name)
+        return _Loaded(lambda _: plain, site.states, server, saved.rows, str(path))
     folder = saved.folder / "personal"
     for client_id in site.data.candidates.tolist():
         file = folder / f"{site.data.client_file(client_id)}.pt"
         own = components.of_client(client_id).initial
         site.states.put(client_id, _read_personal(file, algorithm, own))
     return _Loaded(_with_own_models, site.states, server, saved.rows, str(folder))
-
-
-def _plain(algorithm: Algorithm) -> Algorithm:
-    return Algorithm(name=algorithm.name)
 
 
 def _with_own_models(algorithm: Algorithm) -> Algorithm:

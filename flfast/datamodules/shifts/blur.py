@@ -23,14 +23,12 @@ _LEAST = 0.01
 
 def blur(*, sigma: NonNegative, levels: Levels, at: When) -> Shift:
     """Images under a Gaussian filter; standard deviations below 0.01 pixels change nothing."""
-    draw = partial(_draw, sigma=sigma, levels=levels)
-    check = partial(need_images, "blur")
-    return Shift("blur", at=at, draw=draw, inputs=_blur, check=check)
 
+    def draw(clients: np.ndarray, facts: Facts) -> Drawn:
+        own = sigma * strengths(clients, levels, seed=facts.seed)
+        return {"sigma": np.where(own < _LEAST, 0.0, own)}
 
-def _draw(clients: np.ndarray, facts: Facts, *, sigma: float, levels: Levels) -> Drawn:
-    own = sigma * strengths(clients, levels, seed=facts.seed)
-    return {"sigma": np.where(own < _LEAST, 0.0, own)}
+    return Shift("blur", at=at, draw=draw, inputs=_blur, check=partial(need_images, "blur"))
 
 
 def _blur(inputs: Tensor, affected: Affected) -> Tensor:

@@ -34,13 +34,20 @@ def colour(
     """Byte images changed as by torchvision's `ColorJitter`, the same for all of a client."""
     coloured = {"saturation": saturation, "hue": hue}
     spreads = {"brightness": brightness, "contrast": contrast, **coloured}
-    return Shift(
-        "colour",
-        at=at,
-        draw=partial(_draw, spreads=spreads, permute=permute_channels),
-        inputs=_recolour,
-        check=partial(_check, {**coloured, "permute_channels": permute_channels}),
-    )
+
+    def draw(clients: np.ndarray, facts: Facts) -> Drawn:
+        drawn = {
+            name: around(clients, float(name != "hue"), spread, f"shift {name}", seed=facts.seed)
+            for name, spread in spreads.items()
+            if spread
+        }
+        if permute_channels:
+            chosen = uniforms(facts.seed, "shift channels", clients) * len(_ORDERS)
+            drawn["channels"] = _ORDERS[chosen.astype(np.int64)]
+        return drawn
+
+    check = partial(_check, {**coloured, "permute_channels": permute_channels})
+    return Shift("colour", at=at, draw=draw, inputs=_recolour, check=check)
 
 
 def _check(coloured: dict[str, float | bool], examples: Examples) -> None:
@@ -48,18 +55,6 @@ def _check(coloured: dict[str, float | bool], examples: Examples) -> None:
     for key, value in coloured.items():
         if value:
             need_colours(key, value, examples)
-
-
-def _draw(clients: np.ndarray, facts: Facts, *, spreads: dict[str, float], permute: bool) -> Drawn:
-    drawn = {
-        name: around(clients, float(name != "hue"), spread, f"shift {name}", seed=facts.seed)
-        for name, spread in spreads.items()
-        if spread
-    }
-    if permute:
-        chosen = uniforms(facts.seed, "shift channels", clients) * len(_ORDERS)
-        drawn["channels"] = _ORDERS[chosen.astype(np.int64)]
-    return drawn
 
 
 def _recolour(inputs: Tensor, affected: Affected) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from flfast.datamodules.shifts.client_draws import Levels, strengths
 from flfast.datamodules.shifts.demands import need_classes
-from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift
+from flfast.datamodules.shifts.shift import Affected, Shift
 from flfast.state.options import UpToOne
 from flfast.state.randomness import uniforms
 
@@ -28,14 +28,10 @@ def label_noise(*, rate: UpToOne, kind: Literal["symmetric", "pair"], levels: Le
     return Shift(
         "label_noise",
         at="train",
-        draw=partial(_draw, rate=rate, levels=levels),
+        draw=lambda clients, facts: {"rate": rate * strengths(clients, levels, seed=facts.seed)},
         targets=partial(_disturb, symmetric=kind == "symmetric"),
         check=partial(need_classes, "label_noise"),
     )
-
-
-def _draw(clients: np.ndarray, facts: Facts, *, rate: float, levels: Levels) -> Drawn:
-    return {"rate": rate * strengths(clients, levels, seed=facts.seed)}
 
 
 def _disturb(targets: Tensor, affected: Affected, *, symmetric: bool) -> Tensor:

@@ -25,14 +25,22 @@ def missing_modality(*, probability: UpToOne, modalities: _Modalities | None, at
 
     A client always has one modality at least: that which it would lose last.
     """
-    groups = None if modalities is None else [[*columns] for columns in modalities]
-    return Shift(
-        "missing_modality",
-        at=at,
-        draw=partial(_draw, probability=probability, modalities=groups),
-        inputs=_blank,
-        check=partial(_check, groups),
-    )
+    given = None if modalities is None else [[*columns] for columns in modalities]
+
+    def draw(clients: np.ndarray, facts: Facts) -> Drawn:
+        width = facts.input_shape[0]
+        groups = [[column] for column in range(width)] if given is None else given
+        keys = (f"shift modality {number}" for number in range(len(groups)))
+        drawn = np.stack([uniforms(facts.seed, key, clients) for key in keys], axis=1)  # [K, G]
+        missing = drawn < probability
+        missing[np.arange(len(clients)), drawn.argmax(axis=1)] = False
+        columns = np.zeros((len(clients), width), dtype=bool)
+        for number, group in enumerate(groups):
+            columns[:, group] = missing[:, [number]]
+        return {"missing_columns": columns}
+
+    check = partial(_check, given)
+    return Shift("missing_modality", at=at, draw=draw, inputs=_blank, check=check)
 
 
 def _check(modalities: _Modalities | None, examples: Examples) -> None:
@@ -56,21 +64,6 @@ def _check(modalities: _Modalities | None, examples: Examples) -> None:
             f"shift.modalities={modalities} with inputs of shape {list(examples.input_shape)}; "
             f"allowed: columns from 0 to {width - 1}"
         )
-
-
-def _draw(
-    clients: np.ndarray, facts: Facts, *, probability: float, modalities: _Modalities | None
-) -> Drawn:
-    width = facts.input_shape[0]
-    groups = [[column] for column in range(width)] if modalities is None else modalities
-    keys = (f"shift modality {number}" for number in range(len(groups)))
-    drawn = np.stack([uniforms(facts.seed, key, clients) for key in keys], axis=1)  # [K, G]
-    missing = drawn < probability
-    missing[np.arange(len(clients)), drawn.argmax(axis=1)] = False
-    columns = np.zeros((len(clients), width), dtype=bool)
-    for number, group in enumerate(groups):
-        columns[:, group] = missing[:, [number]]
-    return {"missing_columns": columns}
 
 
 def _blank(inputs: Tensor, affected: Affected) -> Tensor:

@@ -23,13 +23,11 @@ from flfast.state.randomness import generator
 
 def noise(*, sigma: NonNegative, levels: Levels, at: When) -> Shift:
     """Inputs with Gaussian noise, drawn once for each example; bytes stay in their range."""
-    draw = partial(_draw, sigma=sigma, levels=levels)
-    check = partial(need_numbers, "noise")
-    return Shift("noise", at=at, draw=draw, inputs=_add, check=check)
 
+    def draw(clients: np.ndarray, facts: Facts) -> Drawn:
+        return {"sigma": sigma * strengths(clients, levels, seed=facts.seed)}
 
-def _draw(clients: np.ndarray, facts: Facts, *, sigma: float, levels: Levels) -> Drawn:
-    return {"sigma": sigma * strengths(clients, levels, seed=facts.seed)}
+    return Shift("noise", at=at, draw=draw, inputs=_add, check=partial(need_numbers, "noise"))
 
 
 def _add(inputs: Tensor, affected: Affected) -> Tensor:

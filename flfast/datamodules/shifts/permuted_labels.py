@@ -23,13 +23,19 @@ def permuted_labels(
     *, groups: Count, classes: Several | None, assignment: Assignment, at: When
 ) -> Shift:
     """Labels after a permutation of the cluster's own; the first cluster keeps them."""
-    return Shift(
-        "permuted_labels",
-        at=at,
-        draw=partial(_draw, groups=groups, moved=classes, assignment=assignment),
-        targets=_permute,
-        check=partial(_check, classes),
-    )
+
+    def draw(clients: np.ndarray, facts: Facts) -> Drawn:
+        cluster = clusters(clients, groups, assignment, seed=facts.seed)
+        num = facts.num_classes
+        # Clusters beyond the last client are nobody's.
+        small = np.min_scalar_type(num)  # a row for each of perhaps a million clients
+        labels = np.tile(np.arange(num, dtype=small), (int(cluster.max()) + 1, 1))
+        for group in np.unique(cluster).tolist():
+            labels[group] = permutation(group, num, classes or num, seed=facts.seed)
+        return {"cluster": cluster, "new_labels": labels[cluster]}
+
+    check = partial(_check, classes)
+    return Shift("permuted_labels", at=at, draw=draw, targets=_permute, check=check)
 
 
 def permutation(group: int, num_classes: int, moved: int, *, seed: int) -> np.ndarray:
@@ -51,19 +57,6 @@ def _check(moved: int | None, examples: Examples) -> None:
             f"shift.classes={moved} with {examples.num_classes} classes; allowed: 2 to "
             f"{examples.num_classes}, or null for all"
         )
-
-
-def _draw(
-    clients: np.ndarray, facts: Facts, *, groups: int, moved: int | None, assignment: Assignment
-) -> Drawn:
-    cluster = clusters(clients, groups, assignment, seed=facts.seed)
-    num = facts.num_classes
-    # Clusters beyond the last client are nobody's.
-    small = np.min_scalar_type(num)  # a row for each of perhaps a million clients
-    labels = np.tile(np.arange(num, dtype=small), (int(cluster.max()) + 1, 1))
-    for group in np.unique(cluster).tolist():
-        labels[group] = permutation(group, num, moved or num, seed=facts.seed)
-    return {"cluster": cluster, "new_labels": labels[cluster]}
 
 
 def _permute(targets: Tensor, affected: Affected) -> Tensor:

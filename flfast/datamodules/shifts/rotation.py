@@ -4,8 +4,6 @@ Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated L
 2020, section 6: MNIST by 0, 90, 180 and 270 degrees. https://arxiv.org/abs/2006.04088
 """
 
-from functools import partial
-
 import numpy as np
 from torch import Tensor
 
@@ -22,13 +20,14 @@ def rotation(*, angles: Numbers, max_degrees: HalfTurn, assignment: Assignment, 
 
     Right angles of square images move pixels, all others interpolate linearly between them.
     """
-    return Shift(
-        "rotation",
-        at=at,
-        draw=partial(_draw, angles=[*angles], spread=max_degrees, assignment=assignment),
-        inputs=_rotate,
-        check=_check,
-    )
+    centres = np.array(angles, dtype=float)
+
+    def draw(clients: np.ndarray, facts: Facts) -> Drawn:
+        cluster = clusters(clients, len(centres), assignment, seed=facts.seed)
+        own = around(clients, 0.0, max_degrees, "shift angle", seed=facts.seed)
+        return {"cluster": cluster, "degrees": (centres[cluster] + own) % 360}
+
+    return Shift("rotation", at=at, draw=draw, inputs=_rotate, check=_check)
 
 
 def _check(examples: Examples) -> None:
@@ -38,19 +37,6 @@ def _check(examples: Examples) -> None:
             "shift=rotation with task=segmentation: masks would stay as they are; allowed: "
             "shift=blur, colour or noise"
         )
-
-
-def _draw(
-    clients: np.ndarray,
-    facts: Facts,
-    *,
-    angles: list[float],
-    spread: float,
-    assignment: Assignment,
-) -> Drawn:
-    cluster = clusters(clients, len(angles), assignment, seed=facts.seed)
-    own = around(clients, 0.0, spread, "shift angle", seed=facts.seed)
-    return {"cluster": cluster, "degrees": (np.asarray(angles, dtype=float)[cluster] + own) % 360}
 
 
 def _rotate(inputs: Tensor, affected: Affected) -> Tensor:

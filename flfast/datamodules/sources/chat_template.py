@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flfast.datamodules.sources.conversation_files import Conversation
-from flfast.datamodules.sources.extras import import_extra
+from flfast.state.extras import import_extra
 from flfast.state.regular_file import read_text
 
 END = "␃"

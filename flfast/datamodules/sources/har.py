@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples
+from flfast.datamodules.sources.pamap2 import read_number_table
 from flfast.datamodules.value_names import number_clients
 
 SIGNALS = [
@@ -75,10 +76,7 @@ def _numbers(path: Path, root: str) -> np.ndarray:
             f"data.root={root} lacks {path}; point data.root to the folder with UCI HAR Dataset/, "
             "which has train/Inertial Signals/*.txt, y_train.txt, subject_train.txt, and test/"
         )
-    try:
-        values = np.loadtxt(path, dtype=np.float32, ndmin=2)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path} is not a table of numbers: {error}") from None
+    values = read_number_table(path)
     if not values.size:
         raise ValueError(f"{path} is empty")
     return values

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flfast.datamodules.bounds import check_archive, check_parquet, free_disk, open_gzip
-from flfast.datamodules.sources.extras import import_extra
 from flfast.datamodules.sources.table_files import check_csv
+from flfast.state.extras import import_extra
 from flfast.state.regular_file import require_file
 
 if TYPE_CHECKING:

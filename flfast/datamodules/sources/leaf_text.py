@@ -64,9 +64,8 @@ def leaf_sent140(
     Raises:
         ValueError: if files are missing or have another form.
     """
-    words = (
-        word for user in leaf_users(root) if not user.is_test for x in _tweets(user) for word in x
-    )
+    training = (user for user in leaf_users(root) if not user.is_test)
+    words = (word for user in training for tweet in _tweets(user) for word in tweet)
     known = make_vocabulary(vocabulary, words=words, size=vocabulary_size)
 
     def encode(user: LeafUser) -> tuple[np.ndarray, np.ndarray]:
@@ -89,14 +88,9 @@ def leaf_reddit(*, root: str, vocabulary: str | None, vocabulary_size: Vocabular
     Raises:
         ValueError: if files are missing or have another form.
     """
-    words = (
-        word
-        for user in leaf_users(root)
-        if not user.is_test
-        for x, _ in _windows(user)
-        for word in x
-        if word != _PADDING_WORD
-    )
+    training = (user for user in leaf_users(root) if not user.is_test)
+    given = (word for user in training for x, _ in _windows(user) for word in x)
+    words = (word for word in given if word != _PADDING_WORD)
     known = make_vocabulary(vocabulary, words=words, size=vocabulary_size)
 
     def numbers(words: list[str], padding: int) -> list[int]:

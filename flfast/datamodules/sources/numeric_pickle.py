@@ -6,10 +6,7 @@ types does not run either. Any other global is refused.
 
 import pickle
 import re
-import struct
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,24 +16,6 @@ import numpy as np
 from flfast.datamodules.bounds import check_archive
 
 _NUMERIC = re.compile(r"[iuf]\d{1,2}")
-_READ_ERRORS = (
-    OSError,
-    EOFError,
-    MemoryError,
-    KeyError,
-    IndexError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    OverflowError,
-    RuntimeError,
-    SyntaxError,  # an npy header is parsed as Python; the next error has the same source
-    tokenize.TokenError,
-    struct.error,
-    zlib.error,
-    zipfile.BadZipFile,
-    pickle.UnpicklingError,
-)
 
 
 class _Dtype:
@@ -123,7 +102,7 @@ def load_arrays(path: Path, *, entry: str, names: Sequence[str]) -> list[np.ndar
             if shape or not dtype.hasobject:
                 raise ValueError(f"{entry} is {dtype} {list(shape)}, expected one pickled dict")
             return _select_arrays(_Unpickler(stream).load(), names)
-    except _READ_ERRORS as error:
+    except Exception as error:  # noqa: BLE001 - pickle, zlib and others raise errors of many types
         raise ValueError(f"{path} cannot be read: {str(error) or type(error).__name__}") from None
 
 

@@ -91,11 +91,7 @@ def _subject_files(root: str) -> dict[int, Path]:
 
 def _read_subject(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Activity int64 [rows] and signals float32 [rows, 27] without gaps."""
-    try:
-        require_file(path)
-        table = np.loadtxt(path, dtype=np.float32, ndmin=2)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path} is not a table of numbers: {error}") from None
+    table = read_number_table(path)
     if table.shape[1:] != (_NUM_COLUMNS,):
         raise ValueError(f"{path} has {table.shape[1]} columns; allowed: {_NUM_COLUMNS}")
     signals = table[:, _SIGNALS]
@@ -107,6 +103,19 @@ def _read_subject(path: Path) -> tuple[np.ndarray, np.ndarray]:
         if not known.all():
             signals[:, column] = np.interp(time, time[known], signals[known, column])
     return table[:, _ACTIVITY].astype(np.int64), signals
+
+
+def read_number_table(path: Path) -> np.ndarray:
+    """A text file of numbers, float32 [rows, columns].
+
+    Raises:
+        ValueError: if it cannot be read.
+    """
+    try:
+        require_file(path)
+        return np.loadtxt(path, dtype=np.float32, ndmin=2)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} is not a table of numbers: {error}") from None
 
 
 def _periods(activity: np.ndarray, test_fraction: float) -> Iterator[tuple[int, int, bool]]:

@@ -13,9 +13,9 @@ import numpy as np
 from flfast.datamodules.bounds import check_parquet, open_gzip
 from flfast.datamodules.missing import missing_rows, refuse_missing, rows_of
 from flfast.datamodules.sources.csv_quotes import strict_rows
-from flfast.datamodules.sources.extras import import_extra
 from flfast.datamodules.sources.number_like import as_numbers, odd_ones
 from flfast.datamodules.value_names import Clients, number_clients, number_values
+from flfast.state.extras import import_extra
 from flfast.state.regular_file import require_file
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.sources.extras import import_extra
+from flfast.state.extras import import_extra
 from flfast.state.regular_file import read_text
 from flfast.tasks.task_type import IGNORED
 

@@ -18,18 +18,17 @@ from flfast.engines.fused.graph.lstm_kernel import has_slow_recurrence
 from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy
+from flfast.lit.trainers import overridden_hooks
 from flfast.models.adapters.rounded_base import has_rounded
 from flfast.models.recomputed import recomputes
 from flfast.state.plan import RoundPlan
 from flfast.state.weights import read_weights
 
 # Hooks of one client's fit or local steps. Compiled programs do not call them.
-_TRAINING_HOOKS = [
-    name
-    for name in vars(Callback)
-    if name.startswith(("on_train_", "on_fit_", "on_before_", "on_after_", "on_validation_"))
-    or name in {"setup", "teardown"}
-]
+_TRAINING = (
+    *("on_train_", "on_fit_", "on_before_", "on_after_", "on_validation_"),
+    *("setup", "teardown"),
+)
 
 
 def obstacle(
@@ -106,6 +105,4 @@ def _has_training_hooks(callback: Callback) -> bool:
     """Whether a callback overrides a hook of local training."""
     if isinstance(callback, (ProgressBar, ModelSummary)):
         return False
-    # Read hooks from the object: Lightning's LambdaCallback sets them there, not in its class.
-    hooks = ((getattr(callback, name), getattr(Callback, name)) for name in _TRAINING_HOOKS)
-    return any(getattr(hook, "__func__", hook) is not base for hook, base in hooks)
+    return any(name.startswith(_TRAINING) for name in overridden_hooks(callback))

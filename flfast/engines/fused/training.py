@@ -137,11 +137,11 @@ class FusedTraining:
         trainer = self._site.trainers.trainer(plan)
 
         def train_stacks(clients: Sequence[int]) -> None:
-            programs = self.programs(plan)
+            programs, equal = self.programs(plan), not self._site.keeps_states
             for stack in self.stacks(clients, download, plan):
                 with self.outside_precision():
                     starts = [self._site.start(k, download, plan) for k in stack]
-                for places in with_equal_leaves(starts):
+                for places in [range(len(starts))] if equal else with_equal_leaves(starts):
                     part = [starts[place] for place in places]
                     self._train_part(programs, part, deliver)
 
@@ -210,10 +210,13 @@ class FusedTraining:
     @contextmanager
     def outside_precision(self) -> Iterator[None]:
         """Suspend the Trainer's precision (autocast, default data type) outside of local steps."""
-        dtype = torch.get_default_dtype()
+        dtype, device = torch.get_default_dtype(), self._site.module.device.type
+        if dtype == torch.float32 and not torch.is_autocast_enabled(device):
+            yield
+            return
         torch.set_default_dtype(torch.float32)
         try:
-            with torch.autocast(self._site.module.device.type, enabled=False):
+            with torch.autocast(device, enabled=False):
                 yield
         finally:
             torch.set_default_dtype(dtype)

@@ -18,14 +18,21 @@ from torch import Tensor, nn
 from flfast.state.tree import float_type
 from flfast.state.weights import convert_weights
 
+_BASE = "frozen_base"
+"""Attribute of a model in which its frozen base is found."""
+
 
 class _Place(NamedTuple):
-    """A frozen leaf: module, key there, name in the model, and number, which places may share."""
+    """A frozen leaf: module, key there, name in the model, and number, which places may share.
+
+    `trains` is whether it was a parameter of floating point.
+    """
 
     module: nn.Module
     key: str
     name: str
     number: int
+    trains: bool
 
 
 class FrozenBase:
@@ -50,10 +57,12 @@ class FrozenBase:
                         self._first.append(leaf.detach())
                     delattr(module, key)
                     module.register_buffer(key, None, persistent=False)
-                    self._places.append(_Place(module, key, name, number))
+                    trains = isinstance(leaf, nn.Parameter) and leaf.is_floating_point()
+                    self._places.append(_Place(module, key, name, number, trains))
         self._put(dict(enumerate(self._first)))
         # torch has no hook for moves of a module; a parent moves this one by the same method.
         model.__dict__["_apply"] = self._move
+        model.__dict__[_BASE] = self
 
     @property
     def leaves(self) -> dict[str, Tensor]:
@@ -78,17 +87,30 @@ class FrozenBase:
 
     def copy_of_model(self) -> nn.Module:
         """A copy of the model on the CPU, with the leaves as they were given."""
-        moves = self._model.__dict__.pop("_apply")
+        own = {key: self._model.__dict__.pop(key) for key in ("_apply", _BASE)}
         try:
             model = deepcopy(self._model)
         finally:
-            self._model.__dict__["_apply"] = moves
+            self._model.__dict__.update(own)
         first = self.leaves
         convert_weights(model.cpu(), float_type(first))
         paths = dict(model.named_modules())
         for name, leaf in first.items():
             path, _, key = name.rpartition(".")
             paths[path].register_buffer(key, leaf.cpu().clone(), persistent=False)
+        return model
+
+    def copy_with_parameters(self) -> nn.Module:
+        """A copy of the model whose frozen parameters are parameters again, without a gradient."""
+        model = self.copy_of_model()
+        paths, made = dict(model.named_modules()), dict[int, nn.Parameter]()
+        for place in self._places:
+            if place.trains:
+                module = paths[place.name.rpartition(".")[0]]
+                leaf = getattr(module, place.key)
+                made.setdefault(place.number, nn.Parameter(leaf, requires_grad=False))
+                delattr(module, place.key)
+                setattr(module, place.key, made[place.number])
         return model
 
     def _move(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:  # noqa: FBT001, FBT002 - as in torch
@@ -119,3 +141,9 @@ class FrozenBase:
         for module in {id(place.module): place.module for place in self._places}.values():
             if isinstance(module, nn.RNNBase):
                 module._init_flat_weights()  # noqa: SLF001 - it has a list of its parameters
+
+
+def copy_to_shard(model: nn.Module) -> nn.Module:
+    """A copy of a model with all weights as parameters, those of a frozen base included."""
+    base: FrozenBase | None = getattr(model, _BASE, None)
+    return deepcopy(model) if base is None else base.copy_with_parameters()

@@ -13,7 +13,8 @@ import re
 from torch import nn
 
 from flfast.models.adapters.adapted import Adapted
-from flfast.models.adapters.injected import adapt_with, import_peft, known_layers, target_layers
+from flfast.models.adapters.injected import adapt_with, known_layers, target_layers
+from flfast.state.extras import import_extra
 
 
 def ia3(
@@ -26,7 +27,7 @@ def ia3(
     Raises:
         ValueError: if peft is missing, or the model has no such layers.
     """
-    peft = import_peft("ia3")
+    peft = import_extra("peft", extra="lora", by="adapter=ia3")
     known = known_layers(model, peft.utils.TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING)
     inner = known_layers(model, peft.utils.TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING)
     names, layers = target_layers(model, "target_modules", target_modules or known)

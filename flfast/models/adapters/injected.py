@@ -20,21 +20,7 @@ from flfast.models.adapters.frozen_base import FrozenBase
 from flfast.models.adapters.rounded_base import RoundedLinear
 from flfast.state.tree import Tree
 
-_NAME = "default"  # peft's name for an adapter
-
-
-def import_peft(name: str) -> Any:
-    """The library peft, which takes seconds to import.
-
-    Raises:
-        ValueError: if it is not installed.
-    """
-    try:
-        return import_module("peft")
-    except ImportError as error:
-        raise ValueError(
-            f"adapter={name} needs peft ({error}): pip install 'flfast[lora]'"
-        ) from None
+_NAME = "default"  # peft's name for an adapter; the library takes seconds to import
 
 
 def known_layers(model: nn.Module, known: Mapping[str, Sequence[str]]) -> list[str] | None:

@@ -20,7 +20,8 @@ from typing import Literal
 from torch import nn
 
 from flfast.models.adapters.adapted import Adapted
-from flfast.models.adapters.injected import adapt_with, import_peft, known_layers, target_layers
+from flfast.models.adapters.injected import adapt_with, known_layers, target_layers
+from flfast.state.extras import import_extra
 from flfast.state.options import BelowOne, Positive, Rank
 
 
@@ -57,7 +58,7 @@ def lora(  # noqa: PLR0913 - one parameter an option
             f"adapter.base_bits={base_bits} with adapter.train_bias=true: biases are of the base; "
             f"allowed: adapter.base_bits=null, or adapter.train_bias=false"
         )
-    peft = import_peft("lora")
+    peft = import_extra("peft", extra="lora", by="adapter=lora")
     known = known_layers(model, peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING)
     _, layers = target_layers(model, "target_modules", target_modules or known)
     settings = peft.LoraConfig(

@@ -16,17 +16,9 @@ from flfast.output.results.history import Row, number
 from flfast.output.results.lines import Line, LineChart, thinned
 from flfast.output.results.runs import RunRecord, last_clients, partition
 from flfast.state.messages import printable
-from flfast.tasks.names import falls
+from flfast.tasks.names import CLIENT_METRICS, falls
 
 _VIEWS = ("personal", "local", "val", "personal_val", "new")
-_METRICS = {
-    "accuracy": "an accuracy",
-    "mae": "a mean absolute error",
-    "concordance": "a concordance",
-    "dice": "a Dice coefficient",
-}
-"""Metric -> its name in a title; the first one that was measured is shown."""
-
 _MOST_CLIENTS = 60
 _MOST_CLASSES = 12
 _MOST_PARTITIONS = 4
@@ -66,7 +58,7 @@ def clients(content: Content) -> Section | None:
             worst.append(_worst(name, first, rows[first.folder], column, alone=content.single))
     better = "left" if falls(column) else "right"
     note = f"A line further {better} is better; a steep line means equal clients."
-    title, share = f"Clients up to {_METRICS[_metric(column)]}", "share of clients"
+    title, share = f"Clients up to {CLIENT_METRICS[_metric(column)]}", "share of clients"
     chart = line_chart(LineChart(title, lines, column_name, share, note, steps=True))
     headings = ["setting", "measured", "lowest", "10 %", "median", "90 %", "highest", "clients"]
     table = DataTable(f"{column_name} over clients, all seeds together", headings, summary)
@@ -75,7 +67,7 @@ def clients(content: Content) -> Section | None:
 
 
 def _column(tables: Sequence[Sequence[Row]]) -> str | None:
-    found = (f"{view}/{metric}" for metric in _METRICS for view in _VIEWS)
+    found = (f"{view}/{metric}" for metric in CLIENT_METRICS for view in _VIEWS)
     return next((c for c in found if any(row.get(c) for rows in tables for row in rows)), None)
 
 

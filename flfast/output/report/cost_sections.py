@@ -132,7 +132,7 @@ def virtual_time(content: Content) -> Section | None:
 def lost_clients(content: Content) -> Section | None:
     """Clients that dropped out, were idle, or whose uploads were rejected."""
     names = {"cohort/rejected": "rejected", "cohort/dropped": "dropped", "cohort/idle": "idle"}
-    rows, charts = [], []
+    rows = []
     for name, setting in content.named:
         found = [_mean(setting.finished, column) for column in names]
         trained = _mean(setting.finished, "cohort/clients")
@@ -144,9 +144,8 @@ def lost_clients(content: Content) -> Section | None:
     columns = [c for c in names if any(total(run.history, c) for run in content.runs)]
     if not columns:
         return None
-    for column in columns:
-        title = f"Clients {names[column]} in each round"
-        charts.append(line_chart(content.chart(title, column)))
+    titles = {column: f"Clients {names[column]} in each round" for column in columns}
+    charts = [line_chart(content.chart(title, column)) for column, title in titles.items()]
     headings = ["setting", "clients in cohorts", *names.values(), "rejected of cohorts"]
     table = DataTable("Clients over all rounds, mean over seeds", headings, rows)
     intro = (

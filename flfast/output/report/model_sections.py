@@ -10,9 +10,10 @@ from flfast.output.report.line_chart import line_chart
 from flfast.output.results.formats import count, value
 from flfast.output.results.history import Row, number, series, total
 from flfast.output.results.lines import LineChart, curve, mean_line, over_seeds
+from flfast.tasks.names import CLIENT_METRICS
 
 _BY_MODEL = re.compile(
-    r"((?:personal|local|finetuned)/(?:accuracy|mae|concordance|dice))_(?!std$|worst10$)(.+)"
+    rf"((?:personal|local|finetuned)/(?:{'|'.join(CLIENT_METRICS)}))_(?!std$|worst10$)(.+)"
 )
 _MOST_CHARTS = 4
 _SIZE = "model/parameters_"

@@ -4,6 +4,7 @@ import base64
 import logging
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from flfast.output.report.chart import Chart, DataTable, Section
@@ -90,10 +91,9 @@ def curves(content: Content) -> Section | None:
 def classes(content: Content) -> Section | None:
     """Accuracy by class of the first evaluated run of each setting; None if there is none."""
     tables = []
-    for name, setting in content.named:
-        run = next((run for run in setting.finished if (run.folder / _CONFUSION).exists()), None)
-        rows = _class_rows(run) if run else []
-        if run and rows:
+    for name, run in _having(content, _CONFUSION):
+        rows = _class_rows(run)
+        if rows:
             whose = "" if content.single else f" of {name}, seed {run.seed}"
             hidden = "" if len(rows) <= _MOST_CLASSES else f" (the first {_MOST_CLASSES})"
             headings = ["set", "class", "examples", "accuracy", "most frequent mistake"]
@@ -106,10 +106,9 @@ def classes(content: Content) -> Section | None:
 def survival(content: Content) -> Section | None:
     """Kaplan-Meier curves of the first evaluated run of each setting; None if there is none."""
     found = []
-    for name, setting in content.named:
-        run = next((run for run in setting.finished if (run.folder / _SURVIVAL).exists()), None)
+    for name, run in _having(content, _SURVIVAL):
         try:
-            charts = curve_charts(run.folder / _SURVIVAL) if run else []
+            charts = curve_charts(run.folder / _SURVIVAL)
         except (OSError, ValueError) as error:
             log.warning("survival is not shown: %s", first_line(error))
             continue
@@ -122,10 +121,7 @@ def survival(content: Content) -> Section | None:
 def segmentation(content: Content) -> Section | None:
     """Test images with masks of the first such run of each setting; None if there is none."""
     found = []
-    for name, setting in content.named:
-        run = next((run for run in setting.finished if (run.folder / "masks.png").exists()), None)
-        if run is None:
-            continue
+    for name, run in _having(content, "masks.png"):
         title = f"Test images{'' if content.single else f', {name}, seed {run.seed}'}"
         try:
             found.append(_pictures(title, run.folder))
@@ -153,6 +149,12 @@ def _pictures(title: str, folder: Path) -> Chart:
     box = f"0 0 {width} {height}"
     svg = element("svg", image, viewBox=box, width="100%", role="img", aria_label=title)
     return Chart(title, svg, [], DataTable(title, columns, rows))
+
+
+def _having(content: Content, file: str) -> Iterator[tuple[str, RunRecord]]:
+    """(name of the setting, its first finished run that has the file)."""
+    for name, setting in content.named:
+        yield from [(name, r) for r in setting.finished if (r.folder / file).exists()][:1]
 
 
 def _class_rows(run: RunRecord) -> list[list[str]]:

@@ -41,20 +41,17 @@ def settings(content: Content) -> Section | None:
 
 def plans(content: Content) -> Section | None:
     """The plan by round, where it changes."""
-    first = [setting.finished[0] for setting in content.settings if setting.finished]
-    named = [n for n, s in content.named if s.finished]
+    first = {name: setting.finished[0] for name, setting in content.named if setting.finished}
     charts: list[Chart] = []
     for column, title in _NUMBERS.items():
-        if any(_changes(run, column) for run in first):
-            lines = [
-                Line(name, *_finite(run, column)) for name, run in zip(named, first, strict=True)
-            ]
+        if any(_changes(run, column) for run in first.values()):
+            lines = [Line(name, *_finite(run, column)) for name, run in first.items()]
             note = _NOTES.get(column, "")
             found = line_chart(LineChart(title, lines, "round", column, note, steps=True))
             charts += [found] if found else []
     rows = [
         [name, column.partition("/")[2], _spans(run, column)]
-        for name, run in zip(named, first, strict=True)
+        for name, run in first.items()
         for column in _WORDS
         if _changes(run, column)
     ]

@@ -133,11 +133,13 @@ def test_a_file_that_is_no_row_is_refused_by_its_path(change, message, tmp_path)
 def test_a_row_says_which_data_it_lacks(tmp_path, monkeypatch):
     row = read_row(ROWS / "mcmahan_2nn.yaml")
     monkeypatch.setenv("FLFAST_DATA", str(tmp_path))
-    assert row.missing() == row.needs
+    assert row.missing() == [f"{row.needs[0]} in the folder FLFAST_DATA"]
     file = tmp_path / row.needs[0].replace("*", ".gz")
     file.parent.mkdir(parents=True)
     file.write_bytes(b"")
     assert row.missing() == []
+    lacking = row.model_copy(update={"packages": ["torch", "no_such_package"]})
+    assert lacking.missing() == ["the package no_such_package"]
 
 
 def test_the_page_has_every_row_with_its_level():

@@ -23,11 +23,15 @@ from flfast.algorithms.kit.local_optimizer import average_optimizer, keep_optimi
 from flfast.algorithms.local import local
 from flfast.distributed.sharding import check_shardable, shard
 from flfast.lit.batchnorm import batchnorm_weights
+from flfast.lit.local_module import LocalModule
 from flfast.lit.task import LocalTask
+from flfast.models.adapters.head import head
+from flfast.models.adapters.lora import lora
 from flfast.models.recomputed import recompute
 from flfast.state.plan import Batching
 from flfast.state.tree import sub, tree_map
 from flfast.state.weights import read_weights, write_weights
+from flfast.tasks.classification import CLASSIFICATION
 
 FSDP = {"strategy": "fsdp"}
 MOMENTUM = partial(SGD, momentum=0.9)
@@ -75,6 +79,20 @@ class Tied(nn.Module):
     def forward(self, inputs):
         hidden = self.layers[0](self.write(self.read(inputs).tanh()).unsqueeze(1))
         return self.head(self.attention(hidden, hidden, hidden)[0].squeeze(1))
+
+
+def with_lora():
+    model = mlp()
+    options = {"rank": 2, "alpha": 4.0, "dropout": 0.0, "target_modules": None}
+    lora(model, **options, train_bias=True, freeze_a=False, base_bits=None)
+    return model
+
+
+def with_head():
+    """Its frozen base has tied weights, attention and BatchNorm, which has buffers."""
+    model = nn.Sequential(tied(), nn.BatchNorm1d(3), nn.Linear(3, 3))
+    head(model, layer="2")
+    return model
 
 
 def tied():
@@ -173,6 +191,19 @@ CASES = {
         "optimizer": MOMENTUM,
         "rounds": 2,
     },
+    "lora": {"model": with_lora, "batching": Batching(4), "optimizer": MOMENTUM, "rounds": 2},
+    "lora-fedprox": {
+        "model": with_lora,
+        "batching": Batching(3, accumulate=2),
+        "algorithm": FEDPROX,
+        "group_params": 40,
+    },
+    "lora-double": {
+        "model": with_lora,
+        "batching": Batching(4),
+        "trainer": {"precision": "64-true"},
+    },
+    "head": {"model": with_head, "batching": Batching(4), "freeze_batchnorm": True},
     "kept-optimizer": {
         "batching": Batching(3),
         "algorithm": keep_optimizer(FEDPROX),
@@ -228,6 +259,29 @@ def test_parameters_gradients_and_optimizer_states_are_sharded(in_world, outcome
     for name, whole in mlp().named_parameters():
         assert first[name] == [-(-len(whole) // 2)] * 3
         assert second[name] == [len(whole) // 2] * 3
+
+
+def test_a_frozen_base_is_sharded_and_stays_as_it_is(in_world):
+    def parts(world):
+        module = LocalModule(with_lora(), FEDAVG, SGD, CLASSIFICATION)
+        copy = module.sharded(init_device_mesh("cpu", (world.size,)), group_params=1)
+        own = {
+            n: (p.to_local().numel(), p.requires_grad) for n, p in copy.model.named_parameters()
+        }
+        return own, sorted(copy.params), tree_map(torch.clone, copy.read())
+
+    whole = with_lora()
+    frozen = {name: b for name, b in whole.named_buffers() if "base_layer" in name}
+    results = in_world(2, parts)
+    for shard_of, names, weights in results.values():
+        assert names == sorted(name for name, _ in whole.named_parameters())
+        assert weights["params"].keys() == {*names}
+        for name, leaf in frozen.items():
+            held, trains = shard_of[name]
+            assert not trains
+            assert held < leaf.numel() or len(leaf) == 1
+    for name, leaf in frozen.items():
+        assert sum(found[0][name][0] for found in results.values()) == leaf.numel()
 
 
 def test_batchnorm_under_every_policy(in_world, outcome):

@@ -129,6 +129,7 @@ class StackProgram:
             RuntimeError: if vmap does not know an operator of the step.
             NotImplementedError: if the step depends on the number of clients.
         """
+        stack[-1].seed_torch()  # clients of a stack draw together
         shares = [step.stage.share for step in self._client.steps]
         parts = [
             [start.data.subset(share, stage) for start in stack]

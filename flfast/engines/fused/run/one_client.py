@@ -83,6 +83,7 @@ class ClientProgram:
 
     def train(self, start: ClientStart, plans: Sequence[RoundPlan]) -> LocalResult:
         """Local training of one client; `plans` are those of every stage."""
+        start.seed_torch()
         (context,) = self.contexts.on_device([start.context], plans[0].round_idx)
         with torch.inference_mode():
             self._state.load([start._replace(context=context)])

@@ -16,7 +16,7 @@ from flfast.datamodules.batches import local_epoch
 from flfast.engines.fused.run.step_schedule import padded_size
 from flfast.engines.local_training import ClientStart
 from flfast.state.plan import Batching
-from flfast.state.tree import leaf_names
+from flfast.state.tree import Tree, same_names
 
 SMALL_BATCH = 32
 """Batch size up to which a step costs as much as launching its operators: padding is free."""
@@ -119,10 +119,16 @@ def with_equal_leaves(stack: Sequence[ClientStart]) -> list[list[int]]:
     In one cohort some clients may have kept a state, such as a momentum, and others not yet.
     Within a group the order stays.
     """
-    groups: dict[tuple[str, ...], list[int]] = {}
+    groups: list[tuple[Tree, list[int]]] = []
     for place, start in enumerate(stack):
-        groups.setdefault(tuple(leaf_names(start.context.trees)), []).append(place)
-    return [*groups.values()]
+        trees = start.context.trees
+        known = (places for first, places in groups if same_names(first, trees))
+        places = next(known, None)
+        if places is None:
+            groups.append((trees, [place]))
+        else:
+            places.append(place)
+    return [places for _, places in groups]
 
 
 def stack_spans(table: np.ndarray, batching: Batching, *, exact: bool) -> Iterator[StackSpan]:
@@ -138,6 +144,9 @@ def stack_spans(table: np.ndarray, batching: Batching, *, exact: bool) -> Iterat
     """
     if not exact:
         table = np.where(table > 0, padded_size(int(table.max()), batching), 0)
+    if (table == table[0, 0]).all():
+        yield StackSpan(0, len(table), 0, table.shape[1], int(table[0, 0]))
+        return
     starts = np.flatnonzero((table[1:] != table[:-1]).any(1)) + 1
     bounds = [0, *starts.tolist(), len(table)]
     for start, stop in pairwise(bounds):
