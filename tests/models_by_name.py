@@ -1,4 +1,4 @@
-"""Every model of conf/model, small, with inputs that it reads."""
+"""Every model of conf/model but U-Net, small, with inputs that it reads."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from flfast.state.randomness import seed_torch
 
 FOLDER = Path(__file__).parents[1] / "conf" / "model"
 FAMILIES = sorted(path.stem for path in FOLDER.glob("family*.yaml"))
-NAMES = sorted({path.stem for path in FOLDER.glob("*.yaml")} - {"custom", *FAMILIES})
+NAMES = sorted({path.stem for path in FOLDER.glob("*.yaml")} - {"custom", "unet", *FAMILIES})
 TOKENS = ("lstm", "transformer", "transformers")
 NUM_TOKENS = 11
 SHAPES = {"cnn1d": (2, 40), "tabular_mlp": (5,), "vgg11": (1, 32, 32), "timm": (3, 32, 32)}

@@ -25,13 +25,14 @@ ALLOWED = (
 )
 """What an argument may be, for errors."""
 
-_NUM_DIMS = {"classification": 1, "regression": 2, "multilabel": 2, "language": 2, "survival": 2}
+_NUM_DIMS = {"classification": 1, "segmentation": 3}  # 2 of all others
 _TARGETS = {
     "classification": "integers from 0; numbers are learned with task=regression",
     "regression": "numbers [N] or [N, C]",
     "multilabel": "0 or 1, [N, C]",
     "language": "tokens, integers [N, T]",
     "survival": "time >= 0, and 1 for an event or 0, [N, 2]",
+    "segmentation": "classes of pixels, integers [N, H, W]",
 }
 
 
@@ -94,7 +95,7 @@ class PartReader(NamedTuple):
                 f"{key}=: clients of type {type(clients).__name__}; allowed: one name an input"
             )
         for name, part in {
-            "targets": found[:, 0] if self.task != "classification" else found,
+            "targets": found if self.task == "classification" else found.flatten(1)[:, 0],
             "clients": named,
         }.items():
             if part is not None and tuple(part.shape) != (len(tensor),):
@@ -199,13 +200,13 @@ def read_targets(where: str, values: Any, task: TaskName) -> Tensor:
         kind = type(first).__name__
         hint = ", such as those of pandas.factorize" if task == "classification" else ""
         raise ConfigError(f"{where}: {kind}; allowed: {allowed.partition(';')[0]}{hint}") from None
-    integers = task in {"classification", "language"}
+    integers = task in {"classification", "language", "segmentation"}
     if found.is_complex() or (integers and found.is_floating_point()):
         raise ConfigError(f"{where}: {found.dtype} numbers; allowed: {allowed}")
     found = found.detach().cpu()
     if task == "regression" and found.ndim == 1:
         found = found.unsqueeze(1)
-    if found.ndim != _NUM_DIMS[task] and task != "classification":
+    if found.ndim != _NUM_DIMS.get(task, 2) and task != "classification":
         raise ConfigError(f"{where} of shape {list(found.shape)}; allowed: {allowed}")
     if integers:
         return found.to(torch.int64)
@@ -227,4 +228,4 @@ def num_outputs(task: TaskName, inputs: Tensor | Dataset[Tensor], targets: Tenso
     if task == "language":
         read = inputs if isinstance(inputs, Tensor) else targets
         largest = max(largest, int(read.max()), IGNORED)
-    return largest + 1
+    return max(largest + 1, 2) if task == "segmentation" else largest + 1

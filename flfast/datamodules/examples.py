@@ -16,6 +16,7 @@ from flfast.datamodules.transforms import AS_STORED, BatchTransform
 from flfast.tasks.by_name import TASKS
 from flfast.tasks.forecasting import FACTS, OBJECTIVES
 from flfast.tasks.names import TaskName
+from flfast.tasks.segmentation import main_classes, segmentation
 from flfast.tasks.task_type import IGNORED, TaskType
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,8 @@ class Examples:
             `language`: tokens int64 [N, T], `IGNORED` at positions without a target. `regression`:
             float32 [N, C]. `multilabel`: 0 or 1, [N, C]. `survival`: time >= 0, and 1 for an event
             or 0 if it was not seen by then, float32 [N, 2]. `forecasting`: float32 [N, H + 3, C],
-            see `flfast/tasks/forecasting.py`.
+            see `flfast/tasks/forecasting.py`. `segmentation`: a class in [0, C) per pixel, or
+            `IGNORED`, integers [N, H, W]; 0 is the background.
         num_classes: C: classes, tokens of the vocabulary, numbers to predict, or labels; 1 of
             `survival`.
         input_shape: shape of one input, without the batch dimension; () reads the first input.
@@ -45,7 +47,8 @@ class Examples:
             client; None if it has no clients.
         task: the learning task, which determines the loss and the metrics.
         labels: classes for partitions by label, int64 [N]; None: the targets of `classification`,
-            and no classes for other tasks.
+            the most frequent class of a mask but the background, 0 if there is none, and no
+            classes for other tasks.
         vocabulary: text of every token, if inputs are tokens; a text is the concatenation of its
             tokens' texts. None if inputs are no tokens, or their text is unknown.
         categories: number of categories of each of the last columns of a table, [N, columns],
@@ -58,6 +61,7 @@ class Examples:
         stride: of windows in the order of time, steps between the beginnings of two; held-out
             examples are then a client's last ones. None: held-out examples are drawn at random.
         objective: the loss of `forecasting`, `mse` or `mae`.
+        dice_weight: weight of the soft Dice loss of `segmentation`, beside the cross-entropy.
     """
 
     inputs: Tensor | Dataset[Tensor]
@@ -77,6 +81,7 @@ class Examples:
     unused: np.ndarray | None = None
     stride: int | None = None
     objective: Literal["mse", "mae"] = "mse"
+    dice_weight: float = 1.0
 
     def __post_init__(self) -> None:
         num = len(self.targets)
@@ -85,8 +90,7 @@ class Examples:
         if self.task == "classification":
             check_scores(self.num_classes, 1 if self.is_test is None else int(self.is_test.sum()))
         self.task_type.check_targets(self.targets, self.num_classes)
-        if self.task == "regression":
-            regression_targets("targets", self.targets.numpy())
+        self._read_targets()
         if isinstance(self.inputs, Tensor) and self.inputs.is_floating_point():
             check_finite(self.inputs)
         for name in ("inputs", "is_test", "owner", "labels", "unused"):
@@ -98,9 +102,24 @@ class Examples:
         shape = self.input_shape or tuple(self.inputs[0].shape)
         object.__setattr__(self, "input_shape", shape)
 
+    def _read_targets(self) -> None:
+        if self.task == "regression":
+            regression_targets("targets", self.targets.numpy())
+        if self.task != "segmentation":
+            return
+        if self.transform.augments:
+            raise ValueError(
+                "random crops and flips of images leave their masks as they are; allowed with "
+                "task=segmentation: data.random_crop=0 and data.random_flip=false"
+            )
+        if self.labels is None:
+            object.__setattr__(self, "labels", main_classes(self.targets))
+
     @property
     def task_type(self) -> TaskType:
         """The task: loss and metrics."""
+        if self.task == "segmentation":
+            return segmentation(self.dice_weight)
         return OBJECTIVES[self.objective] if self.task == "forecasting" else TASKS[self.task]
 
     @property

@@ -32,15 +32,17 @@ def check_image(
     return channels, height, width
 
 
-def norm_layer(norm: Literal["batch", "group", "none"], groups: int) -> Callable[[int], nn.Module]:
-    """(channels) -> a normalising layer; the narrowest one has 64 channels.
+def norm_layer(
+    norm: Literal["batch", "group", "none"], groups: int, narrowest: int = 64
+) -> Callable[[int], nn.Module]:
+    """(channels) -> a normalising layer; the narrowest one has 64 channels, or as many as given.
 
     Raises:
-        ValueError: if `groups` of GroupNorm do not divide 64.
+        ValueError: if `groups` of GroupNorm do not divide them.
     """
-    if norm == "group" and 64 % groups:
+    if norm == "group" and narrowest % groups:
         raise ValueError(
-            f"model.groups={groups} must divide 64, the channels of the narrowest layer"
+            f"model.groups={groups} must divide {narrowest}, the channels of the narrowest layer"
         )
     layers: dict[str, Callable[[int], nn.Module]] = {
         "batch": nn.BatchNorm2d,

@@ -90,6 +90,7 @@ def check_outputs(
     if found != wanted:
         is_number = data.examples.task in {"regression", "survival", "forecasting"}
         name = "numbers" if is_number else "logits"
+        hint += "; model=unet does" if data.examples.task == "segmentation" else ""
         raise ConfigError(
             f"{where}: forward{place(type(model).forward)} gives {found} for "
             f"{len(batch.inputs)} examples; it must give {name} {['B', *wanted[1:]]}".replace(

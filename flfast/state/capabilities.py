@@ -49,6 +49,7 @@ MEANINGS: Mapping[str, str] = {
     "multilabel": "options for sets of labels",
     "survival": "options for survival times",
     "forecasting": "options for series",
+    "segmentation": "options for masks",
 }
 """The properties, and what each of them is, after "needs"."""
 

@@ -6,11 +6,15 @@ from flfast.tasks.language import LANGUAGE
 from flfast.tasks.multilabel import MULTILABEL
 from flfast.tasks.names import TaskName
 from flfast.tasks.regression import REGRESSION
+from flfast.tasks.segmentation import SEGMENTATION
 from flfast.tasks.survival import SURVIVAL
 from flfast.tasks.task_type import TaskType
 
 TASKS: dict[TaskName, TaskType] = {
     task.name: task
-    for task in (CLASSIFICATION, LANGUAGE, REGRESSION, MULTILABEL, SURVIVAL, FORECASTING)
+    for task in (
+        *(CLASSIFICATION, LANGUAGE, REGRESSION, MULTILABEL, SURVIVAL, FORECASTING),
+        SEGMENTATION,
+    )
 }
 """Every task by name."""

@@ -3,7 +3,13 @@
 from typing import Literal
 
 TaskName = Literal[
-    "classification", "language", "regression", "multilabel", "survival", "forecasting"
+    "classification",
+    "language",
+    "regression",
+    "multilabel",
+    "survival",
+    "forecasting",
+    "segmentation",
 ]
 
 METRICS: dict[TaskName, tuple[str, ...]] = {
@@ -13,6 +19,7 @@ METRICS: dict[TaskName, tuple[str, ...]] = {
     "multilabel": ("loss", "accuracy", "f1", "auc"),
     "survival": ("loss", "concordance"),
     "forecasting": ("loss", "mae", "rmse", "mase"),
+    "segmentation": ("loss", "dice", "iou", "pixel_accuracy"),
 }
 """Metrics of every task, in the order of their columns."""
 
@@ -23,6 +30,7 @@ HEADLINES: dict[TaskName, str] = {
     "multilabel": "accuracy",
     "survival": "concordance",
     "forecasting": "mase",
+    "segmentation": "dice",
 }
 """The metric that models of a task are compared by."""
 
@@ -36,6 +44,7 @@ CLIENT_METRICS = {
     "mase": "a mean absolute scaled error",
     "mae": "a mean absolute error",
     "concordance": "a concordance",
+    "dice": "a Dice coefficient",
 }
 """The metrics that reports compare clients by, and their names in titles: of each task one, and of
 several that were measured the first."""

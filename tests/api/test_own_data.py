@@ -220,6 +220,14 @@ def test_targets_of_other_tasks():
     assert read.num_classes == int(tokens.max()) + 1
     with pytest.raises(flfast.ConfigError, match=r"of shape \[6\]; allowed: tokens"):
         read_data((tokens, tokens[:, 0]), None, **WHERE, task="language")
+    images, masks = torch.randn(6, 1, 4, 4), torch.randint(3, (6, 4, 4))
+    read = read_data((images, masks), None, **WHERE, task="segmentation")
+    assert (read.num_classes, read.targets.shape) == (int(masks.max()) + 1, (6, 4, 4))
+    assert read_data((images, 0 * masks), None, **WHERE, task="segmentation").num_classes == 2
+    with pytest.raises(flfast.ConfigError, match=r"of shape \[6\]; allowed: classes of pixels"):
+        read_data((images, masks[:, 0, 0]), None, **WHERE, task="segmentation")
+    with pytest.raises(flfast.ConfigError, match=r"targets of shape \[5\] for 6 inputs"):
+        read_data((images, masks[:5]), None, **WHERE, task="segmentation")
 
 
 def test_the_setting_task_says_what_targets_are(numbers, tmp_path):

@@ -51,6 +51,14 @@ def test_labels_that_are_names_are_refused():
         check_num_classes(3_000_000, 10, "key")
 
 
+def test_augmented_images_with_masks_are_refused():
+    given = {"inputs": torch.zeros(2, 1, 4, 4), "targets": torch.zeros(2, 4, 4, dtype=torch.uint8)}
+    Examples(**given, num_classes=2, task="segmentation")
+    for transform in (BatchTransform(random_crop=1), BatchTransform(random_flip=True)):
+        with pytest.raises(ValueError, match=r"leave their masks as they are; allowed"):
+            Examples(**given, num_classes=2, task="segmentation", transform=transform)
+
+
 def test_scores_of_too_many_classes_are_refused_before_memory_is_taken():
     labels, is_test = torch.arange(1000), np.arange(1000) >= 100
     with pytest.raises(ValueError, match=r"a score of 2,000,000,000 classes for each of 900 test"):

@@ -16,6 +16,7 @@ TARGETS = {
     "multilabel": torch.tensor([[0, 1, 1], [1, 0, 0]]),
     "survival": torch.tensor([[3.5, 1], [2, 0]]),
     "forecasting": torch.ones(2, 6, 1),
+    "segmentation": torch.tensor([[[0, 2]], [[1, 0]]], dtype=torch.uint8),
 }
 
 

@@ -139,7 +139,8 @@ def test_multilabel(num, labels, seed):
 @pytest.mark.parametrize("name", TASKS)
 def test_the_mean_loss_is_the_mean_of_losses(name):
     width = 1 if name == "survival" else 3
-    outputs = torch.randn(6, 4, width) if name == "language" else torch.randn(6, width)
+    shape = {"language": (6, 4, width), "segmentation": (6, width, 2, 2)}.get(name, (6, width))
+    outputs = torch.randn(shape)
     targets = {
         "classification": torch.arange(6) % width,
         "language": torch.arange(24).view(6, 4) % width,
@@ -147,6 +148,7 @@ def test_the_mean_loss_is_the_mean_of_losses(name):
         "multilabel": torch.randint(2, (6, width)),
         "survival": torch.tensor([[2.0, 1], [1, 1], [3, 0], [3, 1], [5, 0], [4, 1]]),
         "forecasting": torch.rand(6, 6, 1) + 0.1,
+        "segmentation": torch.arange(24).view(6, 2, 2) % width,
     }[name]
     task_type = TASKS[name]
     task_type.check_targets(targets, width)

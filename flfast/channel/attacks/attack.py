@@ -14,7 +14,8 @@ from flfast.state.randomness import generator
 ATTACKS = needing("messages")
 COLLUDES = ATTACKS | needing("equal uploads")
 FLIPS = ATTACKS | breaking(
-    "it changes classes", "language", "regression", "multilabel", "survival", "forecasting"
+    "it changes classes",
+    *("language", "regression", "multilabel", "survival", "forecasting", "segmentation"),
 )
 
 

@@ -4,11 +4,10 @@ Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated L
 2020, section 6: MNIST by 0, 90, 180 and 270 degrees. https://arxiv.org/abs/2006.04088
 """
 
-from functools import partial
-
 import numpy as np
 from torch import Tensor
 
+from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.applying import each_value
 from flfast.datamodules.shifts.client_draws import Assignment, around, clusters
 from flfast.datamodules.shifts.demands import need_images
@@ -28,8 +27,16 @@ def rotation(*, angles: Numbers, max_degrees: HalfTurn, assignment: Assignment, 
         own = around(clients, 0.0, max_degrees, "shift angle", seed=facts.seed)
         return {"cluster": cluster, "degrees": (centres[cluster] + own) % 360}
 
-    check = partial(need_images, "rotation")
-    return Shift("rotation", at=at, draw=draw, inputs=_rotate, check=check)
+    return Shift("rotation", at=at, draw=draw, inputs=_rotate, check=_check)
+
+
+def _check(examples: Examples) -> None:
+    need_images("rotation", examples)
+    if examples.task == "segmentation":
+        raise ValueError(
+            "shift=rotation with task=segmentation: masks would stay as they are; allowed: "
+            "shift=blur, colour or noise"
+        )
 
 
 def _rotate(inputs: Tensor, affected: Affected) -> Tensor:

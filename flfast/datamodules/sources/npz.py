@@ -61,9 +61,9 @@ def npz(  # noqa: PLR0913 - one parameter an option
             "shape [N, ...], with at least two dimensions"
         )
     for key, array in {"targets": wanted, "owner": clients, "is_test": tests}.items():
-        rank = 1 if key != "targets" or task == "classification" else 2
+        rank = {"classification": 1, "segmentation": 3}.get(task, 2) if key == "targets" else 1
         if array is not None and (len(array) != len(values) or array.ndim != rank):
-            shape = [len(values), "..."][:rank]
+            shape = [len(values), "...", "..."][:rank]
             raise ValueError(
                 f"data.root={root}: {key} has shape {list(array.shape)} for {len(values)} inputs; "
                 f"allowed: [{', '.join(map(str, shape))}]"
@@ -164,7 +164,9 @@ def _targets(array: np.ndarray, task: str, where: str) -> np.ndarray:
         return as_float32(where, array)
     if task == "multilabel":
         return array.astype(np.float32)
-    return array.astype(np.int64)
+    # Masks are large, and torch computes with bytes as they are.
+    as_stored = task == "segmentation" and array.dtype.itemsize == 1
+    return array if as_stored else array.astype(np.int64)
 
 
 def _width(targets: np.ndarray, task: str) -> int:
@@ -175,6 +177,8 @@ def _width(targets: np.ndarray, task: str) -> int:
         )
     if task == "survival":
         return 1
+    if task == "segmentation":
+        return max(int(targets.max(initial=0)) + 1, 2)
     if task == "classification":
         key = "data.num_classes=null"
         return check_num_classes(int(targets.max(initial=0)), len(targets), key)

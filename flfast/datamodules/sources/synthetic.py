@@ -44,6 +44,11 @@ def synthetic(  # noqa: PLR0913 - one parameter an option
             have several dimensions.
     """
     kind: TaskName = task or "classification"
+    if kind not in _DRAW:
+        raise ValueError(
+            f"data=synthetic with task={kind}; allowed: {', '.join(_DRAW)}, or for segmentation "
+            "data=synthetic_shapes"
+        )
     if num_classes is None:
         num_classes = 1 if kind == "survival" else 10
     elif kind == "survival" and num_classes != 1:

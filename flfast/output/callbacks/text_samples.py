@@ -94,7 +94,7 @@ def _vocabulary(examples: Examples) -> tuple[str, ...] | None:
 
 
 def server_logits(federation: Federation) -> Callable[[Tensor], Tensor]:
-    """The server's model: tokens [B, T] on the CPU -> logits [B, T, C] on the CPU."""
+    """The server's model: inputs [B, ...] on the CPU -> logits on the CPU."""
     model = federation.engine.site.model
     device = next(model.parameters()).device
     weights = {name: value.to(device) for name, value in federation.weights().items()}

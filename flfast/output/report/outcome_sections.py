@@ -1,14 +1,16 @@
-"""Sections about results: tests, curves, and classes or survival if they were evaluated."""
+"""Sections about results: tests, curves, and what else a task shows, if it is there."""
 
+import base64
 import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from flfast.output.report.chart import DataTable, Section
+from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
 from flfast.output.report.line_chart import line_chart
+from flfast.output.report.svg import element
 from flfast.output.results.columns import VIEWS
 from flfast.output.results.forecast_lines import forecast_charts
 from flfast.output.results.formats import count, difference, p_value, value
@@ -89,7 +91,7 @@ def curves(content: Content) -> Section | None:
 def classes(content: Content) -> Section | None:
     """Accuracy by class of the first evaluated run of each setting; None if there is none."""
     tables = []
-    for name, run in _evaluated(content, _CONFUSION):
+    for name, run in _having(content, _CONFUSION):
         rows = _class_rows(run)
         if rows:
             whose = "" if content.single else f" of {name}, seed {run.seed}"
@@ -118,7 +120,7 @@ def _charted(
 ) -> Section | None:
     """Charts of `evaluation/NAME.csv` of the first run of each setting that has it."""
     found = []
-    for whose, run in _evaluated(content, file := f"evaluation/{name}.csv"):
+    for whose, run in _having(content, file := f"evaluation/{name}.csv"):
         try:
             charts = charts_of(run.folder / file)
         except (OSError, ValueError) as error:
@@ -129,8 +131,41 @@ def _charted(
     return Section(name.title(), intro, [chart for chart in found if chart]) if found else None
 
 
-def _evaluated(content: Content, file: str) -> Iterator[tuple[str, RunRecord]]:
-    """(name of the setting, its first run that has the file of an evaluation)."""
+def segmentation(content: Content) -> Section | None:
+    """Test images with masks of the first such run of each setting; None if there is none."""
+    found = []
+    for name, run in _having(content, "masks.png"):
+        title = f"Test images{'' if content.single else f', {name}, seed {run.seed}'}"
+        try:
+            found.append(_pictures(title, run.folder))
+        except (OSError, ValueError) as error:
+            log.warning("masks are not shown: %s", first_line(error))
+    intro = "Test images, their masks, and what the server's model predicts, a colour a class."
+    return Section("Segmentation", intro, found) if found else None
+
+
+def _pictures(title: str, folder: Path) -> Chart:
+    picture, path = read_file(folder / "masks.png"), folder / "masks.csv"
+    if picture[:8] != b"\x89PNG\r\n\x1a\n":
+        raise ValueError(f"{folder / 'masks.png'} is no PNG file")
+    width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
+    columns = ("example", "client_id", "dice")
+    rows = [
+        [row[name] for name in columns] for row in parse_table(read_file(path), path, *columns)
+    ]
+    image = element(
+        "image",
+        href=f"data:image/png;base64,{base64.b64encode(picture).decode()}",
+        width=width,
+        height=height,
+    )
+    box = f"0 0 {width} {height}"
+    svg = element("svg", image, viewBox=box, width="100%", role="img", aria_label=title)
+    return Chart(title, svg, [], DataTable(title, columns, rows))
+
+
+def _having(content: Content, file: str) -> Iterator[tuple[str, RunRecord]]:
+    """(name of the setting, its first finished run that has the file)."""
     for name, setting in content.named:
         yield from [(name, r) for r in setting.finished if (r.folder / file).exists()][:1]
 

@@ -117,6 +117,7 @@ def _sections(content: Content, folder: Path) -> list[Section]:
         outcome_sections.classes(content),
         outcome_sections.survival(content),
         outcome_sections.forecasts(content),
+        outcome_sections.segmentation(content),
         client_sections.partitions(content),
         client_sections.topologies(content),
         setting_sections.plans(content),

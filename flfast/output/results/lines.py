@@ -35,6 +35,7 @@ _TITLES = {
     "mae": "Mean absolute error",
     "concordance": "Concordance",
     "mase": "Mean absolute scaled error",
+    "dice": "Dice",
     "loss": "Loss",
 }
 """Metric -> title of its chart; a run has those that its task measures."""

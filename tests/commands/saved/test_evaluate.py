@@ -319,3 +319,32 @@ def test_forecasts_are_resumed_and_in_units_of_the_data(tmp_path, algorithm):
     drawn = columns_of(run / "evaluation" / "forecasts.csv")
     assert {*drawn["set"]} == {view} and {*drawn["place"]} == {"best", "median", "worst"}
     assert (run / "evaluation" / "forecasts.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_the_experiment_segmentation_learns_and_is_resumed_evaluated_and_drawn(tmp_path):
+    words = ["experiment=segmentation", "strategy=single", "checkpoint.every=20"]
+    words.append("callbacks=default")
+    for folder, rounds in (("whole", [30]), ("resumed", [20, 30])):
+        for stop in rounds:
+            flfast.run(*words, f"rounds={stop}", "resume=auto", folder=tmp_path / folder)
+    run = tmp_path / "whole"
+    rows, again = (read_rows(tmp_path / name / "metrics.csv") for name in ("whole", "resumed"))
+    for column in ("train/loss", "local/dice", "local/iou", "local/pixel_accuracy"):
+        assert rows[-1][column] == again[-1][column]
+    first, last = (float(rows[place]["local/dice"]) for place in (0, -1))
+    assert first < 0.2 and last > 0.5
+    evaluate([f"run={run}"])
+    metrics = json.loads((run / "evaluation" / "metrics.json").read_text())["metrics"]
+    assert metrics["local/dice"] == pytest.approx(last, rel=1e-3)
+    found = columns_of(run / "evaluation" / "predictions.csv")
+    pixels = [
+        sum(map(int, found[f"{kind}_{c}"]))
+        for kind in ("overlap", "predicted", "target")
+        for c in range(3)
+    ]
+    right, predicted, there = np.reshape(pixels, (3, 3))
+    dice = (2 * right / (predicted + there))[1:].mean()
+    assert metrics["global/dice"] == pytest.approx(dice)
+    assert (run / "masks.png").read_bytes()[:4] == b"\x89PNG"
+    assert 'id="segmentation"' in (run / "report.html").read_text(encoding="utf-8")

@@ -140,10 +140,17 @@ def numbers():
     return replace(images(), targets=torch.zeros(60, 1), num_classes=1, task="regression")
 
 
+def masks():
+    """Images with a class per pixel."""
+    targets = torch.zeros(60, 6, 6, dtype=torch.uint8)
+    return replace(images(), targets=targets, labels=None, task="segmentation")
+
+
 @pytest.mark.parametrize(
     ("name", "options", "examples", "message"),
     [
         ("rotation", {}, TABLE, r"shift=rotation with inputs of shape \[4\]; allowed: images"),
+        ("rotation", {}, masks, "shift=rotation with task=segmentation: masks would stay as they"),
         ("blur", {}, TABLE, "shift=blur with inputs of shape"),
         ("colour", {}, partial(images, dtype=torch.float32), "shift=colour with inputs of type"),
         ("colour", {"hue": 0.1}, GREY, r"shift.hue=0.1 with images of 1 channel\(s\); allowed: 3"),

@@ -93,14 +93,19 @@ def test_names_are_options_and_what_is_not_there_is_drawn_or_left_out(write):
         ("regression", np.arange(8), 1, "regression"),
         ("survival", np.array([[k, k % 2] for k in range(8)]), 1, "survival"),
         ("multilabel", np.arange(24, dtype=np.uint8).reshape(8, 3) % 2, 3, "multilabel"),
+        ("segmentation", np.arange(128, dtype=np.uint8).reshape(8, 16) % 3, 3, "segmentation"),
+        ("segmentation", np.arange(128).reshape(8, 16) % 3, 3, "segmentation"),
     ],
 )
 def test_targets_are_those_of_the_task(asked, targets, num_classes, task, write):
     given = {"num_classes": 20} if task == "language" else {"test_fraction": 0.0}
+    if task == "segmentation":
+        targets = targets.reshape(8, 4, 4)
     arrays = {"inputs": ARRAYS["inputs"], "targets": targets}
     examples = npz(root=write("folder", arrays), **SETTINGS | {"task": asked} | given)
     assert (examples.task, examples.num_classes) == (task, num_classes)
     shape = (8,) if task == "classification" else (8, targets.size // 8)
+    shape = targets.shape if task == "segmentation" else shape
     expected = targets.reshape(shape).astype(np.float32)
     assert np.array_equal(examples.targets.numpy(), expected)
     if task == "language":  # of which no classes are known

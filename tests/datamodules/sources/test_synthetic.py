@@ -126,6 +126,11 @@ def test_texts_of_several_dimensions_are_refused():
         synthetic(**SETTINGS | {"task": "language", "shape": [2, 3]})
 
 
+def test_masks_are_made_by_another_source():
+    with pytest.raises(ValueError, match=r"task=segmentation; allowed: .*data=synthetic_shapes"):
+        synthetic(**SETTINGS | {"task": "segmentation"})
+
+
 def test_a_million_clients_take_seconds():
     start = time.perf_counter()
     examples = synthetic(

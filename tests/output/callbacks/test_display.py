@@ -19,6 +19,7 @@ CONF = Path(__file__).parents[3] / "conf"
 FILES = {"clients_table", "events_table", "partition_report", "devices_figure", "curves"} | {
     "events_figure",
     "final_weights",
+    "mask_samples",
     "monitor",
     "text_samples",
 }

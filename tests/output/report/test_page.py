@@ -1,3 +1,4 @@
+import base64
 import json
 import re
 from itertools import pairwise
@@ -6,6 +7,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 from html_pages import parse
+from PIL import Image
 from run_folders import accuracies, write_run
 from scipy import stats
 
@@ -412,6 +414,27 @@ def test_forecasts_are_compared_by_mase_and_drawn_once_they_were_evaluated(tmp_p
     found = section(parse(page), "forecasts")
     assert "<b>, best MASE in local: 0.5" in found.text and "<b>," not in page
     assert "Mean absolute scaled error" in section(parse(page), "curves").text
+
+
+def test_segmentation_is_compared_by_dice_and_shows_its_picture(tmp_path, caplog):
+    scores = [{"round": r, "global/dice": 0.5 + r / 10, "global/loss": 1} for r in range(3)]
+    folder = write_run(tmp_path / "run", rows=scores)
+    content = Content([read_run(folder)])
+    assert (content.criterion.name, content.criterion.rises) == ("global/dice", True)
+    assert 'id="segmentation"' not in render(content)
+    Image.new("L", (30, 10), 7).save(folder / "masks.png")
+    (folder / "masks.csv").write_text("example,client_id,dice\n12,3,0.75\n")
+    page = render(content)
+    found = section(parse(page), "segmentation")
+    assert [row.text for row in found.all("tr")] == ["example client_id dice", "12 3 0.75"]
+    picture = next(found.all("image")).attributes
+    assert (picture["width"], picture["height"]) == ("30", "10")
+    data = base64.b64decode(picture["href"].removeprefix("data:image/png;base64,"))
+    assert data == (folder / "masks.png").read_bytes()
+    assert "img-src data:" in page
+    (folder / "masks.png").write_text("<script>")
+    assert 'id="segmentation"' not in render(content)
+    assert "masks are not shown" in caplog.text
 
 
 def test_survival_is_compared_by_concordance_and_drawn_once_it_was_evaluated(tmp_path, caplog):
