@@ -24,26 +24,27 @@ from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, LocalStage, Task
 from flfast.algorithms.kit.slices import averaged_slices, narrower
+from flfast.state.traced_noise import traced_index
 from flfast.state.tree import Tree, merge, without
 
-DRAW = "fjord/draw"
-"""Name of the buffer with the state of the generator of widths, int64 []."""
+KEY, STEP = "fjord/key", "fjord/step"
+"""Buffers of local training beside the model's: of the client's draws, and steps taken."""
 
 
 def fjord(*, distill: bool, initial: Tree, members: Sequence[Tree]) -> Algorithm:
     """Averaged slices, each trained at all widths up to its own."""
     base = averaged_slices("fjord", initial, members, weighting="samples")
     inner = [one["params"] for one in narrower(members, initial)]
-    start = {"buffers": {DRAW: torch.tensor(0)}}
+    start = {"buffers": {KEY: torch.tensor(0), STEP: torch.tensor(0)}}
 
     def begin(weights: Tree, ctx: Context) -> Tree:
-        first = torch.randint(_MODULUS, (), generator=ctx.generator("widths"))
-        return merge(weights, {"buffers": {DRAW: first}})
+        key = torch.randint(2**62, (), generator=ctx.generator("widths"))
+        return merge(weights, {"buffers": {KEY: key}})
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
-        drawn = next_draw(params[DRAW])
-        params[DRAW].copy_(drawn)
-        narrow = {**params, **ordered_dropout(params, inner, place_of(drawn, len(inner)))}
+        place = traced_index(params[KEY], params[STEP], len(inner))
+        params[STEP].add_(1)
+        narrow = {**params, **ordered_dropout(params, inner, place)}
         if not distill:
             return task(narrow, batch)
         logits = task.logits(params, batch)
@@ -63,19 +64,6 @@ def fjord(*, distill: bool, initial: Tree, members: Sequence[Tree]) -> Algorithm
         separable=False,
         finish=finish,
     )
-
-
-_MODULUS = 2**31
-
-
-def next_draw(state: Tensor) -> Tensor:
-    """The next state of a linear congruential generator, in [0, 2^31), that every engine has."""
-    return (1103515245 * state + 12345) % _MODULUS
-
-
-def place_of(state: Tensor, num: int) -> Tensor:
-    """One of `num` places, int64 []; low bits of the state have short periods."""
-    return (state // 2**16) % num
 
 
 def ordered_dropout(params: Tree, widths: Sequence[Tree], place: Tensor) -> Tree:

@@ -7,6 +7,7 @@ from sliced_runs import EPOCHS, FAMILY, MLPS, ROUNDS, WAYS, WIDTHS, mlp, populat
 from torch.nn import functional as F
 
 from flfast.state.randomness import torch_generator
+from flfast.state.traced_noise import traced_index
 
 
 def expected(w, *, distill):
@@ -17,10 +18,9 @@ def expected(w, *, distill):
         mine, labels = x[owner == k], y[owner == k]
         widths = [width for width in (6, 3, 2) if width <= WIDTHS[k]]
         rng = torch_generator(0, "algorithm: widths", t + 1, k)
-        state = int(torch.randint(2**31, (), generator=rng))
-        for _ in range(EPOCHS):
-            state = (1103515245 * state + 12345) % 2**31
-            p = widths[state // 65536 % len(widths)]
+        key = torch.randint(2**62, (), generator=rng)
+        for step in range(EPOCHS):
+            p = widths[int(traced_index(key, torch.tensor(step), len(widths)))]
 
             def loss(w, p=p):
                 parts = {"fc1.weight": w["fc1.weight"][:p], "fc1.bias": w["fc1.bias"][:p]}
