@@ -133,8 +133,8 @@ class _Simplex(NamedTuple):
     def server_step(self, server: Tree, uploads: Uploads) -> Tree:
         """Add the mean. Keep clients' changes before tau, and place clients at the end of it."""
         rows, changes = uploads.rows["endpoints"], server["changes"]
-        mean = weighted_mean(rows, uploads.weights).to(rows)
-        new = add(server, {**uploads.mean, "endpoints": mean})
+        mean = {"endpoints": weighted_mean(rows, uploads.weights).to(rows)}
+        new = add(server, uploads.mean | mean)
         new = merge(new, {"params": {self.name: new["endpoints"].mean(0)}})
         if uploads.round >= self.tau:
             return new
@@ -157,8 +157,7 @@ def mixture(u: Tensor, centre: Tensor, placed: Tensor, rho: float) -> Tensor:
         rho: largest distance |a - c|_1.
     """
     waits, (sides, far) = -u[: len(centre)].log(), u[len(centre) :].split([len(centre), 1])
-    direction = 2 * sides - 1
-    near = centre + rho * far * direction / direction.abs().sum()
+    near = centre + rho * far * F.normalize(2 * sides - 1, p=1, dim=0)
     return torch.where(placed, near, waits / waits.sum())
 
 

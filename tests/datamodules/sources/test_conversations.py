@@ -143,7 +143,7 @@ def test_a_template_is_refused_where_it_cannot_tell_answers(folder, monkeypatch)
         instructions(root=root, **options)
     assert answers(instructions(root=root, **options | {"chat_template": "plain"}))[0] == "b"
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ValueError, match=r"pip install flfast\[transformers\]"):
+    with pytest.raises(ValueError, match=r"pip install 'flfast\[transformers\]'"):
         instructions(root=root, **options)
     (folder / "tokenizer_config.json").write_text("{")
     with pytest.raises(ValueError, match="chat template in its folder cannot be read"):

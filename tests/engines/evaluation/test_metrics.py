@@ -14,7 +14,7 @@ from flfast.tasks.task_type import IGNORED
 def stored(task_type, outputs, targets):
     store = PredictionStore(task_type)
     store.update(outputs, targets)
-    return store.collect(num_classes=outputs.shape[-1])
+    return store.collect(num_classes=outputs.shape[1 if outputs.ndim == 4 else -1])
 
 
 def draw(name, num, width, seed):
@@ -36,6 +36,11 @@ def draw(name, num, width, seed):
     if name == "forecasting":
         targets = torch.rand(num, width + 3, 1, generator=rng) + 0.1
         return torch.randn(num, width, generator=rng), targets
+    if name == "segmentation":
+        width = max(width, 2)
+        targets = torch.randint(width, (num, 3, 4), generator=rng)
+        targets[:, 1:][torch.rand(num, 2, 4, generator=rng) < 0.4] = IGNORED
+        return torch.randn(num, width, 3, 4, generator=rng), targets
     outputs = torch.randn(num, width, generator=rng)
     targets = torch.randn(num, width, generator=rng)
     return outputs, targets if name == "regression" else (targets > 0).float()
