@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -108,6 +109,11 @@ def group_means(
     return sums / group_sums(weights, group, num_groups).view(shape)
 
 
+def _sorted(values: Tensor) -> Tensor:
+    # NumPy sorts integers several times as fast as torch, which also sorts their places.
+    return torch.from_numpy(np.sort(values.numpy())) if values.is_cpu else values.sort().values
+
+
 def micro_auc(scores: Tensor, positive: Tensor, group: Tensor, num_groups: int) -> Tensor:
     """AUC over all (example, column) pairs: the Mann-Whitney statistic of mid-ranks, [G].
 
@@ -119,8 +125,7 @@ def micro_auc(scores: Tensor, positive: Tensor, group: Tensor, num_groups: int) 
     # diverged models predict, counts as 0.
     scores = scores.nan_to_num(0.0)
     keys = ((group[:, None] << 32) + scores.contiguous().view(torch.int32)).flatten()
-    chosen = keys[positive].sort().values  # sorted queries hit the cache
-    keys = keys.sort().values
+    chosen, keys = _sorted(keys[positive]), _sorted(keys)  # sorted queries hit the cache
     group_of = chosen >> 32
     below = torch.searchsorted(keys, chosen)
     upto = torch.searchsorted(keys, chosen, right=True)

@@ -86,7 +86,8 @@ class RoundTable:
         self._rewrite(rows)
 
     def _add_columns(self, rows: Iterable[Row]) -> bool:
-        new = dict.fromkeys(name for row in rows for name in row if name not in self._columns)
+        known = {*self._columns}
+        new = dict.fromkeys(name for row in rows for name in row if name not in known)
         self._columns += new
         return bool(new)
 
@@ -100,7 +101,8 @@ class RoundTable:
         temporary.replace(self._path)
 
     def _writer(self, file: io.TextIOWrapper) -> csv.DictWriter:
-        return csv.DictWriter(file, self._columns, lineterminator="\n")
+        # `_add_columns` has checked the rows; the writer would make a set of columns for each.
+        return csv.DictWriter(file, self._columns, extrasaction="ignore", lineterminator="\n")
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
