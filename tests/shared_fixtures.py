@@ -116,16 +116,17 @@ def make_data():
         inputs = centres[targets] + torch.randn(num + num_test, *features, generator=rng)
         examples = Examples(
             inputs=kwargs.pop("inputs", inputs),
-            targets=targets,
+            targets=kwargs.pop("targets", targets),
             num_classes=num_classes,
             input_shape=tuple(features),
             transform=kwargs.pop("transform", BatchTransform()),
             is_test=np.arange(num + num_test) >= num if num_test else None,
+            task=kwargs.pop("task", "classification"),
         )
         owner = np.repeat(np.arange(len(sizes)), sizes)
         data = FederatedDataModule(
             lambda: examples,
-            lambda labels: owner,
+            lambda num_examples: owner,
             seed=seed,
             split=Split(*split, server_examples=num_server),
             loading=loading or Loading(eval_batch_size=7),

@@ -63,7 +63,8 @@ def floco(  # noqa: PLR0913 - one parameter an option
         u = traced_uniform(params[KEY], params[STEP], 2 * num_endpoints + 1, params[ENDPOINTS])
         a = mixture(u, ctx.server["centre"].to(u), ctx.server["placed"], rho)
         params[STEP].add_(1)
-        return task({**params, name: torch.tensordot(a, params[ENDPOINTS], 1)}, batch)
+        weight = torch.tensordot(a.to(params[ENDPOINTS]), params[ENDPOINTS], 1)
+        return task({**params, name: weight}, batch)
 
     def begin(weights: Tree, ctx: Context) -> Tree:
         key = torch.randint(2**62, (), generator=ctx.generator("floco"))

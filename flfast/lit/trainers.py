@@ -126,10 +126,10 @@ class ReusedTrainer:
             return
         data.trainer = self.trainer
         self.trainer.strategy.connect(module)
-        context = self.trainer.precision_plugin.test_step_context()
-        with torch.no_grad(), evaluation_mode(module), context:
+        precision = self.trainer.precision_plugin
+        with torch.no_grad(), evaluation_mode(module), precision.test_step_context():
             module.on_test_start()
-            for batch_idx, batch in enumerate(data.test_dataloader()):
+            for batch_idx, batch in enumerate(map(precision.convert_input, data.test_dataloader())):
                 module.test_step(data.on_after_batch_transfer(batch, 0), batch_idx)
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from algorithms_by_name import assert_rounds_follow, federation_of, run, server_of
-from engine_runs import mlp
+from engine_runs import mlp, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -135,6 +135,20 @@ def made(make_data, make_federation, **options):
 def test_trajectories_follow_the_paper(make_data, make_federation, batch_size, sampling, engine):
     federation = made(make_data, make_federation, batching=Batching(batch_size), sampling=sampling)
     assert_rounds_follow(federation, outcome, grinwald, engine=engine)
+
+
+@pytest.mark.parametrize("engine", [EagerTraining, FusedTraining])
+def test_endpoints_may_have_16_bits(make_data, make_federation, engine):
+    federation = federation_of(
+        *(make_data, make_federation, "floco", mlp().bfloat16()),
+        sizes=SIZES,
+        rounds=TAU + 1,
+        algorithm=OPTIONS,
+        trainer={"precision": "bf16-true"},
+    )
+    ran(federation, engine)
+    assert federation.server["regions"]["placed"].all()
+    assert federation.server["endpoints"].isfinite().all()
 
 
 def test_personal_models_have_the_clients_centres(make_data, make_federation):

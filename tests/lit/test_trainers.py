@@ -75,6 +75,17 @@ def test_steps_alone_give_the_numbers_of_whole_loops(
     assert all(torch.equal(found[name], leaf) for name, leaf in expected.items())
 
 
+def test_steps_alone_round_targets_as_whole_loops(make_data, make_federation):
+    targets = 1 + torch.arange(42.0).view(14, 3) / 1000  # some are equal in bfloat16
+    data = make_data((5, 5), num_test=4, task="regression", targets=targets)
+    federation = make_federation(
+        data, nn.Linear(5, 3).bfloat16(), lr=0.0, rounds=3, trainer={"precision": "bf16-true"}
+    )
+    federation.run()
+    first, *others = [row["global/loss"] for row in federation.history]
+    assert others == [first] * 3  # the first pass is a whole loop
+
+
 class Counts(Callback):
     """Counts evaluation passes and trained cohorts."""
 

@@ -94,18 +94,20 @@ def _vocabulary(examples: Examples) -> tuple[str, ...] | None:
 
 
 def server_logits(federation: Federation) -> Callable[[Tensor], Tensor]:
-    """The server's model: inputs [B, ...] on the CPU -> logits on the CPU."""
+    """The server's model: inputs [B, ...] on the CPU -> logits, float32 on the CPU."""
     model = federation.engine.site.model
-    device = next(model.parameters()).device
-    weights = {name: value.to(device) for name, value in federation.weights().items()}
+    own, like = model.state_dict(), next(model.parameters())
+    # Of the model's type, which is that of a frozen base, too.
+    weights = {name: value.to(own[name]) for name, value in federation.weights().items()}
 
-    def logits(tokens: Tensor) -> Tensor:
+    def logits(inputs: Tensor) -> Tensor:
+        inputs = inputs.to(like if inputs.is_floating_point() else like.device)
         was_training = model.training
         try:
-            found: Tensor = functional_call(model.eval(), weights, (tokens.to(device),))
+            found: Tensor = functional_call(model.eval(), weights, (inputs,))
         finally:
             model.train(was_training)
-        return found.cpu()
+        return found.float().cpu()
 
     return logits
 

@@ -82,3 +82,14 @@ def test_nothing_is_drawn_without_images_model_or_masks(federation, reason):
         federation.data.examples = SimpleNamespace(task_type=SimpleNamespace(name="regression"))
     draw(federation)
     assert not [*federation.run_dir.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sent"), [(torch.float64, torch.float64), (torch.bfloat16, torch.float32)]
+)
+def test_images_are_predicted_in_the_precision_of_the_model(federation, dtype, sent):
+    model = nn.Conv2d(1, 3, kernel_size=1).to(dtype)
+    federation.weights = lambda: {"bias": torch.zeros(3, dtype=sent)}  # the rest is frozen
+    federation.engine.site.model = model
+    draw(federation)
+    assert (federation.run_dir / "masks.png").exists()
