@@ -39,8 +39,6 @@ from flfast.state.weights import model_weights
 
 ENDPOINTS, KEY, STEP = "floco/endpoints", "floco/key", "floco/step"
 SIZES = torch.linspace(1e-4, 1, 1000, dtype=torch.float64)
-NEAREST = 1e-4
-"""Clients that are nearer to each other count as so far apart."""
 
 
 def floco(  # noqa: PLR0913 - one parameter an option
@@ -60,11 +58,11 @@ def floco(  # noqa: PLR0913 - one parameter an option
     simplex = _Simplex(name, initial["params"][name], num_endpoints, tau)
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
-        u = traced_uniform(params[KEY], params[STEP], 2 * num_endpoints + 1, params[ENDPOINTS])
-        a = mixture(u, ctx.server["centre"].to(u), ctx.server["placed"], rho)
+        own = params[ENDPOINTS]
+        u = traced_uniform(params[KEY], params[STEP], 2 * num_endpoints + 1, own)
+        a = mixture(u, ctx.server["centre"].to(u), ctx.server["placed"], rho).to(own)
         params[STEP].add_(1)
-        weight = torch.tensordot(a.to(params[ENDPOINTS]), params[ENDPOINTS], 1)
-        return task({**params, name: weight}, batch)
+        return task({**params, name: torch.tensordot(a, own, 1)}, batch)
 
     def begin(weights: Tree, ctx: Context) -> Tree:
         key = torch.randint(2**62, (), generator=ctx.generator("floco"))
@@ -175,4 +173,5 @@ def positions(changes: Tensor, num: int) -> Tensor:
     scores = (left * lengths * signs)[:, :num]
     scores = F.pad(scores, (0, num - scores.shape[1]))
     tried = (nearest_mixture(scores / size) for size in SIZES)
-    return min(tried, key=lambda c: float(F.pdist(c).clamp(min=NEAREST).pow(-2).sum()))
+    # Clients that are nearer than 1e-4 to each other count as so far apart.
+    return min(tried, key=lambda c: float(F.pdist(c).clamp(min=1e-4).pow(-2).sum()))

@@ -129,8 +129,9 @@ class ReusedTrainer:
         precision = self.trainer.precision_plugin
         with torch.no_grad(), evaluation_mode(module), precision.test_step_context():
             module.on_test_start()
-            for batch_idx, batch in enumerate(map(precision.convert_input, data.test_dataloader())):
-                module.test_step(data.on_after_batch_transfer(batch, 0), batch_idx)
+            for batch_idx, batch in enumerate(data.test_dataloader()):
+                batch = data.on_after_batch_transfer(precision.convert_input(batch), 0)
+                module.test_step(batch, batch_idx)
 
     def close(self) -> None:
         """Print the profiler's report, which Lightning would name after the last stage."""
