@@ -251,7 +251,8 @@ def all_reduce(world: World, values: torch.Tensor) -> None:
 def reduce_mean(world: World, mean: WeightedMean, like: Tree | None) -> WeightedMean:
     """Combine the means of all ranks by one all-reduce of a flat tensor; collective.
 
-    A rank that added nothing takes part with zeros. `like` is what all agreed on, or None.
+    The tensor is of float32 if all sums are, and else of the widest type. A rank that added
+    nothing takes part with zeros. `like` is what all agreed on, or None.
     """
     if world.size == 1 or like is None:
         return mean
@@ -261,7 +262,9 @@ def reduce_mean(world: World, mean: WeightedMean, like: Tree | None) -> Weighted
     sums = list(leaves(mean.total))
     device = next((leaf.device for leaf in sums), world.device)
     weight = placed(torch.tensor([mean.weight], dtype=torch.float64), device)
-    flat = torch.cat([weight, *(widened(leaf).view(-1) for leaf in sums)])
+    is_short = all(leaf.dtype == torch.float32 for leaf in sums)
+    parts = [leaf.float() if is_short else widened(leaf) for leaf in (weight, *sums)]
+    flat = torch.cat([part.view(-1) for part in parts])
     all_reduce(world, flat)
     mean.weight = float(flat[0])
     for leaf, value in zip(sums, flat[1:].split([leaf.numel() for leaf in sums]), strict=True):

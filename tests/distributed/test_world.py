@@ -5,9 +5,11 @@ import pickle
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from flfast.distributed.world import _Pickler
+from flfast.distributed.world import _Pickler, reduce_mean, spec
+from flfast.state.tree import WeightedMean
 
 GRID = torch.arange(12.0).reshape(3, 4)
 SENT = {
@@ -57,3 +59,47 @@ def test_a_part_is_sent_without_the_rest():
     file = io.BytesIO()
     _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(torch.zeros(10**6)[:3])
     assert len(file.getvalue()) < 1000
+
+
+def uploads(rank, dtype):
+    rng = torch.Generator().manual_seed(rank)
+    return {n: torch.randn(num, generator=rng).to(dtype) for n, num in (("w", 12), ("b", 3))}
+
+
+def test_means_of_ranks_are_sent_in_the_type_of_their_sums(in_world):
+    """All of float32 as float32, which loses nothing with two ranks; else as float64."""
+
+    def run(world):
+        sent, original, found = [], dist.all_reduce, {}
+
+        def spied(values, *args, **kwargs):
+            sent.append(values.dtype)
+            return original(values, *args, **kwargs)
+
+        dist.all_reduce = spied
+        for name, dtype, extra in [
+            ("float32", torch.float32, {}),
+            ("bfloat16", torch.bfloat16, {}),
+            ("float64", torch.float64, {}),
+            ("counts", torch.float32, {"n": torch.tensor(world.rank + 1)}),
+        ]:
+            mean = WeightedMean()
+            mean.add({**uploads(world.rank, dtype), **extra}, 3.0 + 2 * world.rank)
+            found[name] = reduce_mean(world, mean, spec(mean.like)).result()
+        return found, sent
+
+    results = in_world(2, run)
+    for found, sent in results.values():
+        assert sent == [torch.float32, torch.float32, torch.float64, torch.float64]
+        for name, dtype in [
+            ("float32", torch.float32),
+            ("bfloat16", torch.bfloat16),
+            ("float64", torch.float64),
+            ("counts", torch.float32),
+        ]:
+            wide = torch.promote_types(dtype, torch.float32)
+            first, second = ({n: x.to(wide) for n, x in uploads(r, dtype).items()} for r in (0, 1))
+            for leaf in ("w", "b"):
+                expected = (3 * first[leaf] + 5 * second[leaf]) / 8
+                torch.testing.assert_close(found[name][leaf], expected, rtol=1e-6, atol=1e-7)
+        assert int(found["counts"]["n"]) == round((3 * 1 + 5 * 2) / 8)
