@@ -129,7 +129,8 @@ class ReusedTrainer:
         precision = self.trainer.precision_plugin
         with torch.no_grad(), evaluation_mode(module), precision.test_step_context():
             module.on_test_start()
-            for batch_idx, batch in enumerate(map(precision.convert_input, data.test_dataloader())):
+            batches = map(precision.convert_input, data.test_dataloader())
+            for batch_idx, batch in enumerate(batches):
                 module.test_step(data.on_after_batch_transfer(batch, 0), batch_idx)
 
     def close(self) -> None:
