@@ -219,6 +219,8 @@ def test_every_recipe_runs_a_round(flfast_run, small_files, root, monkeypatch, f
             overrides += ["model.layers=1"]
         if recipe.startswith("ifca"):
             overrides += ["local_epochs=null", "data.num_clients=40"]
+        if recipe == "fl_simulator":
+            overrides += ["data=mnist", "partition.num_clients=20", "sampler.count=2"]
         if recipe.startswith("pfl_research"):
             overrides += ["data=mnist", "partition.num_clients=100", "sampler.count=2"]
         if recipe.startswith("pfllib"):

@@ -1,6 +1,7 @@
 """The Trainers of a run, one per phase and strategy, and the modules that they train."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import cached_property
 from typing import Any, cast
@@ -101,10 +102,21 @@ class ReusedTrainer:
             and not any(watching)
         )
 
+    @contextmanager
+    def _steps(self, module: L.LightningModule) -> Iterator[None]:
+        """Around steps without a loop: callbacks hear of exceptions, as in a loop."""
+        try:
+            yield
+        except BaseException as error:
+            for callback in self.trainer.callbacks:
+                callback.on_exception(self.trainer, module, error)
+            raise
+
     def fit_cohort(self, module: CohortModule, clients: Sequence[int]) -> None:
         """Train all clients of a rank in one training step; see `CohortModule`."""
         if "fit" in self._ran and self._steps_only:
-            with torch.enable_grad(), self.trainer.precision_plugin.train_step_context():
+            context = self.trainer.precision_plugin.train_step_context()
+            with self._steps(module), torch.enable_grad(), context:
                 module.on_train_start()
                 module.training_step(clients, 0)
                 module.on_train_end()
@@ -127,11 +139,11 @@ class ReusedTrainer:
         data.trainer = self.trainer
         self.trainer.strategy.connect(module)
         precision = self.trainer.precision_plugin
-        with torch.no_grad(), evaluation_mode(module), precision.test_step_context():
+        batches, context = data.test_dataloader(), precision.test_step_context()
+        with self._steps(module), torch.no_grad(), evaluation_mode(module), context:
             module.on_test_start()
-            for batch_idx, batch in enumerate(data.test_dataloader()):
-                batch = data.on_after_batch_transfer(precision.convert_input(batch), 0)
-                module.test_step(batch, batch_idx)
+            for batch_idx, batch in enumerate(map(precision.convert_input, batches)):
+                module.test_step(data.on_after_batch_transfer(batch, 0), batch_idx)
 
     def close(self) -> None:
         """Print the profiler's report, which Lightning would name after the last stage."""

@@ -12,6 +12,8 @@ from flfast.algorithms.ditto import ditto
 from flfast.algorithms.fedavg import fedavg
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
+from flfast.lit.cohort_module import CohortModule
+from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import ReusedTrainer, overridden_hooks
 from flfast.state.plan import Batching
 
@@ -109,6 +111,28 @@ def test_callbacks_and_profilers_see_every_loop(make_data, make_federation):
     assert watch.tests == 4
     run(profiler=profiler)
     assert len(profiler.recorded_durations["run_training_batch"]) >= 3
+
+
+@pytest.mark.parametrize("name", ["fit", "test"])
+def test_callbacks_see_an_exception_of_any_round(make_data, make_federation, monkeypatch, name):
+    def failing(self, *args):
+        if len(federation.history) > 2:  # round 0 and 1 have whole loops
+            raise ZeroDivisionError
+        return step(self, *args)
+
+    kind, method = {
+        "fit": (CohortModule, "training_step"),
+        "test": (LocalModule, "test_step"),
+    }[name]
+    step, seen = getattr(kind, method), []
+    monkeypatch.setattr(kind, method, failing)
+    watch = LambdaCallback(on_exception=lambda *args: seen.append(args[2]))
+    federation = make_federation(
+        make_data((7, 6), num_test=5), mlp(), rounds=4, trainer={"callbacks": [watch]}
+    )
+    with pytest.raises(ZeroDivisionError):
+        ran(federation, FusedTraining)
+    assert [type(error) for error in seen] == [ZeroDivisionError]
 
 
 def test_hooks_of_a_callback_are_found_in_its_class_and_in_the_object():

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from flfast.state.tree import float_type
-from flfast.state.weights import convert_weights
+from flfast.state.weights import convert_weights, dtype_of_module
 
 _BASE = "frozen_base"
 """Attribute of a model in which its frozen base is found."""
@@ -146,4 +146,8 @@ class FrozenBase:
 def copy_to_shard(model: nn.Module) -> nn.Module:
     """A copy of a model with all weights as parameters, those of a frozen base included."""
     base: FrozenBase | None = getattr(model, _BASE, None)
-    return deepcopy(model) if base is None else base.copy_with_parameters()
+    if base is None:
+        return deepcopy(model)
+    copy = base.copy_with_parameters()  # of the type in which the base was given
+    convert_weights(copy, dtype_of_module(model))
+    return copy

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from flfast.models.adapters.frozen_base import FrozenBase
+from flfast.models.adapters.frozen_base import FrozenBase, copy_to_shard
 from flfast.state.weights import read_weights
 
 
@@ -76,3 +76,13 @@ def test_values_survive_a_type_that_rounds_them(tied):
     assert tied.embed.weight.dtype == torch.bfloat16
     tied.float()
     assert torch.equal(tied.embed.weight, before["embed.weight"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_copy_to_shard_has_the_type_of_the_model(tied, dtype):
+    FrozenBase(tied, ["fc.weight"])
+    copy = copy_to_shard(tied.to(dtype))
+    assert {p.dtype for p in copy.parameters()} == {dtype}
+    assert [name for name, p in copy.named_parameters() if p.requires_grad] == ["fc.weight"]
+    assert copy.embed.weight is copy.out.weight
+    assert torch.equal(copy(TOKENS), tied(TOKENS))
