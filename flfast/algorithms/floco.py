@@ -12,8 +12,8 @@ W is the weight of the last layer, and w is all else. The server's model has W(1
 that of client k has W(c_k). `positions` has the projection. It is that of the authors' code, where
 a may leave the simplex, too. There all clients train in round tau - 1, and their changes in it are
 projected; here it is each client's last change before tau, and a client without one keeps the
-whole simplex. The paper could not be read beside the code. Floco+, with Ditto's models, is not
-here.
+whole simplex. Endpoints begin at random: of `init_from`, the last layer's weight is not used. The
+paper could not be read beside the code. Floco+, with Ditto's models, is not here.
 """
 
 from operator import itemgetter
