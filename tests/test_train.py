@@ -203,6 +203,19 @@ def small_files(tmp_path):
     return tmp_path / "data"
 
 
+SMALLER = {
+    "mcmahan": ["sampler.fraction=0.02"],
+    "shakespeare": ["model.layers=1"],
+    "ifca": ["local_epochs=null", "data.num_clients=40"],
+    "fl_simulator": [
+        *("data=mnist", "~data.random_crop", "~data.random_flip", "partition.num_clients=20"),
+        "sampler.count=2",
+    ],
+    "pfl_research": ["data=mnist", "partition.num_clients=100", "sampler.count=2"],
+}
+"""What experiments need to run on small files, by the first part of their names."""
+
+
 @pytest.mark.slow  # all recipes are checked, and one of them runs, in other tests
 @pytest.mark.parametrize("first", range(5))
 def test_every_recipe_runs_a_round(flfast_run, small_files, root, monkeypatch, first):
@@ -213,16 +226,9 @@ def test_every_recipe_runs_a_round(flfast_run, small_files, root, monkeypatch, f
     recipes = sorted(path.stem for path in (root / "conf" / "experiment").glob("*.yaml"))
     for recipe in recipes[first::5]:
         overrides = [f"experiment={recipe}", "rounds=1", "callbacks=none", "local_epochs=1", *few]
-        if recipe.startswith("mcmahan"):
-            overrides += ["sampler.fraction=0.02"]
-        if recipe.startswith("shakespeare"):
-            overrides += ["model.layers=1"]
-        if recipe.startswith("ifca"):
-            overrides += ["local_epochs=null", "data.num_clients=40"]
-        if recipe == "fl_simulator":
-            overrides += ["data=mnist", "partition.num_clients=20", "sampler.count=2"]
-        if recipe.startswith("pfl_research"):
-            overrides += ["data=mnist", "partition.num_clients=100", "sampler.count=2"]
+        overrides += [
+            word for name in SMALLER if recipe.startswith(name) for word in SMALLER[name]
+        ]
         if recipe.startswith("pfllib"):
             if not pfllib.exists():
                 continue
