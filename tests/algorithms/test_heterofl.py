@@ -86,6 +86,7 @@ def test_statistics_of_a_slice_cannot_stay_on_a_client(tmp_path):
         sliced_runs.run(tmp_path / "run", *words, shape=(1, 4, 4))
 
 
+@pytest.mark.slow
 def test_layers_that_normalise_over_units_are_no_slices(tmp_path, caplog):
     net = "{_target_:sliced_runs.normalised,_partial_:true,units:%d}"
     of = f"model.of=[{net % 6},{net % 3}]"

@@ -112,6 +112,7 @@ def test_clients_of_fedsa_lora_keep_their_b(tmp_path, way):
 
 
 @pytest.mark.parametrize("name", ["fedex_lora", "flora"])
+@pytest.mark.slow
 def test_a_run_whose_base_changed_is_resumed_and_opened(tmp_path, name):
     words = (*ONE, f"algorithm={name}", "split.test=0.25", "eval_every=1", "checkpoint.every=1")
     whole = sliced_runs.started(tmp_path / "whole", *words, "rounds=4", "eval_every=4")

@@ -55,6 +55,7 @@ def audited(federation, audit):
     return read_rows(federation.run_dir / "audit.csv")
 
 
+@pytest.mark.slow
 def test_an_overfitted_model_tells_its_training_examples_and_an_untrained_one_does_not(
     make_data, make_federation
 ):

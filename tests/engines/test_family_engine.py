@@ -45,6 +45,7 @@ def test_each_client_trains_as_in_a_run_of_its_model(tmp_path, engine):
         assert_close(found[place::2], alone[place::2], **exact)
 
 
+@pytest.mark.slow
 def test_batches_of_one_are_left_out_where_the_model_has_batchnorm(tmp_path):
     """Of each member by itself: many of these clients have an odd number of examples."""
     convolutions = "{heterofl_cnn: {channels: [2, 3]}}"
@@ -100,6 +101,7 @@ def test_engines_and_ranks_have_one_result(tmp_path, words):
     ],
     ids=["finetuned", "feddf"],
 )
+@pytest.mark.slow
 def test_a_resumed_family_is_one_that_was_not_interrupted(tmp_path, words):
     words = (*SAME, *words, "checkpoint.every=1")
     whole = trained(tmp_path / "whole", *words, "rounds=3")
@@ -108,6 +110,7 @@ def test_a_resumed_family_is_one_that_was_not_interrupted(tmp_path, words):
     assert_close(found, whole, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_members_by_device_are_those_of_a_resumed_and_of_an_evaluated_run(tmp_path):
     trace = tmp_path / "devices.csv"
     trace.write_text("per_example\n4\n3\n1\n2\n")
@@ -137,6 +140,7 @@ def test_members_of_one_architecture_are_the_model(tmp_path):
     assert_close([found], [expected], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_feddf_is_that_of_the_model_if_no_client_has_another(tmp_path):
     """The second member learns from the ensemble alone, and its own clients have its model."""
     words = ("algorithm=feddf", "split.server_examples=40", "algorithm.server_steps=10")
@@ -194,6 +198,7 @@ def test_what_a_family_cannot_do_is_refused(tmp_path, words, message):
 TRIED = ("finetune_epochs=2", "sampler.holdout_clients=1", "devices=tiers", "partition.alpha=5")
 
 
+@pytest.mark.slow
 def test_a_client_that_never_trains_begins_with_its_own_member(tmp_path):
     words = ("algorithm=fedproto", *TRIED)
     flfast.run(*SMALL, *SAME, *words, "model.assign=shares", "model.shares=[0,1]", folder=tmp_path)
@@ -207,6 +212,7 @@ def test_a_client_that_never_trains_begins_with_its_own_member(tmp_path):
             assert float(row[column]) == pytest.approx(float(other[column]), rel=1e-5), column
 
 
+@pytest.mark.slow
 def test_clients_with_slices_are_timed_and_fine_tuned_with_theirs(tmp_path):
     """Client 0, whose messages are measured for virtual time, has the second member."""
     of = "model.of=[{mlp: {hidden: [8]}}, {mlp: {hidden: [4]}}]"

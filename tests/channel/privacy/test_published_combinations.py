@@ -85,6 +85,7 @@ def test_scaffold_with_dp_sgd_is_dp_scaffold(make_data, make_federation, engine,
     assert_rounds_follow(federation, server_vector, noble, engine=engine, stack=stack, tol=1e-6)
 
 
+@pytest.mark.slow
 def test_fedsam_with_central_noise_is_dp_fedsam(tmp_path):
     """DP-FedSAM, Algorithm 1: each of m clients adds N(0, (z C)^2 / m) to its clipped change.
 

@@ -251,6 +251,7 @@ def test_missing_files_and_names_are_errors(tmp_path):
         instructions(root=str(tmp_path), **SETTINGS | {"client_column": "who"})
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_learns_alike_in_both_engines(flfast_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     program = next(code for code in programs(page("data")) if "sums.jsonl" in code)

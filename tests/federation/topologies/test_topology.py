@@ -116,6 +116,7 @@ def test_examples_of_held_out_clients_do_not_count(tmp_path):
     close(found, sliced_runs.run(tmp_path / "plain", *words))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_models_of_its_nodes(tmp_path):
     words = (*MLP, "topology=tiers", "topology.assign=by_labels", "checkpoint.every=1")
     words = (*words, *devices(tmp_path))
@@ -159,6 +160,7 @@ def model_bytes(found):
     return 8 * sum(leaf.numel() for leaf in found.values())
 
 
+@pytest.mark.slow
 def test_edges_wait_for_their_clients_and_the_cloud_for_edges(tmp_path):
     words = (*MLP, "rounds=4", "topology=tiers", "topology.cloud_mbit=0.001", *devices(tmp_path))
     size = model_bytes(sliced_runs.run(tmp_path / "run", *words))
@@ -209,6 +211,7 @@ def test_a_client_of_a_graph_waits_for_its_neighbours(tmp_path, mixes):
     assert {float(row[name]) for name in every} == {6 * size}
 
 
+@pytest.mark.slow
 def test_who_sits_a_round_out_goes_on_with_the_earliest_of_the_others(tmp_path):
     half = ("topology=graph", "sampler.fraction=0.5", "rounds=6", *devices(tmp_path))
     sliced_runs.run(tmp_path / "run", *MLP, *half)

@@ -134,6 +134,7 @@ SMALL = (
 )
 
 
+@pytest.mark.slow
 def test_a_run_trains_eagerly_resumes_equally_and_can_be_opened(flfast_run, tmp_path):
     whole = flfast_run(*SMALL, "rounds=2", run_dir="whole")
     found = rows(whole)

@@ -25,8 +25,9 @@ def browser():
 
 
 @pytest.fixture
-def visit(browser, pages):
+def visit(browser, request):
     opened = []
+    pages = request.getfixturevalue("pages")  # made only where there is a browser
 
     def visit(name, *, width=1200, scheme="light"):
         size = {"width": width, "height": 900}
