@@ -63,6 +63,7 @@ def expected(w):
     return w
 
 
+@pytest.mark.slow
 def test_rounds_follow_the_paper(tmp_path):
     w = sliced_runs.initial(tmp_path / "initial", *DEPTHFL, shape=SHAPE)
     wanted = expected(w)

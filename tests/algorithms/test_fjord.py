@@ -37,7 +37,7 @@ def expected(w, *, distill):
     return rounds_of(w, local, weights=owner.bincount().tolist())
 
 
-@pytest.mark.parametrize("distill", [True, False])
+@pytest.mark.parametrize("distill", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_rounds_follow_the_paper(tmp_path, distill):
     words = (*FAMILY, MLPS, "algorithm=fjord", f"algorithm.distill={distill}".lower())
     wanted = expected(sliced_runs.initial(tmp_path / "initial", *words), distill=distill)

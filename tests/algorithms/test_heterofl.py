@@ -30,7 +30,7 @@ def expected(w, *, masked, **options):
     return rounds_of(w, local, rows=rows if masked else None, **options)
 
 
-@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("masked", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_rounds_follow_the_paper(tmp_path, masked):
     words = (*HETEROFL, f"algorithm.masked={masked}".lower())
     wanted = expected(sliced_runs.initial(tmp_path / "initial", *words), masked=masked)
