@@ -31,7 +31,7 @@ def rows_table(rows: Sequence[ConformanceRow], record: Record) -> str:
 
 
 def _row_cells(row: ConformanceRow, found: dict[str, Any]) -> list[str]:
-    needs = ", ".join(pattern.partition("/")[0] for pattern in row.needs)
+    needs = ", ".join([*(pattern.partition("/")[0] for pattern in row.needs), *row.packages])
     seconds = readable(found["seconds"]) if found else ""
     verdict = found.get("verdict", "not run")
     return [f"`{row.name}`", row.level, row.title.removesuffix("."), needs, verdict, seconds]

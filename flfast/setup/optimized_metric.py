@@ -79,7 +79,8 @@ def check_metrics(config: DictConfig, engine: Engine) -> None:
                 f"{key}={metric} will not be measured: there is no such model or no such data; "
                 f"allowed: {', '.join(sorted(sets))} metrics and train/loss"
             )
-        if view in sets and not name.startswith(task_type.metrics):
+        measured = (name == known or name.startswith(f"{known}_") for known in task_type.metrics)
+        if view in sets and not any(measured):
             raise ValueError(
                 f"{key}={metric}: task={task_type.name} measures {', '.join(task_type.metrics)}; "
                 f"allowed: one of them, such as {view}/{task_type.headline}"

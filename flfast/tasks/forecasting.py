@@ -1,8 +1,13 @@
 """Forecasting: the next values of series; MAE and RMSE in units of the data, and MASE.
 
-Models see values scaled by client. A target brings what undoes the scaling, so errors of examples
-add up over batches, ranks and clients. Hyndman, Koehler: Another look at measures of forecast
-accuracy. International Journal of Forecasting 22, 2006.
+Hyndman, Koehler: Another look at measures of forecast accuracy. International Journal of
+Forecasting 22, 2006.
+
+    MASE = mean |y - forecast| / mean over the client's training steps t of |y_t - y_(t - season)|
+
+It is below 1 if forecasts are better than the seasonal naive one was in training. Models see
+values scaled by client. A target brings what undoes the scaling, so errors of examples add up
+over batches, ranks and clients.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,13 @@
 """Segmentation: a class per pixel; cross-entropy plus soft Dice, Dice, IoU and pixel accuracy.
 
 Milletari, Navab, Ahmadi: V-Net: Fully Convolutional Neural Networks for Volumetric Medical Image
-Segmentation. 3DV 2016, equation 1. https://arxiv.org/abs/1606.04797. Here it is the mean over the
-classes but the background, class 0, of each image by itself. One pixel is added to numerator and
-denominator, so that a class that is neither there nor predicted is perfect.
+Segmentation. 3DV 2016, section 3. https://arxiv.org/abs/1606.04797
+
+    D_c = (2 sum_i p_ic g_ic + 1) / (sum_i p_ic^2 + sum_i g_ic + 1)
+    loss = mean_i CE_i + dice_weight * (1 - mean of D_c over the classes c > 0)
+
+i are the pixels of an image, p_ic the chance of class c there, and g_ic is 1 in the mask of c. The
+paper has one class and no 1, which makes a class perfect that is neither there nor predicted.
 """
 
 from functools import lru_cache, partial

@@ -41,5 +41,8 @@ def test_every_metric_of_a_task_can_decide_and_no_other(task):
 
     for name in task.metrics:
         check(f"val/{name}")
+        check(f"val/{name}_worst10")
+        with pytest.raises(ValueError, match=f"task={task.name} measures loss, "):
+            check(f"val/{name}s")
     with pytest.raises(ValueError, match=f"task={task.name} measures loss, "):
         check("val/nothing")

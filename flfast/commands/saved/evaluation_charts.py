@@ -1,7 +1,7 @@
 """What an evaluation draws: Kaplan-Meier curves, and forecasts of some clients."""
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,13 @@ def write_forecasts(folder: Path, sets: Sequence[EvaluatedSet], *, title: str) -
         charts = forecast_charts(folder / "forecasts.csv")
         colours = dict(zip(FORECAST_LINES, ("train", "local"), strict=True))
         _draw(folder / "forecasts.png", charts, colours, title, columns=len(PLACES))
+
+
+CHARTS: Mapping[str, Callable[..., None]] = {
+    "survival": write_survival,
+    "forecasting": write_forecasts,
+}
+"""What writes a task's curves, by the task's name: (folder, sets, title=...)."""
 
 
 def _forecasts(part: EvaluatedSet) -> Iterator[tuple[Any, ...]]:

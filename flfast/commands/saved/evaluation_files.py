@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flfast.commands.saved.evaluated_sets import EvaluatedSet, evaluate
-from flfast.commands.saved.evaluation_charts import write_csv, write_forecasts, write_survival
+from flfast.commands.saved.evaluation_charts import CHARTS, write_csv
 from flfast.commands.saved.opened_run import open_run, refused
 from flfast.config.saved_run import SavedRun
 from flfast.federation.table_rows import client_columns, evaluation_columns
@@ -20,7 +20,6 @@ from flfast.output.watch.view import empty_table, screen
 from flfast.state.messages import naming
 from flfast.state.regular_file import make_folder, replacing
 from flfast.tasks.classification import CLASSIFICATION
-from flfast.tasks.survival import SURVIVAL
 
 _DPI = 150
 _MOST_LABELLED = 20
@@ -109,10 +108,8 @@ def write_all(
         (place / "metrics.json").write_text(f"{text}\n", encoding="utf-8")
         _write_predictions(place, sets, table)
         _write_clients(place / "clients.csv", sets)
-        if sets[0].task_type is SURVIVAL:
-            write_survival(place, sets, title=about["title"])
-        if sets[0].task_type.name == "forecasting":
-            write_forecasts(place, sets, title=about["title"])
+        if draw := CHARTS.get(sets[0].task_type.name):
+            draw(place, sets, title=about["title"])
         if sets[0].task_type is not CLASSIFICATION:
             return
         _write_confusion(place / "confusion.csv", sets)
