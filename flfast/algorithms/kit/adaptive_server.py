@@ -1,6 +1,6 @@
-"""The server step of FedAdagrad, FedYogi and FedAdam, which differ in one line.
+"""The server step of FedAdagrad, FedYogi and FedAdam, which differ in `second_moment`.
 
-They have paper and equations.
+The files of these algorithms have the paper and the equations.
 """
 
 from collections.abc import Callable
