@@ -32,7 +32,8 @@ from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.transforms import BatchTransform
 from flfast.distributed.launcher import on_ranks
-from flfast.distributed.world import ALONE, enter, launched_world
+from flfast.distributed.process_group import enter
+from flfast.distributed.world import ALONE, launched_world
 from flfast.engines.eager import EagerTraining
 from flfast.engines.engine import Engine
 from flfast.engines.fused.graph.trace import operators

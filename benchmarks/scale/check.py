@@ -21,7 +21,7 @@ from lightning.pytorch.callbacks import Callback
 from benchmarks.checkouts import ROOT
 from benchmarks.scale.model import Constants, Network, all_reduce_s, gather_s
 from flfast.distributed.launcher import on_ranks
-from flfast.distributed.world import enter
+from flfast.distributed.process_group import enter
 
 if TYPE_CHECKING:
     from flfast.federation.loop import Federation

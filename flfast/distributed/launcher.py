@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from flfast.distributed.child import WatchedName, Work, run_rank, start_child
-from flfast.distributed.world import RENDEZVOUS
+from flfast.distributed.process_group import RENDEZVOUS
 
 
 class RankDiedError(RuntimeError):
@@ -28,7 +28,7 @@ def on_ranks(
     Args:
         size: number of ranks.
         fn: finds its world in torchrun's environment variables, and enters it by
-            `distributed.world.enter`. It must be picklable, unless the ranks are forked.
+            `distributed.process_group.enter`. It must be picklable, unless the ranks are forked.
         args: arguments of `fn`.
         max_restarts: how often the whole world is started again after a rank died.
 

@@ -1,18 +1,11 @@
 """The world: the ranks of a run and their collectives. Without a launcher it is one rank."""
 
-import datetime
 import io
-import json
 import os
 import pickle
 import re
-import socket
-import stat
-import sys
-import time
-import uuid
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +18,7 @@ from lightning.fabric.plugins.environments import (
 )
 from torch import nn
 
+from flfast.distributed.pipes import Pipes, connected
 from flfast.state.environment import integer
 from flfast.state.precision import placed, widened
 from flfast.state.stack import check_same_leaves
@@ -51,12 +45,6 @@ class World(NamedTuple):
 
 ALONE = World()
 
-RENDEZVOUS = "FLFAST_RENDEZVOUS"
-"""Environment variable with the path of the file in which the ranks of our launcher meet."""
-
-SILENCE_S = 20
-"""A rank whose machine says nothing for so long is lost."""
-
 
 def launched_world() -> World | None:
     """The world that our launcher, torchrun or SLURM launched; None without a launcher.
@@ -79,75 +67,16 @@ def launched_world() -> World | None:
     )
 
 
-def enter(backend: str, *, timeout_s: float) -> None:
-    """Initialise the launched world's process group; `timeout_s` limits waiting; collective."""
-    limit = datetime.timedelta(seconds=timeout_s)
-    rank, size = integer("RANK", 0), integer("WORLD_SIZE", 1)
-    if RENDEZVOUS in os.environ:
-        # No URL: torch would look for `%20` where the folder's name has a blank, and wait there.
-        store: dist.Store = dist.FileStore(os.environ[RENDEZVOUS], size)
-        store.set_timeout(limit)
-    else:
-        store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=limit))
-    store = _of_this_group(store, rank, size, limit)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
-    _notice_lost_machines()
+_pipes: list[Pipes] = []
+"""Those between the ranks, if all are on this machine."""
 
 
-def _of_this_group(store: dist.Store, rank: int, size: int, limit: datetime.timedelta) -> Any:
-    """The part of a store that belongs to the ranks that now enter it.
-
-    A store still holds the addresses of dead ranks after a restart, and those of the group before
-    where a world is entered again. How often the ranks were started does not tell them apart:
-    torchrun counts on each node for itself. So rank 0 takes the next number, and a rank is in its
-    group once rank 0 has read what the rank wrote there.
-    """
-    if rank == 0:
-        number = str(store.add("groups", 1))
-        group = dist.PrefixStore(f"group-{number}", store)
-        store.set("group", number)
-        others = [f"rank-{other}" for other in range(1, size)]
-        group.wait(others, limit)
-        group.set("members", json.dumps([group.get(other).decode() for other in others]))
-        return group
-    own, last = uuid.uuid4().hex, ""
-    end = time.monotonic() + limit.total_seconds()
-    while time.monotonic() < end:
-        number = store.get("group").decode()
-        group = dist.PrefixStore(f"group-{number}", store)
-        if number != last:
-            group.set(f"rank-{rank}", own)
-            last = number
-        if group.check(["members"]) and own in json.loads(group.get("members")):
-            return group
-        time.sleep(0.02)
-    raise RuntimeError(f"rank {rank} of {size}: rank 0 did not join within {limit}")
-
-
-def _notice_lost_machines() -> None:
-    """Let the kernel end connections to machines that are switched off, or cut off.
-
-    Such a machine does not close its connections, and gloo would wait for `timeout_s`. A rank that
-    only computes for long is not concerned: its kernel answers.
-    """
-    if sys.platform != "linux":
-        return
-    options = {
-        socket.TCP_KEEPIDLE: SILENCE_S // 4,
-        socket.TCP_KEEPINTVL: SILENCE_S // 4,
-        socket.TCP_USER_TIMEOUT: SILENCE_S * 1000,
-    }
-    for file in Path("/dev/fd").iterdir():
-        try:
-            if not stat.S_ISSOCK(file.stat().st_mode):
-                continue
-            with socket.socket(fileno=os.dup(int(file.name))) as peer:
-                if peer.family in {socket.AF_INET, socket.AF_INET6}:
-                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                    for option, value in options.items():
-                        peer.setsockopt(socket.IPPROTO_TCP, option, value)
-        except OSError:  # closed by now, or no stream
-            continue
+def open_pipes(rank: int, size: int, timeout_s: float) -> None:
+    """Connect the ranks, if they are on one machine, by pipes too; collective."""
+    _pipes.clear()
+    if 1 < size == integer("LOCAL_WORLD_SIZE", 1):
+        tell = partial(gather, World(rank, size))
+        _pipes.extend(filter(None, [connected(rank, size, tell, timeout_s=timeout_s)]))
 
 
 def _torchrun_variables_of_slurm() -> dict[str, str]:
@@ -187,6 +116,9 @@ def gather(world: World, value: Any, name: str = "") -> list[Any]:
     file = io.BytesIO()
     _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     own = file.getvalue()
+    for pipes in _pipes:
+        if (found := pipes.exchange(own)) is not None:
+            return [pickle.loads(message) for message in found]
     messages = _exchange(world, own, _rooms.get(name, 1 << 10))
     longest = max(length for length, _ in messages)
     if longest > _rooms.get(name, 1 << 10):
@@ -225,9 +157,7 @@ def sum_over_ranks(world: World, values: Sequence[float]) -> list[float]:
     """All-reduced element-wise sum; collective."""
     if world.size == 1:
         return list(values)
-    total = torch.tensor(values, dtype=torch.float64)
-    dist.all_reduce(total)
-    return total.tolist()
+    return [sum(column) for column in zip(*gather(world, values, "sums"), strict=True)]
 
 
 @torch.no_grad()
@@ -235,7 +165,7 @@ def average_buffers(world: World, module: nn.Module) -> None:
     """Average a module's floating-point buffers over ranks, in place; collective."""
     for buffer in module.buffers():
         if buffer.is_floating_point():
-            dist.all_reduce(buffer)
+            all_reduce(world, buffer)
             buffer /= world.size
 
 
@@ -243,9 +173,26 @@ def all_reduce(world: World, values: torch.Tensor) -> None:
     """Sum over ranks, in place; over NCCL if the ranks train on GPUs; collective."""
     over_nccl = f"{world.device.type}:nccl" in dist.get_backend_config()
     there = values.to(world.device) if over_nccl else values
-    dist.all_reduce(there)
+    if not _sum_by_pipes(there):
+        dist.all_reduce(there)
     if there is not values:
         values.copy_(there)
+
+
+def _sum_by_pipes(values: torch.Tensor) -> bool:
+    """Sum over the ranks of this machine, in place; whether that could be done; collective."""
+    if not values.is_cpu or not values.numel():
+        return False
+    own = values.contiguous().view(-1).view(torch.uint8)
+    for pipes in _pipes:
+        if (found := pipes.exchange(own.numpy().tobytes())) is not None:
+            first, *others = (
+                torch.frombuffer(bytearray(message), dtype=values.dtype).view(values.shape)
+                for message in found
+            )
+            values.copy_(sum(others, first))
+            return True
+    return False
 
 
 def reduce_mean(world: World, mean: WeightedMean, like: Tree | None) -> WeightedMean:

@@ -25,7 +25,8 @@ from flfast.config.phases import Phase
 from flfast.config.rules import cannot_start
 from flfast.distributed.devices import num_devices
 from flfast.distributed.launcher import RankDiedError, can_fork, on_ranks, other_threads
-from flfast.distributed.world import ALONE, World, enter, gather, launched_world
+from flfast.distributed.process_group import enter
+from flfast.distributed.world import ALONE, World, gather, launched_world
 from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.experiment import Change, no_change, run_experiment

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from flfast.distributed.launcher import RankDiedError, can_fork, on_ranks
-from flfast.distributed.world import enter
+from flfast.distributed.process_group import enter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ranks are never forked")
 

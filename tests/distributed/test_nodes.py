@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tables import rows, timeless
 
 from flfast import train
-from flfast.distributed.world import _of_this_group
+from flfast.distributed.process_group import _of_this_group
 
 LIMIT = timedelta(seconds=20)
 RUN = (

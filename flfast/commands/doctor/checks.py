@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import flfast
 from flfast.distributed.launcher import RankDiedError, on_ranks
-from flfast.distributed.world import enter
+from flfast.distributed.process_group import enter
 from flfast.engines.fused.graph.executor import choice, wanted
 from flfast.state.machine import cpu_name, num_cores
 from flfast.state.native.compiler import loaded, missing

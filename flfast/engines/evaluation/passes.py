@@ -9,7 +9,7 @@ from flfast.algorithms.contract.downloads import Downloads
 from flfast.datamodules.batches import RankShare
 from flfast.datamodules.evaluation_sets import ATTACK, EvaluationDataModule, EvaluationPart
 from flfast.distributed.client_state_placement import fetch_states, owner
-from flfast.distributed.world import ALONE, World, gather
+from flfast.distributed.world import World, gather
 from flfast.engines.evaluation.joined_forward import JoinedForward
 from flfast.engines.evaluation.metrics import GroupMetrics, set_metrics
 from flfast.engines.evaluation.personal_models import PersonalModels, faster_vmapped
@@ -23,9 +23,6 @@ from flfast.tasks.task_type import Statistics
 
 PERSONAL_BYTES = 1 << 28
 """Most bytes of personal weights in memory at a time, in addition to client states."""
-
-FEW_EXAMPLES = 4096
-"""Predictions whose metrics take about as long as an exchange between ranks."""
 
 FineTune = Callable[[dict[int, Tree], RoundPlan], dict[int, Tree]]
 """(weights by client, plan) -> fine-tuned weights by client."""
@@ -80,12 +77,8 @@ class Evaluation:
             for data, predictions in found
             for name, part in data.sets.items()
         }
-        # Every rank computes some metrics, distributed by size. It computes all if an exchange
-        # takes longer and all ranks are on one machine, since other machines may round otherwise.
+        # Every rank computes some metrics, distributed by size.
         order = sorted(sets, key=lambda name: -len(sets[name][1].positions))
-        few = sum(len(part.positions) for _, part in sets.values()) <= FEW_EXAMPLES
-        if few and world.local_size == world.size:
-            world = ALONE
         share = order[world.rank :: world.size]
         own = {name: set_metrics(task_type, *sets[name]) for name in share}
         parts = gather(world, own, "metrics")
