@@ -4,7 +4,6 @@ A message wakes up the rank that waits for it. One through gloo wakes up a threa
 up the rank.
 """
 
-import fcntl
 import os
 import sys
 from collections.abc import Callable
@@ -105,6 +104,8 @@ def _room(sender: Connection | None) -> int:
     """Bytes that a pipe holds, as many as are allowed; 0 without one."""
     if sender is None:
         return 0
+    import fcntl  # where there is none, there is no sender
+
     with suppress(OSError):  # a user may have few large pipes
         fcntl.fcntl(sender.fileno(), fcntl.F_SETPIPE_SZ, ROOM)
     return fcntl.fcntl(sender.fileno(), fcntl.F_GETPIPE_SZ)
