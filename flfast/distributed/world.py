@@ -68,11 +68,11 @@ def launched_world() -> World | None:
 
 
 _pipes: list[Pipes] = []
-"""Those between the ranks, if all are on this machine."""
+"""One object, if all ranks are on this machine."""
 
 
 def open_pipes(rank: int, size: int, timeout_s: float) -> None:
-    """Connect the ranks, if they are on one machine, by pipes too; collective."""
+    """Connect the ranks by pipes, too, if they are on one machine; with size 1 by none; collective."""
     _pipes.clear()
     if 1 < size == integer("LOCAL_WORLD_SIZE", 1):
         tell = partial(gather, World(rank, size))
@@ -116,9 +116,8 @@ def gather(world: World, value: Any, name: str = "") -> list[Any]:
     file = io.BytesIO()
     _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     own = file.getvalue()
-    for pipes in _pipes:
-        if (found := pipes.exchange(own)) is not None:
-            return [pickle.loads(message) for message in found]
+    if _pipes and (found := _pipes[0].exchange(own)) is not None:
+        return [pickle.loads(message) for message in found]
     messages = _exchange(world, own, _rooms.get(name, 1 << 10))
     longest = max(length for length, _ in messages)
     if longest > _rooms.get(name, 1 << 10):
@@ -157,7 +156,9 @@ def sum_over_ranks(world: World, values: Sequence[float]) -> list[float]:
     """All-reduced element-wise sum; collective."""
     if world.size == 1:
         return list(values)
-    return [sum(column) for column in zip(*gather(world, values, "sums"), strict=True)]
+    total = torch.tensor(values, dtype=torch.float64)
+    _add_up(total)
+    return total.tolist()
 
 
 @torch.no_grad()
@@ -173,26 +174,23 @@ def all_reduce(world: World, values: torch.Tensor) -> None:
     """Sum over ranks, in place; over NCCL if the ranks train on GPUs; collective."""
     over_nccl = f"{world.device.type}:nccl" in dist.get_backend_config()
     there = values.to(world.device) if over_nccl else values
-    if not _sum_by_pipes(there):
-        dist.all_reduce(there)
+    _add_up(there)
     if there is not values:
         values.copy_(there)
 
 
-def _sum_by_pipes(values: torch.Tensor) -> bool:
-    """Sum over the ranks of this machine, in place; whether that could be done; collective."""
-    if not values.is_cpu or not values.numel():
-        return False
-    own = values.contiguous().view(-1).view(torch.uint8)
-    for pipes in _pipes:
-        if (found := pipes.exchange(own.numpy().tobytes())) is not None:
+def _add_up(values: torch.Tensor) -> None:
+    """Sum over ranks, in place: through pipes, or else by the backend; collective."""
+    if _pipes and values.is_cpu and values.numel():
+        own = values.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        if (found := _pipes[0].exchange(own)) is not None:
             first, *others = (
                 torch.frombuffer(bytearray(message), dtype=values.dtype).view(values.shape)
                 for message in found
             )
             values.copy_(sum(others, first))
-            return True
-    return False
+            return
+    dist.all_reduce(values)
 
 
 def reduce_mean(world: World, mean: WeightedMean, like: Tree | None) -> WeightedMean:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from flfast.distributed import pipes
 from flfast.distributed import world as world_module
 from flfast.distributed.pipes import ROOM, Pipes, connected
-from flfast.distributed.world import all_reduce, gather, sum_over_ranks
+from flfast.distributed.world import all_reduce, gather, open_pipes, sum_over_ranks
 
 LENGTHS = (1, 4096, 16385, 200_000, ROOM // 2 - 8192, ROOM // 2, ROOM, 3 * ROOM)
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64)
@@ -79,7 +79,7 @@ def test_a_slow_reader_stops_nobody_for_two_messages(in_world):
 def test_a_rank_that_has_ended_is_named(in_world):
     def run(world):
         if world.rank == 1:
-            world_module._pipes.clear()
+            open_pipes(0, 1, 0)
         dist.barrier()
         if world.rank == 0:
             with pytest.raises(RuntimeError, match=r"^rank 1 has ended$"):
