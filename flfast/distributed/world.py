@@ -72,7 +72,7 @@ _pipes: list[Pipes] = []
 
 
 def open_pipes(rank: int, size: int, timeout_s: float) -> None:
-    """Connect the ranks by pipes, too, if they are on one machine; with size 1 by none; collective."""
+    """Connect ranks by pipes, too, if all are on this machine; collective unless size is 1."""
     _pipes.clear()
     if 1 < size == integer("LOCAL_WORLD_SIZE", 1):
         tell = partial(gather, World(rank, size))
