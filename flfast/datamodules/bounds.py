@@ -12,6 +12,7 @@ from pathlib import Path
 from flfast.state.machine import free_memory
 from flfast.state.regular_file import require_file
 
+
 class MemoryBoundError(ValueError):
     """More memory is needed than is free."""
 

@@ -42,10 +42,9 @@ def load_images(
         return _cached(files, Path(cache).expanduser())
     if image_size is None:
         check_one_size(paths)
-    if in_memory:
-        return decode_all(files)
-    require_memory(files.num_bytes(), f"One of {files.about()}")
-    return files
+    num = len(files) if in_memory else 1
+    require_memory(num * files.num_bytes(), f"data.in_memory={in_memory}: {files.about()}")
+    return decode_all(files) if in_memory else files
 
 
 def _cached(files: ImageFiles, folder: Path) -> Tensor:

@@ -51,7 +51,7 @@ def test_a_broken_file_is_named_with_what_is_wrong(load, content, message):
 
 
 def test_fewer_images_than_labels_are_refused(load):
-    with pytest.raises(ValueError, match="MNIST/raw/train-.: 7 images, but 12 labels"):
+    with pytest.raises(ValueError, match=r"MNIST/raw/train-.: 7 images, but 12 labels"):
         load(IMAGES, idx(PIXELS[:7]))
 
 
