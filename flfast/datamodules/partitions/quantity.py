@@ -24,6 +24,11 @@ def quantity(
     Towards alpha 0, one client has nearly all examples; towards infinity, clients have equal
     sizes.
     """
-    one_class = np.zeros(num_examples, dtype=np.int64)
-    options = {"num_clients": num_clients, "alpha": alpha, "min_samples": min_samples}
-    return dirichlet(one_class, **options, balanced=False, rng=rng)
+    return dirichlet(
+        np.zeros(num_examples, dtype=np.int64),  # one class
+        num_clients=num_clients,
+        alpha=alpha,
+        min_samples=min_samples,
+        balanced=False,
+        rng=rng,
+    )

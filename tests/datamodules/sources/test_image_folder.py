@@ -107,7 +107,7 @@ def test_a_cache_gives_the_same_images_without_decoding_again(image_size, save, 
 def test_a_cache_that_cannot_be_used_is_an_error(save, load, tmp_path):
     save("a")
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(ValueError, match=r"data\.cache=.*file cannot be written"):
+    with pytest.raises(ValueError, match=r"data\.cache=.*file cannot be filled"):
         load(cache=str(tmp_path / "file"))
     with pytest.raises(ValueError, match=r"data\.in_memory=true, or data\.cache=null"):
         load(cache=str(tmp_path / "cache"), in_memory=False)
