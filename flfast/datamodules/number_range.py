@@ -73,7 +73,7 @@ def check_finite(inputs: Tensor) -> None:
     """
     num, first, value = 0, -1, 0.0
     start = 0
-    for part in inputs.split(_rows_at_once(inputs)):
+    for part in inputs.split(max(_CHECKED_BYTES * len(inputs) // max(inputs.nbytes, 1), 1)):
         if part.numel() and not all(abs(float(bound)) <= LARGEST for bound in part.aminmax()):
             flat = part.flatten(start_dim=1)
             wrong = _unusable(flat)  # [rows of the part, numbers]
@@ -132,10 +132,6 @@ def far_off(name: str, row: int, value: float) -> ValueError:
 def _unusable(values: Tensor) -> Tensor:
     """Numbers that are not finite in float32, bool like the values."""
     return ~(values.abs().double() <= LARGEST)  # a type of 16 bits would round the bound
-
-
-def _rows_at_once(inputs: Tensor) -> int:
-    return max(_CHECKED_BYTES * len(inputs) // max(inputs.nbytes, 1), 1)
 
 
 def standardised(

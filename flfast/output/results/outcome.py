@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -148,13 +147,6 @@ def is_locked(folder: Path) -> bool:
     except OSError:
         return False
     return False
-
-
-def planned_rounds(config: Mapping[str, Any]) -> Any:
-    """Rounds that a run shall have, by its config, which may be damaged: any value."""
-    trainer = config.get("trainer")
-    quick = isinstance(trainer, dict) and trainer.get("fast_dev_run")
-    return 1 if quick else config.get("rounds")
 
 
 def log_lines(folder: Path) -> list[str]:
