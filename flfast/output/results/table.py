@@ -156,7 +156,9 @@ def parse_table(content: bytes, path: Path, *needed: str) -> list[dict[str, str]
 def read_curves(
     path: Path, keys: Sequence[str], values: Sequence[str]
 ) -> list[tuple[list[str], list[list[float]]]]:
-    """The cells of `keys`, and columns of numbers of `values`, of rows that follow each other.
+    """The cells of `keys` and the columns of numbers `values` of a file.
+
+    Consecutive rows with the same cells are one entry.
 
     Raises:
         OSError: if the file cannot be read.
