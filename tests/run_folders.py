@@ -5,12 +5,13 @@ from pathlib import Path
 import yaml
 
 from flfast.output.results.columns import CLIENT_COLUMNS, COLUMNS
+from flfast.output.results.outcome import Result, write_result
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.table import RoundTable
 
 
 def write_run(folder, *, config=None, choices=None, num=None, rows=(), clients=()):
-    """Write what Hydra and the tables of a run write.
+    """Write what Hydra and the tables of a run write; it has finished if it has rows.
 
     Args:
         folder: of the run.
@@ -35,6 +36,8 @@ def write_run(folder, *, config=None, choices=None, num=None, rows=(), clients=(
         for round_idx in sorted({row["round"] for row in contents}):
             own = [row for row in contents if row["round"] == round_idx]
             table.append(own, round_idx=round_idx)
+    if rows:
+        write_result(folder, Result("finished", {"seed": 0, **(config or {})}))
     return folder
 
 

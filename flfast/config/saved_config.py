@@ -15,7 +15,7 @@ from flfast.config.added_keys import with_added_keys
 from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.config.trust import refusals, short
-from flfast.output.results.plain_yaml import read_mapping
+from flfast.output.results.plain_yaml import read_yaml
 from flfast.state.messages import first_line, printable
 from flfast.state.moved import renamed
 
@@ -59,7 +59,7 @@ def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
         )
     try:
         # Numbers such as 1e-3 are read as Hydra reads them.
-        raw = read_mapping(path, get_yaml_loader())  # a safe loader
+        raw = read_yaml(path, dict, get_yaml_loader())  # a safe loader
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except ValueError as error:

@@ -4,24 +4,13 @@
 """
 
 import gzip
-import io
 import shutil
-import struct
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from flfast.state.machine import free_memory
 from flfast.state.regular_file import require_file
-
-MOST_UNPACKED = 200
-"""Most times that a compressed file without a directory may grow. Text grows 3 to 20 times."""
-
-ALWAYS_UNPACKED = 2**26
-"""Bytes that any compressed file may have, such as a short file of zeros."""
 
 
 class MemoryBoundError(ValueError):
@@ -46,26 +35,19 @@ def free_disk(folder: Path) -> int:
     return shutil.disk_usage(next(p for p in [place, *place.parents] if p.exists())).free
 
 
-def open_gzip(path: Path, *, free: int | None = None) -> io.BufferedReader:
-    """The unpacked bytes of a gzip file, as a stream that ends with an error at its bound.
-
-    The size that the file's end claims is compared first, so an honest bomb is never unpacked.
+def open_gzip(path: Path, *, free: int | None = None) -> gzip.GzipFile:
+    """A gzip file, opened to be read, if what it says to unpack to fits.
 
     Raises:
-        ValueError: if the file claims or has more than `MOST_UNPACKED` times its size, and more
-            than `ALWAYS_UNPACKED` bytes, or more than is free. A read raises it, too.
+        ValueError: if it does not fit.
         OSError: if it cannot be read.
     """
     require_file(path)
-    packed = path.stat().st_size
-    free = free_memory() if free is None else free
-    most = min(max(ALWAYS_UNPACKED, MOST_UNPACKED * packed), free)
     with path.open("rb") as stream:
-        stream.seek(max(packed - 4, 0))
-        end = stream.read(4)
-    if len(end) == 4 and (claimed := struct.unpack("<I", end)[0]) > most:
-        raise _too_large(path, claimed, most)
-    return io.BufferedReader(_Bounded(path, most))
+        stream.seek(max(path.stat().st_size - 4, 0))
+        claimed = int.from_bytes(stream.read(4), "little")
+    require_memory(claimed, f"{path} unpacked", free=free)
+    return gzip.open(path)
 
 
 def check_archive(
@@ -76,19 +58,15 @@ def check_archive(
     `zipfile` never unpacks more than a member claims.
 
     Raises:
-        ValueError: if they do not fit, or an array's header claims other than its member.
+        ValueError: if they do not fit.
         zipfile.BadZipFile: if it is no zip file.
         OSError: if it cannot be read.
     """
     require_file(path)
     with zipfile.ZipFile(path) as archive:
         members = [m for m in archive.infolist() if names is None or m.filename in names]
-        unpacked = sum(member.file_size for member in members)
-        require_memory(unpacked, f"{path} unpacked", free=free)
-        for member in members:
-            if member.filename.endswith(".npy"):
-                with archive.open(member) as stream:
-                    _check_header(f"{path}: {member.filename}", stream, member.file_size)
+    unpacked = sum(member.file_size for member in members)
+    require_memory(unpacked, f"{path} unpacked", free=free)
 
 
 def check_parquet(path: Path, *, free: int | None = None) -> None:
@@ -117,52 +95,3 @@ def _size(num_bytes: int) -> str:
     if num_bytes < 10**9:
         return f"{num_bytes / 1e6:,.0f} MB"
     return f"{num_bytes / 1e9:,.1f} GB"
-
-
-class _Bounded(io.RawIOBase):
-    """The bytes of a gzip file, up to a bound."""
-
-    def __init__(self, path: Path, most: int) -> None:
-        super().__init__()
-        self._path, self._most, self._num = path, most, 0
-        self._file = gzip.open(path)  # noqa: SIM115 - closed with this stream
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        content = self._file.read(len(buffer))
-        self._num += len(content)
-        if self._num > self._most:
-            raise _too_large(self._path, self._num, self._most)
-        buffer[: len(content)] = content
-        return len(content)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-def _too_large(path: Path, found: int, most: int) -> ValueError:
-    return ValueError(
-        f"{path} unpacks to {found / 1e6:,.0f} MB or more from {path.stat().st_size:,} bytes; "
-        f"allowed: {most / 1e6:,.0f} MB; unpack it yourself if you trust it"
-    )
-
-
-def _check_header(where: str, stream: Any, size: int) -> None:
-    """Refuse an array that claims another size than its member of an archive has."""
-    version = np.lib.format.read_magic(stream)
-    read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }.get(version)
-    if read is None:
-        raise ValueError(f"{where}: has an npy header of version {version}; allowed: 1.0, 2.0")
-    shape, _, dtype = read(stream)
-    claimed = int(np.prod([int(n) for n in shape], dtype=object)) * dtype.itemsize
-    if not dtype.hasobject and claimed != size - stream.tell():
-        raise ValueError(
-            f"{where}: its shape {list(shape)} needs {claimed:,} bytes, it has "
-            f"{size - stream.tell():,}"
-        )

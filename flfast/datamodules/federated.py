@@ -23,7 +23,6 @@ from flfast.datamodules.batches import (
 from flfast.datamodules.client_data import ClientDataModule, transform_batch
 from flfast.datamodules.examples import Examples, warn_of_equal_targets
 from flfast.datamodules.fetching import Loading, make_fetch
-from flfast.datamodules.number_range import warn_of_outliers
 from flfast.datamodules.shifts.applying import shift_examples
 from flfast.datamodules.shifts.shift import NO_SHIFT, Affected, Shift
 from flfast.datamodules.splits import ClientIndices, Split, hold_out, split_examples
@@ -117,8 +116,6 @@ class FederatedDataModule(L.LightningDataModule):
             return
         examples = call_with(self.source, seed=self.seed)
         warn_of_equal_targets(examples)
-        if isinstance(examples.inputs, Tensor):
-            warn_of_outliers(examples.inputs)
         self.splits, central, server, self.owner, self.digest = split_examples(
             examples, self.partition, seed=self.seed, split=self.split
         )

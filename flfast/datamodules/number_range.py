@@ -1,13 +1,10 @@
 """Numbers that training cannot use: not finite in float32, or so large that all others vanish."""
 
-import logging
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
-
-log = logging.getLogger(__name__)
 
 LARGEST = float(np.finfo(np.float32).max)
 """Largest number of float32, the type of inputs and of targets that are numbers."""
@@ -17,9 +14,6 @@ _CHECKED_BYTES = 2**26
 # Standardised values become float32. Where the standard deviation is this many times the usual
 # distance from the median, usual values differ by less than float32 can tell.
 _MOST_SPREAD = 1 / np.finfo(np.float32).eps
-
-# Inputs with a smaller range are not compared: they are no danger to training as they are.
-_USUAL_RANGE = 1e6
 
 
 def as_float32(where: str, values: np.ndarray) -> np.ndarray:
@@ -79,7 +73,7 @@ def check_finite(inputs: Tensor) -> None:
     """
     num, first, value = 0, -1, 0.0
     start = 0
-    for part in inputs.split(_rows_at_once(inputs)):
+    for part in inputs.split(max(_CHECKED_BYTES * len(inputs) // max(inputs.nbytes, 1), 1)):
         if part.numel() and not all(abs(float(bound)) <= LARGEST for bound in part.aminmax()):
             flat = part.flatten(start_dim=1)
             wrong = _unusable(flat)  # [rows of the part, numbers]
@@ -135,29 +129,9 @@ def far_off(name: str, row: int, value: float) -> ValueError:
     )
 
 
-def warn_of_outliers(inputs: Tensor) -> None:
-    """Warn of the first column with an outlier of float inputs [N, D]; others are not compared."""
-    if inputs.ndim != 2 or not inputs.is_floating_point():
-        return
-    parts = [torch.stack(part.aminmax(dim=0)) for part in inputs.split(_rows_at_once(inputs))]
-    bounds = torch.stack(parts).double()  # [parts, 2, D]
-    spread = bounds[:, 1].amax(dim=0) - bounds[:, 0].amin(dim=0)
-    for column in (spread > _USUAL_RANGE).nonzero().flatten().tolist():
-        own = inputs[:, column].double().numpy()
-        if (row := outlier(own)) is not None:
-            log.warning(
-                "inputs: %s; training may diverge", far_off(f"column {column}", row, own[row])
-            )
-            return
-
-
 def _unusable(values: Tensor) -> Tensor:
     """Numbers that are not finite in float32, bool like the values."""
     return ~(values.abs().double() <= LARGEST)  # a type of 16 bits would round the bound
-
-
-def _rows_at_once(inputs: Tensor) -> int:
-    return max(_CHECKED_BYTES * len(inputs) // max(inputs.nbytes, 1), 1)
 
 
 def standardised(

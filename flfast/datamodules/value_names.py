@@ -1,8 +1,7 @@
 """Names of classes, categories and clients: their numbers, and names that may be mistakes."""
 
 import logging
-from collections.abc import Hashable, Iterable, Sequence
-from decimal import Decimal, InvalidOperation
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,14 +46,14 @@ def names_of(values: Iterable[object]) -> tuple[str, ...]:
 def warn_of_odd_names(where: str, values: Sequence[object], numbers: np.ndarray) -> None:
     """Warn of texts in a column of names that may be mistakes.
 
-    These are spellings of missing values, texts that differ from a more frequent one in case or
-    blanks only, and other spellings of a number, such as 1 and 1.0. One line names all of a
-    column. `numbers` says which of the values each row holds, int64 [N]; -1 for none.
+    These are spellings of missing values, and texts that differ from a more frequent one in case
+    or blanks only. One line names all of a column. `numbers` says which of the values each row
+    holds, int64 [N]; -1 for none.
     """
-    alike: dict[Hashable, list[int]] = {}
+    alike: dict[str, list[int]] = {}
     for number, value in enumerate(values):
         if isinstance(value, str):
-            alike.setdefault(_meaning(value), []).append(number)
+            alike.setdefault(" ".join(value.split()).casefold(), []).append(number)
     counts = np.bincount(numbers[numbers >= 0], minlength=len(values))
     odd: dict[int, str] = {}
     for text, group in alike.items():
@@ -74,16 +73,6 @@ def warn_of_odd_names(where: str, values: Sequence[object], numbers: np.ndarray)
             "%s: %s; each is a name of its own, so mend the data if one is a mistake",
             *(where, "; ".join([*shown, *more])),
         )
-
-
-def _meaning(text: str) -> Hashable:
-    """Key that is equal for texts that may be one name: the number, or the text in lower case."""
-    plain = " ".join(text.split()).casefold()
-    try:
-        found = Decimal(plain) if "_" not in plain else None  # 1_0 need not be 10
-    except InvalidOperation:
-        return plain
-    return found if found is not None and found.is_finite() else plain
 
 
 _WITHOUT = "an integer owner of -1 is a missing one, and a test set may lack all owners or none"

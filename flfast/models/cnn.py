@@ -5,11 +5,13 @@ from Decentralized Data", AISTATS 2017, section 3: padding=2, 1,663,370 paramete
 padding=0 is PFLlib's FedAvgCNN with 582,026 parameters.
 """
 
+import math
 from collections import OrderedDict
 
 from torch import nn
 
 from flfast.models.images import check_image
+from flfast.models.mlp import dense_layers
 from flfast.state.options import Count, NonNegativeInt
 
 
@@ -24,31 +26,32 @@ def cnn(
     """Convolutional network from images [B, channels, H, W] to logits [B, C]."""
     if len(channels) != 2:
         raise ValueError(f"model.channels={[*channels]} must have 2 values, one per convolution")
-    in_channels, height, width = check_image(
+    shape = check_image(
         input_shape,
         model=f"model=cnn with model.padding={padding}",
         smallest=_smallest(padding),
         remedy="model.padding=2" if min(input_shape[1:], default=0) >= _smallest(2) else "",
     )
-    first, second = channels
-    area = _pooled(_pooled(height, padding), padding) * _pooled(_pooled(width, padding), padding)
+    return pooled_cnn(shape, [(units, padding) for units in channels], [hidden], num_classes)
+
+
+def pooled_cnn(
+    shape: tuple[int, ...],
+    convolutions: list[tuple[int, int]],
+    hidden: list[int],
+    num_classes: int,
+) -> nn.Module:
+    """5x5 convolutions of (channels, padding), each with ReLU and a 2x2 pool; hidden layers."""
+    width, *sides = shape
     layers: OrderedDict[str, nn.Module] = OrderedDict()
-    layers["conv1"] = nn.Conv2d(in_channels, first, kernel_size=5, padding=padding)
-    layers["relu1"] = nn.ReLU()
-    layers["pool1"] = nn.MaxPool2d(2)
-    layers["conv2"] = nn.Conv2d(first, second, kernel_size=5, padding=padding)
-    layers["relu2"] = nn.ReLU()
-    layers["pool2"] = nn.MaxPool2d(2)
-    layers["flatten"] = nn.Flatten()
-    layers["fc1"] = nn.Linear(second * area, hidden)
-    layers["relu3"] = nn.ReLU()
-    layers["fc"] = nn.Linear(hidden, num_classes)
-    return nn.Sequential(layers)
-
-
-def _pooled(side: int, padding: int) -> int:
-    """Side length after a 5x5 convolution and a 2x2 pool."""
-    return (side + 2 * padding - 4) // 2
+    for number, (units, padding) in enumerate(convolutions, start=1):
+        layers[f"conv{number}"] = nn.Conv2d(width, units, kernel_size=5, padding=padding)
+        layers[f"relu{number}"] = nn.ReLU()
+        layers[f"pool{number}"] = nn.MaxPool2d(2)
+        width, sides = units, [(side + 2 * padding - 4) // 2 for side in sides]
+    area = math.prod(sides)
+    top = dense_layers(width * area, hidden, num_classes, relus=len(convolutions))
+    return nn.Sequential(OrderedDict([*layers.items(), *top.items()]))
 
 
 def _smallest(padding: int) -> int:

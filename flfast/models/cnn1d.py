@@ -9,6 +9,7 @@ from collections import OrderedDict
 
 from torch import nn
 
+from flfast.models.mlp import dense_layers
 from flfast.state.options import Count
 
 
@@ -38,11 +39,5 @@ def cnn1d(
             f"model.channels={[*channels]} with model.kernel_size={kernel_size} leave nothing of "
             f"series of {input_shape[1]} samples; use fewer channels or a smaller kernel_size"
         )
-    layers["flatten"] = nn.Flatten()
-    width *= length
-    for number, units in enumerate(hidden, start=1):
-        layers[f"fc{number}"] = nn.Linear(width, units)
-        layers[f"relu{len(channels) + number}"] = nn.ReLU()
-        width = units
-    layers["fc"] = nn.Linear(width, num_classes)
-    return nn.Sequential(layers)
+    top = dense_layers(width * length, hidden, num_classes, relus=len(channels))
+    return nn.Sequential(OrderedDict([*layers.items(), *top.items()]))

@@ -11,7 +11,7 @@ from typing import Literal
 from torch import nn
 
 from flfast.models.images import check_image, norm_layer
-from flfast.models.mlp import mlp
+from flfast.models.mlp import dense_layers
 from flfast.state.options import BelowOne, Count
 
 _STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
@@ -40,8 +40,8 @@ def vgg11(
             width = units
         layers[f"pool{stage}"] = nn.MaxPool2d(2)
     area = (rows // 32) * (columns // 32)
-    top = mlp(input_shape=(width * area,), num_classes=num_classes, hidden=hidden, dropout=dropout)
-    model = nn.Sequential(OrderedDict([*layers.items(), *top.named_children()]))
+    top = dense_layers(width * area, hidden, num_classes, dropout=dropout)
+    model = nn.Sequential(OrderedDict([*layers.items(), *top.items()]))
     model.apply(_initialise)
     return model
 

@@ -44,10 +44,8 @@ def _by_group(found: Statistics, group: Tensor, num_groups: int) -> dict[str, Te
 CLASSIFICATION = TaskType(
     name="classification",
     check_targets=_check,
-    output_shape=lambda targets, num_classes: (len(targets), num_classes),
     losses=_losses,
     loss=F.cross_entropy,
-    counts=None,
     no_predictions=lambda num_classes: (
         torch.zeros(0, num_classes),
         torch.zeros(0, dtype=torch.int64),

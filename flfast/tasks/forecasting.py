@@ -80,10 +80,8 @@ def _by_group(found: Statistics, group: Tensor, num_groups: int) -> dict[str, Te
 FORECASTING = TaskType(
     name="forecasting",
     check_targets=_check,
-    output_shape=lambda targets, num_outputs: (len(targets), num_outputs),
     losses=_squared,
     loss=lambda outputs, targets: _squared(outputs, targets).mean(),
-    counts=None,
     no_predictions=lambda num_outputs: (
         torch.zeros(0, num_outputs),
         torch.zeros(0, num_outputs + FACTS, 1),

@@ -1,6 +1,5 @@
 """Several labels per example: binary cross-entropy, accuracy per label, micro-averaged F1, AUC."""
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -52,11 +51,8 @@ def _by_group(found: Statistics, group: Tensor, num_groups: int) -> dict[str, Te
 MULTILABEL = TaskType(
     name="multilabel",
     check_targets=_check,
-    output_shape=lambda targets, num_labels: (len(targets), num_labels),
     losses=_losses,
     loss=_loss,
-    counts=None,
-    no_predictions=lambda num_labels: (torch.zeros(0, num_labels), torch.zeros(0, num_labels)),
     statistics=_statistics,
     by_group=_by_group,
     pooled=("f1",),

@@ -1,6 +1,5 @@
 """Regression: numbers; mean squared error, mean absolute error and R²."""
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -45,11 +44,8 @@ def _by_group(found: Statistics, group: Tensor, num_groups: int) -> dict[str, Te
 REGRESSION = TaskType(
     name="regression",
     check_targets=_check,
-    output_shape=lambda targets, num_outputs: (len(targets), num_outputs),
     losses=_losses,
     loss=F.mse_loss,
-    counts=None,
-    no_predictions=lambda num_outputs: (torch.zeros(0, num_outputs), torch.zeros(0, num_outputs)),
     statistics=_statistics,
     by_group=_by_group,
     pooled=("r2",),

@@ -117,7 +117,6 @@ def segmentation(dice_weight: float) -> TaskType:
         output_shape=lambda masks, num_classes: (len(masks), num_classes, *masks.shape[1:]),
         losses=partial(_losses, dice_weight=dice_weight),
         loss=lambda logits, targets: _losses(logits, targets, dice_weight).mean(),
-        counts=None,
         no_predictions=lambda num_classes: (
             torch.zeros(0, num_classes, 1, 1),
             torch.zeros(0, 1, 1, dtype=torch.int64),

@@ -105,10 +105,8 @@ def concordance(
 SURVIVAL = TaskType(
     name="survival",
     check_targets=_check,
-    output_shape=lambda targets, num_outputs: (len(targets), num_outputs),
     losses=_losses,
     loss=lambda outputs, targets: _losses(outputs, targets).mean(),
-    counts=None,
     no_predictions=lambda num_outputs: (torch.zeros(0, num_outputs), torch.zeros(0, 2)),
     statistics=_statistics,
     by_group=_by_group,

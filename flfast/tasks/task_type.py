@@ -45,13 +45,16 @@ class TaskType:
 
     name: TaskName
     check_targets: Callable[[Tensor, int], None]
-    output_shape: Callable[[Tensor, int], tuple[int, ...]]
     losses: Callable[[Any, Tensor], Tensor]
     loss: Callable[[Any, Tensor], Tensor]
-    counts: Callable[[Tensor], Tensor] | None
-    no_predictions: Callable[[int], tuple[Tensor, Tensor]]
     statistics: Callable[[Any, Tensor], Statistics]
     by_group: Callable[[Statistics, Tensor, int], dict[str, Tensor]]
+    output_shape: Callable[[Tensor, int], tuple[int, ...]] = lambda t, num: (len(t), num)
+    counts: Callable[[Tensor], Tensor] | None = None
+    no_predictions: Callable[[int], tuple[Tensor, Tensor]] = lambda num: (
+        torch.zeros(0, num),
+        torch.zeros(0, num),
+    )
     pooled: tuple[str, ...] = ()
     reads_factors: bool = False
     separable: bool = True

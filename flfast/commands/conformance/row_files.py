@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from flfast.commands.conformance.run_measures import MeasureName
 from flfast.config.errors import ConfigError
-from flfast.output.results.plain_yaml import read_mapping
+from flfast.output.results.plain_yaml import read_yaml
 from flfast.state.messages import did_you_mean
 from flfast.state.options import Count, NonNegative, Positive, Seed
 
@@ -181,7 +181,7 @@ def read_row(path: Path) -> ConformanceRow:
         ConfigError: with the path, if the file is no row.
     """
     try:
-        return ConformanceRow(name=path.stem, **read_mapping(path))
+        return ConformanceRow(name=path.stem, **read_yaml(path, dict))
     except ValidationError as error:
         first: Any = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

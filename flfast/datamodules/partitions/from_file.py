@@ -52,7 +52,7 @@ def _read(path: str) -> tuple[np.ndarray, str | None]:
     except OSError as error:
         reason = error.strerror or "is no NPZ file"
         raise ValueError(f"partition.path={path}: {reason}; {_ALLOWED}") from None
-    except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile):
+    except (ValueError, EOFError, AttributeError, TypeError, MemoryError, zipfile.BadZipFile):
         raise ValueError(f"partition.path={path}: is no NPZ file; {_ALLOWED}") from None
     owner = arrays.get("owner", np.zeros(0))
     if owner.dtype.kind not in "iu" or owner.ndim != 1 or not len(owner):

@@ -6,15 +6,8 @@ small ones.
 """
 
 import numpy as np
-from scipy.special import softmax
 
-from flfast.datamodules.partitions.counts import (
-    assign,
-    check_enough,
-    largest_remainder,
-    raise_to_minimum,
-)
-from flfast.datamodules.partitions.dirichlet import dirichlet_logits
+from flfast.datamodules.partitions.dirichlet import dirichlet
 from flfast.state.options import Count, Positive
 
 
@@ -31,8 +24,11 @@ def quantity(
     Towards alpha 0, one client has nearly all examples; towards infinity, clients have equal
     sizes.
     """
-    check_enough(num_examples, num_clients=num_clients, min_samples=min_samples)
-    shares = softmax(dirichlet_logits(np.full((1, num_clients), alpha), rng), axis=1)
-    sizes = largest_remainder(shares, np.array([num_examples])).T  # [K, 1]
-    one_class = np.zeros(num_examples, dtype=np.int64)
-    return assign(one_class, raise_to_minimum(sizes, min_samples), rng)
+    return dirichlet(
+        np.zeros(num_examples, dtype=np.int64),  # one class
+        num_clients=num_clients,
+        alpha=alpha,
+        min_samples=min_samples,
+        balanced=False,
+        rng=rng,
+    )

@@ -1,9 +1,7 @@
 """Decodes image files: at the start into memory or into a cache on disk, or each on access."""
 
-import contextlib
 import hashlib
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +11,7 @@ from torch import Tensor
 from flfast.datamodules.bounds import free_disk, require_memory
 from flfast.datamodules.mapped import map_array, shared_tensor
 from flfast.datamodules.sources.image_files import ImageFiles, check_one_size, decode_all
+from flfast.state.regular_file import replacing
 
 
 def load_images(
@@ -42,61 +41,41 @@ def load_images(
         return _cached(files, Path(cache).expanduser())
     if image_size is None:
         check_one_size(paths)
-    if in_memory:
-        return decode_all(files)
-    require_memory(files.num_bytes(), f"One of {files.about()}")
-    return files
+    num = len(files) if in_memory else 1
+    require_memory(num * files.num_bytes(), f"data.in_memory={in_memory}: {files.about()}")
+    return decode_all(files) if in_memory else files
 
 
 def _cached(files: ImageFiles, folder: Path) -> Tensor:
-    path = folder / f"images-{_key(files)}.npy"
-    if not path.is_file():
-        if files.image_size is None:
-            check_one_size(files.paths)
-        _check_space(files, folder)
-        header = {"descr": "|u1", "fortran_order": False, "shape": (len(files), *files[0].shape)}
-        # Not through a mapping: a disk that is full would end the process without a message.
-        with _writing(folder, path) as unfinished, unfinished.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, header)
-            for index in range(len(files)):
-                file.write(files[index].numpy().tobytes())
+    try:
+        path = folder / f"images-{_key(files)}.npy"
+        if not path.is_file():
+            _write(files, folder, path.name)
+    except OSError as error:
+        raise ValueError(f"data.cache={folder} cannot be filled: {error}") from None
     return shared_tensor(map_array(path))
 
 
-def _check_space(files: ImageFiles, folder: Path) -> None:
-    """Check that the images fit onto the disk, and one into memory."""
-    require_memory(files.num_bytes(), files.about())
-    try:
-        free = free_disk(folder)
-    except OSError as error:
-        raise ValueError(f"data.cache={folder} cannot be written: {error}") from None
-    require_memory(
-        len(files) * files.num_bytes(), f"data.cache={folder}: {files.about()}", free=free
-    )
+def _write(files: ImageFiles, folder: Path, name: str) -> None:
+    if files.image_size is None:
+        check_one_size(files.paths)
+    num_bytes, about = files.num_bytes(), files.about()
+    require_memory(num_bytes, about)
+    needed = len(files) * num_bytes
+    require_memory(needed, f"data.cache={folder}: {about}", free=free_disk(folder))
+    header = {"descr": "|u1", "fortran_order": False, "shape": (len(files), *files[0].shape)}
+    folder.mkdir(parents=True, exist_ok=True)
+    # Not through a mapping: a disk that is full would end the process without a message.
+    with replacing(folder) as place, (place / name).open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for index in range(len(files)):
+            file.write(files[index].numpy().tobytes())
 
 
 def _key(files: ImageFiles) -> str:
     """Hash of all that the decoded images depend on; contents by size and date of the files."""
     found = hashlib.sha256(f"1 {files.channels} {files.image_size}".encode())
     for path in files.paths:
-        try:
-            about = Path(path).stat()
-        except OSError as error:
-            raise ValueError(f"{path} is not a readable image: {error}") from None
+        about = Path(path).stat()
         found.update(f"{path} {about.st_size} {about.st_mtime_ns}\n".encode())
     return found.hexdigest()[:16]
-
-
-@contextlib.contextmanager
-def _writing(folder: Path, path: Path) -> Iterator[Path]:
-    """A temporary file that becomes `path` if all goes well; several processes may do so."""
-    unfinished = folder / f".{path.name}.{os.getpid()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield unfinished
-        unfinished.replace(path)
-    except OSError as error:
-        raise ValueError(f"data.cache={folder} cannot be written: {error}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.held_out import Part, official_examples
-from flfast.datamodules.sources.mnist import check_idx
+from flfast.datamodules.sources.mnist import read_idx
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import Positive
 
@@ -37,17 +37,17 @@ def emnist(
     Raises:
         ValueError: if the files cannot be read.
     """
-    from torchvision.datasets import EMNIST
-
     # In the files, labels of letters start at 1.
     first_label = 1 if split == "letters" else 0
 
     def read(part: Part) -> tuple[Tensor, Tensor]:
-        stem = Path(root) / "EMNIST" / "raw" / f"emnist-{split}-{part}"
-        check_idx(Path(f"{stem}-images-idx3-ubyte"), Path(f"{stem}-labels-idx1-ubyte"))
-        data = EMNIST(root, split=split, train=part == "train", download=download)
+        if download:
+            from torchvision.datasets import EMNIST
+
+            EMNIST(root, split=split, download=True)
+        images, labels = read_idx(Path(root, "EMNIST", "raw"), f"emnist-{split}-{part}")
         # In the files, images are transposed.
-        return data.data.transpose(1, 2).unsqueeze(1), data.targets - first_label
+        return images.transpose(2, 3), labels - first_label
 
     return official_examples(
         read,

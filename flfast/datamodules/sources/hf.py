@@ -16,15 +16,14 @@ from flfast.datamodules.number_range import regression_targets
 from flfast.datamodules.sources.hf_columns import (
     ColumnKind,
     HfImages,
-    HfRows,
     column_kind,
     complete_hf_rows,
-    decode_images,
     hf_targets,
     number_inputs,
     with_numbers,
 )
 from flfast.datamodules.sources.hf_files import load_splits
+from flfast.datamodules.sources.image_files import decode_all
 from flfast.datamodules.sources.table_files import Columns
 from flfast.datamodules.sources.table_targets import split_rows
 from flfast.datamodules.sources.text_tokens import (
@@ -83,22 +82,21 @@ def hf(  # noqa: PLR0913 - one parameter an option
     """
     names, goals = _listed(inputs), _listed(targets)
     splits = load_splits(path, name=name, download=download, cache_dir=cache_dir)
-    rows = _joined(splits, train_split, test_split, path)
-    columns = Columns(rows.data.data.table, path)
+    data, rest = _joined(splits, train_split, test_split, path)
+    columns = Columns(data.data.table, path)
     columns.require(names, "inputs")
     columns.require(goals, "targets")
     columns.require([owner] if owner else [], "owner")
-    rows = HfRows(with_numbers(rows.data, columns, names), rows.num_train)
-    kind = _kind(rows.data, names, goals)
-    rows = complete_hf_rows(
-        rows, columns, inputs=names, targets=goals, owner=owner, missing=missing
+    data = with_numbers(data, columns, names)
+    kind = _kind(data, names, goals)
+    data, rest = complete_hf_rows(
+        data, columns, rest, inputs=names, targets=goals, owner=owner, missing=missing
     )
-    data = rows.data
     columns = Columns(data.data.table, path)
     found = hf_targets(data, columns, goals, task) if goals else None
     groups = np.zeros(len(data), dtype=np.int64) if found is None else found.groups
     known, is_test = split_rows(
-        columns, owner, rows.is_test, groups=groups, test_fraction=test_fraction, seed=seed
+        columns, owner, rest, groups=groups, test_fraction=test_fraction, seed=seed
     )
     transform, vocabulary = BatchTransform(), None
     values: Tensor | TorchDataset[Tensor]
@@ -115,8 +113,10 @@ def hf(  # noqa: PLR0913 - one parameter an option
         transform = image_transform(mean=mean, std=std, channels=channels)
         images = HfImages(data, names[0], channels=channels, image_size=image_size)
         if image_size is not None:
-            require_memory(channels * image_size**2, f"data.image_size={image_size}: one image")
-        values = decode_images(images) if in_memory else images
+            num = len(images) if in_memory else 1
+            what = f"data.in_memory={in_memory} data.image_size={image_size}: {num:,} images"
+            require_memory(num * channels * image_size**2, what)
+        values = decode_all(images) if in_memory else images
     else:
         values = number_inputs(data, names)
     assert found is not None
@@ -139,8 +139,8 @@ def hf(  # noqa: PLR0913 - one parameter an option
 
 def _joined(
     splits: dict[str, Dataset], train_split: str, test_split: str | None, path: str
-) -> HfRows:
-    """The rows for training followed by those for testing."""
+) -> tuple[Dataset, np.ndarray | None]:
+    """The rows for training followed by those for testing, and which are these, bool [N]."""
     from datasets import concatenate_datasets
 
     if train_split not in splits:
@@ -151,16 +151,17 @@ def _joined(
     train = splits[train_split]
     if not len(train):
         raise ValueError(f"data.path={path}: the split {train_split} has no rows")
-    if test_split is None or test_split not in splits or test_split == train_split:
+    test = splits.get(test_split or "")
+    if test is None or test is train or not len(test):
         train = train.flatten_indices() if train._indices is not None else train  # noqa: SLF001
-        return HfRows(train, len(train))
-    test = splits[test_split]
+        return train, None
     if train.features != test.features:
         raise ValueError(
             f"data.path={path}: {test_split} has other columns than {train_split}: "
             f"{test.features} and {train.features}"
         )
-    return HfRows(concatenate_datasets([train, test]), len(train))
+    joined = concatenate_datasets([train, test])
+    return joined, np.arange(len(joined)) >= len(train)
 
 
 def _listed(names: str | list[str] | None) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -121,33 +121,6 @@ class HfImages(TorchDataset[Tensor]):
             ) from None
 
 
-def decode_images(images: HfImages) -> Tensor:
-    """All images, uint8 [N, channels, H, W].
-
-    Raises:
-        ValueError: if their sizes differ.
-    """
-    size = images.image_size
-    if size is not None:
-        require_memory(
-            len(images) * images.channels * size**2,
-            f"data.in_memory=true data.image_size={size}: {len(images):,} images",
-        )
-    first = images[0]
-    require_memory(len(images) * first.nbytes, f"data.in_memory=true: {len(images):,} images")
-    inputs = torch.empty((len(images), *first.shape), dtype=torch.uint8)
-    for index in range(len(images)):
-        image = images[index]
-        if image.shape != first.shape:
-            raise ValueError(
-                f"data.inputs={images.column}: image 0 has {first.shape[1]} x {first.shape[2]} "
-                f"pixels, image {index} {image.shape[1]} x {image.shape[2]}; set data.image_size "
-                "to scale all to one size"
-            )
-        inputs[index] = image
-    return inputs
-
-
 def hf_targets(
     data: Dataset, columns: Columns, names: list[str], task: TaskName | None
 ) -> Targets:
@@ -181,45 +154,33 @@ def hf_targets(
     )
 
 
-class HfRows(NamedTuple):
-    """Rows for training, `num_train`, followed by those for testing."""
-
-    data: Dataset
-    num_train: int
-
-    @property
-    def is_test(self) -> np.ndarray | None:
-        """Rows of the split for testing, bool [N]; None if there is none."""
-        num = len(self.data)
-        return None if self.num_train == num else np.arange(num) >= self.num_train
-
-
-def complete_hf_rows(
-    rows: HfRows,
+def complete_hf_rows(  # noqa: PLR0913 - four are options
+    data: Dataset,
     columns: Columns,
+    is_test: np.ndarray | None,
     *,
     inputs: list[str],
     targets: list[str],
     owner: str | None,
     missing: Literal["error", "drop"],
-) -> HfRows:
-    """The rows that lack no value of the columns in use; `missing` is `data.missing`.
+) -> tuple[Dataset, np.ndarray | None]:
+    """The rows that lack no value of the columns in use, and the test rows of these, if any.
 
-    A text may be empty. A class of -1 is a missing one.
+    `missing` is `data.missing`. A text may be empty. A class of -1 is a missing one.
 
     Raises:
         ValueError: if rows are refused, or none is left for training.
     """
-    found = {f"data.inputs={name}": _missing_inputs(rows.data, name) for name in inputs}
+    found = {f"data.inputs={name}": _missing_inputs(data, name) for name in inputs}
     for name in targets:
-        found[f"data.targets={name}"] = _missing_targets(rows.data, columns, name)
+        found[f"data.targets={name}"] = _missing_targets(data, columns, name)
     if owner is not None:
-        found[f"data.owner={owner}"] = unowned(columns.values(owner), rows.is_test)
-    kept = complete_rows(found, missing, is_test=rows.is_test)
+        found[f"data.owner={owner}"] = unowned(columns.values(owner), is_test)
+    kept = complete_rows(found, missing, is_test=is_test)
     if kept.all():
-        return rows
-    data = rows.data.select(np.flatnonzero(kept)).flatten_indices()
-    return HfRows(data, int(kept[: rows.num_train].sum()))
+        return data, is_test
+    rest = None if is_test is None or not is_test[kept].any() else is_test[kept]
+    return data.select(np.flatnonzero(kept)).flatten_indices(), rest
 
 
 def _missing_inputs(data: Dataset, name: str) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -101,16 +101,24 @@ def _eight_bit(image: Image.Image) -> Image.Image:
     )
 
 
-def decode_all(files: ImageFiles) -> Tensor:
-    """Decode all images, which must have equal sizes: uint8 [N, channels, H, W].
+def decode_all(images: Any) -> Tensor:
+    """Decode all images of a map-style dataset, uint8 [N, channels, H, W].
 
     Raises:
-        ValueError: if they do not fit into memory.
+        ValueError: if they do not fit into memory, or their sizes differ.
     """
-    require_memory(len(files) * files.num_bytes(), f"data.in_memory=true: {files.about()}")
-    inputs = torch.empty((len(files), *files[0].shape), dtype=torch.uint8)
-    for index in range(len(files)):
-        inputs[index] = files[index]
+    first = images[0]
+    require_memory(len(images) * first.nbytes, f"data.in_memory=true: {len(images):,} images")
+    inputs = torch.empty((len(images), *first.shape), dtype=torch.uint8)
+    for index in range(len(images)):
+        image = images[index]
+        if image.shape != first.shape:
+            raise ValueError(
+                f"images differ in size: image 0 has {first.shape[1]} x {first.shape[2]} pixels, "
+                f"image {index} {image.shape[1]} x {image.shape[2]}; set data.image_size to scale "
+                "all to one size"
+            )
+        inputs[index] = image
     return inputs
 
 

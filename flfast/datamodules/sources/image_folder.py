@@ -1,8 +1,6 @@
 """Your own images, in one folder per class."""
 
-import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -88,61 +86,39 @@ def _list_part(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
         ) from None
 
 
-log = logging.getLogger(__name__)
-
-
 def list_class_folders(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
     """(path, class) of every image below `folder/CLASS/`, and the names of the classes.
 
-    Classes are sorted by name, and so are the files of a class. Links are followed, but each
-    folder is read once: a link to one that is read already is left out, and logged.
+    Classes are sorted by name, and so are the files of a class. Links out of the folder are
+    followed; what is inside is read in its own place. Each folder is read once.
 
     Raises:
         OSError: if there is no such folder, no class, or a class without images.
     """
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
+    root, seen = folder.resolve(), set[Path]()
+
+    def is_new(place: Path) -> bool:
+        real = place.resolve()
+        if real in seen or (place.is_symlink() and real.is_relative_to(root)):
+            return False
+        seen.add(real)
+        return True
+
     classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     if not classes:
         raise FileNotFoundError(f"Couldn't find any class folder in {folder}.")
-    found, skipped = _files(folder, classes)
-    samples, empty = [], []
+    samples = []
     for label, name in enumerate(classes):
-        files = sorted(found[name])
-        own = [str(Path(*file)) for file in files if file[1].lower().endswith(IMG_EXTENSIONS)]
-        samples += [(path, label) for path in own]
-        empty += [] if own else [name]
-    if skipped:
-        log.warning(
-            "%s: %d links lead to folders that are read already and are left out, such as %s",
-            *(folder, len(skipped), skipped[0]),
-        )
-    if empty:
-        raise FileNotFoundError(
-            f"Found no valid file for the classes {', '.join(empty)}. Supported extensions are: "
-            f"{', '.join(IMG_EXTENSIONS)}"
-        )
+        files, place = [], folder / name
+        for where, folders, names in os.walk(place, followlinks=True) if is_new(place) else ():
+            folders[:] = [below for below in folders if is_new(Path(where, below))]
+            files += [(where, file) for file in names if file.lower().endswith(IMG_EXTENSIONS)]
+        if not files:
+            raise FileNotFoundError(
+                f"Found no valid file for the class {name}. Supported extensions are: "
+                f"{', '.join(IMG_EXTENSIONS)}"
+            )
+        samples += [(str(Path(*file)), label) for file in sorted(files)]
     return samples, classes
-
-
-def _files(
-    folder: Path, classes: Sequence[str]
-) -> tuple[dict[str, list[tuple[str, str]]], list[str]]:
-    """(folder, name) of all files of each class; and links to folders that are read already."""
-    files: dict[str, list[tuple[str, str]]] = {name: [] for name in classes}
-    seen, skipped = {os.path.realpath(folder)}, []
-    links = [(name, str(folder / name)) for name in classes if (folder / name).is_symlink()]
-    real = [(name, str(folder / name)) for name in classes if not (folder / name).is_symlink()]
-    # A folder belongs to the class in which it is. Links are followed when all of these are read.
-    for places in (real, links):
-        for name, place in places:
-            if os.path.realpath(place) in seen:
-                skipped.append(place)
-                continue
-            for where, folders, names in os.walk(place):
-                seen.add(os.path.realpath(where))
-                files[name] += [(where, file) for file in names]
-                paths = {below: Path(where, below) for below in folders}
-                links += [(name, str(path)) for path in paths.values() if path.is_symlink()]
-                folders[:] = [b for b, path in paths.items() if os.path.realpath(path) not in seen]
-    return files, skipped

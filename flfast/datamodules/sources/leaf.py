@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.decoded_images import load_images
-from flfast.datamodules.sources.leaf_files import LeafTable, LeafUser, read_users
+from flfast.datamodules.sources.leaf_files import LeafUser, read_users
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import Count, NonNegativeInt, Positive
 
@@ -48,12 +48,12 @@ def leaf(  # noqa: PLR0913 - one parameter an option
         mean=mean, std=std, channels=channels, random_crop=random_crop, random_flip=random_flip
     )
     if dataset == "femnist":
-        table = _read(root, dataset, _pixels)
-        inputs: Tensor | Dataset[Tensor] = _joined(table.inputs)
+        parts, fields = _read(root, dataset, _pixels)
+        inputs: Tensor | Dataset[Tensor] = _joined(parts)
     else:
         folder = Path(images or Path(root) / "raw" / "img_align_celeba").expanduser()
-        table = _read(root, dataset, _names)
-        paths = [str(folder / name) for part in table.inputs for name in part]
+        parts, fields = _read(root, dataset, _names)
+        paths = [str(folder / name) for part in parts for name in part]
         if not Path(paths[0]).is_file():
             raise ValueError(
                 f"data.images={images}: there is no {paths[0]}; point data.images to the folder "
@@ -63,20 +63,13 @@ def leaf(  # noqa: PLR0913 - one parameter an option
             paths, channels=channels, image_size=image_size, in_memory=in_memory, cache=cache
         )
     try:
-        return Examples(
-            inputs=inputs,
-            targets=torch.from_numpy(table.targets),
-            num_classes=_NUM_CLASSES[dataset],
-            transform=transform,
-            is_test=table.is_test,
-            owner=table.owner,
-            client_names=table.client_names,
-        )
+        num_classes = _NUM_CLASSES[dataset]
+        return Examples(inputs=inputs, num_classes=num_classes, transform=transform, **fields)
     except ValueError as error:
         raise ValueError(f"data.root={root} data.dataset={dataset}: {error}") from None
 
 
-def _read(root: str, dataset: str, convert: Callable[[list[Any]], Any]) -> LeafTable:
+def _read(root: str, dataset: str, convert: Callable[[list[Any]], Any]) -> Any:
     def read(user: LeafUser) -> tuple[Any, np.ndarray]:
         try:
             return convert(user.x), _labels(user)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from flfast.datamodules.value_names import number_clients
 from flfast.state.regular_file import read_text
@@ -72,23 +73,12 @@ def _users_of(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
             yield name, x, y
 
 
-class LeafTable(NamedTuple):
-    """Inputs of each user, and targets [N, ...] of all N examples.
-
-    `is_test` is bool [N], `owner` int64 [N]; -1 for test examples of no client.
-    """
-
-    inputs: list[Any]
-    targets: np.ndarray
-    is_test: np.ndarray
-    owner: np.ndarray
-    client_names: tuple[str, ...]
-
-
 def read_users(
     root: str, read: Callable[[LeafUser], tuple[Any, np.ndarray]], *, lack: str
-) -> LeafTable:
-    """Inputs and targets that `read` returns of each user; users without any are left out.
+) -> tuple[list[Any], dict[str, Any]]:
+    """Inputs that `read` returns of each user, and of all examples other fields of `Examples`.
+
+    `read` returns inputs and targets; users without any are left out.
 
     Raises:
         ValueError: if nobody has examples, which `lack` says; or as `leaf_users`.
@@ -105,7 +95,9 @@ def read_users(
         raise ValueError(f"data.root={root}{lack}")
     counts = [len(part) for part in targets]
     clients = number_clients(names, np.array(tests), where=f"data.root={root}: users")
-    is_test = np.repeat(np.array(tests), counts)
-    owner = np.repeat(clients.owner, counts)
-    joined = np.concatenate(targets)
-    return LeafTable(inputs, joined, is_test, owner, clients.names)
+    return inputs, {
+        "targets": torch.from_numpy(np.concatenate(targets)),
+        "is_test": np.repeat(np.array(tests), counts),
+        "owner": np.repeat(clients.owner, counts),
+        "client_names": clients.names,
+    }

@@ -155,14 +155,11 @@ def _examples(
         width.update(x.shape[1:])
         return x, y
 
-    table = read_users(root, read, lack=" has no example with something to predict")
+    parts, fields = read_users(root, read, lack=" has no example with something to predict")
     return Examples(
-        inputs=torch.from_numpy(np.concatenate(table.inputs)),
-        targets=torch.from_numpy(table.targets),
+        inputs=torch.from_numpy(np.concatenate(parts)),
         num_classes=num_classes or len(vocabulary),
-        is_test=table.is_test,
-        owner=table.owner,
-        client_names=table.client_names,
         task=task,
         vocabulary=vocabulary,
+        **fields,
     )

@@ -6,7 +6,6 @@ Literature, 2018 (arXiv:1812.01718).
 """
 
 import math
-import struct
 from pathlib import Path
 from typing import Literal
 
@@ -36,16 +35,13 @@ def mnist(
     Raises:
         ValueError: if the files cannot be read.
     """
-    from torchvision import datasets
 
     def read(part: Part) -> tuple[Tensor, Tensor]:
-        stem = Path(root) / name / "raw" / ("train" if part == "train" else "t10k")
-        files = Path(f"{stem}-images-idx3-ubyte"), Path(f"{stem}-labels-idx1-ubyte")
-        if not download and (found := read_compressed(*files)) is not None:
-            return found[0].unsqueeze(1), found[1]
-        check_idx(*files)
-        data = getattr(datasets, name)(root, train=part == "train", download=download)
-        return data.data.unsqueeze(1), data.targets
+        if download:
+            from torchvision import datasets
+
+            getattr(datasets, name)(root, download=True)
+        return read_idx(Path(root, name, "raw"), "train" if part == "train" else "t10k")
 
     return official_examples(
         read,
@@ -56,79 +52,32 @@ def mnist(
     )
 
 
-_HEADER = ">BBBB"
-_UINT8 = 8
-
-
-def check_idx(images: Path, labels: Path) -> None:
-    """Check headers and sizes of two uncompressed files; missing files are accepted.
-
-    Images are uint8 [N, H, W], labels uint8 [N].
+def read_idx(folder: Path, start: str) -> tuple[Tensor, Tensor]:
+    """Images uint8 [N, 1, H, W] and labels int64 [N] of the two files that begin with `start`.
 
     Raises:
-        ValueError: if a file is damaged; names the file and the problem.
+        ValueError: if a file is damaged, or they do not have equal numbers.
+        OSError: if one cannot be read.
     """
-    shapes = [_shape(path, ndim) for path, ndim in ((images, 3), (labels, 1)) if path.is_file()]
-    counts = [shape[0] for shape in shapes]
-    if len(set(counts)) > 1:
-        raise ValueError(f"{images} has {counts[0]} images, but {labels} {counts[1]} labels")
+    images = _read(folder / f"{start}-images-idx3-ubyte", 3)
+    labels = _read(folder / f"{start}-labels-idx1-ubyte", 1)
+    if len(images) != len(labels):
+        raise ValueError(f"{folder / start}-*: {len(images)} images, but {len(labels)} labels")
+    return images.unsqueeze(1), labels.long()
 
 
-def read_compressed(images: Path, labels: Path) -> tuple[Tensor, Tensor] | None:
-    """Images uint8 [N, H, W] and labels int64 [N] of files as they are published, with `.gz`.
-
-    Paths are given without `.gz`.
-
-    Returns:
-        None if one of the files is there without `.gz`, or not at all.
-
-    Raises:
-        ValueError: if a file is damaged.
-        OSError: if it is not compressed by gzip.
-    """
-    packed = [path.with_name(f"{path.name}.gz") for path in (images, labels)]
-    if any(path.is_file() for path in (images, labels)) or not all(p.is_file() for p in packed):
-        return None
-    pixels, classes = (_unpacked(path, ndim) for path, ndim in zip(packed, (3, 1), strict=True))
-    if len(pixels) != len(classes):
-        raise ValueError(f"{packed[0]} has {len(pixels)} images, but {packed[1]} {len(classes)}")
-    return pixels, classes.long()
-
-
-def _unpacked(path: Path, ndim: int) -> Tensor:
-    with open_gzip(path) as stream:
+def _read(path: Path, ndim: int) -> Tensor:
+    packed = path.with_name(f"{path.name}.gz")
+    path = packed if packed.is_file() and not path.is_file() else path
+    with open_gzip(path) if path is packed else path.open("rb") as stream:
         content = stream.read()
-    shape = _checked(path, content, len(content), ndim)
-    values = np.frombuffer(content, np.uint8, offset=len(content) - math.prod(shape))
-    return torch.from_numpy(values.reshape(shape).copy())
-
-
-def _shape(path: Path, ndim: int) -> tuple[int, ...]:
-    with path.open("rb") as stream:
-        return _checked(path, stream.read(_header_size(ndim)), path.stat().st_size, ndim)
-
-
-def _header_size(ndim: int) -> int:
-    return struct.calcsize(_HEADER) + 4 * ndim
-
-
-def _checked(path: Path, start: bytes, found: int, ndim: int) -> tuple[int, ...]:
-    """The shape of a file that begins with `start` and has `found` bytes."""
-    header = _header_size(ndim)
-    if len(start) < header:
+    start = 4 + 4 * ndim
+    shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, start, 4)]
+    kind = content[:4] == bytes([0, 0, 8, ndim])
+    if not kind or not all(shape) or len(content) != start + math.prod(shape):
         raise ValueError(
-            f"{path} is truncated: it has {len(start)} bytes, its header alone has {header}"
+            f"{path} is damaged: it has {len(content)} bytes, begins with "
+            f"{content[:4].hex(' ')}, and its shape would be {shape}; allowed: 00 00 08 0{ndim}, "
+            "the shape, and a byte for each value"
         )
-    zero, empty, kind, dims = struct.unpack_from(_HEADER, start)
-    if (zero, empty, kind, dims) != (0, 0, _UINT8, ndim):
-        raise ValueError(
-            f"{path} begins with {start[:4].hex(' ')}, expected 00 00 08 0{ndim}: an IDX file of "
-            f"bytes in {ndim} dimensions"
-        )
-    shape = struct.unpack_from(f">{ndim}I", start, struct.calcsize(_HEADER))
-    expected = header + math.prod(shape)
-    if found != expected:
-        raise ValueError(f"{path} has {found} bytes, its shape {list(shape)} needs {expected}")
-    if not found - header:
-        raise ValueError(f"{path} is empty: its shape is {list(shape)}")
-    return shape
+    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy())

@@ -97,7 +97,7 @@ def check_csv(path: Path, *, free: int | None = None) -> None:
         open_gzip(path, free=free) if packed else path.open("rb") as stream,
         io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as lines,
     ):
-        for _ in strict_rows(lines, where=str(path)):
+        for _ in strict_rows(lines):
             pass
 
 

@@ -64,7 +64,7 @@ def _read(path: Path) -> tuple[list[int], list[str]]:
     labels, texts = [], []
     try:
         with path.open(encoding="utf-8", newline="") as stream:
-            for number, row in enumerate(strict_rows(stream, where=str(path)), 1):
+            for number, row in enumerate(strict_rows(stream), 1):
                 if number == 1 and row and not row[0].strip().isdecimal():
                     continue  # a header
                 if len(row) < 2 or not row[0].strip().isdecimal() or int(row[0]) < 1:

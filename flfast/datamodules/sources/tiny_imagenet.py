@@ -10,6 +10,7 @@ import torch
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.decoded_images import load_images
+from flfast.datamodules.sources.image_folder import list_class_folders
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import Count, NonNegativeInt, Positive
 from flfast.state.regular_file import read_text
@@ -39,16 +40,15 @@ def tiny_imagenet(  # noqa: PLR0913 - one parameter an option
     )
     folder = Path(root).expanduser() / "tiny-imagenet-200"
     try:
-        wnids = sorted(read_text(folder / "wnids.txt").split())
-        train = _training_files(folder, wnids)
+        train, wnids = list_class_folders(folder / "train")
         test = _test_files(folder, wnids)
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"data.root={root} has no readable tiny-imagenet-200/ with wnids.txt, "
+            f"data.root={root} has no readable tiny-imagenet-200/ with "
             f"train/WNID/images/ and val/val_annotations.txt: {error}"
         ) from None
     samples = [*train, *test]
-    paths = [str(path) for path, _ in samples]
+    paths = [path for path, _ in samples]
     inputs = load_images(
         paths, channels=3, image_size=image_size, in_memory=in_memory, cache=cache
     )
@@ -61,17 +61,7 @@ def tiny_imagenet(  # noqa: PLR0913 - one parameter an option
     )
 
 
-def _training_files(folder: Path, wnids: list[str]) -> list[tuple[Path, int]]:
-    found = []
-    for label, wnid in enumerate(wnids):
-        paths = sorted((folder / "train" / wnid / "images").glob("*.JPEG"))
-        if not paths:
-            raise FileNotFoundError(f"train/{wnid}/images/ has no *.JPEG")
-        found += [(path, label) for path in paths]
-    return found
-
-
-def _test_files(folder: Path, wnids: list[str]) -> list[tuple[Path, int]]:
+def _test_files(folder: Path, wnids: list[str]) -> list[tuple[str, int]]:
     """Files in the order of val_annotations.txt: a name, a class and a box in each line."""
     numbers = {wnid: label for label, wnid in enumerate(wnids)}
     path = folder / "val" / "val_annotations.txt"
@@ -80,7 +70,7 @@ def _test_files(folder: Path, wnids: list[str]) -> list[tuple[Path, int]]:
         name, *rest = text.split("\t")
         if not rest or rest[0] not in numbers:
             raise ValueError(
-                f"{path}, line {line}: {text!r}; allowed: a file name, a tab, an id of wnids.txt"
+                f"{path}, line {line}: {text!r}; allowed: a file name, a tab, a folder of train/"
             )
-        found.append((folder / "val" / "images" / name, numbers[rest[0]]))
+        found.append((str(folder / "val" / "images" / name), numbers[rest[0]]))
     return found

@@ -13,25 +13,27 @@ from typing import Any
 
 import torch
 from lightning.pytorch.plugins import MixedPrecision
-from lightning.pytorch.strategies import ParallelStrategy, StrategyRegistry
+from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
 from torch import Tensor, nn
 
 from flfast.datamodules.batches import Batch, RankShare
 from flfast.lit.local_module import LocalModule
 
 
-class DataParallelStrategy(ParallelStrategy):
+class DataParallelStrategy(SingleDeviceStrategy):
     """Runs a `LocalModule`'s training step on several devices of one process.
 
     The loss of a part is weighted by its share of the batch, so uneven parts give the exact mean.
     As with torch's DataParallel, BatchNorm normalises each part by itself, and the running
-    statistics are those of the first device.
+    statistics are those of the first device. There is a single rank, even in a process of a world
+    of several.
+
+    Attributes:
+        parallel_devices: the devices, which Lightning sets.
     """
 
     strategy_name = "dp"
-    # A single rank, even if the process belongs to a world of several.
-    world_size, global_rank, local_rank, is_global_zero = 1, 0, 0, True
-
+    parallel_devices: Sequence[torch.device] = ()
     _model: nn.Module | None = None
     _replicas: Sequence[nn.Module] = ()
     _pool: ThreadPoolExecutor | None = None
@@ -39,13 +41,7 @@ class DataParallelStrategy(ParallelStrategy):
     @property
     def root_device(self) -> torch.device:
         """The device of the parameters."""
-        assert self.parallel_devices
         return self.parallel_devices[0]
-
-    def model_to_device(self) -> None:
-        """Move the parameters to the first device."""
-        assert self.lightning_module is not None
-        self.lightning_module.to(self.root_device)
 
     def teardown(self) -> None:
         """End the threads: no rank of a later run could be forked beside them."""
@@ -56,7 +52,7 @@ class DataParallelStrategy(ParallelStrategy):
     def setup(self, trainer: Any) -> None:
         """Start the threads, create the replicas once, and copy the current buffers to them."""
         super().setup(trainer)
-        assert self.parallel_devices and isinstance(self.lightning_module, LocalModule)
+        assert isinstance(self.lightning_module, LocalModule)
         self._pool = ThreadPoolExecutor(len(self.parallel_devices))
         model = self.lightning_module.model
         if self._model is not model:
@@ -68,7 +64,6 @@ class DataParallelStrategy(ParallelStrategy):
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """The results of `LocalModule.training_step`, as weighted sums over the parts."""
-        assert self.parallel_devices
         assert isinstance(self.lightning_module, LocalModule)
         size, devices = len(batch.targets), self.parallel_devices
         parts = [(i, RankShare(i, len(devices)).slice(size)) for i in range(len(devices))]
@@ -92,7 +87,7 @@ class DataParallelStrategy(ParallelStrategy):
         return total
 
     def _part(self, index: int, batch: Batch, part: slice) -> dict[str, Tensor]:
-        assert self.parallel_devices and isinstance(self.lightning_module, LocalModule)
+        assert isinstance(self.lightning_module, LocalModule)
         device, module = self.parallel_devices[index], self.lightning_module
         inputs, targets = (x[part].to(device) for x in (batch.inputs, batch.targets))
         batch = batch._replace(inputs=inputs, targets=targets)
@@ -101,21 +96,6 @@ class DataParallelStrategy(ParallelStrategy):
             if index == 0:
                 return module.training_step(batch, 0)
             return module.replica_step(self._replicas[index - 1], batch, device)
-
-    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """Identity: there is a single rank."""
-        return tensor
-
-    def all_gather(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Identity: there is a single rank."""
-        return tensor
-
-    def barrier(self, *args: Any, **kwargs: Any) -> None:
-        """Return at once: there is a single rank."""
-
-    def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """Identity: there is a single rank."""
-        return obj
 
 
 StrategyRegistry.register("dp", DataParallelStrategy, description="devices of one process")

@@ -37,12 +37,6 @@ class MaskSamples(Callback):
         self._num_images, self._dpi = num_images, dpi
 
     @rank_zero_only
-    def on_run_start(self, federation: Federation) -> None:
-        """Remove the previous result: if a resumed run is killed, it must not look final."""
-        for name in _FILES:
-            (federation.run_dir / name).unlink(missing_ok=True)
-
-    @rank_zero_only
     def on_run_end(self, federation: Federation) -> None:
         """Write the picture, and a table of its images."""
         data, tests = federation.data, federation.data.central_test

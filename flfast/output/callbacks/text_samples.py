@@ -47,11 +47,6 @@ class TextSamples(Callback):
             encode(self._prompt, vocabulary)
 
     @rank_zero_only
-    def on_run_start(self, federation: Federation) -> None:
-        """Remove the previous result: if a resumed run is killed, it must not look final."""
-        (federation.run_dir / self.file_name).unlink(missing_ok=True)
-
-    @rank_zero_only
     def on_run_end(self, federation: Federation) -> None:
         """Write the file."""
         vocabulary = _vocabulary(federation.data.examples)

@@ -1,14 +1,12 @@
 """Forecasts beside the true values of a few clients, as rows of a file and charts. Torch-free."""
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
 from flfast.output.results.lines import Line, LineChart
-from flfast.output.results.table import parse_table
-from flfast.state.regular_file import read_file
+from flfast.output.results.table import read_curves
 
 FORECAST_COLUMNS = ("set", "place", "client", "mase", "step", "true", "predicted")
 PLACES = ("best", "median", "worst")
@@ -48,12 +46,7 @@ def forecast_charts(path: Path) -> Sequence[LineChart]:
         ValueError: if it has other columns or cells.
     """
     charts = []
-    rows = parse_table(read_file(path), path, *FORECAST_COLUMNS)
-    for about, own in groupby(rows, key=lambda row: [row[name] for name in FORECAST_COLUMNS[:4]]):
-        cells = [[row[name] for name in FORECAST_COLUMNS[4:]] for row in own]
-        step, *values = np.array(cells, dtype=np.float64).T.tolist()
-        if about[1] not in PLACES or not np.isfinite(values).all():
-            raise ValueError(f"{path} has other cells than forecasts of clients")
+    for about, (step, *values) in read_curves(path, FORECAST_COLUMNS[:4], FORECAST_COLUMNS[4:]):
         lines = [Line(name, step, y) for name, y in zip(FORECAST_LINES, values, strict=True)]
         title = f"{about[2]}, {about[1]} MASE in {about[0]}: {float(about[3]):.3g}"
         charts.append(LineChart(title, lines, "step", "value", _NOTE))

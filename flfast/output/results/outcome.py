@@ -2,13 +2,9 @@
 
 import json
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from flfast.output.results.plain_yaml import read_mapping
-from flfast.output.results.table import read_rows
 from flfast.state.messages import printable
 from flfast.state.moved import renamed
 from flfast.state.regular_file import opener, read_file
@@ -21,9 +17,6 @@ RESULT = "result.json"
 LOCK = ".lock"
 """File in a run's folder; the run's processes hold a lock on it."""
 
-FAILED_MARK = Path(".hydra", "failed")
-"""File in which flfast 0.1.0 left the error of a sweep's job."""
-
 EXIT_STOPPED = 75
 """Exit code of a run that was stopped and can be resumed: EX_TEMPFAIL of sysexits.h."""
 
@@ -31,7 +24,6 @@ _TRACES = (
     *("metrics.csv", "clients.csv", "events.csv"),
     *("checkpoints/round-*", "model.pt", "shared.pt", "personal/*.pt"),
 )
-_END = 20  # lines of a log
 
 
 Outcome = Literal["empty", "running", "finished", "stopped", "failed", "killed"]
@@ -90,8 +82,7 @@ def read_result(folder: Path) -> Result | None:
     """What the run in a folder said of itself; None if it said nothing that can be read."""
     try:
         found = json.loads(read_file(folder / RESULT))
-        outcome = found.get("outcome", "finished")  # 0.1.0 wrote it for finished jobs only
-        value = found["value"]
+        outcome, value = found["outcome"], found["value"]
         if type(value) not in (int, float, type(None)):
             return None
         error = printable(str(found.get("error", "")))
@@ -116,9 +107,8 @@ def write_result(folder: Path, result: Result) -> None:
 def outcome(folder: Path, *, own_lock: bool = False) -> Outcome:
     """What has become of the run in a folder.
 
-    A folder of an older flfast is judged by its rows, its log and its mark of a failure. Where a
-    disk has no locks, a run that goes on looks as if it was killed. The lock is an `own_lock` if
-    it is that of a command which asks before its own run begins.
+    Where a disk has no locks, a run that goes on looks as if it was killed. The lock is an
+    `own_lock` if it is that of a command which asks before its own run begins.
     """
     said = read_result(folder)
     if said is None and (folder / RESULT).exists():
@@ -127,22 +117,14 @@ def outcome(folder: Path, *, own_lock: bool = False) -> Outcome:
         return said.outcome
     if is_locked(folder) and not own_lock:
         return "running"
-    if said is not None:
-        return "killed"
-    if (folder / FAILED_MARK).exists():
-        return "failed"
-    if not holds_run(folder) and not (folder / ".hydra").exists():
-        return "empty"
-    return "finished" if _went_through(folder) else "killed"
+    there = said is not None or holds_run(folder) or (folder / ".hydra").exists()
+    return "killed" if there else "empty"
 
 
 def error_of(folder: Path) -> str:
     """Message of the error that ended the run of a folder, in one line; empty if none did."""
     said = read_result(folder)
-    if said is not None:
-        return said.error
-    mark = folder / FAILED_MARK
-    return _text(mark) if mark.exists() else ""
+    return "" if said is None else said.error
 
 
 def holds_run(folder: Path) -> bool:
@@ -167,13 +149,6 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def planned_rounds(config: Mapping[str, Any]) -> Any:
-    """Rounds that a run shall have, by its config, which may be damaged: any value."""
-    trainer = config.get("trainer")
-    quick = isinstance(trainer, dict) and trainer.get("fast_dev_run")
-    return 1 if quick else config.get("rounds")
-
-
 def log_lines(folder: Path) -> list[str]:
     """Lines of a run's log, without control characters; empty if there is none.
 
@@ -181,21 +156,6 @@ def log_lines(folder: Path) -> list[str]:
         OSError: with the path, if it is no file.
     """
     path = folder / "train.log"
-    return _text(path).split("\n") if path.exists() else []
-
-
-def _text(path: Path) -> str:
-    return printable(read_file(path).decode("utf-8", errors="replace"))
-
-
-def _went_through(folder: Path) -> bool:
-    """Whether a run of an older flfast has all rounds of its config, or `stop` ended it."""
-    if any("[INFO] - ends after round " in line for line in log_lines(folder)[-_END:]):
-        return True
-    rounds: Any = None
-    last = -1
-    with suppress(OSError, ValueError, KeyError):
-        rounds = planned_rounds(read_mapping(folder / ".hydra" / "config.yaml"))
-        rows = read_rows(folder / "metrics.csv")
-        last = int(rows[-1]["round"]) if rows else -1
-    return last >= (rounds if isinstance(rounds, int) else 0)
+    if not path.exists():
+        return []
+    return printable(read_file(path).decode("utf-8", errors="replace")).split("\n")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from flfast.output.results.history import Row, validation_column
 from flfast.output.results.outcome import Outcome, error_of, outcome
-from flfast.output.results.plain_yaml import read_mapping, read_words
+from flfast.output.results.plain_yaml import read_yaml
 from flfast.output.results.table import read_clients, read_history
 from flfast.state.messages import first_line
 from flfast.state.moved import renamed
@@ -62,8 +62,8 @@ def read_run(folder: Path) -> RunRecord:
     hydra_dir = folder / ".hydra"
     hydra = _hydra(folder)
     num = _job_number(hydra, hydra_dir / "hydra.yaml")
-    words = read_words(hydra_dir / "overrides.yaml")
-    config: dict[str, Any] = renamed(read_mapping(hydra_dir / "config.yaml"))
+    words = read_yaml(hydra_dir / "overrides.yaml", list)
+    config: dict[str, Any] = renamed(read_yaml(hydra_dir / "config.yaml", dict))
     history: list[Row] = []
     try:
         history = read_history(folder / "metrics.csv")
@@ -96,7 +96,7 @@ def read_choices(folder: Path) -> dict[str, str]:
 
 
 def _hydra(folder: Path) -> dict[str, Any]:
-    return mapping(read_mapping(folder / ".hydra" / "hydra.yaml").get("hydra"))
+    return mapping(read_yaml(folder / ".hydra" / "hydra.yaml", dict).get("hydra"))
 
 
 def _choices(hydra: dict[str, Any]) -> dict[str, str]:

@@ -5,14 +5,12 @@ Statistical Association 53, 1958.
 """
 
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
 from flfast.output.results.lines import Line, LineChart
-from flfast.output.results.table import parse_table
-from flfast.state.regular_file import read_file
+from flfast.output.results.table import read_curves
 
 COLUMNS = ("set", "risk", "time", "surviving")
 GROUPS = ("low risk", "middle risk", "high risk")
@@ -47,15 +45,10 @@ def curve_charts(path: Path) -> list[LineChart]:
         OSError: if the file cannot be read.
         ValueError: if it has other columns or cells.
     """
-    charts = []
-    rows = parse_table(read_file(path), path, *COLUMNS)
-    for name, of_set in groupby(rows, key=lambda row: row["set"]):
-        lines = []
-        for group, found in groupby(of_set, key=lambda row: row["risk"]):
-            points = np.array([(float(r["time"]), float(r["surviving"])) for r in found])
-            if group not in GROUPS or not np.isfinite(points).all():
-                raise ValueError(f"{path} has other cells than times and shares of risk groups")
-            lines.append(Line(group, *points.T.tolist()))
-        title = f"Kaplan-Meier, {name}"
-        charts.append(LineChart(title, lines, "time", "surviving share", _NOTE, steps=True))
-    return charts
+    charts: dict[str, list[Line]] = {}
+    for (name, group), (time, surviving) in read_curves(path, COLUMNS[:2], COLUMNS[2:]):
+        charts.setdefault(name, []).append(Line(group, time, surviving))
+    return [
+        LineChart(f"Kaplan-Meier, {name}", lines, "time", "surviving share", _NOTE, steps=True)
+        for name, lines in charts.items()
+    ]

@@ -10,7 +10,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 
 from flfast.output.results.columns import CLIENT_EVALUATION, COLUMNS
@@ -151,6 +151,27 @@ def parse_table(content: bytes, path: Path, *needed: str) -> list[dict[str, str]
                 f"cells; allowed: {len(columns)}, one a column"
             )
     return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def read_curves(
+    path: Path, keys: Sequence[str], values: Sequence[str]
+) -> list[tuple[list[str], list[list[float]]]]:
+    """The cells of `keys` and the columns of numbers `values` of a file.
+
+    Consecutive rows with the same cells are one entry.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if it lacks a column, or a value is no finite number.
+    """
+    found = []
+    rows = parse_table(read_file(path), path, *keys, *values)
+    for about, own in groupby(rows, key=lambda row: [row[name] for name in keys]):
+        numbers = [[float(row[name]) for name in values] for row in own]
+        if not all(map(math.isfinite, chain(*numbers))):
+            raise ValueError(f"{path} has a number that is not finite")
+        found.append((about, [[*column] for column in zip(*numbers, strict=True)]))
+    return found
 
 
 def iterate_rows(path: Path) -> Iterator[dict[str, str]]:

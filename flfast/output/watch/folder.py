@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flfast.output.results.history import Row, number, total
-from flfast.output.results.outcome import Outcome, is_locked, log_lines, outcome, planned_rounds
-from flfast.output.results.plain_yaml import read_mapping, read_words
+from flfast.output.results.outcome import Outcome, is_locked, log_lines, outcome
+from flfast.output.results.plain_yaml import read_yaml
 from flfast.output.results.runs import run_folders
 from flfast.output.results.table import read_history
 
@@ -72,7 +72,7 @@ def read_progress(folder: Path) -> Progress:
     lines = (line.partition("[WARNING] - ") for line in log_lines(folder))
     return Progress(
         folder=folder,
-        overrides=read_words(hydra / "overrides.yaml"),
+        overrides=read_yaml(hydra / "overrides.yaml", list),
         rounds=_rounds(hydra / "config.yaml"),
         history=read_history(folder / "metrics.csv"),
         outcome=outcome(folder),
@@ -82,7 +82,10 @@ def read_progress(folder: Path) -> Progress:
 
 def _rounds(path: Path) -> int:
     """Rounds that a run shall have, by its config; 0 if they are `${...}`, not looked up."""
-    found = planned_rounds(read_mapping(path))
+    config = read_yaml(path, dict)
+    trainer = config.get("trainer")
+    is_trial = isinstance(trainer, dict) and trainer.get("fast_dev_run")
+    found = 1 if is_trial else config.get("rounds")
     if isinstance(found, str) and "${" in found:
         return 0
     if type(found) is not int or found < 1:

@@ -34,24 +34,25 @@ PIXELS = np.zeros((12, 28, 28), np.uint8)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is truncated: it has 0 bytes, its header alone has 16"),
-        (idx(PIXELS)[:7], "is truncated: it has 7 bytes"),
-        (idx(PIXELS)[:500], r"has 500 bytes, its shape \[12, 28, 28\] needs 9424"),
-        (idx(PIXELS) + b"x", "has 9425 bytes"),
-        (
-            idx(PIXELS, shape=(2**31, 28, 28)),
-            r"has 9424 bytes, its shape \[2147483648, 28, 28\] needs",
-        ),
-        (idx(PIXELS, start=b"PK\x03\x04"), "begins with 50 4b 03 04, expected 00 00 08 03"),
-        (idx(PIXELS, start=b"\0\0\x0d\3"), "begins with 00 00 0d 03"),
-        (idx(PIXELS.reshape(12, -1)), "begins with 00 00 08 02"),
-        (idx(PIXELS[:0]), "is empty"),
-        (idx(PIXELS[:7]), "has 7 images, but .*train-labels-idx1-ubyte 12 labels"),
+        (b"", "is damaged: it has 0 bytes"),
+        (idx(PIXELS)[:7], "is damaged: it has 7 bytes"),
+        (idx(PIXELS)[:500], r"is damaged: it has 500 bytes, .* \[12, 28, 28\]; allowed"),
+        (idx(PIXELS) + b"x", "is damaged: it has 9425 bytes"),
+        (idx(PIXELS, shape=(2**31, 28, 28)), r"is damaged: .*\[2147483648, 28, 28\]"),
+        (idx(PIXELS, start=b"PK\x03\x04"), "is damaged: .*50 4b 03 04, .*; allowed: 00 00 08 03"),
+        (idx(PIXELS, start=b"\0\0\x0d\3"), "is damaged: .*00 00 0d 03"),
+        (idx(PIXELS.reshape(12, -1)), "is damaged: .*00 00 08 02"),
+        (idx(PIXELS[:0]), r"is damaged: .*\[0, 28, 28\]"),
     ],
 )
 def test_a_broken_file_is_named_with_what_is_wrong(load, content, message):
     with pytest.raises(ValueError, match=f"{IMAGES} {message}"):
         load(IMAGES, content)
+
+
+def test_fewer_images_than_labels_are_refused(load):
+    with pytest.raises(ValueError, match=r"MNIST/raw/train-.: 7 images, but 12 labels"):
+        load(IMAGES, idx(PIXELS[:7]))
 
 
 def test_labels_out_of_range_and_images_of_two_shapes_name_the_files(load):

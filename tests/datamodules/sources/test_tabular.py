@@ -217,14 +217,13 @@ def test_files_that_are_no_tables_are_refused(tmp_path, name, content, message):
     ("content", "line"),
     [
         ('a,target\n1,x\n2,"y\n3,z\n4,"w\n5,v\n', 3),
-        ('a,target\n1,x\n2,"y\n3,z"\n5,v\n', 3),
         ('a,target\n1,x\n2,y\n3,"z\n', 4),
         ('a,target\n"1"2,x\n', 2),
     ],
-    ids=["closed by another", "closed at an end", "never closed", "closed too early"],
+    ids=["closed by another", "never closed", "closed too early"],
 )
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
-def test_a_stray_quote_swallows_no_row(tmp_path, content, line, suffix):
+def test_quotes_that_do_not_pair_up_are_refused(tmp_path, content, line, suffix):
     path = tmp_path / f"a{suffix}"
     path.write_bytes(gzip.compress(content.encode()) if suffix == ".csv.gz" else content.encode())
     with pytest.raises(ValueError, match=rf"data.path=.*a\.csv.*: line {line}: .*quote"):

@@ -21,7 +21,6 @@ def written(tmp_path, save_images):
         names = [f"{wnid}_{i}.JPEG" for i in range(number)]
         save_images(f"{FOLDER}/train/{wnid}/images", names)
     images = save_images(f"{FOLDER}/val/images", ["val_0.png", "val_1.png"])
-    (tmp_path / FOLDER / "wnids.txt").write_text("".join(f"{wnid}\n" for wnid in wnids))
     lines = "val_1.png\tn03\t0\t32\t44\t62\nval_0.png\tn01\t52\t55\t57\t59\n"
     (tmp_path / FOLDER / "val" / "val_annotations.txt").write_text(lines)
     return images
@@ -48,10 +47,13 @@ def test_images_are_scaled_and_read_later_as_asked(load):
 @pytest.mark.parametrize(
     ("path", "content", "message"),
     [
-        ("wnids.txt", None, r"data\.root=.* has no readable tiny-imagenet-200/.*wnids\.txt"),
-        ("wnids.txt", "n01\nn09\n", r"train/n09/images/ has no \*\.JPEG"),
+        ("train/n03/images/n03_0.JPEG", None, "no readable tiny-imagenet-200/.* the class n03"),
         ("val/val_annotations.txt", None, "no readable tiny-imagenet-200/"),
-        ("val/val_annotations.txt", "a.png\tn7\n", r"annotations\.txt, line 1: .*id of wnids"),
+        (
+            "val/val_annotations.txt",
+            "a.png\tn7\n",
+            r"annotations\.txt, line 1: .* of train",
+        ),
         ("val/val_annotations.txt", "b.png\tn01\n", r"val/images/b\.png is not a readable"),
     ],
 )

@@ -51,7 +51,6 @@ def federation(tmp_path):
 def written(federation, **options):
     callback = TextSamples(**OPTIONS | options)
     callback.check(federation.data.examples)
-    callback.on_run_start(federation)
     callback.on_run_end(federation)
     path = federation.run_dir / "samples.txt"
     return path.read_text() if path.exists() else None
@@ -86,12 +85,6 @@ def test_nothing_is_written_without_text_or_without_a_server_model(federation):
     federation.algorithm.evaluate_server = True
     federation.data.examples = SimpleNamespace(task="classification", vocabulary=LETTERS)
     assert written(federation, prompt="no such letters") is None
-
-
-def test_the_file_of_an_earlier_end_is_removed(federation):
-    written(federation)
-    TextSamples(**OPTIONS).on_run_start(federation)
-    assert not (federation.run_dir / "samples.txt").exists()
 
 
 def test_tokens_are_drawn_with_the_models_probabilities():

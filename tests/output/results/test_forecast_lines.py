@@ -29,6 +29,6 @@ def test_windows_follow_each_other_without_overlap(stride, tmp_path):
     (chart,) = forecast_charts(path)
     assert chart.title == "a, b, best MASE in local: 0.5"
     assert [list(line.y) for line in chart.lines] == [list(values), list(predicted)]
-    path.write_text("\n".join([*lines, '"local","nobody","x","1","0","1","2"']) + "\n")
-    with pytest.raises(ValueError, match="other cells than forecasts"):
+    path.write_text("\n".join([*lines, '"local","best","x","1","0","inf","2"']) + "\n")
+    with pytest.raises(ValueError, match="a number that is not finite"):
         forecast_charts(path)

@@ -3,6 +3,7 @@ from run_folders import accuracies, write_run
 
 from flfast.output.report.content import Content
 from flfast.output.results import table
+from flfast.output.results.outcome import RESULT
 from flfast.output.results.runs import find_runs, last_clients, read_run
 from flfast.output.results.settings import differing_keys, group_runs
 
@@ -79,15 +80,15 @@ def test_models_of_one_option_are_told_apart_by_their_target(tmp_path):
     assert differing_keys([run("a", "my.net"), run("b", "my.other")]) == ["model._target_"]
 
 
-@pytest.mark.parametrize("rounds", [1, 3])
-def test_a_run_that_lacks_rounds_does_not_count(make, rounds):
-    """Here one of flfast 0.1.0, which did not write its outcome."""
-    run, other = make("a", rounds=rounds), make("b", seed=1, rounds=1)
-    assert run.outcome == ("finished" if rounds == 1 else "killed")
-    assert [found.counts for found in Content([run, other]).runs] == [rounds == 1, True]
+@pytest.mark.parametrize("outcome", ["finished", "killed"])
+def test_only_a_run_that_has_finished_counts(make, outcome):
+    run, other = make("a"), make("b", seed=1)
+    if outcome == "killed":
+        (run.folder / RESULT).unlink()
+    run = read_run(run.folder)
+    assert run.outcome == outcome
+    assert [found.counts for found in Content([run, other]).runs] == [outcome == "finished", True]
     assert Content([run]).runs[0].counts
-    (run.folder / "train.log").write_text("[..][INFO] - ends after round 1 of 3: a plateau\n")
-    assert read_run(run.folder).outcome == "finished"
 
 
 def test_a_seed_counts_once(make):

@@ -11,6 +11,7 @@ from rich.console import Console
 from flfast import train, watch
 from flfast.config.folder_lock import FolderLock
 from flfast.output.loggers.csv import RoundCSVLogger
+from flfast.output.results.outcome import Result, write_result
 from flfast.output.watch.folder import jobs_of, newest, read_progress
 from flfast.output.watch.view import view
 
@@ -73,8 +74,7 @@ def test_it_says_what_a_run_does_now(folder, log):
     assert "70.00 %" in shown
     lock.release()
     assert "go on with: resume=auto hydra.run.dir=" in text(folder)
-    log(3)
-    log(4)
+    write_result(folder, Result("finished", {}))
     assert read_progress(folder).status == "finished"
 
 
@@ -121,14 +121,6 @@ def test_losses_are_shown_without_accuracies(folder, log):
     assert "val/accuracy" not in text(folder)
 
 
-def test_a_run_that_ends_early_is_done(folder, log):
-    log(0)
-    assert read_progress(folder).status == "killed"
-    line = "[2026-11-22 10:00:00,000][flfast.federation.loop][INFO] - ends after round 0 of 4: .."
-    (folder / "train.log").write_text(f"{line}\n")
-    assert read_progress(folder).status == "finished"
-
-
 def test_warnings_are_shown(folder, log):
     log(0)
     line = "[2026-11-22 10:00:00,000][flfast.federation.loop][WARNING] - round 1: clients [3] ..."
@@ -144,6 +136,7 @@ def test_a_sweep_is_a_line_for_each_job(folder, log, tmp_path):
     for name in ("config.yaml", "overrides.yaml"):
         text_there = (folder / ".hydra" / name).read_text()
         (other / ".hydra" / name).write_text(text_there.replace("=fedprox", "=fedavg"))
+    write_result(folder, Result("finished", {}))
     jobs = jobs_of(tmp_path)
     assert jobs == [other, folder]
     rows = [row for row in text(*jobs).splitlines() if "algorithm=" in row]
