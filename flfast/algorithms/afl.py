@@ -15,7 +15,6 @@ from collections.abc import Sequence
 import torch
 
 from flfast.algorithms.contract import Algorithm, LocalStage, Part, Records, Uploads
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.measures import LOSS, mean_loss
 from flfast.algorithms.kit.nearest_mixture import nearest_mixture
 from flfast.state.options import NonNegative
@@ -26,9 +25,6 @@ EPS = 1e-10
 
 def afl(*, lambda_lr: NonNegative, num_clients: int) -> Algorithm:
     """FedAvg whose weights follow the clients' losses."""
-    degenerate(
-        lambda_lr == 0, "algorithm.lambda_lr=0 turns AFL into FedAvg with weighting=uniform"
-    )
 
     def send(server: Tree, records: Records, clients: Sequence[int]) -> Tree:
         return {"share": server["lambda"][list(clients)]}

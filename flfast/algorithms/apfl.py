@@ -13,7 +13,6 @@ The authors' code mixes outputs instead, and updates alpha_k in the first step o
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Task, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.second_model import personal_part, split_personal, with_personal
 from flfast.state.options import UpToOne
 from flfast.state.tree import Tree, float_type, merge
@@ -24,8 +23,6 @@ ALPHA = "apfl/alpha"
 
 def apfl(*, alpha: UpToOne, adaptive: bool, weighting: Weighting) -> Algorithm:
     """FedAvg with personal models mixed from local and federated parameters."""
-    model, fixed = "purely local" if alpha else "the server's", not adaptive and alpha in {0, 1}
-    degenerate(fixed, f"algorithm.alpha={alpha:g} makes APFL's personal models {model}")
 
     def client_state(broadcast: Tree) -> Tree:
         first = next(iter(broadcast["params"].values()))

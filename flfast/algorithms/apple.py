@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Records, Task
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.private_models import private_models
 from flfast.state.options import Count, NonNegative, UpToOne
 from flfast.state.tree import Tree, float_type, merge, tree_map, without
@@ -39,7 +38,6 @@ def apple(
     num_clients: int,
 ) -> Algorithm:
     """Personal models, combined with learned weights from core models."""
-    degenerate(p_lr == 0, "algorithm.p_lr=0 makes APPLE's personal models the mean of core models")
     first, last = next(iter(initial["params"].values())), share * horizon
     equal = first.new_full((num_clients,), 1 / num_clients, dtype=float_type(initial["params"]))
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Context, Finished, Measure, Part, Round, Task
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import LinearHead, linear_head
 from flfast.datamodules.batches import Batch
 from flfast.state.options import Count, NonNegativeInt, Positive
@@ -47,7 +46,6 @@ def ccvr(  # noqa: PLR0913 - one parameter an option
     top = linear_head(initial, head)
     like = top.initial["params"][top.names[0]]
     options = Calibration(num_virtual, epochs, batch_size, head_lr)
-    degenerate(epochs == 0, "algorithm.epochs=0 turns CCVR into FedAvg")
 
     def moments(task: Task, weights: Tree, batch: Batch, ctx: Context) -> Tree:
         z = task.fixed_features(weights, batch, layer=top.layer)

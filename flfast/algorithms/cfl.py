@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Part, Records, Uploads, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.model_groups import equal_models, group_means, weighted_mean
 from flfast.algorithms.kit.several_models import one_of, only_models
 from flfast.state.options import Count, NonNegative, NonNegativeInt
@@ -41,8 +40,6 @@ def cfl(
     num_clients: int,
 ) -> Algorithm:
     """FedAvg in clusters, which the server finds; without a split it is FedAvg."""
-    degenerate(eps1 == 0, "algorithm.eps1=0 turns CFL into FedAvg")
-    degenerate(max_clusters == 1, "algorithm.max_clusters=1 turns CFL into FedAvg")
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         models, before = server["models"], server["clusters"][uploads.clients]

@@ -14,7 +14,6 @@ same (`uniform`). Clipping by norm takes the norm over both gradients.
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.second_model import (
     personal_part,
     shared_part,
@@ -28,7 +27,6 @@ from flfast.state.weights import model_weights
 
 def ditto(*, lam: NonNegative, weighting: Weighting) -> Algorithm:
     """FedAvg, and personal models with a proximal term; lam = 0 makes them local training."""
-    degenerate(lam == 0, "algorithm.lam=0 makes Ditto's personal models purely local")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         personal = personal_part(params)

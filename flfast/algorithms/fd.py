@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Part, Task
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import last_weight
 from flfast.state.options import NonNegative
@@ -36,7 +35,6 @@ def fd(*, gamma: NonNegative, initial: Tree) -> Algorithm:
     Raises:
         ValueError: if the last layer's own weight is not trained.
     """
-    degenerate(gamma == 0, "algorithm.gamma=0 turns FD into local training")
     last = last_weight(initial, algorithm="fd")
     zeros, never = last.new_zeros(len(last), len(last) + 1), torch.tensor(-1.0).double()
     nothing = {"outputs": zeros[:, 1:].clone(), "clients": zeros[:, 0].clone()}

@@ -17,15 +17,12 @@ are averaged and broadcast as they are.
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Uploads, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.state.options import BelowOne, NonNegative
 from flfast.state.tree import Tree, add, scaled, squared_norm, sub, tree_map, zeros
 
 
 def fedacg(*, lam: BelowOne, beta: NonNegative, weighting: Weighting) -> Algorithm:
     """FedAvg from a lookahead of the server; lam = 0 is FedProx, and with beta = 0 FedAvg."""
-    name = "FedProx" if beta else "FedAvg"
-    degenerate(lam == 0, f"algorithm.lam=0 with algorithm.beta={beta} turns FedACG into {name}")
 
     def broadcast(server: Tree) -> Tree:
         ahead = tree_map(lambda m, w: w + lam * m, server["momentum"], server["params"])

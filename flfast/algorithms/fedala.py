@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, LocalStage, Task
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.second_model import (
     personal_part,
     prefixed,
@@ -44,7 +43,6 @@ def fedala(
     """
     last = list(dict.fromkeys(map(layer_of, initial["params"])))[-layers:]
     names = [name for name in initial["params"] if layer_of(name) in last]
-    degenerate(mix_epochs == 0, "algorithm.mix_epochs=0 turns FedALA into FedAvg")
 
     def client_state(server: Tree) -> Tree:
         own = {name: server["params"][name] for name in names}

@@ -18,7 +18,6 @@ from dataclasses import replace
 import torch
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Records, Task
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.private_models import private_models
 from flfast.state.options import NonNegative, Positive
 from flfast.state.tree import Tree, leaves, squared_norm, sub, tree_map
@@ -26,7 +25,6 @@ from flfast.state.tree import Tree, leaves, squared_norm, sub, tree_map
 
 def fedamp(*, lam: NonNegative, alpha: Positive, sigma: Positive, initial: Tree) -> Algorithm:
     """Personal models, each pulled to a mean of models that are like it."""
-    degenerate(lam == 0, "algorithm.lam=0 turns FedAMP into local training")
 
     def send(server: Tree, records: Records, clients: Sequence[int]) -> Tree:
         models = records[clients]["params"]

@@ -21,7 +21,6 @@ from torch.func import grad, vmap
 
 from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Measure, Task
 from flfast.algorithms.kit.class_means import class_means, class_sums
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.split import split
@@ -45,7 +44,6 @@ def fedas(
     local_head, body = split(initial, head)
     top = linear_head(initial, head)
     none = torch.zeros_like(initial["params"][top.names[0]])
-    degenerate(not align_epochs, "algorithm.align_epochs=0 leaves FedPer with Fisher weights")
 
     def known(weights: Tree, prototypes: Tensor, present: Tensor) -> Tree:
         own = part_of(weights, body)

@@ -12,12 +12,10 @@ passes of a step update the running statistics of BatchNorm. The reported loss i
 """
 
 from flfast.algorithms.contract import Algorithm, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.sharpness_aware import uphill_gradient
 from flfast.state.options import NonNegative
 
 
 def fedasam(*, rho: NonNegative, eta: NonNegative, weighting: Weighting) -> Algorithm:
     """FedAvg with adaptive sharpness-aware local steps; rho = 0 is FedAvg."""
-    degenerate(rho == 0, "algorithm.rho=0 turns FedASAM into FedAvg")
     return Algorithm(name="fedasam", weighting=weighting, gradient=uphill_gradient(rho, eta=eta))

@@ -15,16 +15,11 @@ from functools import partial
 from torch.optim import SGD
 
 from flfast.algorithms.contract import Algorithm, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.server_optimizer import server_optimized
 from flfast.state.options import BelowOne, Positive
 
 
 def fedavgm(*, server_lr: Positive, momentum: BelowOne, weighting: Weighting) -> Algorithm:
     """FedAvg with momentum on the server; server_lr = 1 and momentum = 0 is FedAvg."""
-    degenerate(
-        momentum == 0 and server_lr == 1,
-        "algorithm.momentum=0 with algorithm.server_lr=1 turns FedAvgM into FedAvg",
-    )
     make_optimizer = partial(SGD, lr=server_lr, momentum=momentum)
     return server_optimized(Algorithm(name="fedavgm", weighting=weighting), make_optimizer)

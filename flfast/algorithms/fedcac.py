@@ -22,7 +22,6 @@ from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.client import Context, Finished
 from flfast.algorithms.contract.records import Records
 from flfast.algorithms.contract.uploads import Part, Uploads
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.model_groups import equal_models, mean_of
 from flfast.state.near_ties import EQUAL
 from flfast.state.options import Positive, UpToOne
@@ -35,7 +34,6 @@ ROUNDING = 8.0
 
 def fedcac(*, tau: UpToOne, beta: Positive, weighting: Weighting) -> Algorithm:
     """FedAvg, with the critical parameters of each client from clients that are like it."""
-    degenerate(tau == 0, "algorithm.tau=0 turns FedCAC into FedAvg")
 
     def send(server: Tree, records: Records, clients: Sequence[int]) -> Tree:
         known = records.known()

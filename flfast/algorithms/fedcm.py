@@ -18,7 +18,6 @@ from typing import Literal
 
 from flfast.algorithms.contract import Algorithm, Weighting
 from flfast.algorithms.kit.client_momentum import client_momentum
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.state.options import BelowOne, Positive, PositiveUpToOne
 
@@ -36,9 +35,5 @@ def fedcm(
 
     `local_optimizer_state` must be `reset`, because |a|_1 assumes that momentum starts at zero.
     """
-    degenerate(
-        alpha == 1 and server_lr == 1,
-        "algorithm.alpha=1 with algorithm.server_lr=1 turns FedCM into FedAvg",
-    )
     weight = gradient_weight_of_sgd("fedcm", momentum=momentum, nesterov=nesterov)
     return client_momentum("fedcm", weight, alpha=alpha, server_lr=server_lr, weighting=weighting)

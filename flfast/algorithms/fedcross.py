@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Part, Records, Uploads
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.model_groups import equal_models, group_means, mean_of
 from flfast.algorithms.kit.several_models import one_of
 from flfast.state.near_ties import first_lowest, nearest_whole
@@ -43,10 +42,6 @@ def fedcross(
 ) -> Algorithm:
     """Federated learning of K models that stay close to each other."""
     num = num_models or max(1, round((fraction or 1.0) * num_clients))
-    degenerate(
-        num == 1, "algorithm.num_models=1 turns FedCross into FedAvg with weighting=uniform"
-    )
-    degenerate(alpha == 1, "algorithm.alpha=1 turns FedCross into models that never meet")
 
     def server_state(weights: Tree) -> Tree:
         return {**weights, "models": equal_models(weights, num), "rounds": torch.tensor(0)}

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Context, Finished, Task, Uploads, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.datamodules.batches import Batch
 from flfast.state.options import NonNegative, PositiveUpToOne
@@ -36,7 +35,6 @@ def feddbe(
     top = linear_head(initial, head, with_bias=True)
     zero = torch.zeros_like(initial["params"][top.names[0]][0])
     bias, mean = {"params": {".bias": zero}}, {"buffers": {".mean": zero}}
-    degenerate(kappa == 0, "algorithm.kappa=0 removes FedDBE's pull to the consensus")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         z = top.features(task, params, batch)

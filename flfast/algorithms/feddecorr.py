@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.split import head_layer
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree
@@ -26,7 +25,6 @@ def feddecorr(
 ) -> Algorithm:
     """FedAvg with a decorrelating local objective; beta = 0 is FedAvg."""
     layer = head_layer(initial, head)
-    degenerate(beta == 0, "algorithm.beta=0 turns FedDecorr into FedAvg")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         features, error = task.features(params, batch, layer=layer)

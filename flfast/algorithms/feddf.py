@@ -35,7 +35,6 @@ from flfast.algorithms.contract import (
     Uploads,
     Weighting,
 )
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.divergence import divergence
 from flfast.algorithms.kit.model_groups import mean_of
 from flfast.algorithms.kit.public_examples import (
@@ -67,7 +66,6 @@ def feddf(  # noqa: PLR0913 - one parameter an option
     seed: int,
 ) -> Algorithm:
     """FedAvg and ensemble distillation; needs examples of the server."""
-    degenerate(server_steps == 0, "algorithm.server_steps=0 turns FedDF into FedAvg")
     size = min(server_batch_size, max(num_public, 1))
     num = server_steps * size
     like = torch.zeros(num_public, num_classes, dtype=float_type(initial))

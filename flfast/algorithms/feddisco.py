@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Round
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, add
 from flfast.state.weights import model_weights
@@ -25,7 +24,6 @@ FLOOR = 1e-9
 
 def feddisco(*, a: NonNegative, b: NonNegative) -> Algorithm:
     """FedAvg with weights by size and label distribution; a = b = 0 is FedAvg."""
-    degenerate(a == 0 and b == 0, "algorithm.a=0 with algorithm.b=0 turns FedDisco into FedAvg")
 
     def own(ctx: Context) -> Tree:
         labels = ctx.facts["labels"].cpu()

@@ -28,7 +28,6 @@ from flfast.algorithms.contract import (
     Task,
     Weighting,
 )
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.several_models import one_of, several
 from flfast.state.options import Count, UpToOne
 from flfast.state.tree import Tree, float_type, merge
@@ -40,8 +39,6 @@ PI = "fedem/pi"
 
 def fedem(*, num_components: Count, spread: UpToOne, weighting: Weighting, seed: int) -> Algorithm:
     """FedAvg of several models, which clients mix in proportions of their own."""
-    degenerate(num_components == 1, "algorithm.num_components=1 turns FedEM into FedAvg")
-    degenerate(spread == 0, "algorithm.spread=0 keeps all models of FedEM equal")
     places = range(num_components)
 
     def server_state(weights: Tree) -> Tree:

@@ -19,7 +19,6 @@ from typing import Literal
 
 from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.kit.control_variates import control_variates
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.algorithms.kit.sharpness_aware import uphill_gradient
 from flfast.state.options import BelowOne, NonNegative, Positive
@@ -34,7 +33,6 @@ def fedgamma(
     local_optimizer_state: Literal["reset"],
 ) -> Algorithm:
     """SCAFFOLD with sharpness-aware local steps; rho = 0 is SCAFFOLD."""
-    degenerate(rho == 0, "algorithm.rho=0 turns FedGAMMA into SCAFFOLD")
     weight = gradient_weight_of_sgd("fedgamma", momentum=momentum, nesterov=nesterov)
     corrected = control_variates("fedgamma", weight, server_lr=server_lr)
     return replace(corrected, gradient=uphill_gradient(rho))

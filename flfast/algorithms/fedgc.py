@@ -22,7 +22,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Records, Task, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.prototypes import EXCLUDED
 from flfast.algorithms.kit.split import split
@@ -42,9 +41,6 @@ def fedgc(
     top, (kept, _) = linear_head(initial, head), split(initial, head)
     name = top.names[0]
     like = kept["params"][name][:, 0]
-    degenerate(
-        server_lr == 0, "algorithm.server_lr=0 turns FedGC into FedPer among clients' own classes"
-    )
 
     def apart(weights: Tree) -> Tree:
         return {**without(model_weights(weights), kept), "head": part_of(weights, kept)}

@@ -21,7 +21,6 @@ from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Task
 from flfast.algorithms.contract.uploads import Part, Uploads
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import LinearHead, linear_head
 from flfast.algorithms.kit.model_groups import weighted_mean
@@ -56,7 +55,6 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
     bank, strengths = {"buffers": {BANK: generator.zeros()}}, generator.zeros()[:, 0, 0]
     wide = torch.promote_types(strengths.dtype, torch.float32)
     start = {"generator": generator.initial(), "strengths": strengths}
-    degenerate(alpha == 0, "algorithm.alpha=0 turns FedGen into FedAvg")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         errors = class_errors(top.logits(params, params[BANK]))

@@ -13,7 +13,6 @@ evaluates clients with the heads that they have trained.
 
 from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Part, Uploads
 from flfast.algorithms.kit.class_means import class_means, class_sums
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.split import split
@@ -25,7 +24,6 @@ def fedgh(*, server_lr: NonNegative, head: list[str] | None, initial: Tree) -> A
     """Local training from a shared head that the server trains on class means."""
     top, body = linear_head(initial, head), split(initial, head)[1]
     like = initial["params"][top.names[0]]
-    degenerate(server_lr == 0, "algorithm.server_lr=0 turns FedGH into local training")
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         means, present = class_means(ctx, like.dtype)

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.two_models import TwoModels
 from flfast.state.options import NonNegative
@@ -45,9 +44,6 @@ def fedkd(
     like = initial["params"][top.names[0]]
     projection = {"params": {PROJECTION: torch.eye(top.shape[1], dtype=like.dtype)}}
     two = TwoModels(common, initial, seed, beside=projection)
-    degenerate(
-        lam == 0, "algorithm.lam=0 turns FedKD into FedAvg, and its mentors are purely local"
-    )
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         w, v = two.outputs(task, params, batch, top)

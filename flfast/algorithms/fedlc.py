@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree
 
@@ -25,7 +24,6 @@ EPS = 1e-8
 
 def fedlc(*, tau: NonNegative, weighting: Weighting) -> Algorithm:
     """FedAvg with calibrated logits in the local objective; tau = 0 is FedAvg."""
-    degenerate(tau == 0, "algorithm.tau=0 turns FedLC into FedAvg")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         logits = task.logits(params, batch)

@@ -15,12 +15,10 @@ The reported loss is the one at w + e_k.
 """
 
 from flfast.algorithms.contract import Algorithm, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.estimated_ascent import estimated_ascent
 from flfast.state.options import NonNegative
 
 
 def fedlesam(*, rho: NonNegative, weighting: Weighting) -> Algorithm:
     """FedAvg with local steps that are sharpness-aware at no cost; rho = 0 is FedAvg."""
-    degenerate(rho == 0, "algorithm.rho=0 turns FedLESAM into FedAvg")
     return estimated_ascent(Algorithm(name="fedlesam", weighting=weighting), rho=rho)

@@ -11,7 +11,6 @@ is the one at w + e_k, without the regulariser.
 """
 
 from flfast.algorithms.contract import Algorithm
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.dynamic_regulariser import dynamic_regulariser
 from flfast.algorithms.kit.estimated_ascent import estimated_ascent
 from flfast.state.options import NonNegative, Positive
@@ -19,5 +18,4 @@ from flfast.state.options import NonNegative, Positive
 
 def fedlesam_d(*, alpha: Positive, rho: NonNegative) -> Algorithm:
     """FedDyn with FedLESAM's gradients; rho = 0 is FedDyn. All clients weigh the same."""
-    degenerate(rho == 0, "algorithm.rho=0 turns FedLESAM-D into FedDyn")
     return estimated_ascent(dynamic_regulariser("fedlesam_d", alpha=alpha), rho=rho)

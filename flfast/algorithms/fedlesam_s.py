@@ -14,7 +14,6 @@ from typing import Literal
 
 from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.kit.control_variates import control_variates
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.estimated_ascent import estimated_ascent
 from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.state.options import BelowOne, NonNegative, Positive
@@ -29,6 +28,5 @@ def fedlesam_s(
     local_optimizer_state: Literal["reset"],
 ) -> Algorithm:
     """SCAFFOLD with FedLESAM's gradients; rho = 0 is SCAFFOLD."""
-    degenerate(rho == 0, "algorithm.rho=0 turns FedLESAM-S into SCAFFOLD")
     weight = gradient_weight_of_sgd("fedlesam_s", momentum=momentum, nesterov=nesterov)
     return estimated_ascent(control_variates("fedlesam_s", weight, server_lr=server_lr), rho=rho)

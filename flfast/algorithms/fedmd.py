@@ -28,7 +28,6 @@ from flfast.algorithms.contract import (
     Task,
     Uploads,
 )
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.public_examples import (
     measured_logits,
@@ -53,7 +52,6 @@ def fedmd(
     seed: int,
 ) -> Algorithm:
     """Local training and consensus on public examples, of which a round has `subset` at most."""
-    degenerate(digest_epochs == 0, "algorithm.digest_epochs=0 turns FedMD into local training")
     num, dtype = min(subset or num_public, num_public), float_type(initial)
 
     def drawn(round_idx: int) -> Tensor:

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Part, Uploads, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.min_norm import min_norm_weights
 from flfast.state.options import Positive, UpToOne
 from flfast.state.tree import Tree, add, leaves, tree_map
@@ -25,7 +24,6 @@ from flfast.state.tree import Tree, add, leaves, tree_map
 
 def fedmgda(*, epsilon: UpToOne, server_lr: Positive, weighting: Weighting) -> Algorithm:
     """FedAvg whose server step harms as few clients as possible."""
-    degenerate(epsilon == 0, "algorithm.epsilon=0 turns FedMGDA+ into FedAvg of unit updates")
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         rows = uploads.rows["params"]

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Records, Task
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.private_models import private_models
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, squared_norm, sub, tree_map
@@ -27,7 +26,6 @@ from flfast.state.tree import Tree, squared_norm, sub, tree_map
 
 def fedmtl(*, lam: NonNegative, initial: Tree) -> Algorithm:
     """Personal models, each pulled to the mean of the others."""
-    degenerate(lam == 0, "algorithm.lam=0 turns FedMTL into local training")
 
     def send(server: Tree, records: Records, clients: Sequence[int]) -> Tree:
         num, models = len(clients), records[clients]["params"]

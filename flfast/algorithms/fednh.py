@@ -29,7 +29,6 @@ from flfast.algorithms.contract import (
     Weighting,
 )
 from flfast.algorithms.kit.class_means import class_means, class_sums, summed
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.split import split
 from flfast.state.options import Positive, UpToOne
@@ -50,7 +49,6 @@ def fednh(
     """FedAvg of the body, trained below prototypes that the server averages over rounds."""
     top, body = linear_head(initial, head), split(initial, head)[1]
     name, like = top.names[0], initial["params"][top.names[0]]
-    degenerate(rho == 1, "algorithm.rho=1 never changes FedNH's prototypes")
     fixed = {name: orthogonal(like, seed)}
     fixed |= {bias: torch.zeros_like(initial["params"][bias]) for bias in top.names[1:]}
 

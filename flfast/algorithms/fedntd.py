@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.divergence import divergence
 from flfast.state.options import NonNegative, Positive
 from flfast.state.tree import Tree
@@ -25,7 +24,6 @@ from flfast.state.weights import by_name
 
 def fedntd(*, beta: NonNegative, tau: Positive, weighting: Weighting) -> Algorithm:
     """FedAvg with not-true distillation in the local objective; beta = 0 is FedAvg."""
-    degenerate(beta == 0, "algorithm.beta=0 turns FedNTD into FedAvg")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         logits, targets = task.logits(params, batch), batch.targets

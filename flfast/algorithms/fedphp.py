@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Task, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.discrepancy import squared_mmd
 from flfast.algorithms.kit.split import head_layer
 from flfast.state.options import BelowOne, Count, PositiveUpToOne
@@ -37,7 +36,6 @@ def fedphp(
     """FedAvg with averaged personal models as teachers; lam = 0 trains the server's as FedAvg."""
     layer, expected = head_layer(initial, None), max(horizon * (fraction or 1.0), 1.0)
     never = torch.zeros((), dtype=torch.float64)
-    degenerate(lam == 0, "algorithm.lam=0 makes FedPHP's shared model that of FedAvg")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         z, error = task.features(params, batch, layer=layer)

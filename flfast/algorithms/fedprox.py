@@ -12,14 +12,12 @@ The paper samples clients by size and weighs them equally. Here cohorts are samp
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, squared_norm, sub
 
 
 def fedprox(*, mu: NonNegative, weighting: Weighting) -> Algorithm:
     """FedAvg with a proximal local objective; mu = 0 is FedAvg."""
-    degenerate(mu == 0, "algorithm.mu=0 turns FedProx into FedAvg")
 
     def proximal(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         distance = squared_norm(sub(params, ctx.start["params"]))

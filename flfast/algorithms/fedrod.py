@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.second_model import personal_part, upload_shared, with_personal
 from flfast.state.options import NonNegative
@@ -33,7 +32,6 @@ def fedrod(
 ) -> Algorithm:
     """FedAvg with a balanced objective, and personal heads beside the shared one."""
     generic = linear_head(initial, head)
-    degenerate(gamma == 0, "algorithm.gamma=0 makes FedRoD's shared model that of FedAvg")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         z = generic.features(task, params, batch)

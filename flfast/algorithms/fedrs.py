@@ -16,14 +16,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.state.options import PositiveUpToOne
 from flfast.state.tree import Tree
 
 
 def fedrs(*, alpha: PositiveUpToOne, weighting: Weighting) -> Algorithm:
     """FedAvg with a restricted softmax in the local objective; alpha = 1 is FedAvg."""
-    degenerate(alpha == 1, "algorithm.alpha=1 turns FedRS into FedAvg")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         logits = task.logits(params, batch)

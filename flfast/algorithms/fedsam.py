@@ -13,12 +13,10 @@ one at w.
 """
 
 from flfast.algorithms.contract import Algorithm, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.sharpness_aware import uphill_gradient
 from flfast.state.options import NonNegative
 
 
 def fedsam(*, rho: NonNegative, weighting: Weighting) -> Algorithm:
     """FedAvg with sharpness-aware local steps; rho = 0 is FedAvg."""
-    degenerate(rho == 0, "algorithm.rho=0 turns FedSAM into FedAvg")
     return Algorithm(name="fedsam", weighting=weighting, gradient=uphill_gradient(rho))

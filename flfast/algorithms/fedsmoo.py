@@ -19,7 +19,6 @@ from dataclasses import replace
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Part, Task, Uploads
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.dynamic_regulariser import dynamic_regulariser
 from flfast.algorithms.kit.gradient import gradient
 from flfast.algorithms.kit.sharpness_aware import ascent, moved
@@ -36,7 +35,6 @@ def fedsmoo(*, alpha: Positive, rho: NonNegative) -> Algorithm:
 
     Without an ascent, rho = 0, it is FedDyn. All clients weigh the same, as in the paper.
     """
-    degenerate(rho == 0, "algorithm.rho=0 turns FedSMOO into FedDyn")
     regularised = dynamic_regulariser("fedsmoo", alpha=alpha)
 
     def start(broadcast: Tree, client: Tree) -> Tree:

@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.divergence import divergence
 from flfast.algorithms.kit.gradient import gradient
 from flfast.algorithms.kit.sharpness_aware import ascent, moved
@@ -33,7 +32,6 @@ TEMPERATURE = 3.0
 
 def fedsol(*, rho: NonNegative, body: bool, weighting: Weighting, initial: Tree) -> Algorithm:
     """FedAvg with local steps that keep the server's predictions; rho = 0 is FedAvg."""
-    degenerate(rho == 0, "algorithm.rho=0 turns FedSOL into FedAvg")
     top = head_layer(initial, None)
     moves = {name for name in initial["params"] if body or layer_of(name) == top}
 

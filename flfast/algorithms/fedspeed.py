@@ -16,7 +16,6 @@ length of the ascent step is that code's. The reported loss is the one at w.
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Task
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.gradient import gradient
 from flfast.algorithms.kit.sharpness_aware import ascended
 from flfast.state.options import NonNegative, Positive, UpToOne
@@ -25,9 +24,6 @@ from flfast.state.tree import Tree, tree_map, zeros
 
 def fedspeed(*, lam: Positive, rho: NonNegative, alpha: UpToOne) -> Algorithm:
     """Proximal local training with corrections; all clients weigh the same, as in the paper."""
-    same = f"turns FedSpeed into FedDyn with alpha={1 / lam:g} if all clients take part"
-    degenerate(rho == 0, f"algorithm.rho=0 {same}")
-    degenerate(alpha == 0, f"algorithm.alpha=0 {same}")
 
     def mixed(task: Task, params: Tree, batch: Batch, ctx: Context) -> tuple[Tensor, Tree]:
         value, here = gradient(task, params, batch, trained=params)

@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree
@@ -36,8 +35,6 @@ def feduv(
 ) -> Algorithm:
     """FedAvg with both penalties in the local objective; without them it is FedAvg."""
     top = linear_head(initial, head)
-    without = variance == uniformity == 0
-    degenerate(without, "algorithm.variance=0 with algorithm.uniformity=0 turns FedUV into FedAvg")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         z, error = task.features(params, batch, layer=top.layer)

@@ -26,7 +26,6 @@ from torch.nn import functional as F
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.client import Context, Finished, LocalStage, Task
 from flfast.algorithms.contract.uploads import Part, Uploads
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.model_groups import weighted_mean
 from flfast.algorithms.kit.nearest_mixture import nearest_mixture
@@ -54,7 +53,6 @@ def floco(  # noqa: PLR0913 - one parameter an option
 ) -> Algorithm:
     """FedAvg of a simplex of last layers, in which clients get regions of their own."""
     name = linear_head(initial, head).names[0]
-    degenerate(num_endpoints == 1, "algorithm.num_endpoints=1 turns Floco into FedAvg")
     simplex = _Simplex(name, initial["params"][name], num_endpoints, tau)
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.divergence import divergence
 from flfast.algorithms.kit.two_models import TwoModels
 from flfast.state.options import UpToOne
@@ -35,8 +34,6 @@ def fml(
 ) -> Algorithm:
     """FedAvg of models that learn from personal ones, and these from them; beta = 1 is FedAvg."""
     two = TwoModels(common, initial, seed)
-    degenerate(alpha == 1, "algorithm.alpha=1 makes FML's personal models purely local")
-    degenerate(beta == 1, "algorithm.beta=1 makes FML's shared model that of FedAvg")
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         shared, personal = two.logits(task, params, batch)

@@ -18,7 +18,6 @@ import torch
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Part, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.several_models import (
     LOSSES,
     change_of_one,
@@ -39,8 +38,6 @@ MEMBERS = Part(over="members")
 def ifca(*, num_clusters: Count, spread: UpToOne, weighting: Weighting, seed: int) -> Algorithm:
     """FedAvg in clusters, which clients choose in every round; with one cluster it is FedAvg."""
     first = partial(several, num=num_clusters, spread=spread, seed=seed)
-    degenerate(num_clusters == 1, "algorithm.num_clusters=1 turns IFCA into FedAvg")
-    degenerate(spread == 0, "algorithm.spread=0 turns IFCA into FedAvg")
 
     def begin(weights: Tree, ctx: Context) -> Tree:
         return exchanged(weights, ctx.server["models"], lowest(ctx))

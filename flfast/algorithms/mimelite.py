@@ -12,7 +12,6 @@ evaluation mode. `mime` also corrects the drift of clients.
 """
 
 from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Uploads, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.measures import GRADIENT, mean_gradient
 from flfast.state.options import BelowOne
 from flfast.state.tree import Tree, add, move, zeros
@@ -20,7 +19,6 @@ from flfast.state.tree import Tree, add, move, zeros
 
 def mimelite(*, beta: BelowOne, weighting: Weighting) -> Algorithm:
     """FedAvg with the server's momentum in every local step; beta = 0 is FedAvg."""
-    degenerate(beta == 0, "algorithm.beta=0 turns MimeLite into FedAvg")
 
     def correct(grads: Tree, params: Tree, ctx: Context) -> Tree:
         momentum = ctx.server["momentum"]

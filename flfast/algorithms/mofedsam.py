@@ -17,7 +17,6 @@ from typing import Literal
 
 from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.kit.client_momentum import client_momentum
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.local_sgd import gradient_weight_of_sgd
 from flfast.algorithms.kit.sharpness_aware import uphill_gradient
 from flfast.state.options import BelowOne, NonNegative, Positive, PositiveUpToOne
@@ -33,11 +32,6 @@ def mofedsam(
     local_optimizer_state: Literal["reset"],
 ) -> Algorithm:
     """FedCM with sharpness-aware local steps; all clients weigh the same."""
-    degenerate(rho == 0, "algorithm.rho=0 turns MoFedSAM into FedCM")
-    degenerate(
-        alpha == 1 and server_lr == 1,
-        "algorithm.alpha=1 with algorithm.server_lr=1 turns MoFedSAM into FedSAM",
-    )
     weight = gradient_weight_of_sgd("mofedsam", momentum=momentum, nesterov=nesterov)
     mixed = client_momentum(
         "mofedsam", weight, alpha=alpha, server_lr=server_lr, weighting="uniform"

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Task, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.split import head_layer
 from flfast.state.options import NonNegative, Positive
 from flfast.state.tree import Tree
@@ -26,7 +25,6 @@ def moon(
 ) -> Algorithm:
     """FedAvg with a model-contrastive local objective; mu = 0 is FedAvg."""
     layer = head_layer(initial, head)
-    degenerate(mu == 0, "algorithm.mu=0 turns MOON into FedAvg")
 
     def contrastive(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         z, loss = task.features(params, batch, layer=layer)

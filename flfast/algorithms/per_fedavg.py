@@ -21,7 +21,6 @@ from typing import Literal
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.gradient import gradient, hessian_product, shifted
 from flfast.state.options import NonNegative, Positive
 from flfast.state.tree import Tree, squared_norm
@@ -40,7 +39,6 @@ def per_fedavg(
     A batch with fewer than two examples per part is not split.
     """
     num_parts = 2 if gradients == "first_order" else 3
-    degenerate(alpha == 0, "algorithm.alpha=0 turns Per-FedAvg into FedAvg")
 
     def parts(batch: Batch) -> list[Batch]:
         if batches == "same" or len(batch.targets) < 2 * num_parts:

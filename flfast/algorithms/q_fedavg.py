@@ -18,7 +18,6 @@ ignore weights, such as the median, ignore F_k^q. `upload_clip_norm` does not ch
 import torch
 
 from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Part, Uploads
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.measures import LOSS, mean_loss
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, add, scaled, squared_norm, sub
@@ -26,7 +25,6 @@ from flfast.state.tree import Tree, add, scaled, squared_norm, sub
 
 def q_fedavg(*, q: NonNegative) -> Algorithm:
     """Fair federated averaging; q = 0 is FedAvg with uniform weights."""
-    degenerate(q == 0, "algorithm.q=0 turns q-FedAvg into FedAvg with weighting=uniform")
 
     def loss_before(ctx: Context) -> float:
         return max(float(mean_loss(ctx)), 1e-10)  # losses of 0 have no powers below 0

@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from flfast.algorithms.contract import Algorithm, Context, Finished, Round, Uploads, Weighting
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.server_optimizer import server_optimized
 from flfast.state.options import Count, UpToOne
 from flfast.state.tree import Tree, merge, part_of, sub, tree_map
@@ -54,11 +53,6 @@ def streaming_diloco(
         for place, part in enumerate(parts)
     )
     outer = server_optimized(first, server_optimizer)
-    degenerate(
-        fragments == 1 and alpha == 0,
-        "algorithm.fragments=1 with algorithm.alpha=0 turns Streaming DiLoCo into DiLoCo: FedOpt "
-        "with local_optimizer_state=keep",
-    )
 
     def run(server: Tree, rnd: Round) -> Tree:
         place = (rnd.number - 1) % fragments

@@ -1,6 +1,5 @@
 """FedCross against its equations in NumPy, and its limits."""
 
-import logging
 from functools import partial
 
 import numpy as np
@@ -96,7 +95,7 @@ def test_trajectories_follow_the_paper(
     assert any(places != dealt[0] for places in dealt)
 
 
-def test_with_one_model_it_is_fedavg_and_warns(make_data, make_federation, caplog):
+def test_with_one_model_it_is_fedavg(make_data, make_federation):
     def solve(name, **algorithm):
         return run(
             federation_of(
@@ -112,17 +111,9 @@ def test_with_one_model_it_is_fedavg_and_warns(make_data, make_federation, caplo
         )
 
     fedavg = solve("fedavg", weighting="uniform")
-    with caplog.at_level(logging.WARNING):
-        found = solve("fedcross", num_models=1)
-    assert "algorithm.num_models=1 turns FedCross into FedAvg" in caplog.text
+    found = solve("fedcross", num_models=1)
     assert_leaves_close(server_of(found), server_of(fedavg))
     assert_leaves_close(found.server["buffers"], fedavg.server["buffers"])
-
-
-def test_models_that_never_mix_are_warned_of(caplog):
-    with caplog.at_level(logging.WARNING):
-        algorithm_of("fedcross", initial(5, 3), alpha=1.0)
-    assert "algorithm.alpha=1 turns FedCross into models that never meet" in caplog.text
 
 
 def test_there_are_as_many_models_as_clients_in_a_cohort():

@@ -1,6 +1,5 @@
 """FedDBE against its equations in plain torch, warnings, and its personal models."""
 
-import logging
 from functools import partial
 
 import pytest
@@ -95,12 +94,6 @@ def test_personal_models_add_the_bias_to_features(make_data, make_federation):
         expected = (features(w, x) + b_k) @ w["2.weight"].T + w["2.bias"]
         found = features(own, x) @ own["2.weight"].T + own["2.bias"]
         torch.testing.assert_close(found, expected)
-
-
-def test_kappa_zero_warns(caplog):
-    with caplog.at_level(logging.WARNING):
-        algorithm_of("feddbe", mlp(), kappa=0.0)
-    assert "algorithm.kappa=0 removes FedDBE's pull to the consensus" in caplog.text
 
 
 def test_a_head_without_bias_is_refused():

@@ -1,6 +1,5 @@
 """FedGC against its equations, in plain torch and double precision, and its limits."""
 
-import logging
 from functools import partial
 
 import pytest
@@ -139,9 +138,3 @@ def test_where_all_clients_have_all_classes_it_is_fedper(federation):
     assert all(classes_of(found.data, k) == [0, 1, 2] for k in range(3))
     for models in zip(outcome(found), outcome(fedper), strict=True):
         assert_leaves_close(*models, tol=1e-9)
-
-
-def test_without_a_server_rate_it_warns(federation, caplog):
-    with caplog.at_level(logging.WARNING):
-        federation(algorithm={"server_lr": 0.0})
-    assert "algorithm.server_lr=0 turns FedGC into FedPer among clients' own" in caplog.text

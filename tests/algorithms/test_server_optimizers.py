@@ -127,11 +127,10 @@ def test_the_first_step_of_fedadam_by_hand():
     assert found == pytest.approx(2 + 0.05 * 0.3 / (0.090099**0.5 + 0.01))
 
 
-def test_plain_server_optimizers_are_fedavg(caplog):
+def test_plain_server_optimizers_are_fedavg():
     means, plain = [1.5, -2.0, 0.25], fedavg(weighting="samples")
     sgd = fedopt(server_optimizer=partial(torch.optim.SGD, lr=1.0), weighting="samples")
     without_momentum = fedavgm(server_lr=1.0, momentum=0.0, weighting="samples")
-    assert "turns FedAvgM into FedAvg" in caplog.text
     for algorithm in (plain, sgd, without_momentum):
         assert run_step(algorithm, start=3.0, means=means) == pytest.approx([4.5, 2.5, 2.75])
 

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.channel.aggregations.aggregation import Aggregation, Combined, Robust
 from flfast.channel.aggregations.multi_krum import krum_scores
 from flfast.state.near_ties import first_lowest
@@ -27,7 +26,6 @@ from flfast.state.row_statistics import column_blocks, squared_distances
 
 def bulyan(*, num_byzantine: NonNegativeInt | None) -> Robust:
     """The mean around the median of uploads that Krum selects one after another."""
-    degenerate(num_byzantine == 0, "aggregation.num_byzantine=0 tolerates no attacker")
     min_uploads = 4 * (1 if num_byzantine is None else num_byzantine) + 3
 
     def combine(rows: Tensor, weights: Tensor) -> Combined:

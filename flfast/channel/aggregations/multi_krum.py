@@ -14,7 +14,6 @@ in Byzantium. ICML 2018).
 import torch
 from torch import Tensor
 
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.channel.aggregations.aggregation import Aggregation, Combined, Robust
 from flfast.state.near_ties import largest
 from flfast.state.options import Count, NonNegativeInt
@@ -24,7 +23,6 @@ from flfast.state.row_statistics import squared_distances, weighted_sum
 def multi_krum(*, num_byzantine: NonNegativeInt, num_selected: Count | None) -> Robust:
     """The mean of the uploads with the lowest scores."""
     min_uploads = max(2 * num_byzantine + 3, (num_selected or 1) + num_byzantine + 2)
-    degenerate(num_byzantine == 0, "aggregation.num_byzantine=0 tolerates no attacker")
 
     def combine(rows: Tensor, weights: Tensor) -> Combined:
         num_neighbours = len(rows) - num_byzantine - 2

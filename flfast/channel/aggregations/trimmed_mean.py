@@ -11,7 +11,6 @@ import math
 import torch
 from torch import Tensor
 
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.channel.aggregations.aggregation import Aggregation, Combined, Robust
 from flfast.state.options import BelowHalf
 from flfast.state.row_statistics import trimmed_mean_of_rows
@@ -19,9 +18,6 @@ from flfast.state.row_statistics import trimmed_mean_of_rows
 
 def trimmed_mean(*, trim: BelowHalf) -> Robust:
     """The mean of each coordinate without its largest and smallest values."""
-    degenerate(
-        trim == 0, "aggregation.trim=0 trims nothing: it is the unweighted mean, not robust"
-    )
 
     def combine(rows: Tensor, weights: Tensor) -> Combined:
         # 0.2 * 15 is slightly more than 3 in floating point and must not round up to 4.

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.algorithms.kit.degenerate import degenerate
 from flfast.channel.faults.fault import CORRUPTING, Faults, Faulty, Scaled
 from flfast.state.options import UpToOne
 from flfast.state.tree import Tree, leaves, tree_map
@@ -34,8 +33,6 @@ def simulated(
 
     A client whose upload is lost has trained, and keeps its state.
     """
-    none = not lost and not broken
-    degenerate(none, "faults=simulated with lost=0, broken=0 simulates no fault")
 
     def transit(upload: Tree, scaled: Scaled, rng: np.random.Generator) -> Tree | None:
         is_lost, is_broken = rng.random(2) < (lost, broken)

@@ -1,7 +1,5 @@
 """Properties of every aggregation rule, and each rule against its definition."""
 
-import logging
-
 import numpy as np
 import pytest
 import torch
@@ -229,12 +227,3 @@ def test_rows_of_several_column_blocks_are_combined():
 @every
 def test_empty_uploads_are_allowed(name):
     assert combined(name, torch.zeros(7, 0)).vector.shape == (0,)
-
-
-def test_settings_without_robustness_are_logged(caplog):
-    with caplog.at_level(logging.WARNING):
-        trimmed_mean(trim=0)
-        krum(num_byzantine=0)
-        bulyan(num_byzantine=0)
-    assert caplog.text.count("aggregation.num_byzantine=0 tolerates no attacker") == 2
-    assert "aggregation.trim=0 trims nothing" in caplog.text
