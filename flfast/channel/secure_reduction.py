@@ -97,10 +97,8 @@ class Encoding(NamedTuple):
 class MaskedReduction:
     """The weighted mean of masked uploads, in the memory of one upload. See `Reduction`."""
 
-    def __init__(
-        self, secure: "MaskedRound | ServerRound", encoding: Encoding, *, log_costs: bool
-    ) -> None:
-        self.secure, self.encoding, self._log_costs = secure, encoding, log_costs
+    def __init__(self, secure: "MaskedRound | ServerRound", encoding: Encoding) -> None:
+        self.secure, self.encoding = secure, encoding
         self.total: Tensor | None = None
         self.like: Tree | None = None
         self._arrived: list[int] = []
@@ -141,8 +139,6 @@ class MaskedReduction:
                 raise ShortageError("masks are left in the sum: a share or upload is damaged")
         except ShortageError as error:
             return Reduced(None, shortage=str(error), unhelpful=self.secure.lost)
-        if self._log_costs and world.rank == 0:
-            log.info("secure: %s", self.secure.costs)
         mean = self.encoding.mean(sums, like)
         traffic = None if mean is None else self.secure.terms.traffic(num, num_wide)
         return Reduced(mean, traffic=traffic, unhelpful=self.secure.lost)
@@ -190,15 +186,13 @@ def secure_reduction(
     equal = algorithm.weighs_equally or channel.privacy.central_noise is not None
     max_weight = 1.0 if equal or secure.max_weight is None else secure.max_weight
     encoding = Encoding(algorithm.parts, max_weight)
-    log_costs = path == (1, 0)  # later rounds cost about the same
     if secure.ask is not None:
         from flfast.channel.secure.server_round import ServerRound  # needs cryptography
 
         assert secure.make_terms is not None
         real = ServerRound(secure.make_terms(cohort, channel.seed, path), path, secure.ask)
-        return MaskedReduction(real, encoding, log_costs=log_costs)
-    simulated = secure.make_round(cohort, channel.seed, path)
-    return SecureReduction(simulated, encoding, log_costs=log_costs)
+        return MaskedReduction(real, encoding)
+    return SecureReduction(secure.make_round(cohort, channel.seed, path), encoding)
 
 
 def _is_learned_mean(part: Part) -> bool:

@@ -1,7 +1,6 @@
 """Random rounding to levels, and back: by our C++, or by torch to the same bits.
 
-A vector of all leaves lies in buckets of one scale each. Without our C++ it is cut into tiles that
-stay in a core's cache.
+A vector of all leaves lies in buckets of one scale each.
 """
 
 from functools import lru_cache
@@ -13,25 +12,9 @@ from torch import Tensor
 
 from flfast.state.native.compiler import missing
 
-_TILE = 2**16
-
 
 def _is_native(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 and missing() is None
-
-
-class Tile(NamedTuple):
-    """Consecutive elements of the vector, all of the same bucket or of whole buckets.
-
-    Attributes:
-        elements: elements of the vector.
-        buckets: that the elements belong to, one for each row.
-        rows: buckets of equal size in this tile, or 1.
-    """
-
-    elements: slice
-    buckets: slice
-    rows: int
 
 
 class Buckets(NamedTuple):
@@ -52,17 +35,13 @@ class Buckets(NamedTuple):
 
     def largest(self, vector: Tensor) -> Tensor:
         """Largest magnitude of each bucket [num], in the dtype of the vector [D]."""
-        nums, widths = _groups(self)
         if _is_native(vector.dtype):
-            largest: Tensor = torch.ops.flfast.largest_magnitudes(vector, nums, widths)
+            largest: Tensor = torch.ops.flfast.largest_magnitudes(vector, *_groups(self))
             return largest
-        parts = vector.split([num * width for num, width in zip(nums, widths, strict=True)])
-        found = [vector[:0]]
-        for part, num, width in zip(parts, nums, widths, strict=True):
-            rows = part.view(num, width)
-            # Faster than amax of the magnitudes, which would be written to memory.
-            found.append(torch.maximum(rows.amax(dim=1), -rows.amin(dim=1)))
-        return torch.cat(found)
+        widths = self._widths()
+        return (
+            torch.segment_reduce(vector.abs(), "max", lengths=widths) if self.num else vector[:0]
+        )
 
     def rounded(self, vector: Tensor, factors: Tensor, half: float, seed: int) -> np.ndarray:
         """The levels x * factor + half, rounded up or down at random, uint8 [D].
@@ -85,15 +64,11 @@ class Buckets(NamedTuple):
             args = vector, factors, state, shift
             found: Tensor = torch.ops.flfast.round_randomly(*args, *_groups(self))
             return found.numpy()
-        levels = np.empty(len(vector), np.uint8)
         noise = torch.from_numpy(random.random_raw(-(-len(vector) // 4)).view(np.int16))
-        for tile in _tiles(self):
-            part = vector[tile.elements]
-            part.view(tile.rows, -1).mul_(factors[tile.buckets, None])
-            part.add_(noise[tile.elements], alpha=2.0**-16)
-            part.add_(shift)
-            np.copyto(levels[tile.elements], part.numpy(), casting="unsafe")
-        return levels
+        vector.mul_(factors.repeat_interleave(self._widths())).add_(
+            noise[: len(vector)], alpha=2.0**-16
+        ).add_(shift)
+        return vector.numpy().astype(np.uint8)
 
     def values(self, levels: np.ndarray, scales: Tensor, half: float, step: float) -> Tensor:
         """(level - half) * step * scale, [D] in the dtype of the scales.
@@ -110,13 +85,13 @@ class Buckets(NamedTuple):
             args = torch.from_numpy(writable), scales, half, step
             found: Tensor = torch.ops.flfast.values_of_levels(*args, *_groups(self))
             return found
-        vector = torch.empty(len(levels), dtype=scales.dtype)
-        for tile in _tiles(self):
-            part = vector[tile.elements]
-            np.copyto(part.numpy(), levels[tile.elements])
-            part.sub_(half).mul_(step)
-            part.view(tile.rows, -1).mul_(scales[tile.buckets, None])
-        return vector
+        vector = torch.from_numpy(levels.astype(scales.numpy().dtype))
+        return vector.sub_(half).mul_(step).mul_(scales.repeat_interleave(self._widths()))
+
+    def _widths(self) -> Tensor:
+        """Elements of each bucket, int64 [num]."""
+        nums, widths = (torch.tensor(part, dtype=torch.int64) for part in _groups(self))
+        return widths.repeat_interleave(nums)
 
 
 @lru_cache(maxsize=64)
@@ -128,23 +103,3 @@ def _groups(buckets: Buckets) -> tuple[list[int], list[int]]:
     full, rest = divmod(sum(buckets.sizes), buckets.size)
     found = [group for group in ((full, buckets.size), (1, rest)) if all(group)]
     return [num for num, _ in found], [width for _, width in found]
-
-
-@lru_cache(maxsize=64)
-def _tiles(buckets: Buckets) -> tuple[Tile, ...]:
-    """Tiles that cover a vector."""
-    found: list[Tile] = []
-    start = first = 0
-    for num, width in zip(*_groups(buckets), strict=True):
-        step = max(_TILE // width, 1)
-        for row in range(0, num, step):
-            rows = min(step, num - row)
-            own = slice(first + row, first + row + rows)
-            end = start + rows * width
-            found += [
-                Tile(slice(begin, min(begin + _TILE, end)), own, rows)
-                for begin in range(start, end, _TILE)
-            ]
-            start = end
-        first += num
-    return tuple(found)

@@ -85,19 +85,14 @@ class Agreements:
     """What clients agree on.
 
     Both clients of a pair compute the same, so a simulation computes it once.
-
-    Attributes:
-        num: number of agreements that were computed.
     """
 
     def __init__(self) -> None:
-        self.num = 0
         self._agreed: dict[frozenset[bytes], bytes] = {}
 
     def __call__(self, own: KeyPair, other: bytes) -> bytes:
         """The shared secret of a client's keys and another's public key."""
         pair = frozenset((own.public, other))
         if pair not in self._agreed:
-            self.num += 1
             self._agreed[pair] = own.exchange(other)
         return self._agreed[pair]

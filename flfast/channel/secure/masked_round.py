@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from time import perf_counter
 
 import numpy as np
 from torch import Tensor
@@ -11,8 +10,8 @@ from flfast.channel.secure.keys import Agreements, derived
 from flfast.channel.secure.participant import Participant
 from flfast.channel.secure.round_messages import PublicKeys
 from flfast.channel.secure.round_terms import RoundTerms
-from flfast.channel.secure.secure import Costs, Sums
-from flfast.channel.secure.unmasking import Unmasking
+from flfast.channel.secure.secure import Sums
+from flfast.channel.secure.unmasking import unmasked
 
 
 class MaskedRound:
@@ -28,14 +27,13 @@ class MaskedRound:
             the difference of two uploads with the same masks would be visible.
 
     Attributes:
-        costs: costs of this rank so far.
         lost: why clients dropped out; empty, since simulated ones do what they are asked.
     """
 
     def __init__(self, terms: RoundTerms, secret: bytes) -> None:
         self.terms, self._secret = terms, secret
         self._agreements = Agreements()
-        self.costs, self.lost = Costs(), dict[int, str]()
+        self.lost = dict[int, str]()
 
     @cached_property
     def _participants(self) -> dict[int, Participant]:
@@ -77,13 +75,9 @@ class MaskedRound:
         """
         if client_id not in self.terms.graph:
             raise ValueError(f"client {client_id} is not in the cohort")
-        start = perf_counter()
         words, clamped = self.terms.encode(client_id, values, wide)
         self._participants[client_id].add_masks(words, self._publics)
-        masked = self.terms.packed(words)
-        self.costs.add_masks(len(self.terms.graph[client_id]) + 1, words)
-        self.costs.mask_s += perf_counter() - start
-        return masked, clamped
+        return self.terms.packed(words), clamped
 
     def unmask(self, total: Tensor, arrived: Sequence[int], num_wide: int) -> Sums:
         """The sums over the clients `arrived`, of the sum of their masked uploads [D + W].
@@ -92,11 +86,6 @@ class MaskedRound:
             ShortageError: if too few arrived.
         """
         self.terms.require(len(arrived))
-        start = perf_counter()
         assert self._messages
         answers = {k: self._participants[k].answer(arrived) for k in arrived}
-        server = Unmasking(self.terms, self._publics)
-        sums = server.sums(total, num_wide, arrived, answers, self.costs)
-        self.costs.agreements = self._agreements.num + server.agreements.num
-        self.costs.unmask_s += perf_counter() - start
-        return sums
+        return unmasked(self.terms, self._publics, total, num_wide, arrived, answers)

@@ -34,34 +34,6 @@ class Sums(NamedTuple):
     wide: np.ndarray
 
 
-@dataclass
-class Costs:
-    """What a round has cost on this rank so far.
-
-    Attributes:
-        agreements: agreements of two clients' keys.
-        stream_bytes: bytes of expanded masks.
-        mask_s: seconds in `mask`.
-        unmask_s: seconds in `unmask`.
-    """
-
-    agreements: int = 0
-    stream_bytes: int = 0
-    mask_s: float = 0.0
-    unmask_s: float = 0.0
-
-    def add_masks(self, num: int, words: Sequence[np.ndarray]) -> None:
-        """Count `num` masks of the size of the arrays."""
-        self.stream_bytes += num * sum(part.nbytes for part in words)
-
-    def __str__(self) -> str:
-        return (
-            f"clients of this rank masked for {self.mask_s:.3f} s, the server unmasked for "
-            f"{self.unmask_s:.3f} s; {self.agreements} agreements of keys, "
-            f"{self.stream_bytes / 1e6:.1f} MB of masks"
-        )
-
-
 class Traffic(NamedTuple):
     """Bytes between a client and the server in one round.
 

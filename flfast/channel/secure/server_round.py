@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from time import perf_counter
 
 from torch import Tensor
 
@@ -20,8 +19,8 @@ from flfast.channel.secure.round_messages import (
     Unmask,
 )
 from flfast.channel.secure.round_terms import RoundTerms
-from flfast.channel.secure.secure import Costs, Sums
-from flfast.channel.secure.unmasking import Unmasking
+from flfast.channel.secure.secure import Sums
+from flfast.channel.secure.unmasking import unmasked
 
 
 class ServerRound:
@@ -39,7 +38,7 @@ class ServerRound:
     def __init__(self, terms: RoundTerms, path: tuple[int, int], ask: Ask) -> None:
         self.terms, self._terms, self._path, self._ask = terms, terms, path, ask
         self._publics: dict[int, PublicKeys] = {}
-        self.costs, self.lost = Costs(), dict[int, str]()
+        self.lost = dict[int, str]()
 
     def agree(self, max_weight: float) -> dict[int, Mask | str]:
         """Steps AdvertiseKeys and ShareKeys: how a client masks, or why it cannot."""
@@ -97,9 +96,4 @@ class ServerRound:
         self.terms.require(len(arrived))
         asked = {k: Unmask(path=self._path, arrived=list(arrived)) for k in arrived}
         answers = {k: one.shares for k, one in self._asked("unmask", asked, Shares).items()}
-        start = perf_counter()
-        server = Unmasking(self._terms, self._publics)
-        sums = server.sums(total, num_wide, arrived, answers, self.costs)
-        self.costs.agreements = server.agreements.num
-        self.costs.unmask_s += perf_counter() - start
-        return sums
+        return unmasked(self._terms, self._publics, total, num_wide, arrived, answers)

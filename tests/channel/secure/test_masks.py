@@ -210,18 +210,5 @@ def test_traffic_is_what_messages_take(bits, num):
     assert found.down == 4 * (4 + keys) + sum(4 + len(message) for message in shares) + 1
 
 
-def test_costs_count_agreements_and_masks():
-    secure = round_of(range(4))
-    total = sum(secure.mask(k, np.zeros(10), np.zeros(1))[0] for k in range(3))
-    secure.unmask(total, range(3), num_wide=1)
-    # 6 pairs agree on masks and on encryption; the server on client 3's three pairs.
-    assert secure.costs.agreements == 6 + 6 + 3
-    one = 10 * 4 + 8
-    assert secure.costs.stream_bytes == (3 * 4 + 3 + 3) * one
-    assert secure.costs.mask_s > 0
-    assert secure.costs.unmask_s > 0
-    assert f"15 agreements of keys, {18 * one / 1e6:.1f} MB of masks" in str(secure.costs)
-
-
 def test_none_sends_in_the_clear():
     assert none().make_round is None
