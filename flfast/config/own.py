@@ -64,20 +64,6 @@ class Own:
             f"run.evaluate()"
         )
 
-    def take(self, config: DictConfig, group: str) -> Any:
-        """The object of a group; None if the config names it.
-
-        Raises:
-            ConfigError: if the config is of a run that had an object, and there is none now.
-        """
-        found = getattr(self, group)
-        if found is None and OWN in config[group]:
-            raise ConfigError(
-                f"{group}={config[group]['_target_']} is an object of a Python program; allowed: "
-                f"flfast.Run(FOLDER, {group}=...)"
-            )
-        return found
-
 
 def _words(group: str, node: Mapping[str, Any]) -> list[str]:
     """Arguments of `flfast.Run` for an object: its name in capitals; texts as Python has them."""

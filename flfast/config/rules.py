@@ -13,12 +13,17 @@ from flfast.output.results.columns import ALL_METRICS, VIEWS
 _MAX_PER_CORE = 64
 """Most threads or processes per core: far more than can be useful, but harmless to start."""
 
-_EXTRAS = {
-    "tensorboard": ("tensorboard", "tensorboardX"),
-    "wandb": ("wandb",),
-    "mlflow": ("mlflow",),
-}
-"""Loggers, and the packages of which they need one."""
+_NEEDED = (
+    ("logger=tensorboard", ("tensorboard", "tensorboardX"), "tensorboard"),
+    ("logger=wandb", ("wandb",), "wandb"),
+    ("logger=mlflow", ("mlflow",), "mlflow"),
+    ("adapter=lora", ("peft",), "lora"),
+    ("adapter=ia3", ("peft",), "lora"),
+    ("privacy=", ("dp_accounting",), "privacy"),
+    ("privacy.secure=", ("cryptography",), "privacy"),
+    ("secure=", ("cryptography",), "secure"),
+)
+"""Beginnings of settings, packages of which these need one, and the extra that has them."""
 
 _FILES = {
     "sampler": {"from_file"},
@@ -136,12 +141,6 @@ def _epochs_or_steps(config: Config) -> str | None:
     return None
 
 
-def _batch_size(config: Config) -> str | None:
-    if config["batch_size"] == 0:
-        return "batch_size=0: must be >= 1, or -1 for all of a client's examples"
-    return None
-
-
 def _split(config: Config) -> str | None:
     val, test = config["split"]["val"], config["split"]["test"]
     if val + test >= 1:
@@ -171,21 +170,16 @@ def _files(config: Config) -> str | None:
     return None
 
 
-def _loggers(config: Config) -> str | None:
-    for name, packages in _EXTRAS.items():
-        if name in (config["logger"] or {}) and not any(map(find_spec, packages)):
-            return f"logger={name}: it is not installed; install flfast[{name}]"
-    return None
-
-
 def _packages(config: Config) -> str | None:
-    name, secure = choice(config["privacy"]), choice(config["secure"])
-    if name != "none" and not find_spec("dp_accounting"):
-        return f"privacy={name}: dp-accounting is not installed; install flfast[privacy]"
-    if config["privacy"].get("secure") and not find_spec("cryptography"):
-        return "privacy.secure=True: cryptography is not installed; install flfast[privacy]"
-    if secure != "none" and not find_spec("cryptography"):
-        return f"secure={secure}: cryptography is not installed; install flfast[secure]"
+    names = {group: choice(config[group]) for group in ("adapter", "privacy", "secure")}
+    loggers = [f"logger={name}" for name in config["logger"] or {}]
+    settings = [*loggers, *(f"{group}={name}" for group, name in names.items() if name != "none")]
+    if config["privacy"].get("secure"):
+        settings.append("privacy.secure=True")
+    for start, packages, extra in _NEEDED:
+        for setting in settings:
+            if setting.startswith(start) and not any(map(find_spec, packages)):
+                return f"{setting}: {packages[0]} is not installed; install flfast[{extra}]"
     return None
 
 
@@ -200,23 +194,13 @@ def _cohort_size(config: Config) -> str | None:
     return None
 
 
-def _adapter(config: Config) -> str | None:
-    name = choice(config["adapter"])
-    if name in {"lora", "ia3"} and not find_spec("peft"):
-        return f"adapter={name}: peft is not installed; install flfast[lora]"
-    return None
-
-
 RULES: tuple[Rule, ...] = (
-    _batch_size,
     _epochs_or_steps,
     _split,
     _stop,
     _init_from,
     _files,
-    _loggers,
     _cohort_size,
-    _adapter,
     _packages,
     refused,
     _daemonic,

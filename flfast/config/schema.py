@@ -7,7 +7,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flfast.config.rules import OPTIMIZED, SELECTING
 from flfast.state.options import (
-    BatchSize,
     BelowOne,
     Count,
     NonNegative,
@@ -157,7 +156,7 @@ class Settings(_Strict):
     seed: Seed
     mode: Literal["federated", "centralized", "local_only"]
     task: Literal["auto"] | TaskName
-    batch_size: BatchSize | Literal["auto"]
+    batch_size: Count | Literal[-1, "auto"]
     micro_batch: Count | Literal["auto"] | None
     last_batch: LastBatch
     recompute: str | None

@@ -21,7 +21,6 @@ from flfast.engines.reports import ClientReport, Trained
 from flfast.federation.calls import Calls, DivergedError, NoUploadsError, message_bytes
 from flfast.federation.devices.device import DeviceModel
 from flfast.federation.devices.ideal import ONE_SECOND
-from flfast.federation.evaluation_hint import evaluation_hint
 from flfast.federation.hooks import end_run, hooks
 from flfast.federation.paces.pace import Pace, Setting
 from flfast.federation.paces.sync import ROUNDS
@@ -304,8 +303,6 @@ class Federation:
         if evaluate:
             row["time/eval_s"] = time.perf_counter() - start
         self.history.append(row)
-        if hint := evaluation_hint(self.history):
-            log.info("%s", hint)
         numbers = {name: value for name, value in row.items() if not isinstance(value, str)}
         for logger in self.loggers:
             # Lightning's loggers accept numbers only. RoundCSVLogger also writes text columns.

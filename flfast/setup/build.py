@@ -85,7 +85,7 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
 
 
 def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
-    given = own.take(config, "data")
+    given = own.data
     if isinstance(given, Examples):
         return lambda: given
     target = config.data["_target_"]
@@ -192,7 +192,7 @@ def _with_optimizer_state(state: str, algorithm: Algorithm) -> Algorithm:
 def _algorithm(config: DictConfig, own: Own, offers: dict[str, Any]) -> Algorithm:
     target = config.algorithm["_target_"]
     with named("algorithm", target):
-        given = own.take(config, "algorithm")
+        given = own.algorithm
         made: object = instantiate(config.algorithm) if given is None else given
         if callable(made) and not isinstance(made, Algorithm):
             if offers["common"] is not None and not asks_for(made, "common"):

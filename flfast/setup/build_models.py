@@ -46,7 +46,7 @@ def build_models(
     """
     target = config.model["_target_"]
     with named("model", target):
-        given = own.take(config, "model")
+        given = own.model
         made = instantiate(config.model, _convert_="all") if given is None else deepcopy(given)
     if not isinstance(made, Family):
         return {target: _build_model(config, data, target, made)}, None, None

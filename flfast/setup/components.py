@@ -8,17 +8,20 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
+from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.downloads import first_downloads, shared_weights
 from flfast.channel.privacy.privacy import NO_PRIVACY, Privacy
 from flfast.config.combinations import check_composed
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
 from flfast.datamodules.federated import FederatedDataModule, Kinds
-from flfast.federation.topologies.topology import Topology
+from flfast.federation.topologies.topology import Topology, on_nodes
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import dtype_of_precision
@@ -36,8 +39,8 @@ from flfast.setup.build import (
 from flfast.setup.build_models import build_models, members_of
 from flfast.setup.protection import build_privacy, protect
 from flfast.setup.robustness import object_capabilities, poison_examples
-from flfast.setup.topologies import on_topology
 from flfast.state.capabilities import Capabilities
+from flfast.state.injection import call_with
 from flfast.state.machine import keep_freed_memory
 from flfast.state.tree import Tree, named_leaves
 from flfast.state.weights import convert_weights, read_weights
@@ -155,7 +158,7 @@ def _of_model(
             f"algorithm={algorithm.name} with adapter.base_bits=8: it adds small changes to the "
             "base, which 8 bits would lose; allowed: adapter.base_bits=null, or another algorithm"
         )
-    algorithm, topology = on_topology(config, algorithm, data)
+    algorithm, topology = _on_topology(config, algorithm, data)
     selected = build_selection(config, algorithm, data)
     capabilities = object_capabilities(config, data, algorithm, selected, privacy, initial)
     check_composed(config, capabilities)
@@ -171,6 +174,36 @@ def _of_model(
     if privacy.check_model is not None:  # after bn=frozen has frozen BatchNorm
         privacy.check_model(model)
     return Components(data, module, initial, adapted, privacy, capabilities, topology)
+
+
+def _on_topology(
+    config: DictConfig, algorithm: Algorithm, data: FederatedDataModule
+) -> tuple[Algorithm, Topology | None]:
+    """The algorithm on the nodes of the topology, and the topology if there are nodes.
+
+    Raises:
+        ValueError: if the topology does not fit the clients or the algorithm.
+    """
+
+    def class_counts() -> np.ndarray:
+        targets, train, num = np.asarray(data.examples.targets), data.splits["train"], 0
+        if data.examples.task == "classification":
+            num = data.num_classes
+        own = (train.indices_of(client_id) for client_id in range(data.num_clients))
+        return np.array([np.bincount(targets[k], minlength=num) if num else [len(k)] for k in own])
+
+    offers = {
+        "class_counts": class_counts,
+        "participants": data.participants,
+        "num_clients": data.num_clients,
+        "seed": config.seed,
+    }
+    topology = call_with(instantiate(config.topology), **offers)
+    if topology is None:
+        return algorithm, None
+    if data.pooled:
+        raise ValueError("topology: mode=centralized has one client; allowed: topology=star")
+    return on_nodes(algorithm, topology), topology
 
 
 def check_agree(config: DictConfig, members: Mapping[str, Components]) -> None:

@@ -18,8 +18,8 @@ from flfast.channel.wire import Count, Message, read_facts
 from flfast.checkpoints.folders import checkpoint_folders, round_of
 from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
-from flfast.config.phases import Phase
-from flfast.config.rule import choice
+from flfast.config.phases import AUTO_SIZES, Phase
+from flfast.config.rule import choice, shown
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.remote_data import SPLITS, Schema, schema_of
 from flfast.distributed.world import ALONE
@@ -37,24 +37,22 @@ PLACES = ("data.root", "data.path", "data.source.root", "data.source.path")
 """Keys that are each client's own: where its examples lie."""
 
 RUN_FILE = "deployment.json"
-_REAL: Mapping[str, Any] = {
-    "mode": "federated",
-    "attack": "none",
-    "audit": "none",
-    "faults": "none",
-    "shift": "none",
-    "devices": "ideal",
-    "work": "full",
-    "pace": "sync",
-    "topology": "star",
-    "pace.deadline": None,
-    "sampler.dropout": 0,
-    "split.server_examples": 0,
-    "privacy.adaptive_quantile": None,  # clients are not told the new clip_norm
+_REAL: Mapping[str, tuple[Any, ...]] = {
+    "mode": ("federated",),
+    **dict.fromkeys(("attack", "audit", "faults", "shift"), ("none",)),
+    "devices": ("ideal",),
+    "work": ("full",),
+    "pace": ("sync",),
+    "topology": ("star",),
+    "pace.deadline": (None,),
+    "sampler.dropout": (0,),
+    "split.server_examples": (0,),
+    "privacy.adaptive_quantile": (None,),  # clients are not told the new clip_norm
+    "privacy.secure": (True,),  # whoever knows the seed can compute the noise
+    "strategy.name": ("single", "dp"),
+    "bn": ("aggregate", "local", "frozen"),  # the server has no examples to recalibrate with
 }
-"""Keys of what only a simulation has, and the value without it."""
-_CHOSEN = ("batch_size", "micro_batch")
-"""Keys whose value `auto` would differ from machine to machine."""
+"""Keys of what only a simulation has, and the values without it, the first one by default."""
 
 
 def check_is_real(config: DictConfig, *, seeded_noise: bool = False) -> None:
@@ -64,34 +62,16 @@ def check_is_real(config: DictConfig, *, seeded_noise: bool = False) -> None:
         ConfigError: naming key, value, and what is allowed.
     """
     for key, allowed in _REAL.items():
-        value: Any = OmegaConf.select(config, key, default=allowed)
+        value: Any = OmegaConf.select(config, key, default=allowed[0])
         found = choice(dict(value)) if isinstance(value, DictConfig) else value
-        if found != allowed:
+        if found not in allowed and not (seeded_noise and key == "privacy.secure"):
             raise ConfigError(
-                f"{key}={found}: only a simulation has this; allowed in a deployment: "
-                f"{key}={'null' if allowed is None else allowed}"
+                f"{key}={shown(found)}: only a simulation has this; allowed in a deployment: "
+                f"{key}={' or '.join(map(shown, allowed))}"
             )
-    if config.strategy.name not in {"single", "dp"}:
-        raise ConfigError(
-            f"strategy={config.strategy.name}: starts several processes; allowed in a deployment: "
-            f"strategy=single or strategy=dp"
-        )
-    if config.privacy.get("secure") is False and not seeded_noise:
-        raise ConfigError(
-            "privacy.secure=false: whoever knows the seed can compute the noise; allowed in a "
-            "deployment: privacy.secure=true"
-        )
-    if config.bn == "recalibrate":
-        raise ConfigError(
-            "bn=recalibrate: the server would measure statistics on examples that it does not "
-            "have; allowed in a deployment: bn=aggregate, local or frozen"
-        )
-    for key in _CHOSEN:
+    for key in AUTO_SIZES:  # machines would choose different numbers
         if config[key] == "auto":
-            raise ConfigError(
-                f"{key}=auto: machines would choose different numbers; allowed in a deployment: "
-                f"a number"
-            )
+            raise ConfigError(f"{key}=auto: allowed in a deployment: a number")
 
 
 def fingerprint(config: DictConfig) -> dict[str, str]:

@@ -171,12 +171,12 @@ def test_a_round_ends_with_its_first_uploads(tmp_path):
         (["secure=masks"], [], "not the server's secure._target_"),
         (["pace.deadline=3"], [], "pace.deadline=3"),
         (["mode=centralized"], [], "mode=centralized: only a simulation has this"),
-        (["privacy=local"], [], "privacy.secure=false: whoever knows the seed"),
-        (["bn=recalibrate"], [], "bn=recalibrate: the server would measure"),
+        (["privacy=local"], [], "privacy.secure=False: only a simulation has this"),
+        (["bn=recalibrate"], [], "bn=recalibrate: only a simulation has this"),
         (["privacy=central", "privacy.adaptive_quantile=0.5"], [], "adaptive_quantile=0.5: only"),
         ([], ["model=family", "algorithm=local"], "node node-0: model=family: real clients have"),
-        (["strategy=ddp"], [], "strategy=ddp: starts several processes"),
-        (["batch_size=auto"], [], "batch_size=auto: machines would choose different numbers"),
+        (["strategy=ddp"], [], "strategy.name=ddp: only a simulation has this"),
+        (["batch_size=auto"], [], "batch_size=auto: allowed in a deployment: a number"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_round_1(tmp_path, server, client, message):

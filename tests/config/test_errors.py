@@ -11,7 +11,7 @@ from sampling import others_slow
 
 # What the message must name: key, value, what is allowed.
 BEFORE_TORCH = {
-    ("batch_size=0",): "batch_size=0: must be >= 1, or -1",
+    ("batch_size=0",): "batch_size=0: must be greater than or equal to 1 or must be -1",
     ("partition.alpha=-1",): "partition.alpha=-1: must be greater than 0",
     ("rounds=-3",): "rounds=-3: must be greater than or equal to 1",
     ("rounds=2.5",): "rounds=2.5: must be an integer",
@@ -166,7 +166,9 @@ BEFORE_TORCH = {
 }
 
 if find_spec("mlflow") is None:
-    BEFORE_TORCH["logger=mlflow",] = "logger=mlflow: it is not installed; install flfast[mlflow]"
+    BEFORE_TORCH["logger=mlflow",] = (
+        "logger=mlflow: mlflow is not installed; install flfast[mlflow]"
+    )
 
 EARLY = "_target_: lightning.pytorch.callbacks.EarlyStopping"
 NUM_SERVER = "split.server_examples=100"
