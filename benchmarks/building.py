@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from benchmarks.checkouts import ROOT
+from benchmarks.flops import best_seconds, flops_per_example, peak_flops
 from benchmarks.workload import AUGMENTED, Workload
-from flfast.commands.doctor.flops import best_seconds, flops_per_example, peak_flops
 from flfast.datamodules.examples import Examples
 from flfast.state.injection import call_with
 from flfast.state.randomness import generator, seed_torch

@@ -50,7 +50,7 @@ def conformance(words: list[str]) -> int:
     if number != "auto" and not (number.isdecimal() and int(number)):
         raise ConfigError(f"workers={number}: allowed: workers=auto, or a number >= 1")
     workers = number if number == "auto" else int(number)
-    from flfast.commands.conformance.examined_rows import examine_rows
+    from flfast.commands.conformance.conformance_files import examine_rows
 
     try:
         return examine_rows(rows, Path(options["folder"]), train.run_job, workers=workers)

@@ -18,15 +18,11 @@ def check_words(overrides: Iterable[object]) -> None:
         ConfigError: naming it, and the text to write instead.
     """
     for word in overrides:
-        kind = type(word).__name__
-        if isinstance(word, str):
-            _check_text(word)
-        elif isinstance(word, Mapping):
-            raise ConfigError(f"{word!r} is a {kind}; allowed: texts, {_texts(word)}")
-        elif isinstance(word, (list, tuple)):
-            raise ConfigError(f"{word!r} is a {kind}; allowed: texts, such as *{word!r}")
-        else:
-            raise ConfigError(f"{word!r} is of type {kind}; allowed: a text, 'rounds=5'")
+        if not isinstance(word, str):
+            texts = _texts(word) if isinstance(word, Mapping) else "such as 'rounds=5'"
+            kind = type(word).__name__
+            raise ConfigError(f"{word!r} is of type {kind}; allowed: texts, {texts}")
+        _check_text(word)
 
 
 def _check_text(word: str) -> None:

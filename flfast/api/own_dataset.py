@@ -111,14 +111,8 @@ def check_plain(where: str, values: object) -> None:
     Raises:
         ConfigError: naming what it is, and what is allowed.
     """
-    if type(values).__module__.startswith("scipy.sparse"):
-        name = type(values).__name__
-        raise ConfigError(f"{where}: a sparse {name} of scipy; allowed: dense, as of .toarray()")
-    if not isinstance(values, Tensor):
-        return
-    if values.is_nested:
-        raise ConfigError(f"{where}: a nested tensor; allowed: one shape for all examples")
-    if values.layout != torch.strided:
-        raise ConfigError(f"{where}: {values.layout}; allowed: dense, as of .to_dense()")
-    if values.is_meta:
-        raise ConfigError(f"{where}: on the device meta, without values; allowed: values")
+    sparse = type(values).__module__.startswith("scipy.sparse")
+    if isinstance(values, Tensor):
+        sparse = values.is_nested or values.layout != torch.strided or values.is_meta
+    if sparse:
+        raise ConfigError(f"{where}: sparse, nested or on the device meta; allowed: dense values")

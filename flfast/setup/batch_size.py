@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -19,21 +19,9 @@ from flfast.state.plan import Batching, RoundPlan
 log = logging.getLogger(__name__)
 
 
-class Size(NamedTuple):
-    """The number of examples that an `auto` is replaced with.
-
-    Attributes:
-        fitting: examples whose local step fits in memory, at most `limit`.
-        limit: most examples of any use: the largest client's, or those of a whole batch.
-    """
-
-    fitting: int
-    limit: int
-
-
 def find_sizes(
     phases: list[Phase], folder: Path, components: Components, world: World
-) -> dict[str, Size]:
+) -> dict[str, int]:
     """Sizes that fit on this rank's device in every phase that sets `auto`, by key.
 
     Not collective: ranks measure independently.
@@ -41,7 +29,7 @@ def find_sizes(
     Raises:
         ValueError: if the local step of a single example does not fit.
     """
-    sizes: dict[str, Size] = {}
+    sizes: dict[str, int] = {}
     for phase in phases:
         for key in AUTO_SIZES:
             if phase.config[key] != "auto":
@@ -62,7 +50,7 @@ def find_sizes(
                     f"{key}=auto: the local step of a single example does not fit in memory; "
                     f"allowed: a smaller model, another device, trainer.precision=bf16-mixed"
                 )
-            sizes[key] = min(Size(fitting, limit), sizes.get(key, Size(fitting, limit)))
+            sizes[key] = min(fitting, sizes.get(key, fitting))
     return sizes
 
 
@@ -102,19 +90,9 @@ def _devices_per_batch(phase: Phase, world: World) -> int:
     return world.size if shards_batches else 1
 
 
-def smallest_sizes(rank_sizes: Sequence[dict[str, Size]]) -> dict[str, Size]:
-    """Sizes that fit on every rank."""
-    return {key: min(sizes[key] for sizes in rank_sizes) for key in rank_sizes[0]}
-
-
-def use_sizes(phases: list[Phase], sizes: dict[str, Size]) -> list[Phase]:
-    """Phases with `sizes` in place of `auto`; logs one line per size."""
-    for key, (fitting, limit) in sizes.items():
-        if fitting < limit:
-            reason = "more examples do not fit in memory"
-        elif key == "batch_size":
-            reason = "all of the largest client's examples; a larger batch would change nothing"
-        else:
-            reason = "a whole batch fits"
-        log.info("%s=auto is %d: %s", key, fitting, reason)
-    return replace_auto(phases, {key: size.fitting for key, size in sizes.items()})
+def use_sizes(phases: list[Phase], rank_sizes: Sequence[dict[str, int]]) -> list[Phase]:
+    """Phases with sizes that fit on every rank in place of `auto`; logs one line per size."""
+    sizes = {key: min(sizes[key] for sizes in rank_sizes) for key in rank_sizes[0]}
+    for key, size in sizes.items():
+        log.info("%s=auto is %d", key, size)
+    return replace_auto(phases, sizes)

@@ -248,13 +248,10 @@ def build_callbacks(config: DictConfig, examples: Examples) -> list[L.Callback]:
 
 
 def _check_early_stopping(callback: EarlyStopping, config: DictConfig) -> None:
-    where = f"callbacks: EarlyStopping(monitor={callback.monitor}) ends the epochs of a client"
-    if callback.monitor != "val/loss":
-        raise ValueError(f"{where}; allowed: val/loss; stop=plateau ends the run")
-    if not config.trainer.limit_val_batches:
+    if callback.monitor != "val/loss" or not config.trainer.limit_val_batches:
         raise ValueError(
-            f"{where}, which are not validated; set trainer.limit_val_batches=1.0, or use "
-            "stop=plateau, which ends the run"
+            f"callbacks: EarlyStopping(monitor={callback.monitor}) ends the epochs of a client; "
+            "allowed: val/loss, with trainer.limit_val_batches=1.0; stop=plateau ends the run"
         )
 
 

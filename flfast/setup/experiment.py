@@ -27,7 +27,7 @@ from flfast.federation.loop import DivergedError, Federation
 from flfast.federation.topologies.node_columns import NodeColumns
 from flfast.setup.acceptance import accept, build_loggers, end_records
 from flfast.setup.all_ranks import on_all_ranks
-from flfast.setup.batch_size import find_sizes, smallest_sizes, use_sizes
+from flfast.setup.batch_size import find_sizes, use_sizes
 from flfast.setup.build import (
     build_sampler,
     load_for_node,
@@ -141,7 +141,7 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     on_all_ranks(world, partial(try_models, config, components))
     return_freed_memory()
     sizes = on_all_ranks(world, partial(find_sizes, phases, job.folder, components, world))
-    phases = use_sizes(phases, smallest_sizes(gather(world, sizes)))
+    phases = use_sizes(phases, gather(world, sizes))
     phases = use_metrics(phases, components.module)
     check_direction(phases[0].config, job.hydra)
     decided = previous_decisions(newest, changes, world)

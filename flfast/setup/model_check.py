@@ -27,16 +27,12 @@ def check_module(where: str, model: nn.Module) -> None:
         ConfigError: naming the module or the tensor, and what is allowed.
     """
     for name, module in model.named_modules():
-        what = f"{where}: {name or 'the model'} is"
-        if isinstance(module, torch.jit.ScriptModule):
-            raise ConfigError(
-                f"{what} compiled by torch.jit; allowed: the nn.Module that it was made of"
-            )
+        by = "torch.jit" if isinstance(module, torch.jit.ScriptModule) else ""
         if any(getattr(module, key, None) for key in ("_orig_mod", "_compiled_call_impl")):
-            raise ConfigError(
-                f"{what} compiled by torch.compile; allowed: the nn.Module itself, whose steps "
-                f"engine=fused captures"
-            )
+            by = "torch.compile"
+        if by:
+            what = f"{where}: {name or 'the model'}"
+            raise ConfigError(f"{what} is compiled by {by}; allowed: the nn.Module itself")
     for name, tensor in _tensors(model):
         if tensor.device.type != "cpu":
             raise ConfigError(

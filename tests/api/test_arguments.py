@@ -79,10 +79,10 @@ def not_a_number():
 
 
 WORDS = [
-    (({"rounds": 3},), {}, 'a dict; allowed: texts, "rounds=3"'),
+    (({"rounds": 3},), {}, 'of type dict; allowed: texts, "rounds=3"'),
     (({"optimizer": {"lr": None}},), {}, 'allowed: texts, "optimizer.lr=null"'),
-    ((["rounds=3"],), {}, "is a list; allowed: texts, such as *['rounds=3']"),
-    ((3,), {}, "3 is of type int; allowed: a text"),
+    ((["rounds=3"],), {}, "is of type list; allowed: texts, such as 'rounds=5'"),
+    ((3,), {}, "3 is of type int; allowed: texts"),
     (("",), {}, "'' is no setting; allowed: key=value"),
     (("rounds",), {}, "'rounds' is no setting; allowed: key=value"),
     ((), {"rounds": 3}, 'rounds=: no argument of flfast.run, and settings are texts; write "rou'),
@@ -102,10 +102,16 @@ DATA = [
     (lambda: None, "gives a NoneType; allowed: an Examples of flfast"),
     (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
     ((INPUTS, None), "data=: targets: NoneType; allowed: integers from 0"),
-    ((INPUTS.to_sparse(), TARGETS), "data=: inputs: torch.sparse_coo; allowed: dense"),
-    ((INPUTS, TARGETS.to_sparse()), "data=: targets: torch.sparse_coo; allowed: dense"),
-    ((INPUTS.to("meta"), TARGETS), "data=: inputs: on the device meta, without values"),
-    ((INPUTS, TARGETS.to("meta")), "data=: targets: on the device meta, without values"),
+    ((INPUTS.to_sparse(), TARGETS), "data=: inputs: sparse, nested"),
+    ((INPUTS, TARGETS.to_sparse()), "data=: targets: sparse, nested"),
+    (
+        (INPUTS.to("meta"), TARGETS),
+        "data=: inputs: sparse, nested or on the device meta",
+    ),
+    (
+        (INPUTS, TARGETS.to("meta")),
+        "data=: targets: sparse, nested or on the device meta",
+    ),
     ((INPUTS[:, :0], TARGETS), "data=: an input has shape [0]"),
     (Data(), "data=: item 17: OSError: cut off"),
     (NoLength(), "data=: its length: RuntimeError: not yet"),

@@ -201,7 +201,7 @@ def test_errors_are_exceptions_with_the_text_of_the_command(quick, flfast_run, c
         ("-m", "flags belong to the command line"),
         ("hydra.run.dir=x", "folder= names the folder of the run"),
         ("hydra/launcher=basic", "allowed: hydra.searchpath"),
-        (5, "5 is of type int; allowed: a text"),
+        (5, "5 is of type int; allowed: texts"),
     ],
 )
 def test_what_only_the_command_line_has_is_refused(word, hint):

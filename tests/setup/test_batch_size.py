@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from omegaconf import OmegaConf
 from tables import assert_same_numbers, rows, timeless
 
-from flfast.setup.batch_size import Size, smallest_sizes
+from flfast.config.phases import Phase
+from flfast.setup.batch_size import use_sizes
 
 # The number is found before an engine is; every size of a client would be a program of its own.
 QUICK = ("experiment=quick", "rounds=2", "callbacks=none", "engine=eager")
@@ -52,8 +54,7 @@ def test_every_rank_and_shard_uses_one_number(flfast_run):
 
 
 def test_the_smallest_device_decides():
-    ranks = [
-        {"batch_size": Size(7, 20), "micro_batch": Size(20, 20)},
-        {"batch_size": Size(9, 20), "micro_batch": Size(3, 20)},
-    ]
-    assert smallest_sizes(ranks) == {"batch_size": Size(7, 20), "micro_batch": Size(3, 20)}
+    config = OmegaConf.create({"batch_size": "auto", "micro_batch": "auto"})
+    ranks = [{"batch_size": 7, "micro_batch": 20}, {"batch_size": 9, "micro_batch": 3}]
+    (phase,) = use_sizes([Phase(1, config)], ranks)
+    assert phase.config == {"batch_size": 7, "micro_batch": 3}

@@ -11,6 +11,7 @@ Jaggi: Error Feedback Fixes SignSGD and other Gradient Compression Schemes. ICML
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -79,7 +80,7 @@ def transmit(
     """
     assert compression.encode is not None
     assert compression.decode is not None
-    receiver = _copy(rng)
+    receiver = deepcopy(rng)
     message = compression.encode(change, rng)
     return message, compression.decode(message, change, receiver)
 
@@ -99,11 +100,3 @@ def with_feedback(
     wanted = tree_map(torch.add, change, kept)
     message, sent = transmit(compression, wanted, rng)
     return message, sent, sub(wanted, sent)
-
-
-def _copy(rng: np.random.Generator) -> np.random.Generator:
-    """A generator of the same kind in the same state."""
-    source = rng.bit_generator
-    copied = type(source)(0)
-    copied.state = source.state
-    return np.random.Generator(copied)

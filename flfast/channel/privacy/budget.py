@@ -57,15 +57,10 @@ def spending(
             "privacy.clip_norm=null: noise hides only what has a bound; allowed: a number > 0, or "
             "privacy.noise_multiplier=0 with privacy.epsilon=null"
         )
-    if noise_multiplier is None and epsilon is None:
+    if (noise_multiplier is None) == (epsilon is None):
         raise ValueError(
-            "privacy.noise_multiplier=null with privacy.epsilon=null: how much noise is not said; "
-            "allowed: one of them is a number"
-        )
-    if noise_multiplier is not None and epsilon is not None:
-        raise ValueError(
-            f"privacy.noise_multiplier={noise_multiplier:g} with privacy.epsilon={epsilon:g}: "
-            f"each determines the other; allowed: one of them is null"
+            f"privacy.noise_multiplier={noise_multiplier} with privacy.epsilon={epsilon}: each "
+            f"determines the other; allowed: exactly one of them is a number"
         )
     if epsilon is not None:
         noise_multiplier = calibrated(make_epsilon, budget=epsilon, rounds=rounds)

@@ -126,16 +126,11 @@ def _job(num: int, words: list[str], folder: Path) -> JobConfig | None:
         config = compose_phases(job.fill(job.given), job.compose)[0].config
         if finished_before(config, folder) is not None:
             return None
-        _replace_other(config, composed, folder)
+        try:
+            check_folder(config, folder)
+        except ConfigError:  # of another config: it cannot go on
+            composed.resume, composed.overwrite = None, True
     return JobConfig(num, composed, folder)
-
-
-def _replace_other(config: DictConfig, composed: DictConfig, folder: Path) -> None:
-    """Let the job replace a run of another config, which cannot go on."""
-    try:
-        check_folder(config, folder)
-    except ConfigError:
-        composed.resume, composed.overwrite = None, True
 
 
 def _error(result: JobReturn) -> str:

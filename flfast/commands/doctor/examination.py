@@ -22,25 +22,13 @@ from flfast.commands.doctor.checks import (
     versions,
     writable,
 )
-from flfast.commands.doctor.flops import flops_per_example, peak_flops
-from flfast.models.mlp import mlp
 from flfast.output.results.table import read_rows
 
 _ROUNDS = 10
-_SHAPE = (1, 8, 8)  # of the default data
 
 
-class Finding(NamedTuple):
-    """The result of a check; it neither works nor fails if this machine lacks the hardware."""
-
-    works: bool | None
-    message: str
-    seconds: float
-
-    @property
-    def verdict(self) -> str:
-        """`works` as a word."""
-        return {True: "works", False: "fails", None: ""}[self.works]
+_VERDICTS = {True: ("works", "green"), False: ("fails", "red"), None: ("", "default")}
+"""Word and colour; a check neither works nor fails if this machine lacks the hardware."""
 
 
 class Check(NamedTuple):
@@ -73,15 +61,6 @@ def checks(folder: Path, train: Callable[[], None]) -> list[Check]:
     ]
 
 
-def _run_check(check: Callable[[], tuple[bool | None, str]]) -> Finding:
-    start = time.perf_counter()
-    try:
-        works, message = check()
-    except Exception as error:  # noqa: BLE001 - any error is a finding
-        works, message = False, f"{type(error).__name__}: {error}"
-    return Finding(works, " ".join(message.split()), time.perf_counter() - start)
-
-
 def _default_run(train: Callable[[], None], folder: Path | None) -> tuple[bool, str]:
     """Run the command with its defaults for a few rounds, in a temporary folder."""
     parent = folder and next(p for p in (folder, *folder.absolute().parents) if p.exists())
@@ -91,15 +70,9 @@ def _default_run(train: Callable[[], None], folder: Path | None) -> tuple[bool, 
         if code:
             return False, message
         last = read_rows(Path(run_dir) / "metrics.csv")[-1]
-    rate = float(last["train/samples_per_s"])
-    model = mlp(input_shape=_SHAPE, num_classes=10, hidden=[200, 200], dropout=0.0)
-    flops, _ = flops_per_example(model, _SHAPE)
-    threads, ranks = torch.get_num_threads(), last["plan/devices"]
-    peak = peak_flops("cpu")
     return True, (
-        f"{rate:,.0f} samples/s, {rate * flops / 1e9:.1f} GFLOP/s, with strategy="
-        f"{last['plan/strategy']} on {ranks}; one thread's best matrix product: "
-        f"{peak / 1e9:.0f} GFLOP/s (threads of torch: {threads})"
+        f"{float(last['train/samples_per_s']):,.0f} samples/s, with strategy="
+        f"{last['plan/strategy']} on {last['plan/devices']}"
     )
 
 
@@ -132,17 +105,16 @@ def examine(folder: Path, train: Callable[[], None]) -> list[str]:
         # Not a spinner: beside its thread ranks are spawned, which takes half a minute.
         console.print(f"{check.name}: ", end="", markup=False, highlight=False)
         sys.stdout.flush()
-        finding = _run_check(check.examine)
-        _print(console, finding)
-        if check.needed and not finding.works:
+        start = time.perf_counter()
+        try:
+            works, message = check.examine()
+        except Exception as error:  # noqa: BLE001 - any error is a finding
+            works, message = False, f"{type(error).__name__}: {error}"
+        word, colour = _VERDICTS[works]
+        seconds = f"{word} ({time.perf_counter() - start:.1f} s) " if word else ""
+        console.print(seconds, end="", style=colour, highlight=False)
+        console.print(" ".join(message.split()), soft_wrap=True, markup=False, highlight=False)
+        sys.stdout.flush()
+        if check.needed and not works:
             broken.append(check.name)
     return broken
-
-
-def _print(console: Console, finding: Finding) -> None:
-    seconds = f"({finding.seconds:.1f} s) " if finding.verdict else ""
-    result = f"{finding.verdict} {seconds}".lstrip()
-    colours = {True: "green", False: "red", None: "default"}
-    console.print(result, end="", style=colours[finding.works], highlight=False)
-    console.print(finding.message, soft_wrap=True, markup=False, highlight=False)
-    sys.stdout.flush()

@@ -50,7 +50,8 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> dict[str, float]:
         refused(run.engine.close)
     folder = Path(options.get("output", saved.folder / "evaluation"))
     make_folder(folder, named="output" in options)
-    title = f"{run.components.module.algorithm.name} · {run.who} · {run.origin}"
+    who = "clients' own models" if run.personal else "the server's model"
+    title = f"{run.components.module.algorithm.name} · {who} · {run.origin}"
     about: dict[str, Any] = {
         "title": title,
         "run": str(saved.folder),

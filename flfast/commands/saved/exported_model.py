@@ -24,7 +24,7 @@ from flfast.output.watch.view import screen
 from flfast.setup.build_models import build_model
 from flfast.state.messages import first_line
 from flfast.state.regular_file import make_folder, replacing
-from flfast.state.weights import load_weights, read_weights, write_weights
+from flfast.state.weights import load_weights, model_weights, read_weights, write_weights
 
 _ENDINGS = {"torch": ".pt2", "onnx": ".onnx"}
 
@@ -145,8 +145,10 @@ def _model(run: OpenedRun, client_id: int | None) -> nn.Module:
             f"model alone, so it cannot be exported"
         )
     model = refused(lambda: build_model(run.saved.config, run.data, run.saved.own, client_id))
-    weights = run.weights(client_id)
-    own = run.components if client_id is None else run.components.of_client(client_id)
+    own, weights = run.components, model_weights(run.server)
+    if client_id is not None:
+        own = own.of_client(client_id)
+        weights = run.engine.personal_weights(run.server, client_id)
     if own.adapted is not None:
         weights = load_weights(
             read_weights(model), own.adapted.complete(weights), source=run.origin

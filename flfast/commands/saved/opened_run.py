@@ -62,34 +62,10 @@ class OpenedRun(NamedTuple):
         """The population."""
         return self.components.data
 
-    @property
-    def who(self) -> str:
-        """The models that predict."""
-        return "clients' own models" if self.personal else "the server's model"
 
-    def weights(self, client_id: int | None) -> Tree:
-        """Weights of a client's own model, or of the server's without a client."""
-        if client_id is None:
-            return model_weights(self.server)
-        return self.engine.personal_weights(self.server, client_id)
-
-
-class _Loaded(NamedTuple):
-    """What a run has saved.
-
-    Attributes:
-        algorithm: an algorithm of the run -> the one that predicts.
-        states: states of the clients.
-        server: the server state.
-        rows: of `metrics.csv`.
-        origin: file or round that the weights are from.
-    """
-
-    algorithm: Callable[[Algorithm], Algorithm]
-    states: ClientStates
-    server: Tree
-    rows: list[dict[str, Any]]
-    origin: str
+_Loaded = tuple[Callable[[Algorithm], Algorithm], Tree, list[dict[str, Any]], str]
+"""What a run has saved: an algorithm of the run -> the one that predicts; server state; rows of
+`metrics.csv`; file or round that the weights are from. States of clients are the site's."""
 
 
 def refused(work: Callable[[], T]) -> T:
@@ -124,7 +100,7 @@ def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
         adapted=components.adapted,
     )
     load: Callable[..., _Loaded] = _load_files if saved.checkpoint is None else _load_checkpoint
-    algorithm_of, states, server, rows, origin = load(saved, site, components, personal=own)
+    algorithm_of, server, rows, origin = load(saved, site, components, personal=own)
 
     def engine_of(_: str, one: Components) -> Engine:
         plain = replace(
@@ -133,7 +109,7 @@ def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
             trainers=Trainers(one.module, make_trainer),
             adapted=one.adapted,
         )
-        predicting = plain.of(algorithm_of(one.module.algorithm), states=states)
+        predicting = plain.of(algorithm_of(one.module.algorithm), states=site.states)
         return build_engine(phases[0].config, predicting, {}, DIRECT)
 
     engine = with_members(engine_of("", components), components, engine_of)
@@ -187,7 +163,7 @@ def _load_checkpoint(
     else:
         restored = load_server(checkpoint, site.algorithm, initial)
         chosen = partial(replace, personal=None, predict=None)
-    return _Loaded(chosen, site.states, restored.server, restored.history, origin)
+    return chosen, restored.server, restored.history, origin
 
 
 def _load_files(saved: SavedRun, site: Site, components: Components, *, personal: bool) -> _Loaded:
@@ -212,13 +188,13 @@ def _load_files(saved: SavedRun, site: Site, components: Components, *, personal
         )
     if not personal:
         plain = Algorithm(name=algorithm.name)
-        return _Loaded(lambda _: plain, site.states, server, saved.rows, str(path))
+        return lambda _: plain, server, saved.rows, str(path)
     folder = saved.folder / "personal"
     for client_id in site.data.candidates.tolist():
         file = folder / f"{site.data.client_file(client_id)}.pt"
         own = components.of_client(client_id).initial
         site.states.put(client_id, _read_personal(file, algorithm, own))
-    return _Loaded(_with_own_models, site.states, server, saved.rows, str(folder))
+    return _with_own_models, server, saved.rows, str(folder)
 
 
 def _with_own_models(algorithm: Algorithm) -> Algorithm:

@@ -14,8 +14,13 @@ import yaml
 from processes import Command
 
 from flfast import train
-from flfast.commands.conformance.conformance_files import PAGE, RECORD, broken, write_record
-from flfast.commands.conformance.examined_rows import examine_rows
+from flfast.commands.conformance.conformance_files import (
+    PAGE,
+    RECORD,
+    broken,
+    examine_rows,
+    write_record,
+)
 from flfast.commands.conformance.judging import Judgement
 from flfast.commands.conformance.row_files import ROWS, read_row
 from flfast.config.errors import ConfigError
