@@ -5,7 +5,7 @@ Evaluates the models of a finished run, or of a checkpoint, as its last round di
 
 from flfast.config.composition import CONF
 from flfast.config.explain import run_command
-from flfast.config.saved_options import evaluate_options
+from flfast.config.saved_options import EVALUATE, read_options
 from flfast.config.saved_run import find_run
 
 USAGE = """\
@@ -34,7 +34,7 @@ def evaluate(words: list[str]) -> None:
     Raises:
         ConfigError: naming key, value and what is allowed.
     """
-    options, overrides = evaluate_options(words)
+    options, overrides = read_options(words, EVALUATE)
     saved = find_run(options, overrides, conf=CONF)
     from flfast.commands.saved.evaluation_files import report  # imports torch
 

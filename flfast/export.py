@@ -5,7 +5,7 @@ Exports a model of a saved run, loads the file again, and compares its outputs.
 
 from flfast.config.composition import CONF
 from flfast.config.explain import run_command
-from flfast.config.saved_options import export_options
+from flfast.config.saved_options import EXPORT, read_options
 from flfast.config.saved_run import find_run
 
 USAGE = """\
@@ -34,7 +34,7 @@ def export(words: list[str]) -> None:
     Raises:
         ConfigError: naming key, value and what is allowed.
     """
-    options, overrides = export_options(words)
+    options, overrides = read_options(words, EXPORT)
     saved = find_run(options, overrides, conf=CONF)
     from flfast.commands.saved.exported_model import report  # imports torch
 

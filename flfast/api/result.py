@@ -13,7 +13,7 @@ from flfast.config.composition import CONF
 from flfast.config.errors import ConfigError, refused
 from flfast.config.own import NOTHING, Own
 from flfast.config.saved_config import read_config
-from flfast.config.saved_options import evaluate_options, export_options
+from flfast.config.saved_options import EVALUATE, EXPORT, read_options
 from flfast.config.saved_run import find_run
 from flfast.config.trust import named_by
 from flfast.output.results.history import Row, parsed
@@ -148,7 +148,7 @@ class Run:
         Raises:
             ConfigError: with the command's message, if something cannot be evaluated.
         """
-        options, overrides = evaluate_options([*self._words(), *words])
+        options, overrides = read_options([*self._words(), *words], EVALUATE)
         saved = find_run(options, overrides, conf=CONF, own=self._own)
         from flfast.commands.saved.evaluation_files import report  # imports torch
 
@@ -166,7 +166,7 @@ class Run:
         Raises:
             ConfigError: with the command's message, if the model cannot be exported.
         """
-        options, overrides = export_options([*self._words(), *words])
+        options, overrides = read_options([*self._words(), *words], EXPORT)
         saved = find_run(options, overrides, conf=CONF, own=self._own)
         from flfast.commands.saved.exported_model import report  # imports torch
 

@@ -24,13 +24,10 @@ def trained_model(folder: Path, config: DictConfig, own: Own) -> nn.Module:
     """
     path = folder / "model.pt"
     if not path.exists():
-        shared = (folder / "shared.pt").exists()
-        reason = (
-            "the server has no complete model; shared.pt is what it has instead"
-            if shared
-            else "the server has no model, or callbacks=none wrote no file of it"
+        raise ConfigError(
+            f"there is no {path}: the server has no complete model, but perhaps a shared.pt, or "
+            f"callbacks=none wrote no file"
         )
-        raise ConfigError(f"there is no {path}: {reason}")
     model = _untrained(folder, config, own)
     with refused():
         found = read_state_dict(str(path), key="run")  # weights that modules share are in it once

@@ -86,11 +86,9 @@ def _frozen_values(config: DictConfig) -> dict[str, Any]:
 
 def replace_auto(phases: list[Phase], sizes: dict[str, int]) -> list[Phase]:
     """Copies of the phases with `sizes[key]` wherever the value of `key` is `auto`."""
-    replaced = []
-    for phase in phases:
-        config = deepcopy(phase.config)
+    replaced = deepcopy(phases)
+    for phase in replaced:
         for key, size in sizes.items():
-            if config[key] == "auto":
-                config[key] = size
-        replaced.append(Phase(phase.start, config))
+            if phase.config[key] == "auto":
+                phase.config[key] = size
     return replaced

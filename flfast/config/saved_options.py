@@ -1,8 +1,8 @@
 """Words of the commands about saved runs, which `flfast.Run` takes, too. Torch-free."""
 
-import importlib.util
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,40 +35,15 @@ EXPORT: Mapping[str, Sequence[str] | None] = {
 }
 """The same of `flfast.export`."""
 
-_ONNX = ("onnx", "onnxscript", "onnxruntime")
+_PACKAGES = {
+    "predictions=parquet": (("pyarrow",), "parquet"),
+    "format=onnx": (("onnx", "onnxscript", "onnxruntime"), "onnx"),
+}
+"""Packages that a setting needs, and the extra that has them."""
+
 _REPEATED = "allow"
 
 _ABSENT = object()
-
-
-def evaluate_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Options of `flfast.evaluate`, and overrides of the run's config.
-
-    Raises:
-        ConfigError: one line per word that is wrong, or if a library is missing.
-    """
-    options, overrides = read_options(words, EVALUATE)
-    if options.get("predictions") == "parquet" and not importlib.util.find_spec("pyarrow"):
-        raise ConfigError("predictions=parquet needs pyarrow: pip install 'flfast[parquet]'")
-    return options, overrides
-
-
-def export_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Options of `flfast.export`, and overrides of the run's config.
-
-    Raises:
-        ConfigError: one line per word that is wrong, or if a library is missing.
-    """
-    options, overrides = read_options(words, EXPORT)
-    if "format" not in options:
-        raise ConfigError("format is missing; allowed: torch, onnx")
-    client = options.get("client")
-    if client is not None and not (client.isascii() and client.isdigit()):
-        raise ConfigError(f"client={client}: allowed: the number of a client")
-    missing = [name for name in _ONNX if not importlib.util.find_spec(name)]
-    if options["format"] == "onnx" and missing:
-        raise ConfigError(f"format=onnx needs {', '.join(missing)}: pip install 'flfast[onnx]'")
-    return options, overrides
 
 
 def allowed_names(options: Mapping[str, str]) -> list[str]:
@@ -84,7 +59,7 @@ def read_options(
     `known` has the values that are allowed by option; None allows any.
 
     Raises:
-        ConfigError: one line per word that is wrong.
+        ConfigError: one line per word that is wrong or missing, and if a package is missing.
     """
     options: dict[str, str] = {}
     overrides: list[str] = []
@@ -102,11 +77,25 @@ def read_options(
         else:
             earlier = [options[key]] if key == _REPEATED and key in options else []
             options[key] = ",".join([*earlier, value])
-    if not any(word.startswith("run=") for word in words):
-        problems.append("run is missing; set it to the folder of a run")
+    given = {word.partition("=")[0] for word in words}
+    required = {"run": "set it to the folder of a run", "format": "allowed: torch, onnx"}
+    missing = [key for key in required if key in known and key not in given]
+    problems += [f"{key} is missing; {required[key]}" for key in missing]
+    problems += _unusable(options)
     if problems:
         raise ConfigError("\n".join(problems))
     return options, overrides
+
+
+def _unusable(options: Mapping[str, str]) -> Iterator[str]:
+    client = options.get("client", "0")
+    if not (client.isascii() and client.isdigit()):
+        yield f"client={client}: allowed: the number of a client"
+    for setting, (packages, extra) in _PACKAGES.items():
+        key, _, value = setting.partition("=")
+        missing = [name for name in packages if not find_spec(name)]
+        if options.get(key) == value and missing:
+            yield f"{setting} needs {', '.join(missing)}: pip install 'flfast[{extra}]'"
 
 
 def check_known(overrides: Iterable[str], config: DictConfig, known: Sequence[str]) -> None:

@@ -19,16 +19,14 @@ def optimized_metric(config: DictConfig, module: LocalModule) -> str:
 
 def use_metrics(phases: list[Phase], module: LocalModule) -> list[Phase]:
     """Copies of the phases with columns in place of `auto`."""
-    replaced = []
-    for phase in phases:
-        config = deepcopy(phase.config)
+    replaced = deepcopy(phases)
+    for phase in replaced:
+        config = phase.config
         config.optimized_metric = optimized_metric(config, module)
         if config.stop.get("metric") == "auto":
             config.stop.metric = config.optimized_metric
-        adapt = config.schedule.adapt
-        if adapt:
+        if adapt := config.schedule.adapt:
             adapt.metric = _column(adapt.metric, "loss", module.algorithm)
-        replaced.append(Phase(phase.start, config))
     return replaced
 
 

@@ -69,15 +69,10 @@ def dp_ftrl(  # noqa: PLR0913 - one parameter an option
         )
     per_pass = participation.rounds_per_pass
     most_bands = min(per_pass, rounds)
-    if bands is not None and mechanism == "tree":
+    if bands is not None and (mechanism == "tree" or bands > most_bands):
         raise ValueError(
-            f"privacy.bands={bands} with privacy.mechanism=tree: a tree has no bands; allowed: "
-            f"privacy.bands=null, or privacy.mechanism=banded"
-        )
-    if bands is not None and bands > most_bands:
-        raise ValueError(
-            f"privacy.bands={bands} exceeds the rounds of a pass over the clients, or of the run; "
-            f"allowed: 1 to {most_bands}, or null"
+            f"privacy.bands={bands} with privacy.mechanism={mechanism}: allowed: null, or with "
+            f"banded 1 to {most_bands}, the rounds of a pass over the clients, or of the run"
         )
 
     def nodes(rounds: int) -> float:

@@ -32,12 +32,11 @@ def discount_of(name: DiscountName, strength: float | None, patience: float | No
         ValueError: if a constant discount has options.
     """
     if name == "constant":
-        for key, value in (("strength", strength), ("patience", patience)):
-            if value is not None:
-                raise ValueError(
-                    f"pace.{key}={value} with pace.discount=constant: nothing is discounted; "
-                    f"allowed: pace.{key}=null, or pace.discount=polynomial or hinge"
-                )
+        if (strength, patience) != (None, None):
+            raise ValueError(
+                f"pace.strength={strength} pace.patience={patience} with pace.discount=constant: "
+                f"allowed: null, or pace.discount=polynomial or hinge"
+            )
         return lambda staleness: 1.0
     a = _A[name] if strength is None else strength
     b = _B[name] if patience is None else patience

@@ -79,9 +79,12 @@ def test_single_examples(flfast_run):
         (("privacy=dp_ftrl",), "privacy=dp_ftrl with fixed sampling of clients"),
         (
             ("privacy=dp_ftrl", "sampler=cyclic", "privacy.mechanism=banded", "privacy.bands=9"),
-            "privacy.bands=9 exceeds the rounds of a pass",
+            "privacy.bands=9 with privacy.mechanism=banded: allowed",
         ),
-        (("privacy=dp_ftrl", "privacy.bands=2", "sampler=cyclic"), "a tree has no bands"),
+        (
+            ("privacy=dp_ftrl", "privacy.bands=2", "sampler=cyclic"),
+            "privacy.bands=2 with privacy.mechanism=tree: allowed",
+        ),
         (("privacy=central", "sampler=by_size"), "privacy=central with sampler=by_size"),
         (("privacy=dp_sgd", "algorithm=fedsam"), "algorithm=fedsam with privacy=dp_sgd"),
     ],

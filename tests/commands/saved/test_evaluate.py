@@ -19,7 +19,7 @@ from flfast.commands.saved.evaluated_sets import evaluate as evaluated_sets
 from flfast.commands.saved.evaluation_files import metrics_of
 from flfast.commands.saved.opened_run import open_run
 from flfast.config.errors import ConfigError
-from flfast.config.saved_options import EVALUATE, EXPORT, evaluate_options
+from flfast.config.saved_options import EVALUATE, EXPORT, read_options
 from flfast.config.saved_run import find_run
 from flfast.evaluate import evaluate
 from flfast.output.results.table import read_rows
@@ -28,7 +28,7 @@ from flfast.train import CONF
 
 def evaluated(run, *words):
     """Metrics by column, without the files."""
-    options, overrides = evaluate_options([f"run={run}", "allow=nets_to_export", *words])
+    options, overrides = read_options([f"run={run}", "allow=nets_to_export", *words], EVALUATE)
     own = {"true": True, "false": False, None: None}[options.get("personal")]
     opened = open_run(find_run(options, overrides, conf=CONF), personal=own)
     return metrics_of(evaluated_sets(opened, options.get("split", "test")))
