@@ -51,7 +51,7 @@ BEFORE_TORCH = {
     ): "data.tokenizer is missing; flfast.datamodules.sources.shakespeare.shakespeare needs it",
     ("loader.persistent_workers=true",): "loader.num_workers=0 with loader.persistent_workers=",
     ("batch_size=-1", "trainer.accumulate_grad_batches=2"): "micro_batch bounds memory",
-    ("batch_size=all",): "batch_size=all: must be an integer or must be 'auto'",
+    ("batch_size=all",): "batch_size=all: must be an integer or must be -1 or 'auto'",
     ("batch_size=auto", "micro_batch=8"): "allowed: batch_size=a number, or micro_batch=null",
     ("batch_size=auto", "schedule=adaptive"): "or schedule.adapt.action=halve_lr",
     ("init_from=nowhere.pt",): "init_from=nowhere.pt: there is no such file",

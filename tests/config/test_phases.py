@@ -74,7 +74,7 @@ def test_a_shorter_run_ends_before_a_late_phase(flfast_run):
     [
         (["data=synthetic"], "data cannot change during a run; allowed: batch_size"),
         (["optimizer.momentum=0.9"], "optimizer cannot change"),
-        (["batch_size=0"], "schedule.phases[0]: batch_size=0: must be >= 1"),
+        (["batch_size=0"], "schedule.phases[0]: batch_size=0: must be greater"),
         (["batchsize=1"], "unknown key batchsize; did you mean batch_size?"),
     ],
 )

@@ -8,7 +8,6 @@ from uneven import uneven
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import LocalStage
-from flfast.channel.faults.simulated import simulated
 from flfast.datamodules.federated import Kinds
 from flfast.federation.devices.device import DAY, Devices
 from flfast.federation.timing import Timing, num_trained_examples
@@ -122,8 +121,3 @@ def test_a_client_that_goes_away_while_it_works_fails(make_data):
     assert at_noon.seconds == pytest.approx([0.5, 0.0], abs=1e-5), "the second one is not there"
     assert timing.devices(np.array([1])).wait(DAY / 2 - 0.5).tolist() == [0.5]
     assert timing.trips(np.array([0]), plan, clock=3 * DAY + 1).fails.tolist() == [False]
-
-
-def test_faults_that_do_nothing_are_said(caplog):
-    simulated(lost=0.0, broken=0.0, corruption="any")
-    assert "simulates no fault" in caplog.text

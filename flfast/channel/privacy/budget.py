@@ -58,9 +58,10 @@ def spending(
             "privacy.noise_multiplier=0 with privacy.epsilon=null"
         )
     if (noise_multiplier is None) == (epsilon is None):
+        given = f"privacy.noise_multiplier={noise_multiplier} with privacy.epsilon={epsilon}"
         raise ValueError(
-            f"privacy.noise_multiplier={noise_multiplier} with privacy.epsilon={epsilon}: each "
-            f"determines the other; allowed: exactly one of them is a number"
+            f"{given.replace('None', 'null')}: each determines the other; allowed: exactly one of "
+            f"them is a number"
         )
     if epsilon is not None:
         noise_multiplier = calibrated(make_epsilon, budget=epsilon, rounds=rounds)

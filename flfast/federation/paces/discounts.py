@@ -33,9 +33,10 @@ def discount_of(name: DiscountName, strength: float | None, patience: float | No
     """
     if name == "constant":
         if (strength, patience) != (None, None):
+            given = f"pace.strength={strength} pace.patience={patience}".replace("None", "null")
             raise ValueError(
-                f"pace.strength={strength} pace.patience={patience} with pace.discount=constant: "
-                f"allowed: null, or pace.discount=polynomial or hinge"
+                f"{given} with pace.discount=constant: allowed: null, or pace.discount=polynomial "
+                f"or hinge"
             )
         return lambda staleness: 1.0
     a = _A[name] if strength is None else strength

@@ -170,7 +170,7 @@ def test_algorithms_that_are_refused(algorithm, reason):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epsilon": 1.0}, "privacy.noise_multiplier=1 with privacy.epsilon=1"),
+        ({"epsilon": 1.0}, "privacy.noise_multiplier=1.0 with privacy.epsilon=1.0"),
         ({"clip_norm": None}, "privacy.clip_norm=null"),
     ],
 )

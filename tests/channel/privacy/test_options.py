@@ -83,8 +83,8 @@ def test_without_noise_and_bound_nothing_is_changed(make):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"noise_multiplier": 1.0}, "privacy.noise_multiplier=1 with privacy.epsilon=4"),
-        ({"epsilon": None}, "privacy.noise_multiplier=None with privacy.epsilon=None"),
+        ({"noise_multiplier": 1.0}, "privacy.noise_multiplier=1.0 with privacy.epsilon=4.0"),
+        ({"epsilon": None}, "privacy.noise_multiplier=null with privacy.epsilon=null"),
         ({"clip_norm": None}, "privacy.clip_norm=null: noise hides only what has a bound"),
     ],
 )

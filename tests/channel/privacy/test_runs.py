@@ -61,7 +61,7 @@ def test_single_examples(flfast_run):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("privacy=central", "privacy.epsilon=null"), "privacy.noise_multiplier=None with"),
+        (("privacy=central", "privacy.epsilon=null"), "privacy.noise_multiplier=null with"),
         (("privacy=local", "privacy.clip_norm=null"), "privacy.clip_norm=null: noise hides only"),
         (("privacy=dp_sgd", "last_batch=pad"), "last_batch=pad with privacy=dp_sgd"),
         (
