@@ -15,8 +15,9 @@ from hydra._internal.defaults_list import DefaultsList, Overrides
 from hydra._internal.hydra import Hydra
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.plugins import Plugins
-from omegaconf import omegaconf
+from omegaconf import AnyNode, omegaconf
 from omegaconf._utils import get_yaml_loader
+from omegaconf.base import Metadata
 
 from flfast.config.composition import CONF
 
@@ -119,3 +120,24 @@ def _map(overrides, listed, self_added):
 
 
 defaults_list._create_interpolation_map = _map
+
+# Hydra and we copy configs often. OmegaConf copies each value by two general deep copies; what it
+# holds of one is a value that it does not copy, and what is known of it: flags and names of types.
+
+
+def _known(metadata, memo):
+    found = object.__new__(type(metadata))
+    found.__dict__.update(metadata.__dict__)
+    found.flags = copy.copy(metadata.flags)
+    if metadata.resolver_cache:
+        found.resolver_cache = copy.deepcopy(metadata.resolver_cache, memo)
+    return found
+
+
+def _node(node, memo):
+    found = object.__new__(AnyNode)
+    found.__dict__.update(node.__dict__, _metadata=_known(node._metadata, memo), _flags_cache=None)
+    return found
+
+
+Metadata.__deepcopy__, AnyNode.__deepcopy__ = _known, _node
