@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from composing import FILES
 
 import flfast
 from flfast.config.errors import ConfigError
@@ -11,8 +12,7 @@ from flfast.evaluate import evaluate
 from flfast.output.results.table import read_history, read_rounds, read_rows
 
 SMALL = (
-    *("partition.num_clients=4", "partition.alpha=1.0", "rounds=2", "callbacks=files"),
-    *(f"~callbacks.{name}" for name in ("partition_report", "curves", "report_page", "monitor")),
+    *(*FILES, "partition.num_clients=4", "partition.alpha=1.0", "rounds=2"),
     *("local_epochs=1", "sampler.fraction=1.0", "strategy=single", "batch_size=50"),
 )
 OF = "model.of=[{mlp: {hidden: [8]}}, logistic]"
