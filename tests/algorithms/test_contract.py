@@ -360,7 +360,7 @@ def test_a_local_step_in_several_batches_is_that_of_one_or_is_refused(federation
                 engine_of(cut, training).choose(cut.plans(1, []))
 
 
-@pytest.mark.parametrize("names", others_slow([NAMES[::5], NAMES], [NAMES[::5]]), ids=len)
+@pytest.mark.parametrize("names", others_slow([NAMES[::8], NAMES], [NAMES[::8]]), ids=len)
 def test_two_ranks_give_the_numbers_of_one(federation_of, in_world, names):
     def finals(**options):
         return {
