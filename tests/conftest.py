@@ -23,7 +23,7 @@ collect_ignore = ["strict_device.py", "engines/on_strict_device.py"]
 
 def pytest_configure(config):
     """Load the fixtures, but not where xdist only hands out tests: its workers wait for it."""
-    gc.disable()  # until all is collected: modules and tests stay, and looking at them takes long
     only_hands_out = config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")
     if not only_hands_out:
+        gc.disable()  # until all tests are collected: it would walk through them again and again
         config.pluginmanager.import_plugin("shared_fixtures")

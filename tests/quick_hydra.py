@@ -5,6 +5,7 @@ Both composing and parsing would otherwise take as long as training in most test
 
 import copy
 import pickle
+from collections import defaultdict
 from pathlib import Path
 
 import yaml
@@ -121,16 +122,16 @@ def _map(overrides, listed, self_added):
 
 defaults_list._create_interpolation_map = _map
 
-# Hydra and we copy configs often. OmegaConf copies each value by two general deep copies; what it
-# holds of one is a value that it does not copy, and what is known of it: flags and names of types.
+# Configs are copied often. OmegaConf takes two general deep copies for each value, although it
+# copies nothing of it but what it knows about it: flags, and a cache that is empty in most cases.
 
 
 def _known(metadata, memo):
     found = object.__new__(type(metadata))
     found.__dict__.update(metadata.__dict__)
     found.flags = copy.copy(metadata.flags)
-    if metadata.resolver_cache:
-        found.resolver_cache = copy.deepcopy(metadata.resolver_cache, memo)
+    cache = metadata.resolver_cache
+    found.resolver_cache = copy.deepcopy(cache, memo) if cache else defaultdict(dict)
     return found
 
 
