@@ -1,4 +1,4 @@
-"""Configs of all options."""
+"""Configs of all options, and words that several tests compose."""
 
 from copy import deepcopy
 from functools import cache
@@ -7,6 +7,12 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.composition import CONF, compose, without_hydra
+
+FILES = (
+    "callbacks=files",
+    *(f"~callbacks.{name}" for name in ("curves", "partition_report", "report_page", "monitor")),
+)
+"""Of a run: its weights and tables. Pictures take longer than the rounds of most tests."""
 
 
 @cache

@@ -1,5 +1,6 @@
 """Prepares every process of a test run. The fixtures, which import torch, are elsewhere."""
 
+import gc
 import os
 import sys
 import tempfile
@@ -24,4 +25,5 @@ def pytest_configure(config):
     """Load the fixtures, but not where xdist only hands out tests: its workers wait for it."""
     only_hands_out = config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")
     if not only_hands_out:
+        gc.disable()  # until all tests are collected: it would walk through them again and again
         config.pluginmanager.import_plugin("shared_fixtures")

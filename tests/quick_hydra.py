@@ -5,6 +5,7 @@ Both composing and parsing would otherwise take as long as training in most test
 
 import copy
 import pickle
+from collections import defaultdict
 from pathlib import Path
 
 import yaml
@@ -15,8 +16,9 @@ from hydra._internal.defaults_list import DefaultsList, Overrides
 from hydra._internal.hydra import Hydra
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.plugins import Plugins
-from omegaconf import omegaconf
+from omegaconf import AnyNode, omegaconf
 from omegaconf._utils import get_yaml_loader
+from omegaconf.base import Metadata
 
 from flfast.config.composition import CONF
 
@@ -119,3 +121,24 @@ def _map(overrides, listed, self_added):
 
 
 defaults_list._create_interpolation_map = _map
+
+# Configs are copied often. OmegaConf takes two general deep copies for each value, although it
+# copies nothing of it but what it knows about it: flags, and a cache that is empty in most cases.
+
+
+def _known(metadata, memo):
+    found = object.__new__(type(metadata))
+    found.__dict__.update(metadata.__dict__)
+    found.flags = copy.copy(metadata.flags)
+    cache = metadata.resolver_cache
+    found.resolver_cache = copy.deepcopy(cache, memo) if cache else defaultdict(dict)
+    return found
+
+
+def _node(node, memo):
+    found = object.__new__(AnyNode)
+    found.__dict__.update(node.__dict__, _metadata=_known(node._metadata, memo), _flags_cache=None)
+    return found
+
+
+Metadata.__deepcopy__, AnyNode.__deepcopy__ = _known, _node

@@ -80,6 +80,7 @@ def pytest_collection_finish():
     """
     gc.freeze()
     gc.set_threshold(100_000)
+    gc.enable()
     # Not before pytest has ended: it collects garbage five times, of all modules that is slow.
     atexit.register(gc.unfreeze)
 

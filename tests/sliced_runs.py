@@ -1,6 +1,7 @@
 """Runs of families whose members are slices of one model, and their rounds in plain torch."""
 
 import torch
+from composing import FILES
 
 import flfast
 from flfast.datamodules.examples import Examples
@@ -12,7 +13,7 @@ WIDTHS = (6, 3, 2, 6)
 MLPS = "model.of=[{mlp:{hidden:[6]}},{mlp:{hidden:[3]}},{mlp:{hidden:[2]}}]"
 FAMILY = ("model=family", "model.feature_dim=null")
 SMALL = (
-    *("partition=natural", "callbacks=files", "strategy=single", "split.val=0", "split.test=0"),
+    *(*FILES, "partition=natural", "strategy=single", "split.val=0", "split.test=0"),
     *("batch_size=-1", f"local_epochs={EPOCHS}", f"optimizer.lr={LR}", "eval_every=9"),
     *("trainer.precision=64-true", "sampler.fraction=1.0", "optimized_metric=train/loss"),
 )

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from composing import FILES
 from sampling import others_slow
 from tables import assert_same_numbers, rows, timeless
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -26,7 +27,8 @@ from flfast import train
 from flfast.distributed.launcher import can_fork
 from flfast.output.results.table import read_rows
 
-QUICK = ("experiment=quick", "rounds=2", "callbacks=none", "engine=eager")  # which starts sooner
+# The eager engine starts sooner, and large batches are few steps.
+QUICK = ("experiment=quick", "rounds=2", "callbacks=none", "engine=eager", "batch_size=50")
 
 
 def test_a_run_writes_tables_figures_and_weights(flfast_run):
@@ -70,7 +72,7 @@ def test_a_run_beside_slurm_has_no_warning(flfast_run, tmp_path, monkeypatch):
 
 
 def test_a_run_starts_from_given_weights_of_its_model(flfast_run, capsys):
-    first = flfast_run(*QUICK, "rounds=1", "callbacks=files", run_dir="a")
+    first = flfast_run(*QUICK, "rounds=1", *FILES, run_dir="a")
     given = (*QUICK, "rounds=1", f"init_from={first / 'model.pt'}")
     second = flfast_run(*given, run_dir="b")
     assert float(rows(second)[0]["global/loss"]) == pytest.approx(

@@ -183,7 +183,7 @@ def assert_can_be_resumed(federation):
 
 # The fast tests solve one problem, the smallest or with BatchNorm, for every fifth algorithm.
 @pytest.mark.parametrize(
-    ("name", "problem"), others_slow(PROBLEMS, PROBLEMS[::22] + PROBLEMS[21::22])
+    ("name", "problem"), others_slow(PROBLEMS, PROBLEMS[::32] + PROBLEMS[31::32])
 )
 def test_engines_agree_and_numbers_stay_finite(federation_of, name, problem):
     stack = "auto" if problem == "linear" else 1  # tracing stacks takes three times as long
@@ -310,7 +310,7 @@ def movements(federation):
     ]
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::4]))
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::6]))
 def test_precision_is_kept_everywhere_and_only_rounds(federation_of, name, monkeypatch):
     """A run in double precision has no leaf in single precision, and one in single agrees.
 
@@ -341,7 +341,7 @@ SPLITS = [
 ]
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[1::4]))
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[1::6]))
 def test_a_local_step_in_several_batches_is_that_of_one_or_is_refused(federation_of, name):
     def federation(batching):
         return federation_of(name, smallest(name), batching=batching, rounds=2)
@@ -360,7 +360,7 @@ def test_a_local_step_in_several_batches_is_that_of_one_or_is_refused(federation
                 engine_of(cut, training).choose(cut.plans(1, []))
 
 
-@pytest.mark.parametrize("names", others_slow([NAMES[::5], NAMES], [NAMES[::5]]), ids=len)
+@pytest.mark.parametrize("names", others_slow([NAMES[::8], NAMES], [NAMES[::8]]), ids=len)
 def test_two_ranks_give_the_numbers_of_one(federation_of, in_world, names):
     def finals(**options):
         return {

@@ -3,7 +3,7 @@
 import pytest
 from algorithms_by_name import assert_leaves_close, federation_of, personal_of, run, server_of
 from engine_runs import mlp
-from sampling import others_slow
+from sampling import others_slow, rotating
 from torch import nn
 
 from flfast.engines.eager import EagerTraining
@@ -63,8 +63,9 @@ def test_engines_agree_on_statistics_of_two_models(name, make_data, make_federat
     assert_engines_agree(name, batchnorm, make_data, make_federation, sizes=(6, 4, 9, 5), stack=1)
 
 
-@pytest.mark.parametrize("engine", [EagerTraining, FusedTraining])
-@pytest.mark.parametrize("name", ["fml", "fedkd"])
+@pytest.mark.parametrize(
+    ("name", "engine"), rotating(["fedkd", "fml"], [EagerTraining, FusedTraining], every=2)
+)
 def test_a_common_model_like_the_clients_own_one_changes_nothing(
     name, engine, make_data, make_federation
 ):

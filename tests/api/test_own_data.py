@@ -233,7 +233,7 @@ def test_targets_of_other_tasks():
 def test_the_setting_task_says_what_targets_are(numbers, tmp_path):
     inputs, targets, _ = numbers
     settings = ("rounds=1", "partition=iid", "partition.num_clients=3", "callbacks=none")
-    settings += ("model=logistic", "task=regression")
+    settings += ("model=logistic", "task=regression", "engine=eager")
     run = flfast.run(*settings, data=(inputs, targets / 4), folder=tmp_path / "run")
     assert run.history["global/mae"].notna().all()
     with pytest.raises(flfast.ConfigError, match="algorithm=fedrod with task=regression"):

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from composing import FILES
 
 import flfast
 from flfast.api.own_data import read_data
@@ -142,7 +143,7 @@ def test_names_are_shown_wherever_numbers_were(quick):
 
 def test_names_of_the_data_are_those_of_clients_only_if_clients_are_whole(quick):
     run = quick(
-        *("callbacks=files", "partition=iid", "partition.num_clients=2", "model=logistic"),
+        *(*FILES, "partition=iid", "partition.num_clients=2", "model=logistic"),
         data=FRAME,
         target="label",
         client="who",

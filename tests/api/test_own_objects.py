@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from composing import FILES
 from tables import timeless
 from torch import nn
 
@@ -28,7 +29,7 @@ def test_a_function_is_the_option_that_names_it(quick):
     words = ("algorithm=fedprox", "algorithm.mu=0.3")
     named = timeless(quick(*words, folder="named").folder)
     prox = partial(fedprox, weighting="samples", mu=0.3)
-    given = quick("callbacks=files", folder="given", model=make, algorithm=prox)
+    given = quick(*FILES, folder="given", model=make, algorithm=prox)
     assert timeless(given.folder) == named
     assert given.model(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
@@ -74,7 +75,7 @@ def test_a_resume_with_another_object_is_refused(quick, net, numbers):
 
 
 def test_a_model_cannot_be_rebuilt_without_its_object(quick):
-    run = quick("callbacks=files", model=small)
+    run = quick(*FILES, model=small)
     assert run.model[1].weight.shape == (10, 64)
     with pytest.raises(flfast.ConfigError, match="is an object of a Python program"):
         _ = flfast.Run(run.folder).model
@@ -127,7 +128,7 @@ class Tied(nn.Module):
 
 
 def test_a_model_whose_layers_share_weights_comes_back(quick, numbers):
-    run = quick("callbacks=files", "callbacks.report_page=null", data=numbers, model=Tied())
+    run = quick(*FILES, data=numbers, model=Tied())
     assert run.model.second.weight is run.model.first.weight
     assert torch.load(run.folder / "model.pt")["first.weight"].equal(run.model.first.weight)
 

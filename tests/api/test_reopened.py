@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 import torch
+from composing import FILES
 from sampling import others_slow
 from torch import nn
 
@@ -10,7 +11,6 @@ import flfast
 import flfast.evaluate as command
 from flfast.output.results.table import read_rows
 
-FILES = ("callbacks=files", "callbacks.curves=null", "callbacks.partition_report=null")
 ALLOWED = r"(?s)is an object of a Python program.*these lines work:\n"
 
 

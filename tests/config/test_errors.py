@@ -234,8 +234,12 @@ answer(["--cfg", "job"], main)
 """A process that answers to all cases: (exit code, what was said, is torch imported)."""
 
 
-def test_one_clear_error_before_torch_is_imported(tmp_path, root):
-    cases = [*BEFORE_TORCH]
+ALL = [*BEFORE_TORCH]
+SOME = [words for n, words in enumerate(ALL) if n % 3 == 0 or words in BY_COMMAND]
+
+
+@pytest.mark.parametrize("cases", others_slow([SOME, ALL], [SOME]), ids=len)
+def test_one_clear_error_before_torch_is_imported(tmp_path, root, cases):
     process = subprocess.run(
         [sys.executable, "-c", f"CASES, BY_COMMAND = {cases!r}, {BY_COMMAND!r}\n{ANSWERS}"],
         capture_output=True,

@@ -88,7 +88,7 @@ OVERRIDES = st.tuples(st.sampled_from(KEYS), VALUES).filter(lambda o: meant(o[0]
 
 
 @given(OVERRIDES)
-@examples(80)
+@examples(40)
 def test_any_value_of_any_key_is_good_or_an_error_that_names_it(override):
     (option, key), value = override
     assume(not key.startswith("logger."))  # which has what only a job knows
@@ -186,7 +186,7 @@ def at_the_door(words):
 
 
 @given(LINES, st.booleans())
-@examples(40)
+@examples(25)
 def test_any_words_in_any_order_are_a_clear_error_or_reach_the_run(drawn, is_sweep):
     options = [option for ((option, _), _), _, _ in drawn if option]
     words = [place.format(key, text) for ((_, key), _), place, text in drawn]

@@ -4,13 +4,32 @@ import pytest
 import torch
 
 from docs.disclosures import labels_in, others_in, weight
+from docs.families import families
 from docs.watched_rounds import SHOWN, run
-from docs.what_leaves import PAGE, page, sent_up
+from docs.what_leaves import (
+    PAGE,
+    greeting_table,
+    metrics_table,
+    page,
+    sent_table,
+    sent_up,
+    table,
+)
 from flfast.algorithms.contract import Algorithm, Part
 
 
+@pytest.mark.slow
 def test_the_page_is_up_to_date():
     assert page() == PAGE.read_text(encoding="utf-8"), "run python -m docs.what_leaves"
+
+
+def test_every_algorithm_and_table_is_on_the_page():
+    text, names = PAGE.read_text(encoding="utf-8"), sorted(families())
+    lines = text.splitlines()
+    assert all(any(line.startswith(f"| `{name}` | ") for line in lines) for name in names)
+    for made in (table(names[::8]), sent_table(), greeting_table(), metrics_table()):
+        for line in made.splitlines():
+            assert line in lines, "run python -m docs.what_leaves"
 
 
 def watched(**fields):

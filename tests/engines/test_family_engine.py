@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from composing import FILES
 
 import flfast
 from flfast.config.errors import ConfigError
@@ -11,8 +12,8 @@ from flfast.evaluate import evaluate
 from flfast.output.results.table import read_history, read_rounds, read_rows
 
 SMALL = (
-    *("callbacks=files", "partition.num_clients=4", "partition.alpha=1.0", "rounds=2"),
-    *("local_epochs=1", "sampler.fraction=1.0", "strategy=single", "batch_size=20"),
+    *(*FILES, "partition.num_clients=4", "partition.alpha=1.0", "rounds=2"),
+    *("local_epochs=1", "sampler.fraction=1.0", "strategy=single", "batch_size=50"),
 )
 OF = "model.of=[{mlp: {hidden: [8]}}, logistic]"
 FAMILY = ("model=family", OF, "model.feature_dim=null")

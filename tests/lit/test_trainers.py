@@ -6,6 +6,7 @@ import torch
 from engine_runs import mlp, ran
 from lightning.pytorch.callbacks import Callback, LambdaCallback
 from lightning.pytorch.profilers import SimpleProfiler
+from sampling import rotating
 from torch import nn
 
 from flfast.algorithms.ditto import ditto
@@ -55,8 +56,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("engine", [EagerTraining, FusedTraining])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "engine"), rotating(CASES, [EagerTraining, FusedTraining], every=2)
+)
 def test_steps_alone_give_the_numbers_of_whole_loops(
     make_data, make_federation, monkeypatch, name, engine
 ):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from composing import FILES
 from omegaconf import OmegaConf
 from tables import assert_same_numbers, rows
 
@@ -195,7 +196,7 @@ def ranks_of_torchrun():
 def test_an_error_on_one_rank_ends_all_and_is_said_once(flfast_run, run_ranks, tmp_path):
     for number in (0, 1):
         (tmp_path / f"rank{number}").mkdir()
-    weights = flfast_run(*QUICK, "callbacks=files", "rounds=1") / "model.pt"
+    weights = flfast_run(*QUICK, *FILES, "rounds=1") / "model.pt"
     (tmp_path / "rank0" / "weights.pt").write_bytes(weights.read_bytes())
     (tmp_path / "rank1" / "weights.pt").write_text("no weights")
     found = run_ranks(ranks_of_torchrun(), "strategy=ddp", "init_from=weights.pt")

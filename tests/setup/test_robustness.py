@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from composing import FILES
 from engine_runs import engine_of, net
 from hydra import compose, initialize_config_dir
 from torch import nn
@@ -131,7 +132,7 @@ def test_a_run_says_what_became_of_every_client(flfast_run):
     folder = flfast_run(
         "experiment=quick",
         "sampler.fraction=1.0",
-        "callbacks=files",
+        *FILES,
         "engine=eager",
         "model=logistic",
         "aggregation=multi_krum",

@@ -13,7 +13,7 @@ from flfast import conformance, doctor, evaluate, export, report, train, watch
 from flfast.commands.doctor import examination
 from flfast.state.output_streams import output_is_read, surviving_output
 
-QUICK = ("experiment=quick", "rounds=1", "trainer.devices=1")
+QUICK = ("experiment=quick", "rounds=1", "trainer.devices=1", "engine=eager", "batch_size=50")
 COMMANDS = {
     "conformance": (conformance.main, ["--help"]),
     "doctor": (doctor.main, ["{own}"]),

@@ -4,7 +4,7 @@ import pytest
 from sampling import others_slow
 from tables import assert_same_numbers, rows, timeless
 
-SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[8]", "rounds=2")
+SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[8]", "rounds=2", "batch_size=50")
 CASES = [("scaffold", "fused"), ("ditto", "eager")]
 EXACT = ("privacy.clip_norm=null", "privacy.noise_multiplier=0", "privacy.epsilon=null")
 

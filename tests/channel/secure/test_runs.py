@@ -4,7 +4,7 @@ import pytest
 from sampling import others_slow
 from tables import assert_same_numbers, rows
 
-SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[8]", "rounds=2")
+SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[8]", "rounds=2", "batch_size=50")
 CASES = [("scaffold", "fused"), ("ditto", "eager")]
 DROPOUT = ("sampler.dropout=0.3", "secure.threshold=0.3")
 MASKED = ("secure=masks", "secure.bits=62", "secure.precision=1e-9")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from sampling import others_slow
 
 import flfast
 from flfast.commands.conformance.row_files import LEVELS, ROWS, read_row, read_rows
@@ -22,7 +23,7 @@ def test_every_row_is_of_a_level_and_fast_ones_fit_into_twenty_minutes_of_two_co
     assert any(not row.needs for row in rows["fast"])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::3]))
 def test_the_runs_of_a_row_pass_the_check_of_the_config(name, tmp_path):
     row = read_row(ROWS / f"{name}.yaml")
     for words, _ in _runs(row.model_copy(update={"seeds": [0]}), tmp_path):

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from composing import FILES
 from safetensors import safe_open
 from sampling import others_slow
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
@@ -272,7 +273,7 @@ def test_runs_without_the_weights_are_refused_with_what_saves_them(run_of, tmp_p
 def test_survival_is_resumed_and_has_curves_of_the_servers_model(tmp_path, algorithm):
     words = ["data=synthetic", "task=survival", "partition=natural", "data.num_clients=3"]
     words += ["data.num_examples=60", "data.num_test=30", "data.noise=0", "checkpoint.every=1"]
-    words += [f"algorithm={algorithm}", "model=logistic", "strategy=single", "callbacks=files"]
+    words += [f"algorithm={algorithm}", "model=logistic", "strategy=single", *FILES]
     for folder, rounds in (("whole", [2]), ("resumed", [1, 2])):
         for stop in rounds:
             flfast.run(*words, f"rounds={stop}", "resume=auto", folder=tmp_path / folder)
@@ -297,7 +298,7 @@ def test_survival_is_resumed_and_has_curves_of_the_servers_model(tmp_path, algor
 @pytest.mark.parametrize("algorithm", others_slow(["fedavg", "ditto"], ["fedavg"]))
 def test_forecasts_are_resumed_and_in_units_of_the_data(tmp_path, algorithm):
     words = ["data=loads", "data.num_clients=3", "data.weeks=4", "data.window=24", "batch_size=32"]
-    words += ["data.stride=24", "model=forecaster", "strategy=single", "callbacks=files"]
+    words += ["data.stride=24", "model=forecaster", "strategy=single", *FILES]
     words += [f"algorithm={algorithm}", "checkpoint.every=1", "split.val=0.2"]
     for folder, rounds in (("whole", [2]), ("resumed", [1, 2])):
         for stop in rounds:

@@ -18,19 +18,31 @@ from flfast.state.randomness import generator
 
 MLP = ("model=mlp", "model.hidden=[6]", "rounds=3")
 ALIKE = "algorithm.weighting=uniform"
+REPORT = (
+    "+callbacks.partition_report={_target_: flfast.output.callbacks.partition_report."
+    "PartitionReport, max_clients: 4, dpi: 30}"
+)
 
 
 def close(found, other):
     torch.testing.assert_close(found, other, rtol=1e-9, atol=1e-9)
 
 
+@pytest.fixture(scope="module")
+def fedavg(tmp_path_factory):
+    """Weights of FedAvg on the eager engine, where clients count by their examples, or alike."""
+    place = tmp_path_factory.mktemp("fedavg")
+    ways = (("plain", ()), ("alike", (ALIKE,)))
+    return [sliced_runs.run(place / name, *MLP, *words, *WAYS["eager"]) for name, words in ways]
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_a_full_graph_and_one_edge_are_fedavg(tmp_path, way):
+def test_a_full_graph_and_one_edge_are_fedavg(tmp_path, fedavg, way):
     def run(name, *words):
         return sliced_runs.run(tmp_path / name, *MLP, *words, *WAYS[way])
 
-    close(run("full", "topology=graph", "topology.kind=full", ALIKE), run("uniform", ALIKE))
-    plain = run("plain")
+    plain, alike = fedavg
+    close(run("full", "topology=graph", "topology.kind=full", ALIKE), alike)
     close(run("edge", "topology=tiers", "topology.edges=1"), plain)
     # Means of means with the weights of the edges' examples.
     close(run("edges", "topology=tiers", "topology.cloud_every=1"), plain)
@@ -38,7 +50,7 @@ def test_a_full_graph_and_one_edge_are_fedavg(tmp_path, way):
 
 
 def test_d_psgd_on_a_ring_follows_its_equations(tmp_path, monkeypatch):
-    num, rounds = 16, 50
+    num, rounds = 8, 20
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(num * 3, 5, generator=rng), torch.arange(num * 3) % 3
     owner = torch.arange(num).repeat_interleave(3)
@@ -186,7 +198,7 @@ def test_edges_wait_for_their_clients_and_the_cloud_for_edges(tmp_path):
 def test_a_client_of_a_graph_waits_for_its_neighbours(tmp_path, mixes):
     path = tmp_path / "links"
     path.write_text("0 1\n1 2\n1 3\n")
-    words = ("topology=graph", f"topology.kind={path}", f"topology.mixes={mixes}")
+    words = ("topology=graph", f"topology.kind={path}", f"topology.mixes={mixes}", REPORT)
     size = model_bytes(sliced_runs.run(tmp_path / "run", *MLP, *words, *devices(tmp_path)))
     neighbours_of = {0: [1], 1: [0, 2, 3], 2: [1], 3: [1]}
     clocks, expected = [0.0] * 4, []

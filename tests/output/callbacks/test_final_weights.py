@@ -3,6 +3,7 @@
 import pytest
 import torch
 from algorithms_by_name import NAMES, federation_of
+from composing import FILES
 from sampling import others_slow
 from torch import nn
 from torch.nn import functional as F
@@ -91,9 +92,8 @@ def test_many_personal_models_are_saved_on_request(make_data, make_federation, c
 
 
 def test_every_rank_saves_the_models_of_its_clients(flfast_run):
-    words = ("experiment=quick", "algorithm=ditto", "callbacks=files", "client_states=disk")
-    words = (*words, "engine=eager", "batch_size=50", "callbacks.curves=null")
-    words = (*words, "callbacks.partition_report=null")
+    words = ("experiment=quick", "algorithm=ditto", *FILES, "client_states=disk")
+    words = (*words, "engine=eager", "batch_size=50")
     one = flfast_run(*words, run_dir="one")
     two = flfast_run(*words, "strategy=ddp", "trainer.devices=2", run_dir="two")
     names = {f"{client}.pt" for client in range(10)}

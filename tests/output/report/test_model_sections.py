@@ -1,5 +1,7 @@
 """The section about models of their own, of runs with and without a family."""
 
+from composing import FILES
+
 import flfast
 from flfast.output.report.content import Content
 from flfast.output.report.model_sections import models
@@ -8,7 +10,7 @@ from flfast.output.results.runs import read_run
 from flfast.output.results.table import read_history, read_rounds
 
 SMALL = (
-    *("callbacks=files", "partition.num_clients=4", "partition.alpha=5", "rounds=2"),
+    *(*FILES, "partition.num_clients=4", "partition.alpha=5", "rounds=2"),
     *("local_epochs=1", "strategy=single", "algorithm=local", "engine=eager", "batch_size=50"),
 )
 FAMILY = ("model=family", "model.of=[logistic, {mlp: {hidden: [8]}}]", "model.feature_dim=null")
