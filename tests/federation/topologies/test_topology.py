@@ -49,8 +49,10 @@ def test_a_full_graph_and_one_edge_are_fedavg(tmp_path, fedavg, way):
     assert float(last_row(tmp_path / "edges")["topology/distance"]) < 1e-12
 
 
-def test_d_psgd_on_a_ring_follows_its_equations(tmp_path, monkeypatch):
-    num, rounds = 8, 20
+@pytest.mark.parametrize(
+    ("num", "rounds"), [(8, 20), pytest.param(16, 50, marks=pytest.mark.slow)]
+)
+def test_d_psgd_on_a_ring_follows_its_equations(tmp_path, monkeypatch, num, rounds):
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(num * 3, 5, generator=rng), torch.arange(num * 3) % 3
     owner = torch.arange(num).repeat_interleave(3)
