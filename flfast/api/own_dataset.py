@@ -111,8 +111,12 @@ def check_plain(where: str, values: object) -> None:
     Raises:
         ConfigError: naming what it is, and what is allowed.
     """
-    sparse = type(values).__module__.startswith("scipy.sparse")
-    if isinstance(values, Tensor):
-        sparse = values.is_nested or values.layout != torch.strided or values.is_meta
-    if sparse:
-        raise ConfigError(f"{where}: sparse, nested or on the device meta; allowed: dense values")
+    found = ""
+    if type(values).__module__.startswith("scipy.sparse"):
+        found = f"a sparse {type(values).__name__}"
+    elif isinstance(values, Tensor) and values.layout != torch.strided:
+        found = str(values.layout)
+    elif isinstance(values, Tensor) and (values.is_nested or values.is_meta):
+        found = "a nested tensor" if values.is_nested else "on the device meta"
+    if found:
+        raise ConfigError(f"{where}: {found}; allowed: dense values of one shape, in memory")
