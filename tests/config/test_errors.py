@@ -348,7 +348,7 @@ BEFORE_TRAINING = [
         "would average over clients",
     ),
     ((f"+callbacks.early={{{EARLY}, monitor: val/loss}}",), "limit_val_batches=1.0"),
-    ((f"+callbacks.early={{{EARLY}, monitor: val/f1}}",), "allowed: val/loss; stop="),
+    ((f"+callbacks.early={{{EARLY}, monitor: val/f1}}",), "allowed: val/loss, with"),
     (("optimizer.nesterov=true",), "Nesterov momentum requires a momentum"),
     (("bn=local", "optimizer.lr=1e18"), "diverged"),
     (
