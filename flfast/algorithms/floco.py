@@ -128,12 +128,15 @@ class _Simplex(NamedTuple):
         return {**without(change, own), "endpoints": change["params"][ENDPOINTS]}, {}
 
     def server_step(self, server: Tree, uploads: Uploads) -> Tree:
-        """Add the mean. Keep clients' changes before tau, and place clients at the end of it."""
+        """Add the mean. Keep clients' changes, and place them once, behind round tau - 1.
+
+        A round in which no upload arrives has no step; then the next one places them.
+        """
         rows, changes = uploads.rows["endpoints"], server["changes"]
         mean = {"endpoints": weighted_mean(rows, uploads.weights).to(rows)}
         new = add(server, uploads.mean | mean)
         new = merge(new, {"params": {self.name: new["endpoints"].mean(0)}})
-        if uploads.round >= self.tau:
+        if server["regions"]["placed"].any():
             return new
         changes = changes.index_copy(0, uploads.clients, rows.flatten(1).to(changes))
         if uploads.round < self.tau - 1:

@@ -15,6 +15,9 @@ from typing import Any
 ROOM = 2**20
 """Bytes that a pipe shall have room for: the most that Linux gives to any user."""
 
+LONGEST_S = 2**31 // 1000
+"""Seconds that the system waits at most: milliseconds in 32 bits."""
+
 PAGE = 4096
 """Bytes of a page of memory, of which a pipe may leave one empty beside each message."""
 
@@ -38,7 +41,7 @@ class Pipes:
         timeout_s: float,
     ) -> None:
         self._rank, self._ends = rank, ends
-        self._most, self._timeout_s = most, timeout_s
+        self._most, self._timeout_s = most, min(timeout_s, LONGEST_S)
 
     def exchange(self, own: bytes) -> list[bytes] | None:
         """Every rank's message, by rank; None if one is empty or too long; collective.

@@ -8,7 +8,8 @@ from engine_runs import mlp, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flfast.algorithms.floco import mixture, positions
+from flfast.algorithms.contract import Uploads
+from flfast.algorithms.floco import floco, mixture, positions
 from flfast.algorithms.kit.nearest_mixture import nearest_mixture
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
@@ -197,6 +198,26 @@ def test_equal_clients_stand_together_and_others_apart():
     scores = torch.from_numpy(groups - groups.mean(0))[:, :4]
     others = [nearest_mixture(scores / size) for size in sizes]
     assert energy(found.numpy()) <= min(energy(each.numpy()) for each in others)
+
+
+@pytest.mark.parametrize("missed", [None, TAU - 1])
+def test_clients_get_regions_once_even_if_no_upload_arrives_before_tau(missed):
+    """A round without uploads has no server step."""
+    weights = {"params": {"fc.weight": torch.zeros(2, 4), "fc.bias": torch.zeros(2)}}
+    initial = weights | {"buffers": {}}
+    about = {"head": None, "weighting": "uniform", "initial": initial, "num_clients": 4, "seed": 0}
+    algorithm = floco(**OPTIONS, **about)
+    server = algorithm.server_state(initial)
+    rng = torch_generator(0, "test")
+    for number in {1, 2, 3, 4, 5} - {missed}:
+        was = server["regions"]
+        rows = {"endpoints": torch.randn(4, M, 2, 4, generator=rng)}
+        mean = {"params": {"fc.bias": torch.zeros(2)}, "buffers": {}}
+        sent = {"rows": rows, "clients": torch.arange(4), "weights": torch.ones(4).double()}
+        server = algorithm.server_step(server, Uploads(mean, 4, 4, **sent, round=number))
+        assert server["regions"]["placed"].all() == (number >= (TAU if missed else TAU - 1))
+        if was["placed"].all():
+            assert torch.equal(server["regions"]["centre"], was["centre"])
 
 
 def test_one_client_and_fewer_clients_than_endpoints_have_positions():

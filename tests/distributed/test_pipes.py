@@ -103,6 +103,13 @@ def test_a_rank_that_says_nothing_is_named_in_time(in_world):
     assert all(in_world(2, run).values())
 
 
+def test_a_wait_may_be_longer_than_the_system_knows(in_world):
+    def run(world):
+        return connected(world.rank, 2, gathered, timeout_s=1e12).exchange(b"a message")
+
+    assert in_world(2, run) == {rank: [b"a message"] * 2 for rank in range(2)}
+
+
 def gathered(value):
     found = [None, None]
     dist.all_gather_object(found, value)

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from omegaconf._utils import get_yaml_loader
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flfast.commands.conformance.run_measures import MeasureName
@@ -181,7 +182,7 @@ def read_row(path: Path) -> ConformanceRow:
         ConfigError: with the path, if the file is no row.
     """
     try:
-        return ConformanceRow(name=path.stem, **read_yaml(path, dict))
+        return ConformanceRow(name=path.stem, **read_yaml(path, dict, get_yaml_loader()))
     except ValidationError as error:
         first: Any = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

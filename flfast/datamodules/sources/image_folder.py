@@ -97,7 +97,8 @@ def list_class_folders(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
     """
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
-    root, seen = folder.resolve(), set[Path]()
+    root = folder.resolve()
+    seen = {root}
 
     def is_new(place: Path) -> bool:
         real = place.resolve()

@@ -59,6 +59,7 @@ def read_idx(folder: Path, start: str) -> tuple[Tensor, Tensor]:
         ValueError: if a file is damaged, or they do not have equal numbers.
         OSError: if one cannot be read.
     """
+    folder = folder.expanduser()
     images = _read(folder / f"{start}-images-idx3-ubyte", 3)
     labels = _read(folder / f"{start}-labels-idx1-ubyte", 1)
     if len(images) != len(labels):

@@ -40,7 +40,8 @@ def read_yaml(path: Path, kind: type[T], loader: Any = PARSER) -> T:
             raise ValueError(f"it has no {'list of texts' if kind is list else 'keys'}")
         return found
     except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(f"{path} is no YAML of a run: {printable(first_line(error))}") from None
+        problem = getattr(error, "problem", None) or first_line(error)
+        raise ValueError(f"{path} is no YAML of a run: {printable(problem)}") from None
 
 
 def _check(text: str) -> None:

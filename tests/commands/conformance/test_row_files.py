@@ -131,6 +131,13 @@ def test_a_file_that_is_no_row_is_refused_by_its_path(change, message, tmp_path)
     assert str(path) in str(refused.value)
 
 
+def test_a_key_that_is_there_twice_is_refused(tmp_path):
+    path = tmp_path / "row.yaml"
+    path.write_text(yaml.safe_dump(TINY) + "claims: []\n")
+    with pytest.raises(ConfigError, match="duplicate key claims"):
+        read_row(path)
+
+
 def test_a_row_says_which_data_it_lacks(tmp_path, monkeypatch):
     row = read_row(ROWS / "mcmahan_2nn.yaml")
     monkeypatch.setenv("FLFAST_DATA", str(tmp_path))

@@ -238,6 +238,11 @@ def test_links_in_loops_are_read_once(tmp_path, save_images):
     save_images("root/cat/in", ["d.png"])
     (tmp_path / "root" / "cat" / "out").symlink_to(tmp_path / "outside")
     assert len(list_class_folders(tmp_path / "root")[0]) == 1
+    (tmp_path / "outside" / "root").symlink_to(tmp_path / "root")
+    save_images("root/dog", ["e.png"])
+    (tmp_path / "root" / "cat" / "above").symlink_to(tmp_path)
+    found = {Path(path): label for path, label in list_class_folders(tmp_path / "root")[0]}
+    assert found[tmp_path / "root" / "dog" / "e.png"] == 1, "not of cat, whose link leads here"
 
 
 @pytest.mark.parametrize(("linking", "owning"), [("cat", "dog"), ("dog", "cat")])

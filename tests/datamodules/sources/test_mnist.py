@@ -45,6 +45,14 @@ def test_the_training_set_comes_first_and_the_test_set_is_marked(name, download,
 
 
 @pytest.mark.usefixtures("no_network")
+@pytest.mark.parametrize("download", [False, True])
+def test_a_tilde_is_the_home_folder(download, write, tmp_path, monkeypatch):
+    write("MNIST")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert len(mnist(name="MNIST", root="~", download=download, **STATS).targets) == 17
+
+
+@pytest.mark.usefixtures("no_network")
 def test_compressed_files_are_unpacked_without_a_network(write, tmp_path, monkeypatch, md5):
     parts = write("MNIST", suffix=".gz")
     raw = tmp_path / "MNIST" / "raw"
