@@ -18,6 +18,9 @@ ROOM = 2**20
 LONGEST_S = 2**31 // 1000
 """Seconds that the system waits at most: milliseconds in 32 bits."""
 
+MOST_RANKS = 16
+"""Every rank sends all that it sums to every other one; among many, a ring sends less."""
+
 PAGE = 4096
 """Bytes of a page of memory, of which a pipe may leave one empty beside each message."""
 
@@ -68,11 +71,11 @@ class Pipes:
 def connected(
     rank: int, size: int, gather: Callable[[Any], list[Any]], *, timeout_s: float
 ) -> Pipes | None:
-    """Pipes between all ranks; None if they are not all on one machine with Linux; collective.
+    """Pipes between all ranks; collective. None if they are not all on one machine with Linux.
 
-    `gather` gathers a value of every rank.
+    Also None if they are many. `gather` gathers a value of every rank.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or size > MOST_RANKS:
         return None
     own = {other: os.pipe() for other in range(size) if other != rank}
     receivers = {other: Connection(end, writable=False) for other, (end, _) in own.items()}
