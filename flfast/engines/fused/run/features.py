@@ -26,7 +26,7 @@ Bind = Callable[[Span], BoundStep]
 
 
 class FeatureRows:
-    """Features, and the examples' rows that steps still read; see `RowSource`.
+    """Features, and the examples' rows that steps still read; see `ExampleRows`.
 
     Args:
         examples: the client's.
@@ -48,7 +48,7 @@ class FeatureRows:
         self._reads = next(iter(splits.values())).reads
 
     def rows(self, order: np.ndarray, padding: int) -> Tree:
-        """See `RowSource`."""
+        """See `ExampleRows`."""
         source = self._examples
         rows = (source.rows if "inputs" in self._reads else source.targets)(order, padding)
         places = self._places[np.searchsorted(self._sorted, order)]
@@ -60,7 +60,7 @@ class FeatureRows:
         }
 
     def step(self, bound: BoundStep, rows: Tree, *, num: int) -> None:
-        """See `RowSource`."""
+        """See `ExampleRows`."""
         size = next(iter(rows.values())).shape[1]
         bound.run_rest(self._splits[size], rows, num=num)
 
