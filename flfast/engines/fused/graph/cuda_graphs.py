@@ -113,8 +113,9 @@ class Replayed:
 
     def __call__(self, fixed: list[Tensor], rows: list[Tensor], *, num: int, width: int) -> None:
         """Run `num` steps; see `Executor`."""
-        recorder = self._recorder
-        recording = recorder and self._recording(fixed, rows, (recorder.failures, width))
+        recorder, recording = self._recorder, None
+        if recorder is not None:
+            recording = self._recording(fixed, rows, (recorder.failures, width))
         if recorder is None or recording is None:
             self._executor(fixed, rows, num=num, width=width)
             return

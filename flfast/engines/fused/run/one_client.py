@@ -187,11 +187,8 @@ class ClientProgram:
         if not chunks or unsuitable or not self._uses_features.get(stage, True):
             return examples
         frozen = FrozenLayers(examples, bind, order, chunks)
-        if stage not in self._uses_features:
-            self._uses_features[stage] = frozen.exist and frozen.are_independent()
-        if not frozen.exist or not self._uses_features[stage]:
-            return examples
-        return frozen.features() or examples
+        self._uses_features.setdefault(stage, frozen.exist)
+        return (frozen.features() if frozen.exist else None) or examples
 
     def is_exact(self, stage: int, data: ClientDataModule, context: Context) -> bool:
         """Whether batches must keep their exact size, because padding would change the result."""
