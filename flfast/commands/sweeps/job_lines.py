@@ -88,4 +88,4 @@ def read_space(config: DictConfig) -> tuple[list[str], int | None]:
     if "n_trials" in config.hydra.sweeper:
         return swept, int(config.hydra.sweeper.n_trials)
     jobs = overrides_by_job(config, parsed)
-    return swept, jobs and len(jobs)
+    return swept, None if jobs is None else len(jobs)
