@@ -34,7 +34,7 @@ def main(words: list[str]) -> int:
     outputs = [word.removeprefix(_OUTPUT) for word in words if word.startswith(_OUTPUT)]
     folders = [Path(word) for word in words if not word.startswith(_OUTPUT)]
     if not folders or len(outputs) > 1 or outputs == [""]:
-        print(f"flfast.report: a folder is needed, and at most one FILE\n{USAGE}", file=sys.stderr)  # noqa: T201
+        sys.stderr.write(f"flfast.report: a folder is needed, and at most one FILE\n{USAGE}\n")
         return 2
     default = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
     path = Path(outputs[0]) if outputs else default
