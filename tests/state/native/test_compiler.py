@@ -176,9 +176,9 @@ def test_the_variable_names_a_library_of_the_wheel_or_compiles(wheel):
 
 @pytest.mark.usefixtures("kernels")
 def test_a_library_that_does_not_load_is_compiled_instead(wheel, monkeypatch, caplog):
-    compiled = module.loaded()
+    library = module.loaded()
     assert wheel(V4) == "x86-64-v4"  # an empty file
-    monkeypatch.setattr(module, "_compiled", lambda: compiled)
+    monkeypatch.setattr(module, "compiled", lambda: library)
     assert module.missing.__wrapped__() is None
     assert "kernels-2.9-x86-64-v4.so does not fit this torch" in caplog.text
 
