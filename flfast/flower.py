@@ -12,11 +12,11 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flfast.config.errors import ConfigError
+from flfast.state.extras import import_extra
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -31,13 +31,6 @@ _POLL_S = 1.0
 _DEFAULTS: Mapping[str, Any] = {"num-clients": 0, "folder": "", "settings": "", "timeout-s": 3600}
 
 
-def _require_flower() -> None:
-    if find_spec("flwr") is None:
-        raise ConfigError(
-            "flfast.flower needs flwr, which is not installed; run: pip install flfast[flower]"
-        )
-
-
 def client_app(*overrides: str) -> "ClientApp":
     """The app of every client.
 
@@ -48,12 +41,9 @@ def client_app(*overrides: str) -> "ClientApp":
         overrides: as on the command line; those of the server.
 
     Raises:
-        ConfigError: if Flower is not installed.
+        ValueError: if Flower is not installed.
     """
-    _require_flower()
-    from flwr.clientapp import ClientApp
-
-    app = ClientApp()
+    app = import_extra("flwr.clientapp", extra="flower", by="flfast.flower").ClientApp()
 
     @app.train()
     def answer(message: "Message", context: "Context") -> "Message":
@@ -95,12 +85,9 @@ def server_app(*overrides: str) -> "ServerApp":
         overrides: as on the command line.
 
     Raises:
-        ConfigError: if Flower is not installed.
+        ValueError: if Flower is not installed.
     """
-    _require_flower()
-    from flwr.serverapp import ServerApp
-
-    app = ServerApp()
+    app = import_extra("flwr.serverapp", extra="flower", by="flfast.flower").ServerApp()
 
     @app.main()
     def main(grid: "Grid", context: "Context") -> None:

@@ -33,9 +33,8 @@ def main(words: list[str]) -> int:
         return 0
     outputs = [word.removeprefix(_OUTPUT) for word in words if word.startswith(_OUTPUT)]
     folders = [Path(word) for word in words if not word.startswith(_OUTPUT)]
-    problem = _problem(outputs, folders)
-    if problem:
-        print(f"flfast.report: {problem}\n{USAGE}", file=sys.stderr)  # noqa: T201
+    if not folders or len(outputs) > 1 or outputs == [""]:
+        sys.stderr.write(f"flfast.report: a folder is needed, and at most one FILE\n{USAGE}\n")
         return 2
     default = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
     path = Path(outputs[0]) if outputs else default
@@ -48,16 +47,6 @@ def main(words: list[str]) -> int:
     found = verdict(content)
     print(*map(printable, (found.result, found.certainty, str(path))), sep="\n")  # noqa: T201
     return 0
-
-
-def _problem(outputs: list[str], folders: list[Path]) -> str:
-    if not folders:
-        return "no folder given"
-    if len(outputs) > 1 or outputs == [""]:
-        return f"output={outputs[-1]}: one file name is needed"
-    flags = [str(folder) for folder in folders if str(folder).startswith("-")]
-    unknown = flags + [str(f) for f in folders if "=" in str(f) and not f.exists()]
-    return f"{unknown[0]}: unknown; output=FILE is the only option" if unknown else ""
 
 
 if __name__ == "__main__":

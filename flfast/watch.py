@@ -22,26 +22,17 @@ from flfast.state.messages import printable
 from flfast.state.output_streams import output_is_read, surviving_output
 
 
-class _Once(logging.Filter):
-    """Lets each message pass once: folders are read again at each look."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._said: set[str] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """See `logging.Filter`."""
-        message = record.getMessage()
-        new = message not in self._said
-        self._said.add(message)
-        return new
-
-
 @surviving_output()
 def main() -> None:
     """Run the command."""
-    handler = logging.StreamHandler()
-    handler.addFilter(_Once())
+    handler, said = logging.StreamHandler(), set[str]()
+
+    def is_new(record: logging.LogRecord) -> bool:  # folders are read again at each look
+        before = len(said)
+        said.add(record.getMessage())
+        return len(said) > before
+
+    handler.addFilter(is_new)
     logging.basicConfig(handlers=[handler], format="%(message)s")
     parser = argparse.ArgumentParser(prog="flfast.watch", description=__doc__)
     parser.add_argument(

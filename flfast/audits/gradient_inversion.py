@@ -16,9 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Literal, NamedTuple
 
-import rich
 import torch
-from rich.progress import track
 from torch import Tensor
 
 from flfast.algorithms.contract.downloads import first_downloads
@@ -83,16 +81,13 @@ class _Inversion(NamedTuple):
 
     def _check_client(self, federation: Federation) -> None:
         data, site = federation.data, federation.engine.site
-        if self.client not in data.candidates:
-            raise ValueError(
-                f"audit.client={self.client}: does not take part; allowed: one of the "
-                f"{federation.population} clients that may train, such as {data.candidates[0]}"
-            )
-        available = len(data.train_clients.indices_of(self.client))
+        takes_part = self.client in data.candidates
+        available = len(data.train_clients.indices_of(self.client)) if takes_part else 0
         if self.num_images > available:
             raise ValueError(
-                f"audit.num_images={self.num_images}: client {self.client} has {available} "
-                f"training examples; allowed: 1 to {available}"
+                f"audit.num_images={self.num_images} of audit.client={self.client}, who trains on "
+                f"{available} examples; allowed: at most as many of one of the "
+                f"{federation.population} clients that may train, such as {data.candidates[0]}"
             )
         has_batchnorm = any(batchnorm_layers(site.model))
         if self.num_images == 1 and has_batchnorm and not site.module.freeze_batchnorm:
@@ -121,13 +116,6 @@ class _Inversion(NamedTuple):
             guessed = leaked_labels(gradient, data.num_classes, self.num_images)
         bounds = pixel_bounds(raw, data.examples.transform)
         log.info("audit=gradient_inversion: %d iterations", self.iterations)
-        console = rich.get_console()
-        steps = track(
-            range(self.iterations),
-            description="gradient inversion",
-            console=console,
-            disable=not console.is_terminal,
-        )
         noise = torch_generator(federation.seed, "gradient inversion")
         found, distance = match_gradient(
             surrogate_gradient(federation.engine.site.module, received.start, gradient, guessed),
@@ -135,8 +123,7 @@ class _Inversion(NamedTuple):
             bounds=bounds,
             start=torch.randn(originals.shape, generator=noise),
             total_variation=self.total_variation,
-            iterations=steps,
-            num_iterations=self.iterations,
+            iterations=self.iterations,
         )
         pairs = paired(originals, found, truth, guessed, bounds)
         sees = _sees(federation.engine.channel)

@@ -9,10 +9,12 @@ with low <= x <= high, by Adam on the signs of the gradient by x. Its step falls
 5/8 and 7/8 of the iterations.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 
+import rich
 import torch
+from rich.progress import track
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -27,15 +29,14 @@ STEP = 0.1
 """Learning rate of Adam, as in the authors' experiments; images are normalised."""
 
 
-def match_gradient(  # noqa: PLR0913 - what the attacker knows, and how it searches
+def match_gradient(
     gradient: Gradient,
     target: Sequence[Tensor],
     *,
     bounds: tuple[Tensor, Tensor],
     start: Tensor,
     total_variation: float,
-    iterations: Iterable[int],
-    num_iterations: int,
+    iterations: int,
 ) -> tuple[Tensor, float]:
     """(images [B, channels, H, W], their final cosine distance in [0, 2]).
 
@@ -45,15 +46,16 @@ def match_gradient(  # noqa: PLR0913 - what the attacker knows, and how it searc
         bounds: smallest and largest value of a pixel, [channels, 1, 1] each.
         start: images to start from.
         total_variation: weight of TV, >= 0.
-        iterations: iterable over the iterations, which may show progress.
-        num_iterations: number of iterations.
+        iterations: number of iterations, whose progress a terminal shows.
     """
     low, high = bounds
     images = start.clone().requires_grad_()
     optimizer = torch.optim.Adam([images], lr=STEP)
-    milestones = [num_iterations * eighths // 8 for eighths in (3, 5, 7)]
+    milestones = [iterations * eighths // 8 for eighths in (3, 5, 7)]
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)
-    for _ in iterations:
+    console = rich.get_console()
+    hidden = not console.is_terminal
+    for _ in track(range(iterations), "gradient inversion", console=console, disable=hidden):
         cost = cosine_distance(gradient(images), target)
         if total_variation:
             cost = cost + total_variation * variation(images)

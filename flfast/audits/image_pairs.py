@@ -1,5 +1,6 @@
 """Originals and reconstructions: which belongs to which, how alike they are, and a figure."""
 
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,9 +38,7 @@ class Pairs(NamedTuple):
     @property
     def num_right(self) -> int:
         """Labels that were found, in any order."""
-        classes = torch.cat([self.labels, self.guessed]).unique()
-        counts = [(labels == classes[:, None]).sum(1) for labels in (self.labels, self.guessed)]
-        return int(torch.minimum(*counts).sum())
+        return (Counter(self.labels.tolist()) & Counter(self.guessed.tolist())).total()
 
 
 def paired(

@@ -76,9 +76,9 @@ def _measure(federation: Federation, *, max_examples: int, per_client: bool) -> 
     return Leak(
         rows=rows,
         sentence=(
-            f"losses of {num} members and {num} others: AUC {found.auc:.3f} (95 % interval "
-            f"{found.low:.3f} to {found.high:.3f}), best advantage {found.advantage:.3f}, "
-            f"TPR {found.tpr_at_1_fpr:.1%} at 1 % FPR"
+            f"losses of {num} members and {num} others: "
+            "AUC {auc:.3f} (95 % interval {auc_low:.3f} to {auc_high:.3f}), best advantage "
+            "{advantage:.3f}, TPR {tpr_at_1_fpr:.1%} at 1 % FPR".format_map(found.scores)
         ),
         draw=partial(
             draw_membership,
@@ -99,11 +99,7 @@ def _row(
         "client_id": client_id,  # -1: all of them
         "members": len(inside),
         "others": len(outside),
-        "auc": found.auc,
-        "auc_low": found.low,
-        "auc_high": found.high,
-        "advantage": found.advantage,
-        "tpr_at_1_fpr": found.tpr_at_1_fpr,
+        **found.scores,
         "member_loss": float(inside.mean()),
         "other_loss": float(outside.mean()),
     }
@@ -170,7 +166,8 @@ def draw_membership(
         histograms.legend()
         curve.plot([0, 1], [0, 1], color="#888888", linewidth=1, linestyle="--")
         curve.plot(found.fpr, found.tpr, color=COLOURS["local"])
-        curve.set_title(f"ROC: AUC {found.auc:.3f} ({found.low:.3f} to {found.high:.3f})")
+        title = "ROC: AUC {auc:.3f} ({auc_low:.3f} to {auc_high:.3f})"
+        curve.set_title(title.format_map(found.scores))
         curve.set_xlabel("false positive rate")
         curve.set_ylabel("true positive rate")
         curve.set_aspect("equal")
@@ -185,20 +182,14 @@ class Separation(NamedTuple):
     """How well low losses tell members from others, over all thresholds. T thresholds.
 
     Attributes:
-        auc: area under the ROC curve; 0.5 is guessing, 1 is certainty.
-        low: lower end of the 95 % interval of the AUC.
-        high: upper end of this interval.
-        advantage: the largest TPR - FPR of a threshold.
-        tpr_at_1_fpr: largest TPR of a threshold whose FPR is at most 1 %.
+        scores: columns of `audit.csv`. `auc` is the area under the ROC curve, 0.5 is guessing;
+            `auc_low` and `auc_high` end its 95 % interval. `advantage` is the largest TPR - FPR
+            of a threshold, `tpr_at_1_fpr` the largest TPR with an FPR of at most 1 %.
         fpr: false positive rates, ascending, float64 [T].
         tpr: true positive rates, float64 [T].
     """
 
-    auc: float
-    low: float
-    high: float
-    advantage: float
-    tpr_at_1_fpr: float
+    scores: dict[str, float]
     fpr: np.ndarray
     tpr: np.ndarray
 
@@ -216,15 +207,14 @@ def separation(members: np.ndarray, others: np.ndarray) -> Separation:
     fpr, tpr, _ = roc_curve(is_member, -losses, drop_intermediate=False)
     area = float(auc(fpr, tpr))
     half = _QUANTILE * standard_error(area, len(members), len(others))
-    return Separation(
-        auc=area,
-        low=max(area - half, 0.0),
-        high=min(area + half, 1.0),
-        advantage=float((tpr - fpr).max()),
-        tpr_at_1_fpr=float(tpr[fpr <= 0.01].max()),
-        fpr=fpr,
-        tpr=tpr,
-    )
+    scores = {
+        "auc": area,
+        "auc_low": max(area - half, 0.0),
+        "auc_high": min(area + half, 1.0),
+        "advantage": float((tpr - fpr).max()),
+        "tpr_at_1_fpr": float(tpr[fpr <= 0.01].max()),
+    }
+    return Separation(scores, fpr, tpr)
 
 
 def standard_error(auc: float, num_positive: int, num_negative: int) -> float:

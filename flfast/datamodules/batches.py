@@ -1,6 +1,6 @@
 """Divides a client's examples into the batches of a local epoch."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -52,6 +52,7 @@ class LocalEpoch(NamedTuple):
     num_steps: int
 
 
+@lru_cache(maxsize=4096)
 def local_epoch(num_examples: int, batching: Batching) -> LocalEpoch:
     """Batches of one local epoch of a client with `num_examples` >= 1 examples.
 
@@ -63,19 +64,12 @@ def local_epoch(num_examples: int, batching: Batching) -> LocalEpoch:
     >>> local_epoch(5, Batching(batch_size=2)).bounds
     [(0, 2), (2, 4), (4, 5)]
     """
-    # A limit of 1 is one batch, 1.0 is all of them, but the cache takes them for equal.
-    limit_is_int = isinstance(batching.limit, int)
-    return _local_epoch(num_examples, batching, limit_is_int)
-
-
-@lru_cache(maxsize=4096)
-def _local_epoch(num_examples: int, batching: Batching, _limit_is_int: Hashable) -> LocalEpoch:
     batch = batching.batch_size if batching.batch_size > 0 else num_examples
     step = batch * batching.accumulate if batching.batch_size > 0 else batch
     micro = min(batch, batching.micro_batch or batch)
     accumulate = -(-step // micro)
     kept = _num_kept(num_examples, step, micro, batching)
-    if batching.limit != 1.0 or isinstance(batching.limit, int):
+    if batching.limit is not None:
         kept = min(kept, num_limited(num_examples, batch, batching.limit))
     bounds, scales = [], []
     starts = range(0, kept, step)

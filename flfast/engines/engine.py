@@ -203,7 +203,9 @@ class Engine:
         if not aggregation.trusted or place is None:
             return {}
         site, training = self._calls[reference_name(name)]
-        found = self._train(_Call(site, training, DIRECT), server, [place], plan, _ignored, {})
+        found = self._train(
+            _Call(site, training, DIRECT), server, [place], plan, lambda report: None, {}
+        )
         site.states.drop(place)
         return found.uploads.mean if found.uploads else {}
 
@@ -317,7 +319,3 @@ def _after(reduced: Reduced, report: ClientReport) -> ClientReport:
     if reduced.traffic is not None and report.accepted:
         return report._replace(up_bytes=reduced.traffic.up)
     return report
-
-
-def _ignored(report: ClientReport) -> None:
-    pass

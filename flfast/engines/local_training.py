@@ -85,41 +85,37 @@ def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan, task: Task
     Raises:
         ValueError: with the reason and an alternative.
     """
-    reason = None
-    if not task.separable and (reason := _splits_batches(plan) or _has_single(plan)) is not None:
-        raise ValueError(f"task={task.name} {reason}")
-    if plan.strategy == "fsdp" and (joint["params"] or joint["buffers"]):
-        reason = "trains two models, which strategy=fsdp cannot; use strategy=ddp"
-    elif plan.strategy == "fsdp" and algorithm.fold is not None:
-        reason = "changes the frozen base, which strategy=fsdp has sharded; use strategy=ddp"
-    elif plan.strategy == "fsdp" and algorithm.stages != (LocalStage(),):
-        reason = "trains parts of a model, which strategy=fsdp cannot; use strategy=ddp"
-    elif not algorithm.splits_batches:
-        reason = _splits_batches(plan)
-    if reason is not None:
-        raise ValueError(f"algorithm={algorithm.name} {reason}")
-
-
-def _has_single(plan: RoundPlan) -> str | None:
-    """Why batches have nothing to compare; None if they have."""
-    if plan.batching.batch_size != 1:
-        return None
-    return "compares the examples of a batch, and batch_size=1 has one; use 2 or more, or -1"
+    splits = _splits_batches(plan)
+    single = plan.batching.batch_size == 1
+    why = (
+        splits
+        or "compares the examples of a batch, and batch_size=1 has one; use 2 or more, or -1"
+    )
+    if not task.separable and (splits or single):
+        raise ValueError(f"task={task.name} {why}")
+    whole_model = algorithm.fold is None and algorithm.stages == (LocalStage(),)
+    if plan.strategy == "fsdp" and (joint["params"] or joint["buffers"] or not whole_model):
+        splits = (
+            "trains parts of a model, or two models, or changes the frozen base, which "
+            "strategy=fsdp cannot; use strategy=ddp"
+        )
+    elif algorithm.splits_batches:
+        return
+    if splits is not None:
+        raise ValueError(f"algorithm={algorithm.name} {splits}")
 
 
 def _splits_batches(plan: RoundPlan) -> str | None:
     """How the plan splits the batch of a local step; None if it keeps it whole."""
+    size, accumulate, micro_batch = plan.batching[:3]
     whole = "needs whole batches, which"
     if plan.strategy in {"dp", "fsdp"}:
         return f"{whole} strategy={plan.strategy} divides; use strategy=ddp"
     if plan.strategy == "ddp" and plan.shard == "batch":
         return f"{whole} strategy.shard=batch divides; use strategy.shard=clients"
-    size, accumulate, micro_batch = plan.batching[:3]
     if micro_batch is not None:
         return f"{whole} micro_batch={micro_batch} cuts; use micro_batch=null"
     if accumulate > 1 and size > 0:
-        return (
-            f"{whole} trainer.accumulate_grad_batches={accumulate} cuts; use "
-            f"batch_size={size * accumulate} and trainer.accumulate_grad_batches=1"
-        )
+        cuts = f"trainer.accumulate_grad_batches={accumulate} cuts"
+        return f"{whole} {cuts}; use batch_size={size * accumulate} instead"
     return None

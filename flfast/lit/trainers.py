@@ -18,7 +18,7 @@ from flfast.lit.cohort_module import CohortLoader, CohortModule
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.lit.task import evaluation_mode
-from flfast.state.plan import RoundPlan
+from flfast.state.plan import RoundPlan, batch_limit
 from flfast.state.weights import convert_weights
 
 _TRUE_PRECISION = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
@@ -49,14 +49,14 @@ class ReusedTrainer:
 
     Attributes:
         trainer: Lightning's Trainer.
-        train_limit: its `limit_train_batches`, which our loaders apply instead of Lightning.
+        train_limit: its `batch_limit`, which our loaders apply instead of Lightning.
         clip_value: its `gradient_clip_val`; 0 is off.
         test_limit: its `limit_test_batches`, which our loaders apply, too.
     """
 
     def __init__(self, trainer: L.Trainer) -> None:
         self.trainer = cast(Any, trainer)  # its attributes are set dynamically
-        self.train_limit: float | int = self.trainer.limit_train_batches
+        self.train_limit = batch_limit(self.trainer.limit_train_batches)
         self.clip_value: float = self.trainer.gradient_clip_val or 0.0
         self.test_limit: float | int = self.trainer.limit_test_batches
         self.trainer.limit_train_batches = self.trainer.limit_test_batches = 1.0

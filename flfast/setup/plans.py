@@ -26,7 +26,7 @@ from flfast.federation.schedules.piecewise import piecewise, scale_lr
 from flfast.lit.batchnorm import batchnorm_layers
 from flfast.lit.strategies.dp import DataParallelStrategy
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
-from flfast.state.plan import Batching, RoundPlan
+from flfast.state.plan import Batching, RoundPlan, batch_limit
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def build_plan(phase_idx: int, config: DictConfig, model: nn.Module) -> RoundPla
             accumulate=config.trainer.accumulate_grad_batches,
             micro_batch=config.micro_batch,
             last_batch=config.last_batch,
-            limit=config.trainer.limit_train_batches,
+            limit=batch_limit(config.trainer.limit_train_batches),
             drop_single=has_batchnorm and config.bn != "frozen",
         ),
         local_epochs=config.local_epochs,

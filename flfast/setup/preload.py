@@ -14,6 +14,7 @@ from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import Examples
 from flfast.state.injection import asks_for, call_with
+from flfast.state.native.compiler import missing
 from flfast.tasks.names import TaskName
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,9 @@ def preload(configs: Sequence[DictConfig]) -> None:
     for config in configs[:1]:
         with suppress(ConfigError):  # the jobs say so; the signatures that it read stay in memory
             check(OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]))
-    _compile(configs)
+    fused = any("Eager" not in config.engine["_target_"] for config in configs)
+    if fused or any("quantize" in config.compression["_target_"] for config in configs):
+        missing()  # compiles our C++, if that has not been done on this machine
     keys = [_key(config) for config in configs]
     for config, key in zip(configs, keys, strict=True):
         if key in _loaded or keys.count(key) == 1:
@@ -48,19 +51,6 @@ def preload(configs: Sequence[DictConfig]) -> None:
                 _loaded[key] = call_with(source, task=given_task(config))
         except Exception as error:  # noqa: BLE001 - the jobs say so, with a better message
             log.debug("the jobs load their data themselves: %s", error)
-
-
-def _compile(configs: Sequence[DictConfig]) -> None:
-    """Compile our C++, if that has not been done on this machine and a run needs it."""
-    from flfast.engines.fused.graph.executor import choice, wanted
-    from flfast.state.native.compiler import missing
-
-    # The trial calls autograd, which would start a thread for each GPU here.
-    fused = any("Eager" not in config.engine["_target_"] for config in configs)
-    if fused and not torch.cuda.device_count():
-        choice(wanted())
-    if any("quantize" in config.compression["_target_"] for config in configs):
-        missing()
 
 
 def data_source(config: DictConfig) -> Callable[..., Examples]:

@@ -54,21 +54,15 @@ class _Raw(io.FileIO):
 
     def write(self, data: Any) -> int:
         """Write some bytes; returns how many, or all of them if the descriptor has failed."""
-        while self.error is None:
-            done = self._try(data)
-            if done is not None:
-                return done
-        return len(memoryview(data).cast("B"))
-
-    def _try(self, data: Any) -> int | None:
         try:
-            done = super().write(data)
-            if done is None:  # another program has made it non-blocking
-                select.select([], [self], [])
+            while self.error is None:
+                done = super().write(data)
+                if done is not None:
+                    return done
+                select.select([], [self], [])  # another program has made it non-blocking
         except OSError as error:
             self.error = error
-            return None
-        return done
+        return len(memoryview(data).cast("B"))
 
 
 def _surviving(stream: Any) -> Any:

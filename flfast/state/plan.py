@@ -18,8 +18,7 @@ class Batching(NamedTuple):
             epoch's beginning.
         drop_single: skip an example if the last step would have a batch of one, for which
             BatchNorm has no variance.
-        limit: most batches of a local epoch, as in `trainer.limit_train_batches`: a fraction or a
-            number.
+        limit: most batches of a local epoch: a fraction below 1, or a number; None is all.
     """
 
     batch_size: int
@@ -27,7 +26,12 @@ class Batching(NamedTuple):
     micro_batch: int | None = None
     last_batch: LastBatch = "keep"
     drop_single: bool = False
-    limit: float | int = 1.0
+    limit: float | int | None = None
+
+
+def batch_limit(option: float | int) -> float | int | None:
+    """`trainer.limit_train_batches` as `Batching.limit`: 1 is one batch, 1.0 is all of them."""
+    return None if isinstance(option, float) and option == 1 else option
 
 
 class RoundPlan(NamedTuple):

@@ -212,8 +212,12 @@ def batch_network():
 @pytest.mark.parametrize(
     ("audit", "options", "said"),
     [
-        (inversion(client=3), {}, "audit.client=3: does not take part"),
-        (inversion(num_images=9), {}, "audit.num_images=9: client 1 has 8 .* allowed: 1 to 8"),
+        (inversion(client=3), {}, "of audit.client=3, who trains on 0 examples"),
+        (
+            inversion(num_images=9),
+            {},
+            "audit.num_images=9 of audit.client=1, who trains on 8 examples",
+        ),
         (inversion(), {"model": batch_network}, "audit.num_images=1 with BatchNorm"),
         (inversion(), {"features": (16,)}, r"inputs of shape \[16\].* allowed: audit=membership"),
         (

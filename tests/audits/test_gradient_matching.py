@@ -42,8 +42,7 @@ def linear(noise=0.0, *, num=1, iterations=300):
         bounds=BOUNDS,
         start=torch.randn(images.shape, generator=torch.Generator().manual_seed(1)),
         total_variation=0.0,
-        iterations=range(iterations),
-        num_iterations=iterations,
+        iterations=iterations,
     )
     assert found.abs().max() <= 1
     pairs = paired(images, found, labels, labels, BOUNDS)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flfast.datamodules.batches import EvalLoader, RankShare, TrainLoader, local_epoch
-from flfast.state.plan import Batching
+from flfast.state.plan import Batching, batch_limit
 
 batchings = st.builds(
     Batching,
@@ -75,9 +75,9 @@ def test_limits_are_a_number_or_a_share_of_batches():
     assert sizes(2) == [10, 10]
     assert sizes(0.5) == [10, 10]
     assert sizes(0.01) == [10]
-    assert sizes(99) == sizes(1.0) == [10, 10, 10, 5]
-    assert sizes(1.0, last_batch="pad") == [10, 10, 10, 10]
-    assert sizes(1, micro_batch=4) == [3, 3, 4]
+    assert sizes(99) == sizes(batch_limit(1.0)) == [10, 10, 10, 5]
+    assert sizes(batch_limit(1.0), last_batch="pad") == [10, 10, 10, 10]
+    assert sizes(batch_limit(1), micro_batch=4) == [3, 3, 4]
 
 
 def test_a_client_smaller_than_a_batch_trains_on_what_it_has():

@@ -54,7 +54,7 @@ def checks(folder: Path, train: Callable[[], None]) -> list[Check]:
         Check("NCCL", nccl),
         Check("run folder", lambda: writable(folder), needed=True),
         Check("processors", lambda: (None, processors())),
-        Check("C++ kernels", kernels),  # the command compiles them meanwhile
+        Check("C++ kernels", kernels),
         Check("executor", executor),
         Check("default run", default_run, needed=True),
         Check("CUDA graphs", cuda_graph),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
@@ -88,7 +89,8 @@ def check_jobs(sweep: DictConfig) -> None:
     """
     loader = ConfigLoaderImpl(sources_of(sweep))
     setting = f"hydra.sweep.dir={sweep.hydra.sweep.dir}"
-    for num, overrides in enumerate(_overrides(sweep, loader)):
+    parsed = parsed_overrides(sweep)
+    for num, overrides in enumerate(overrides_by_job(sweep, parsed) or ()):
         job = compose_job(loader.load_sweep_config, sweep, num, overrides)
         if holds_run(job.folder):
             try:
@@ -97,15 +99,18 @@ def check_jobs(sweep: DictConfig) -> None:
                 raise ConfigError(f"job {num}: {error}") from None
 
 
-def _overrides(sweep: DictConfig, loader: ConfigLoaderImpl) -> list[list[str]]:
-    """Overrides of each job; none if only the sweeper knows them."""
-    node = sweep.hydra.sweeper
-    if not node["_target_"].endswith(f".{BasicSweeper.__name__}"):
-        return []
-    params = [f"{key}={value}" for key, value in (node.get("params") or {}).items()]
-    parser = OverridesParser.create(config_loader=loader)
-    parsed = parser.parse_overrides([*params, *typed_overrides(sweep)])
-    return BasicSweeper.split_arguments(parsed, None)[0]
+def parsed_overrides(sweep: DictConfig) -> list[Override]:
+    """What the command line and the sweeper's config set."""
+    params = (sweep.hydra.sweeper.get("params") or {}).items()
+    parser = OverridesParser.create(config_loader=ConfigLoaderImpl(sources_of(sweep)))
+    words = [f"{key}={value}" for key, value in params]
+    return parser.parse_overrides([*words, *typed_overrides(sweep)])
+
+
+def overrides_by_job(sweep: DictConfig, parsed: list[Override]) -> list[list[str]] | None:
+    """Overrides of each job; None if only the sweeper knows them."""
+    known = sweep.hydra.sweeper["_target_"].endswith(f".{BasicSweeper.__name__}")
+    return BasicSweeper.split_arguments(parsed, None)[0] if known else None
 
 
 def _check_job(job: JobConfig, setting: str) -> None:

@@ -1,21 +1,18 @@
 """A line for every job of a sweep that ends: its result, and how much is left. Torch-free."""
 
 import logging
-import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from flfast.commands.sweeps.job_folders import overrides_by_job, parsed_overrides
 from flfast.config.errors import ConfigError
-from flfast.config.job import typed_overrides
 from flfast.output.results.formats import readable, value
 from flfast.output.results.history import last_value
 from flfast.output.results.outcome import RESULT, outcome
@@ -86,20 +83,9 @@ def shown_result(folder: Path, keys: Sequence[str]) -> str:
 
 def read_space(config: DictConfig) -> tuple[list[str], int | None]:
     """The settings that a sweep varies, and its number of jobs; None if only the sweeper knows."""
-    node = config.hydra.sweeper
-    params = [f"{key}={value}" for key, value in (node.get("params") or {}).items()]
-    parsed = OverridesParser.create().parse_overrides([*params, *typed_overrides(config)])
-    swept = {
-        item.get_key_element().lstrip("+"): item for item in parsed if item.is_sweep_override()
-    }
-    if "n_trials" in node:
-        return list(swept), int(node.n_trials)
-    counts = [_num_values(item) for item in swept.values()]
-    return list(swept), None if None in counts else math.prod(filter(None, counts))
-
-
-def _num_values(override: Override) -> int | None:
-    """Number of values of a sweep; None for a glob, whose values the config's loader knows."""
-    if not override.is_discrete_sweep() or isinstance(override.value(), Glob):
-        return None
-    return sum(1 for _ in override.sweep_string_iterator())
+    parsed = parsed_overrides(config)
+    swept = [item.get_key_element().lstrip("+") for item in parsed if item.is_sweep_override()]
+    if "n_trials" in config.hydra.sweeper:
+        return swept, int(config.hydra.sweeper.n_trials)
+    jobs = overrides_by_job(config, parsed)
+    return swept, None if jobs is None else len(jobs)

@@ -61,7 +61,7 @@ def missing() -> str | None:
         except OSError as error:  # a torch that its maker changed, but not its version
             log.warning("%s does not fit this torch: %s", library.name, first_line(error))
     try:
-        torch.ops.load_library(str(_compiled()))
+        torch.ops.load_library(str(compiled()))
     except (OSError, RuntimeError) as error:
         reason = first_line(error)
         log.warning("training takes longer, as our C++ is missing: %s", reason)
@@ -75,16 +75,6 @@ def loaded() -> Path | None:
 
     libraries = map(Path, torch.ops.loaded_libraries)
     return next((path for path in libraries if path.name.startswith("kernels-")), None)
-
-
-def build() -> Path:
-    """Path of the library for this machine and this torch: the wheel's, or a compiled one.
-
-    Raises:
-        OSError: if it must be compiled, and there is no compiler, or no folder to write to.
-        RuntimeError: if the compiler fails, with its first error.
-    """
-    return packed() or _compiled()
 
 
 def packed() -> Path | None:
@@ -122,8 +112,13 @@ def supported() -> list[str]:
     return lowest_first[::-1]
 
 
-def _compiled() -> Path:
-    """Path of the library in the cache; compiled by the first process to ask."""
+def compiled() -> Path:
+    """Path of the library in the cache; compiled by the first process to ask.
+
+    Raises:
+        OSError: if there is no compiler, or no folder to write to.
+        RuntimeError: if the compiler fails, with its first error.
+    """
     import fcntl  # a wheel's library needs no lock
 
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)

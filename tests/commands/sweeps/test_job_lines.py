@@ -8,8 +8,10 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from flfast.commands.sweeps.job_lines import SweepProgress, read_space
+from flfast.config.composition import CONF
 from flfast.output.results.outcome import RESULT, Result, write_result
 
+SOURCES = [{"path": CONF, "schema": "file", "provider": "main"}]
 BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
@@ -20,7 +22,7 @@ def sweep(*overrides, folder="unused", **sweeper):
         "overrides": {"task": list(overrides)},
         "sweeper": node,
         "sweep": {"dir": str(folder)},
-        "runtime": {"output_dir": f"{folder}/0"},
+        "runtime": {"output_dir": f"{folder}/0", "config_sources": SOURCES},
         "job": {"num": 0},
     }
     return OmegaConf.create({"hydra": hydra})
@@ -33,7 +35,7 @@ def sweep(*overrides, folder="unused", **sweeper):
         (["seed=range(4)", "+a.b=x,y"], {}, ["seed", "a.b"], 8),
         (["rounds=2"], {}, [], 1),
         (["rounds=2"], {"params": {"seed": "0,1"}}, ["seed"], 2),
-        (["algorithm=glob(fed*)", "seed=0,1"], {}, ["algorithm", "seed"], None),
+        (["algorithm=glob(fedprox)", "seed=0,1"], {}, ["algorithm", "seed"], 2),
         (["rounds=2"], {"params": {"lr": "interval(0, 1)"}, "n_trials": 20}, ["lr"], 20),
     ],
 )

@@ -197,7 +197,7 @@ def test_every_model_trains_as_eagerly(make_data, make_federation, name):
             make_data(sizes, features=shape, inputs=make_inputs(name, sum(sizes), shape=shape)),
             model,
             rounds=1 if large else 2,
-            batching=Batching(2 if large else 4, drop_single=True, limit=2 if large else 1.0),
+            batching=Batching(2 if large else 4, drop_single=True, limit=2 if large else None),
             trainer={**DOUBLE, **({"limit_train_batches": 2} if large else {})},
             lr=0.01,
         )

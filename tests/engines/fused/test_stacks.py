@@ -124,8 +124,8 @@ def test_stacked_clients_draw_masks_of_their_own(make_data, make_federation):
 
 
 UNSTACKABLE = [
-    (Batching(2, accumulate=3), "trainer.accumulate_grad_batches=3 cuts local steps"),
-    (Batching(4, micro_batch=2), "micro_batch=2 cuts local steps"),
+    (Batching(2, accumulate=3), "micro_batch and trainer.accumulate_grad_batches cut"),
+    (Batching(4, micro_batch=2), "micro_batch and trainer.accumulate_grad_batches cut"),
     (Batching(4), "the model cannot be stacked: "),
 ]
 REFUSALS = [(engine, *case) for engine in (FusedTraining, AutoTraining) for case in UNSTACKABLE]

@@ -306,11 +306,11 @@ def test_the_command_writes_the_page(swept, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "no folder given"),
+        ([], "a folder is needed"),
         (["nowhere"], "nowhere: no such folder"),
-        (["--fast", "nowhere"], "--fast: unknown"),
-        (["file=x.html", "nowhere"], "file=x.html: unknown; output=FILE"),
-        ([".", "output="], "output=: one file name is needed"),
+        (["--fast", "nowhere"], "--fast: no such folder"),
+        (["file=x.html", "nowhere"], "file=x.html: no such folder"),
+        ([".", "output="], "at most one FILE"),
         (["."], "holds no run"),
     ],
 )

@@ -11,7 +11,7 @@ import tempfile
 import pytest
 
 from flfast.state.native import compiler as module
-from flfast.state.native.compiler import LEVELS, build, cache_folder, library_name, packed
+from flfast.state.native.compiler import LEVELS, cache_folder, compiled, library_name, packed
 
 
 @pytest.fixture
@@ -40,15 +40,15 @@ def test_only_the_first_process_compiles(cache, compiler, tmp_path):
         'case "$1" in -march=*) exit ;; esac', count, "sleep 1", "shift $(($# - 1))", "echo > $1"
     )
     fork = multiprocessing.get_context("fork")
-    processes = [fork.Process(target=build) for _ in range(3)]
+    processes = [fork.Process(target=compiled) for _ in range(3)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert build().exists()
+    assert compiled().exists()
     assert (tmp_path / "calls").read_text() == "once\n"
-    assert sorted(path.name for path in cache.iterdir()) == sorted([build().name, "lock"])
+    assert sorted(path.name for path in cache.iterdir()) == sorted([compiled().name, "lock"])
 
 
 @pytest.mark.usefixtures("cache")
@@ -57,7 +57,7 @@ def test_kernels_of_another_processor_are_another_library(compiler, monkeypatch,
     found = []
     for march in ("", "x86-64", "x86-64-v3"):
         monkeypatch.setenv("FLFAST_MARCH", march)
-        found.append(build())
+        found.append(compiled())
         last = (tmp_path / "calls").read_text().splitlines()[-1]
         assert f"-march={march or 'native'} " in last
     assert len(set(found)) == 3
@@ -76,8 +76,8 @@ def test_a_line_says_so_before_the_compiler_starts(compiler, caplog, tmp_path):
     logging.getLogger().addHandler(handler)
     try:
         with caplog.at_level("INFO"):
-            build()
-            build()
+            compiled()
+            compiled()
     finally:
         logging.getLogger().removeHandler(handler)
         handler.close()
@@ -89,13 +89,13 @@ def test_a_line_says_so_before_the_compiler_starts(compiler, caplog, tmp_path):
 def test_without_a_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(OSError, match=r"no C\+\+ compiler among c\+\+, g\+\+, clang\+\+"):
-        build()
+        compiled()
 
 
 def test_a_compiler_that_fails(cache, compiler):
     compiler("echo 'kernels.cpp:1: error: no' >&2", "exit 1")
     with pytest.raises(RuntimeError, match=r"c\+\+: kernels.cpp:1: error: no"):
-        build()
+        compiled()
     assert not list(cache.glob("kernels-*"))
 
 
@@ -176,9 +176,9 @@ def test_the_variable_names_a_library_of_the_wheel_or_compiles(wheel):
 
 @pytest.mark.usefixtures("kernels")
 def test_a_library_that_does_not_load_is_compiled_instead(wheel, monkeypatch, caplog):
-    compiled = module.loaded()
+    library = module.loaded()
     assert wheel(V4) == "x86-64-v4"  # an empty file
-    monkeypatch.setattr(module, "_compiled", lambda: compiled)
+    monkeypatch.setattr(module, "compiled", lambda: library)
     assert module.missing.__wrapped__() is None
     assert "kernels-2.9-x86-64-v4.so does not fit this torch" in caplog.text
 

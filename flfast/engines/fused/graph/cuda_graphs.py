@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -40,46 +39,15 @@ MAX_WAITING = 2**12
 """Largest number of states that wait."""
 
 
-class Recorder(Protocol):
-    """Records a run for replay; the run reads and writes the same memory each time.
-
-    Attributes:
-        failures: number of runs that could not be recorded. What was recorded before the last of
-            them must not be replayed.
-    """
-
-    failures: int
-
-    def warm_up(self, run: Callable[[], None]) -> None:
-        """Run on the stream that recordings are made on."""
-
-    def record(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Record a run without executing it, and return a function that replays it.
-
-        Raises:
-            RuntimeError: if it cannot be recorded.
-        """
-
-
-class Direct:
-    """A `Recorder` that records nothing: replaying runs again."""
-
-    failures = 0
-
-    def warm_up(self, run: Callable[[], None]) -> None:
-        """Run."""
-        run()
-
-    def record(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Return the run."""
-        return run
-
-
 class CudaGraphs:
     """Records CUDA graphs of a device.
 
     All graphs share one memory pool, because no graph reads intermediate values of another.
     Random operators draw from the device's default generator, which a replay advances.
+
+    Attributes:
+        failures: number of runs that could not be recorded. What was recorded before the last of
+            them must not be replayed.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -98,7 +66,11 @@ class CudaGraphs:
         current.wait_stream(self._stream)
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Capture a run."""
+        """Record a run without executing it, and return a function that replays it.
+
+        Raises:
+            RuntimeError: if it cannot be recorded.
+        """
         device = self._stream.device
         before = torch.cuda.current_stream(device)
         generator = torch.cuda.default_generators[device.index]
@@ -132,23 +104,26 @@ class Replayed:
         reads: see `Executor`.
     """
 
-    def __init__(self, executor: Executor, recorder: Recorder, *, num_state: int) -> None:
-        self._executor, self._recorder, self._num_state = executor, recorder, num_state
+    def __init__(self, executor: Executor, recorder: CudaGraphs, *, num_state: int) -> None:
+        self._executor, self._num_state = executor, num_state
+        self._recorder: CudaGraphs | None = recorder
         self._recordings: OrderedDict[Hashable, _Recording] = OrderedDict()
         self._waiting: Counter[Hashable] = Counter()
         self.reads = executor.reads
 
     def __call__(self, fixed: list[Tensor], rows: list[Tensor], *, num: int, width: int) -> None:
         """Run `num` steps; see `Executor`."""
-        recording = self._recording(fixed, rows, width)
-        if recording is None:
+        recorder, recording = self._recorder, None
+        if recorder is not None:
+            recording = self._recording(fixed, rows, (recorder.failures, width))
+        if recorder is None or recording is None:
             self._executor(fixed, rows, num=num, width=width)
             return
         parts = [([row[start:stop] for row in rows], stop - start) for start, stop in spans(num)]
         cold = max(WARM_UPS - recording.warm_ups, 0)
         for part, length in parts[:cold]:
             recording.warm_ups += 1
-            self._recorder.warm_up(partial(recording.run, fixed, part, length))
+            recorder.warm_up(partial(recording.run, fixed, part, length))
         if parts[cold:]:
             recording.load(fixed)
         for part, length in parts[cold:]:
@@ -159,23 +134,23 @@ class Replayed:
 
     def _record(self, run: Callable[[], None]) -> Callable[[], None]:
         try:
-            return self._recorder.record(run)
+            return self._recorder.record(run) if self._recorder else run
         except RuntimeError as error:
             log.warning(
                 "A program runs operator by operator, it was not recorded: %s", first_line(error)
             )
-            self._recorder = Direct()
+            self._recorder = None
             self._recordings.clear()
             return run
 
     def _recording(
-        self, fixed: list[Tensor], rows: list[Tensor], width: int
+        self, fixed: list[Tensor], rows: list[Tensor], run: tuple[int, int]
     ) -> "_Recording | None":
         """The recording of a call; None if there is no room for one."""
         places = [leaf.data_ptr() for leaf in fixed[: self._num_state]]
         # Weights of the first round may have another data type than those of later rounds.
         kinds = [(leaf.dtype, leaf.shape) for leaf in fixed[self._num_state :]]
-        key, kept = (self._recorder.failures, width, *places, *kinds), self._recordings
+        key, kept = (*run, *places, *kinds), self._recordings
         if key not in kept:
             num_bytes = sum(entry.num_bytes for entry in kept.values())
             if len(kept) == MAX_RECORDINGS or num_bytes > MAX_BYTES:
@@ -187,7 +162,7 @@ class Replayed:
                         self._waiting.clear()
                     return None
                 kept.popitem(last=False)
-            kept[key] = _Recording(self._executor, fixed, rows, width, num=self._num_state)
+            kept[key] = _Recording(self._executor, fixed, rows, run[1], num=self._num_state)
             del self._waiting[key]
         elif key == next(iter(kept)):
             self._waiting.clear()  # all recordings are in use

@@ -6,16 +6,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Protocol
 
-import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
 from flfast.engines.fused.graph.instructions import Instructions, instructions
 from flfast.engines.fused.graph.straight_line import StraightLine
 from flfast.engines.fused.graph.tape import Tape
-from flfast.engines.fused.graph.trace import operators
-from flfast.state.messages import first_line
-from flfast.state.tree import Tree
+from flfast.state.native.compiler import missing
 
 log = logging.getLogger(__name__)
 
@@ -80,33 +77,12 @@ def wanted() -> str:
 
 @cache
 def choice(name: str) -> tuple[str, str]:
-    """The name of the executor that all programs use, and the reason.
-
-    `name` forces one; without a name it is the fastest one that passes the trial.
-    """
+    """The name of the executor that all programs use, and the reason; `name` forces one."""
     if name:
         chosen, why = name, f"{VARIABLE} asks for it"
-    elif (reason := trial("tape")) is None:
-        chosen, why = "tape", "it agrees with straight-line"
+    elif (reason := missing()) is None:
+        chosen, why = "tape", "our C++ is loaded"
     else:
-        chosen, why = "straight-line", f"tape fails: {reason}"
+        chosen, why = "straight-line", f"our C++ is missing: {reason}"
     log.info("local steps run as %s: %s", chosen, why)  # once per process
     return chosen, why
-
-
-def trial(name: str) -> str | None:
-    """Why an executor cannot be used, from three steps of a small program; None if it can."""
-    module = operators(_step, [{"w": torch.ones(2, 3)}, {"x": torch.ones(4, 3)}])
-    code, rows = instructions(module, sliced=1), torch.linspace(-1, 1, 36).view(3, 4, 3)
-    found, expected = torch.ones(2, 3), torch.ones(2, 3)
-    try:
-        EXECUTORS[name](code)([found], [rows], num=3, width=1)
-    except Exception as error:  # noqa: BLE001 - torch or a compiler may raise any
-        return first_line(error)
-    StraightLine(code)([expected], [rows], num=3, width=1)
-    return None if torch.allclose(found, expected) else "other numbers"
-
-
-def _step(state: Tree, batch: Tree) -> None:
-    hidden = torch.tanh(batch["x"] @ state["w"].t())
-    state["w"].sub_(torch.cat([hidden.t() @ batch["x"]]), alpha=0.1)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from flfast.engines.fused.graph.cuda_graphs import CudaGraphs, Recorder, Replayed
+from flfast.engines.fused.graph.cuda_graphs import CudaGraphs, Replayed
 from flfast.engines.fused.graph.executor import Executor, executor
 from flfast.engines.fused.graph.frozen_layers import split_frozen
 from flfast.engines.fused.graph.local_step import LocalStep
@@ -45,7 +45,7 @@ class StepPrograms:
         self.step = step
         device = next(step.model.parameters()).device
         self._device_type = device.type
-        self.recorder: Recorder | None = CudaGraphs(device) if device.type == "cuda" else None
+        self.recorder = CudaGraphs(device) if device.type == "cuda" else None
         self._programs: OrderedDict[Hashable, Executor] = OrderedDict()
         self.splits: OrderedDict[Hashable, SplitStep | None] = OrderedDict()
         self._traced: tuple[Hashable, GraphModule] | None = None

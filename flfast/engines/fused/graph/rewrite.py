@@ -18,6 +18,7 @@ from flfast.engines.fused.graph.dataflow import (
     is_call,
     remove_unused,
     same_memory,
+    shape,
 )
 
 aten = torch.ops.aten
@@ -160,20 +161,14 @@ def _like(other: Node, graph: Graph, target: Any, *args: Any) -> Node:
 
 
 def _is_scalar(value: Any) -> bool:
-    shape = getattr(value.meta.get("val"), "shape", None) if isinstance(value, Node) else ()
-    return shape == ()
+    return not isinstance(value, Node) or shape(value) == ()
 
 
 def _same_shape_and_dtype(left: Any, right: Any) -> bool:
     """Whether two nodes have equal shape and data type."""
-    if not (isinstance(left, Node) and isinstance(right, Node)):
+    if shape(left) is None or shape(left) != shape(right):
         return False
-    shapes = [getattr(node.meta.get("val"), "shape", None) for node in (left, right)]
-    return None not in shapes and shapes[0] == shapes[1] and _dtype(left) == _dtype(right)
-
-
-def _dtype(node: Node) -> Any:
-    return getattr(node.meta.get("val"), "dtype", None)
+    return bool(left.meta["val"].dtype == right.meta["val"].dtype)
 
 
 def _can_defer(decay: Node, update: Node) -> bool:

@@ -22,11 +22,6 @@ from flfast.engines.fused.graph.skipped_passes import skipped
 from flfast.state.tree import Tree, leaves
 
 
-def trace(fn: Callable[..., None], trees: Sequence[Tree]) -> GraphModule:
-    """Trace `fn(*trees)` and rewrite the graph; see `operators`."""
-    return rewritten(operators(fn, trees))
-
-
 def rewritten(module: GraphModule) -> GraphModule:
     """The module with all rewriting done, ready to compile; changed in place."""
     return lowered(simplified(module))

@@ -6,7 +6,6 @@ wherever it is read, so rows are gathered in one call instead of one call per st
 """
 
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -97,29 +96,14 @@ class ExampleReader:
         return [row.index_select(0, chosen).unflatten(0, shape) for row in joined]
 
 
-class RowSource(Protocol):
-    """Gives the rows of a client's examples, and runs steps over them."""
-
-    def rows(self, order: np.ndarray, padding: int) -> Tree:
-        """Rows by name, each [M, ...].
-
-        Args:
-            order: indices of M - padding examples.
-            padding: number of rows to append; their values do not matter.
-        """
-
-    def step(self, bound: BoundStep, rows: Tree, *, num: int) -> None:
-        """Take `num` steps over rows, each [num, B, ...]."""
-
-
 class ExampleRows:
-    """The examples themselves; see `RowSource`."""
+    """The rows of a client's examples, and steps over them."""
 
     def __init__(self, reader: ExampleReader, data: ClientDataModule) -> None:
         self._reader, self._data = reader, data
 
     def rows(self, order: np.ndarray, padding: int) -> Tree:
-        """See `RowSource`."""
+        """Rows by name, each [M, ...], of examples by index; values of padding do not matter."""
         return dict(zip(ROWS, self._reader.read(order, self._data, padding), strict=True))
 
     def targets(self, order: np.ndarray, padding: int) -> Tree:
@@ -127,5 +111,5 @@ class ExampleRows:
         return {"targets": self._reader.targets(order, padding)}
 
     def step(self, bound: BoundStep, rows: Tree, *, num: int) -> None:
-        """See `RowSource`."""
+        """Take `num` steps over rows, each [num, B, ...]."""
         bound(rows, num=num)

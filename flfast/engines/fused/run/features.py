@@ -13,7 +13,6 @@ from torch import Tensor
 
 from flfast.engines.fused.graph.programs import BoundStep, SplitStep
 from flfast.engines.fused.run.example_rows import ExampleRows
-from flfast.engines.fused.run.padding import nearly_equal
 from flfast.engines.fused.run.step_schedule import CHUNK_EXAMPLES, Chunk, Span
 from flfast.state.transfer import to_device
 from flfast.state.tree import Tree
@@ -26,7 +25,7 @@ Bind = Callable[[Span], BoundStep]
 
 
 class FeatureRows:
-    """Features, and the examples' rows that steps still read; see `RowSource`.
+    """Features, and the examples' rows that steps still read; see `ExampleRows`.
 
     Args:
         examples: the client's.
@@ -48,7 +47,7 @@ class FeatureRows:
         self._reads = next(iter(splits.values())).reads
 
     def rows(self, order: np.ndarray, padding: int) -> Tree:
-        """See `RowSource`."""
+        """See `ExampleRows`."""
         source = self._examples
         rows = (source.rows if "inputs" in self._reads else source.targets)(order, padding)
         places = self._places[np.searchsorted(self._sorted, order)]
@@ -60,7 +59,7 @@ class FeatureRows:
         }
 
     def step(self, bound: BoundStep, rows: Tree, *, num: int) -> None:
-        """See `RowSource`."""
+        """See `ExampleRows`."""
         size = next(iter(rows.values())).shape[1]
         bound.run_rest(self._splits[size], rows, num=num)
 
@@ -101,15 +100,6 @@ class FrozenLayers:
         if num_bytes > FEATURE_BYTES or len({_signature(split) for split in splits.values()}) > 1:
             return None
         return FeatureRows(self._examples, order, self._run(order), splits)
-
-    def are_independent(self) -> bool:
-        """Whether an example's features do not depend on the other examples of its batch.
-
-        Two batches are tried in both orders, so that every example meets other neighbours.
-        """
-        few = self._order[: max(2 * self._size, 2)]
-        pairs = zip(self._run(few), self._run(few[::-1].copy()), strict=True)
-        return all(nearly_equal(a, b.flip(0)) for a, b in pairs)
 
     def _run(self, order: np.ndarray) -> list[Tensor]:
         """Features of examples, each [N, ...], computed in chunks."""

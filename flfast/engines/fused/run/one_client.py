@@ -22,13 +22,8 @@ from flfast.datamodules.client_data import ClientDataModule
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.programs import BoundStep, StepPrograms
 from flfast.engines.fused.graph.skipped_passes import skipped
-from flfast.engines.fused.run.example_rows import (
-    ExampleReader,
-    ExampleRows,
-    RowSource,
-    StoredExamples,
-)
-from flfast.engines.fused.run.features import FrozenLayers
+from flfast.engines.fused.run.example_rows import ExampleReader, ExampleRows, StoredExamples
+from flfast.engines.fused.run.features import FeatureRows, FrozenLayers
 from flfast.engines.fused.run.padding import padding_changes_results
 from flfast.engines.fused.run.step_schedule import Chunk, Span, epoch_chunks, weights_by_count
 from flfast.engines.fused.run.training_state import (
@@ -148,7 +143,7 @@ class ClientProgram:
         batching = data.batching if exact else self._fit_cache(data.batching)
         size = len(data.indices)
         epoch = local_epoch(size, batching).num_examples
-        source: RowSource | None = None
+        source: ExampleRows | FeatureRows | None = None
         while num_steps != plan.local_steps and num_passes != plan.local_epochs:
             left = None if plan.local_steps is None else plan.local_steps - num_steps
             chunks = epoch_chunks(size, batching, num_steps=left, exact=exact)
@@ -181,7 +176,7 @@ class ClientProgram:
         data: ClientDataModule,
         bind: Callable[[Span], BoundStep],
         chunks: Sequence[Chunk],
-    ) -> RowSource:
+    ) -> ExampleRows | FeatureRows:
         """The rows that the steps of a stage read: features where possible, otherwise examples.
 
         The chunks are those of a whole local epoch; empty if features must not be used.
@@ -192,11 +187,8 @@ class ClientProgram:
         if not chunks or unsuitable or not self._uses_features.get(stage, True):
             return examples
         frozen = FrozenLayers(examples, bind, order, chunks)
-        if stage not in self._uses_features:
-            self._uses_features[stage] = frozen.exist and frozen.are_independent()
-        if not frozen.exist or not self._uses_features[stage]:
-            return examples
-        return frozen.features() or examples
+        self._uses_features.setdefault(stage, frozen.exist)
+        return (frozen.features() if frozen.exist else None) or examples
 
     def is_exact(self, stage: int, data: ClientDataModule, context: Context) -> bool:
         """Whether batches must keep their exact size, because padding would change the result."""

@@ -54,6 +54,7 @@ class StackSpan(NamedTuple):
     size: int
 
 
+@lru_cache(maxsize=256)
 def local_steps(
     num_examples: int, batching: Batching, *, epochs: int | None, steps: int | None
 ) -> LocalSteps:
@@ -65,18 +66,6 @@ def local_steps(
         epochs: local epochs; None where `steps` is set.
         steps: local steps; None where `epochs` is set.
     """
-    limit_is_int = isinstance(batching.limit, int)  # as in `local_epoch`
-    return _local_steps(num_examples, batching, limit_is_int, epochs, steps)
-
-
-@lru_cache(maxsize=256)
-def _local_steps(
-    num_examples: int,
-    batching: Batching,
-    _limit_is_int: bool,  # noqa: FBT001
-    epochs: int | None,
-    steps: int | None,
-) -> LocalSteps:
     epoch = local_epoch(num_examples, batching)
     one_epoch = np.diff([start for start, _ in epoch.bounds], append=epoch.bounds[-1][1])
     sizes = np.tile(one_epoch, epochs or 1) if steps is None else np.resize(one_epoch, steps)

@@ -31,11 +31,8 @@ FREE_SHARE = 0.5
 
 def not_stackable(batching: Batching) -> str | None:
     """Why the batching does not allow stacks; None if it does."""
-    if batching.accumulate > 1:
-        return f"trainer.accumulate_grad_batches={batching.accumulate} cuts local steps"
-    if batching.micro_batch is not None:
-        return f"micro_batch={batching.micro_batch} cuts local steps"
-    return None
+    whole = batching.accumulate == 1 and batching.micro_batch is None
+    return None if whole else "micro_batch and trainer.accumulate_grad_batches cut local steps"
 
 
 def auto_width(step: GraphModule, model: nn.Module, *, num_examples: int) -> int:

@@ -4,7 +4,7 @@
 It then reads each chunk's rows (`example_rows.py`) and runs the chunk's spans.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -58,6 +58,7 @@ class Chunk(NamedTuple):
         return sum(span.num for span in self.spans if span.kind != "accumulate")
 
 
+@lru_cache(maxsize=4096)
 def epoch_chunks(
     num_examples: int, batching: Batching, *, num_steps: int | None, exact: bool
 ) -> tuple[Chunk, ...]:
@@ -70,15 +71,6 @@ def epoch_chunks(
         exact: keep every batch size; otherwise odd sizes are padded by less than a quarter, so
             that fewer programs are compiled.
     """
-    # The cache must tell a limit of 1 (one batch) from 1.0 (all batches), which are equal keys.
-    is_count = isinstance(batching.limit, int)
-    return _epoch_chunks(num_examples, batching, is_count, num_steps=num_steps, exact=exact)
-
-
-@lru_cache(maxsize=4096)
-def _epoch_chunks(
-    num_examples: int, batching: Batching, _: Hashable, *, num_steps: int | None, exact: bool
-) -> tuple[Chunk, ...]:
     epoch = local_epoch(num_examples, batching)
     steps = list(_steps(epoch))[:num_steps]
     parts = [part for step in steps for part in step]

@@ -7,7 +7,7 @@ from itertools import chain, cycle, islice
 
 import pytest
 import torch
-from engine_runs import Replaying, assert_engines_agree, mlp, with_batchnorm
+from engine_runs import Direct, Replaying, assert_engines_agree, mlp, with_batchnorm
 from hypothesis import given
 from hypothesis import strategies as st
 from sampling import others_slow
@@ -18,7 +18,6 @@ from flfast.engines.fused.graph.cuda_graphs import (
     MAX_STEPS,
     WARM_UPS,
     CudaGraphs,
-    Direct,
     Replayed,
 )
 from flfast.engines.fused.graph.executor import executor

@@ -5,10 +5,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flfast.engines.fused.graph import tape
-from flfast.engines.fused.graph.executor import EXECUTORS, VARIABLE, choice, executor, wanted
+from flfast.engines.fused.graph import executor as executors
+from flfast.engines.fused.graph.executor import VARIABLE, choice, executor, wanted
 from flfast.engines.fused.graph.instructions import instructions
-from flfast.engines.fused.graph.straight_line import StraightLine
 from flfast.engines.fused.graph.trace import operators, rewritten
 from flfast.engines.fused.graph.vmapped import vmap_graph
 
@@ -124,31 +123,18 @@ def test_an_operator_that_vmap_would_repeat_is_refused():
         vmap_graph(module, flat, [False, False], 2)
 
 
-@pytest.fixture
-def choose(monkeypatch):
-    """The choice with another tape."""
-
-    def choose(make):
-        monkeypatch.setitem(EXECUTORS, "tape", make)
-        choice.cache_clear()
-        return choice("")
-
-    yield choose
+@pytest.mark.parametrize(
+    ("reason", "name", "why"),
+    [
+        (None, "tape", "our C++ is loaded"),
+        ("no C++ compiler", "straight-line", "our C++ is missing: no C++ compiler"),
+    ],
+)
+def test_without_a_compiler_there_is_no_tape(monkeypatch, reason, name, why):
+    monkeypatch.setattr(executors, "missing", lambda: reason)
     choice.cache_clear()
-
-
-def test_without_a_compiler_there_is_no_tape(choose, monkeypatch):
-    monkeypatch.setattr(tape, "missing", lambda: "no C++ compiler")
-    assert choose(tape.Tape) == ("straight-line", "tape fails: no C++ compiler")
-
-
-def test_a_tape_that_computes_something_else_is_not_taken(choose):
-    class OneStepLess(StraightLine):
-        def __call__(self, fixed, rows, *, num, width):
-            super().__call__(fixed, rows, num=num - 1, width=width)
-
-    assert choose(StraightLine)[0] == "tape"
-    assert choose(OneStepLess) == ("straight-line", "tape fails: other numbers")
+    assert choice("") == (name, why)
+    choice.cache_clear()
 
 
 def test_the_environment_decides(monkeypatch):

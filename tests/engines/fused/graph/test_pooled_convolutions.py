@@ -8,10 +8,11 @@ import torch
 from engine_runs import assert_engines_agree
 from torch import nn
 from torch.nn import functional as F
+from tracing import trace
 
 from flfast.engines.fused.graph.executor import executor
 from flfast.engines.fused.graph.skipped_passes import VARIABLE
-from flfast.engines.fused.graph.trace import operators, trace
+from flfast.engines.fused.graph.trace import operators
 from flfast.lit.channels_last import channels_last, use_channels_last
 from flfast.models.cnn import cnn
 from flfast.models.lenet import lenet

@@ -2,9 +2,9 @@
 
 import torch
 from torch.nn import functional as F
+from tracing import trace
 
 from flfast.engines.fused.graph.executor import executor
-from flfast.engines.fused.graph.trace import trace
 
 aten = torch.ops.aten
 

@@ -3,10 +3,11 @@
 import pytest
 import torch
 from torch.nn import functional as F
+from tracing import trace
 
 from flfast.engines.fused.graph.executor import executor
 from flfast.engines.fused.graph.rewrite import rewrite
-from flfast.engines.fused.graph.trace import operators, trace
+from flfast.engines.fused.graph.trace import operators
 
 own = torch.ops.flfast
 aten = torch.ops.aten

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
+from tracing import trace
 
 from flfast.engines.fused.graph.dataflow import invariants
 from flfast.engines.fused.graph.executor import executor
-from flfast.engines.fused.graph.trace import constants, placeholders, trace
+from flfast.engines.fused.graph.trace import constants, placeholders
 from flfast.engines.fused.graph.update_rules import local_optimizer
 
 aten = torch.ops.aten

@@ -4,10 +4,10 @@ import pytest
 import torch
 from engine_runs import assert_engines_agree, mlp
 from sampling import others_slow
+from tracing import trace
 
 from flfast.algorithms.fedprox import fedprox
 from flfast.engines.fused.graph.skipped_passes import PASSES, VARIABLE, skipped
-from flfast.engines.fused.graph.trace import trace
 from flfast.state.plan import Batching
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flfast.datamodules.batches import local_epoch
 from flfast.engines.fused.run.step_schedule import CHUNK_EXAMPLES, epoch_chunks
-from flfast.state.plan import Batching
+from flfast.state.plan import Batching, batch_limit
 
 batchings = st.builds(
     Batching,
@@ -129,7 +129,9 @@ def test_clients_of_many_sizes_share_few_programs(batch_size):
 
 def test_a_limit_of_one_batch_is_not_all_of_them():
     one, all_of_them = (
-        epoch_chunks(20, Batching(2, limit=limit), num_steps=None, exact=True)[-1].stop
+        epoch_chunks(20, Batching(2, limit=batch_limit(limit)), num_steps=None, exact=True)[
+            -1
+        ].stop
         for limit in (1, 1.0)
     )
     assert (one, all_of_them) == (2, 20)
