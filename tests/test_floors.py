@@ -46,6 +46,7 @@ HYDRA = {
     "flfast.setup.*",
     "flfast.config.*",
     "flfast.commands.sweeps.*",
+    "flfast.commands.conformance.row_files",
     "flfast.commands.conformance.row_jobs",
     "flfast.output.callbacks.comparison",
     "flfast.output.watch.*",

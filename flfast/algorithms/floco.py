@@ -128,10 +128,7 @@ class _Simplex(NamedTuple):
         return {**without(change, own), "endpoints": change["params"][ENDPOINTS]}, {}
 
     def server_step(self, server: Tree, uploads: Uploads) -> Tree:
-        """Add the mean. Keep clients' changes, and place them once, behind round tau - 1.
-
-        A round in which no upload arrives has no step; then the next one places them.
-        """
+        """Add the mean, and place clients once, in the first step from round tau - 1 on."""
         rows, changes = uploads.rows["endpoints"], server["changes"]
         mean = {"endpoints": weighted_mean(rows, uploads.weights).to(rows)}
         new = add(server, uploads.mean | mean)
