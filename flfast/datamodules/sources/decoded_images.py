@@ -41,8 +41,8 @@ def load_images(
         return _cached(files, Path(cache).expanduser())
     if image_size is None:
         check_one_size(paths)
-    num = len(files) if in_memory else 1
-    require_memory(num * files.num_bytes(), f"data.in_memory={in_memory}: {files.about()}")
+    num, setting = (len(files), "data.in_memory=true") if in_memory else (1, "one of them")
+    require_memory(num * files.num_bytes(), f"{setting}: {files.about()}")
     return decode_all(files) if in_memory else files
 
 

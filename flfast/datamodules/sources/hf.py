@@ -113,8 +113,8 @@ def hf(  # noqa: PLR0913 - one parameter an option
         transform = image_transform(mean=mean, std=std, channels=channels)
         images = HfImages(data, names[0], channels=channels, image_size=image_size)
         if image_size is not None:
-            num = len(images) if in_memory else 1
-            what = f"data.in_memory={in_memory} data.image_size={image_size}: {num:,} images"
+            num, setting = (len(images), "data.in_memory=true ") if in_memory else (1, "")
+            what = f"{setting}data.image_size={image_size}: {num:,} images"
             require_memory(num * channels * image_size**2, what)
         values = decode_all(images) if in_memory else images
     else:
