@@ -32,6 +32,7 @@ from flfast.setup.experiment import Change, no_change, run_experiment
 from flfast.setup.external_world import fit_to_threads, fit_to_world
 from flfast.setup.plans import choose_strategy
 from flfast.state.messages import first_line
+from flfast.state.regular_file import replacing
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +166,7 @@ def _run_rank(phases: list[Phase], job: HydraJob, notes: Path) -> _Outcome:
     except StoppedError:
         return _Outcome(stopped=True)
     except OneRankError as error:
-        (notes / REFUSAL).write_text(str(error), encoding="utf-8")
+        _note_refusal(notes, str(error))
         raise
     except ConfigError as error:
         return _Outcome(refused=str(error))
@@ -175,8 +176,14 @@ def _run_rank(phases: list[Phase], job: HydraJob, notes: Path) -> _Outcome:
         raise
     except Exception as error:
         text = f"rank {world.rank} of {world.size} died: {type(error).__name__}: {error}"
-        (notes / REFUSAL).write_text(text, encoding="utf-8")
+        _note_refusal(notes, text)
         raise
+
+
+def _note_refusal(notes: Path, text: str) -> None:
+    """Note it whole or not at all: once another rank has died, this one is killed at any time."""
+    with replacing(notes) as place:
+        (place / REFUSAL).write_text(text, encoding="utf-8")
 
 
 def _configure(job: HydraJob) -> None:

@@ -1,11 +1,13 @@
 """Own models and optimizers that fail: one message with the setting, the code and the line."""
 
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
 
 from flfast.config.errors import ConfigError
+from flfast.setup import launch
 from flfast.setup.user_code import named, own_failure, place
 
 OWN = """
@@ -184,3 +186,19 @@ def test_places_of_code():
     assert place(refusal).endswith(f"test_user_code.py, line {refusal.__code__.co_firstlineno})")
     assert place(torch.zeros) == ""
     assert own_failure(ValueError("raised nowhere")) is None
+
+
+def test_a_rank_that_is_killed_as_it_notes_its_error_leaves_no_empty_note(tmp_path):
+    """Ranks fail together; the launcher kills the second one once the first has ended."""
+
+    def killed(path, *_, **__):
+        path.touch()
+        raise SystemExit
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(Path, "write_text", killed)
+        launch._note_refusal(tmp_path, "KeyError")
+    assert not (tmp_path / launch.REFUSAL).exists()
+    launch._note_refusal(tmp_path, "KeyError")
+    launch._note_refusal(tmp_path, "of the other rank")
+    assert (tmp_path / launch.REFUSAL).read_text(encoding="utf-8") == "of the other rank"
