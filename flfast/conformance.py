@@ -16,7 +16,7 @@ from flfast.output.results.outcome import StoppedError
 USAGE = """\
 python -m flfast.conformance LEVEL [ROW...] [key=value ...]
 
-  LEVEL              fast (minutes, needs no data), day (whole papers), gpu
+  LEVEL              fast (minutes, needs no data), day (whole papers), gpu, gpu_day
   ROW                names of rows of the level (all)
   folder=FOLDER      runs and results (conformance); runs that have finished there are kept
   workers=auto|N     runs at a time (auto: one per GPU, or per core of the CPU)

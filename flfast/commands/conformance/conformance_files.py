@@ -44,7 +44,8 @@ def examine_rows(
     """
     ready = [row for row in rows if not row.missing()]
     minutes = sum(row.minutes for row in ready)
-    sys.stdout.write(f"{len(ready)} of {len(rows)} rows, {minutes:.3g} minutes of one core\n")
+    device = "GPU" if rows and rows[0].level.startswith("gpu") else "core"
+    sys.stdout.write(f"{len(ready)} of {len(rows)} rows, {minutes:.3g} minutes of one {device}\n")
     errors = run_rows(ready, folder, task, workers=workers)
     judged = [_judged(row, folder, errors) for row in rows]
     before = read_record(folder)

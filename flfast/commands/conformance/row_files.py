@@ -7,19 +7,21 @@ import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from omegaconf._utils import get_yaml_loader
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flfast.commands.conformance.run_measures import MeasureName
+from flfast.commands.sweeps.workers import visible_gpus
 from flfast.config.errors import ConfigError
 from flfast.output.results.plain_yaml import read_yaml
 from flfast.state.messages import did_you_mean
 from flfast.state.options import Count, NonNegative, Positive, Seed
 
 ROWS = Path(__file__).with_name("rows")
-LEVELS = ("fast", "day", "gpu")
+Level = Literal["fast", "day", "gpu", "gpu_day"]
+LEVELS: tuple[Level, ...] = get_args(Level)
 
 _INF = float("inf")
 
@@ -129,11 +131,12 @@ class ConformanceRow(_Strict):
         name: name of its file.
         title: what it shows, in a sentence.
         source: where its claims are from.
-        level: `fast`, `day` or `gpu`.
-        minutes: expected minutes of all its runs, one after the other.
+        level: `fast`, `day`, `gpu` or `gpu_day`.
+        minutes: expected minutes of all its runs, one after the other, on one core or one GPU.
         holds: whether it is known to hold; the program fails if it does not.
         needs: files that must exist in the folder FLFAST_DATA, as glob patterns.
         packages: that must be installed beside those that flfast always needs.
+        gpu: whether it takes days without a GPU, and is not run there.
         examples: data of its own, which `data=npz` reads.
         settings: overrides of all runs.
         seeds: of each variant.
@@ -146,11 +149,12 @@ class ConformanceRow(_Strict):
     name: str
     title: str
     source: Source
-    level: Literal["fast", "day", "gpu"]
+    level: Level
     minutes: Positive
     holds: bool
     needs: list[str] = []
     packages: list[str] = []
+    gpu: bool = False
     examples: RowExamples | None = None
     settings: list[str] = []
     seeds: list[Seed] = Field([0], min_length=1)
@@ -172,7 +176,8 @@ class ConformanceRow(_Strict):
         root = Path(os.environ.get("FLFAST_DATA", "data"))
         files = [pattern for pattern in self.needs if next(root.glob(pattern), None) is None]
         packages = [f"the package {name}" for name in self.packages if find_spec(name) is None]
-        return [f"{', '.join(files)} in the folder FLFAST_DATA"] * bool(files) + packages
+        named = [f"{', '.join(files)} in the folder FLFAST_DATA"] * bool(files)
+        return named + packages + ["a GPU"] * (self.gpu and not visible_gpus())
 
 
 def read_row(path: Path) -> ConformanceRow:

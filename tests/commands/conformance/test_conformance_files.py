@@ -143,8 +143,8 @@ def test_a_row_that_held_once_stays_held(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["folder=x"], "no level is given; allowed: fast, day, gpu"),
-        (["quick"], "quick: unknown level; allowed: fast, day, gpu"),
+        (["folder=x"], "no level is given; allowed: fast, day, gpu, gpu_day"),
+        (["quick"], "quick: unknown level; allowed: fast, day, gpu, gpu_day"),
         (["fast", "closed_form_fedavgg"], "unknown row of fast; did you mean closed_form_fedavg"),
         (["fast", "zzz"], "zzz: unknown row of fast; allowed: closed_form_ditto, "),
         (["fast", "ifca_rotated_mnist"], "a row of day; of fast: closed_form_ditto, "),
