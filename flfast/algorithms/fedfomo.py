@@ -48,7 +48,12 @@ def fedfomo(
     """Personal models, mixed on the clients from their own and `num_models` others.
 
     A download is random with probability `epsilon` in round 1, `decay` less in every later round.
+
+    Raises:
+        ValueError: if there are no others.
     """
+    if num_clients < 2:
+        raise ValueError("algorithm=fedfomo: mixes models of other clients; allowed: 2 or more")
 
     def server_state(weights: Tree) -> Tree:
         affinity = torch.zeros(num_clients, num_clients, dtype=torch.float64)

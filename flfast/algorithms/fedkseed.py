@@ -18,6 +18,7 @@ a. Here a holds lr, so lr may change. The reported loss is the mean of both valu
 """
 
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ def fedkseed(  # noqa: PLR0913 - one parameter an option
     weighting: Weighting,
     momentum: float | None,
     weight_decay: float | None,
-    gradient_clip_val: float | None,
+    gradient_clip_val: Literal[0, None],
     bn: str,
     initial: Tree,
     seed: int,

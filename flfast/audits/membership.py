@@ -32,8 +32,8 @@ _BINS = 40
 def membership(*, max_examples: Count, per_client: bool) -> ModelAudit:
     """Losses of members against losses of others, equally many.
 
-    Members are training examples of the clients that some cohort has drawn. Others are all test
-    examples, and all examples of clients that are held out.
+    Members are training examples of the clients that were called and in time in some round. Others
+    are all test examples, and all examples of clients that are held out.
     """
     return Audit(
         "membership",
@@ -106,12 +106,14 @@ def _row(
 
 
 def _members(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
-    """Training examples of the clients that were drawn, and their clients, int64 [M] each."""
+    """Training examples of the clients that were called, and their clients, int64 [M] each."""
     data, train = federation.data, federation.data.splits["train"]
-    drawn: set[int] = set()
+    drawn, history = set[int](), federation.history
     if not data.pooled:
-        for round_idx in range(1, int(federation.history[-1]["round"]) + 1):
-            drawn.update(federation.cohort(round_idx).clients.tolist())
+        pace = federation.new_pace()
+        for round_idx in range(1, len(history)):
+            plan = federation.plans(round_idx, history[:round_idx])
+            drawn.update(pace.turn(plan, dict).cohort.clients.tolist())
             if len(drawn) == federation.population:
                 break
     clients = data.participants if data.pooled else np.array(sorted(drawn), dtype=np.int64)

@@ -33,6 +33,7 @@ _MANAGED = {
     "min_epochs": "local_epochs",
     "max_steps": "local_steps",
     "min_steps": "local_steps",
+    "max_time": "local_steps",  # its clock would run on from client to client
     "strategy": "strategy",
     "logger": "logger",
     "callbacks": "callbacks",

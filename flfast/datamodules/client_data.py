@@ -20,6 +20,7 @@ from flfast.datamodules.batches import (
 from flfast.datamodules.examples import Examples
 from flfast.state.plan import Batching
 from flfast.state.randomness import generator
+from flfast.state.weights import dtype_of_module
 
 if TYPE_CHECKING:
     from flfast.datamodules.federated import FederatedDataModule
@@ -122,9 +123,9 @@ def transform_batch(
     """Normalise a batch to the model's precision; `rng` augments it, during training only."""
     trainer = module.trainer
     assert trainer is not None
+    # Not the `dtype` of Lightning, which stays that of an earlier phase of the schedule.
     has_model = trainer.model is not None
-    dtype = trainer.lightning_module.dtype if has_model else torch.get_default_dtype()
-    assert isinstance(dtype, torch.dtype)
+    dtype = dtype_of_module(trainer.lightning_module) if has_model else torch.get_default_dtype()
     training = trainer.state.stage == RunningStage.TRAINING
     inputs = examples.transform(batch.inputs, dtype=dtype, rng=rng if training else None)
     return batch._replace(inputs=inputs)

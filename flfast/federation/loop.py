@@ -120,7 +120,11 @@ class Federation:
 
     @cached_property
     def pace(self) -> Pace:
-        """Decides whose uploads each step of the server aggregates.
+        """Decides whose uploads each step of the server aggregates."""
+        return self.new_pace()
+
+    def new_pace(self) -> Pace:
+        """A pace before round 1.
 
         Raises:
             ValueError: if the sampler cannot draw the clients that it needs.

@@ -59,6 +59,19 @@ _CHECKED_ROUNDS = 100
 """A robust aggregation is refused if all cohorts of these first rounds are too small for it."""
 
 
+_KNOWN_ERRORS = {
+    "Expected more than 1 value per channel": (
+        "BatchNorm got a batch of one example, which has no variance to divide by; raise "
+        "batch_size, micro_batch or partition.min_samples, or use model.norm=group"
+    ),
+    "`val_check_interval`": (
+        "trainer.val_check_interval is larger than a client's number of batches; allowed: a "
+        "share of them in (0, 1], or trainer.check_val_every_n_epoch=null"
+    ),
+}
+"""What is said of a ValueError of torch or Lightning, by words in it."""
+
+
 Change = Callable[[Federation], None]
 """Changes a federation before its first round."""
 
@@ -101,12 +114,10 @@ def run_experiment(
         # In a worker process of the loader, the message follows a traceback.
         raise OneRankError(str(error).strip().splitlines()[-1]) from error
     except ValueError as error:
-        if "Expected more than 1 value per channel" not in str(error):
+        known = next((said for sign, said in _KNOWN_ERRORS.items() if sign in str(error)), None)
+        if known is None:
             raise
-        raise OneRankError(
-            "BatchNorm got a batch of one example, which has no variance to divide by; raise "
-            "batch_size, micro_batch or partition.min_samples, or use model.norm=group"
-        ) from error
+        raise OneRankError(known) from error
     except Exception as error:
         message = own_failure(error)
         if message is None:

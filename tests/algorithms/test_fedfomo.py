@@ -9,7 +9,7 @@ import torch
 from algorithms_by_name import assert_rounds_follow, federation_of, personal_vectors
 from references import initial
 
-from flfast.algorithms.fedfomo import epsilon_greedy
+from flfast.algorithms.fedfomo import epsilon_greedy, fedfomo
 from flfast.state.plan import Batching
 
 SIZES, LR, EPOCHS, ROUNDS = (3, 8, 2, 6, 7), 0.3, 2, 6
@@ -132,3 +132,8 @@ def test_clients_that_never_uploaded_are_chosen_last():
     assert {frozenset(chosen(e, 5, known=(0, 1, 2, 5))) for e in (0.0, 1.0)} == {
         frozenset({0, 2, 5})
     }
+
+
+def test_a_client_without_others_is_refused_before_training():
+    with pytest.raises(ValueError, match="mixes models of other clients"):
+        fedfomo(num_models=2, epsilon=0.3, decay=0.0, initial={}, seed=0, num_clients=1)

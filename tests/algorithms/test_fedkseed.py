@@ -132,3 +132,11 @@ def test_parts_of_the_model_that_stay_on_the_client_are_refused():
     settings = {"num_seeds": 3, "distance": 0.1, "weighting": "uniform", "seed": 0}
     with pytest.raises(ValueError, match="bn=local with algorithm=fedkseed"):
         fedkseed(**{**settings, **SGD, "bn": "local"}, initial={"params": {}, "buffers": {}})
+
+
+def test_a_later_phase_cannot_clip_steps_of_which_lengths_are_sent(flfast_run, capsys):
+    phase = "schedule.phases=[{from: 2, overrides: ['trainer.gradient_clip_val=1.0']}]"
+    with pytest.raises(SystemExit):
+        flfast_run("algorithm=fedkseed", "rounds=3", phase)
+    message = "schedule.phases[0]: algorithm.gradient_clip_val=1.0: must be 0 or None"
+    assert message in capsys.readouterr().err

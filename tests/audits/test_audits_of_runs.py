@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from flfast.channel.privacy.noise_sources import independent_noise
 from flfast.channel.privacy.privacy import Privacy
 from flfast.config.check import check
 from flfast.config.errors import ConfigError
+from flfast.federation.paces.buffered import buffered
 from flfast.output.results.table import read_rows
 from flfast.state.store import ClientStates
 from flfast.state.weights import read_weights
@@ -103,6 +105,30 @@ def test_members_are_those_of_clients_that_were_drawn(make_data, make_federation
     drawn = federation.cohort(1).clients
     assert len(drawn) == 1
     assert int(row["members"]) == min(len(federation.data.splits["train"].indices_of(drawn[0])), 9)
+
+
+class Trained:
+    """The clients that have trained."""
+
+    def __init__(self):
+        self.clients = set()
+
+    def on_client_end(self, federation, report):
+        self.clients.add(report.client_id)
+
+
+def test_members_are_those_of_clients_that_an_asynchronous_pace_has_called(
+    make_data, make_federation
+):
+    pace = partial(buffered, buffer=2, discount="constant", strength=None, patience=None)
+    data, trained = make_data([4] * 20, num_test=90), Trained()
+    sampling = {"count": 3}
+    federation = make_federation(data, rounds=4, sampling=sampling, make_pace=pace)
+    federation.callbacks = [trained]
+    _, *rows = audited(federation, membership(max_examples=100, per_client=True))
+    assert {int(row["client_id"]) for row in rows} == trained.clients
+    drawn = set(np.concatenate([federation.cohort(r).clients for r in (1, 2, 3, 4)]).tolist())
+    assert drawn != trained.clients  # draws are not rounds
 
 
 def test_the_server_sees_what_the_client_sends_and_privacy_hides_it(make_data, make_federation):

@@ -26,6 +26,7 @@ BEFORE_TORCH = {
     ("+optimizer.momentun=3",): "unknown key optimizer.momentun=3; did you mean momentum?",
     ("+trainer.num_nodes=2",): "trainer.num_nodes=2 is set by flfast; set --nnodes of torchrun",
     ("+trainer.max_epochs=3",): "trainer.max_epochs=3 is set by flfast; set local_epochs",
+    ("+trainer.max_time=00:01:00:00",): "is set by flfast; set local_steps",
     ("trainer.precision=8",): "trainer.precision=8: must be '32-true', '16-mixed'",
     ("trainer.devices=0",): "trainer.devices=0: must be a count >= 1",
     ("last_batch=kep",): "last_batch=kep: must be 'keep', 'drop' or 'pad'",
@@ -324,6 +325,10 @@ BEFORE_TRAINING = [
     (
         ("algorithm=fedrep", "schedule=adaptive", "schedule.adapt.metric=val/auc"),
         "schedule.adapt.metric=val/auc will not be measured",
+    ),
+    (
+        ("+trainer.val_check_interval=500", "trainer.limit_val_batches=1"),
+        "trainer.val_check_interval is larger than a client's number of batches",
     ),
     (("init_from={tmp}/text.pt",), "text.pt holds no weights"),
     (

@@ -24,11 +24,11 @@ def test_a_schedule_that_needs_a_metric_is_refused():
         rates(torch.optim.lr_scheduler.ReduceLROnPlateau)
 
 
-def adapted(values, **options):
+def adapted(values, metric="val/loss", **options):
     base = RoundPlan(1, 0, 0.1, Batching(10), 1, None, "single", "clients", "cpu", "32-true")
-    rows = [{"val/loss": value} for value in values]
+    rows = [{metric: value} for value in values]
     settings = {"action": "double_batch", "max_batch_size": 35, "min_lr": 0.03, **options}
-    plans = adaptive(lambda r, h: base, metric="val/loss", patience=2, **settings)
+    plans = adaptive(lambda r, h: base, metric=metric, patience=2, **settings)
     return [plans(r, rows[:r]) for r in range(1, len(rows) + 1)]
 
 
@@ -40,3 +40,12 @@ def test_a_stalled_metric_doubles_the_batch_up_to_its_bound():
 def test_or_halves_the_learning_rate_down_to_its_bound():
     found = adapted([3.0] * 6, action="halve_lr")
     assert [p.lr for p in found] == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.03, 0.03])
+
+
+@pytest.mark.parametrize(
+    ("metric", "stalls"),
+    [("val/mae", False), ("val/perplexity", False), ("val/mase", False), ("val/r2", True)],
+)
+def test_an_error_that_falls_is_no_stall(metric, stalls):
+    found = adapted([3.0, 2.0, 1.5, 1.0], metric)
+    assert (found[-1].batching.batch_size > 10) == stalls

@@ -75,3 +75,18 @@ def test_round_1_sends_as_many_bytes_as_later_rounds(flfast_run):
         folder = flfast_run(*small, f"trainer.precision={precision}", run_dir=precision)
         first, *others = [row["comm/down_bytes"] for row in rows(folder)[1:]]
         assert {first} == {*others}, precision
+
+
+def test_each_phase_has_its_own_precision(flfast_run):
+    small = ("experiment=quick", "callbacks=none", "model.hidden=[8]", "rounds=3")
+    phases = ((2, "64-true"), (3, "32-true"))
+    given = ", ".join(f"{{from: {n}, overrides: ['trainer.precision={p}']}}" for n, p in phases)
+    losses = []
+    for engine in ("fused", "eager"):
+        folder = flfast_run(
+            *small, f"engine={engine}", f"schedule.phases=[{given}]", run_dir=engine
+        )
+        table = rows(folder)
+        assert [row["plan/precision"] for row in table[1:]] == ["32-true", "64-true", "32-true"]
+        losses.append([float(row["global/loss"]) for row in table])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)

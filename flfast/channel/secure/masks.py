@@ -38,6 +38,11 @@ def masks(
     """
 
     def check(num: int) -> None:
+        if num < 2:
+            raise ValueError(
+                f"secure=masks: the largest cohort has {num} client, but masks are removed from a "
+                f"sum of 2 or more; allowed: a larger cohort or population, or secure=none"
+            )
         errors = {more: fixed_point(more, max_change, num).step / 2 for more in range(bits, 63)}
         if errors[bits] <= precision:
             return

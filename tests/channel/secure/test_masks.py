@@ -192,6 +192,8 @@ def test_bits_range_and_cohort_must_fit():
     impossible = masks(**{**DEFAULTS, "max_change": 1e18})
     with pytest.raises(ValueError, match="allowed: a smaller max_change"):
         impossible.check(2)
+    with pytest.raises(ValueError, match="largest cohort has 1 client"):
+        check(1)
 
 
 @pytest.mark.parametrize(("bits", "num"), [(32, 100), (29, 101), (62, 7)])
