@@ -24,17 +24,20 @@ from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import by_name, model_weights
 
 
-def fedphp(
+def fedphp(  # noqa: PLR0913 - one parameter an option
     *,
     mu: BelowOne,
     lam: BelowOne,
     horizon: Count,
     fraction: PositiveUpToOne | None,
+    count: Count | None,
     weighting: Weighting,
     initial: Tree,
+    num_clients: int,
 ) -> Algorithm:
     """FedAvg with averaged personal models as teachers; lam = 0 trains the server's as FedAvg."""
-    layer, expected = head_layer(initial, None), max(horizon * (fraction or 1.0), 1.0)
+    share = count / num_clients if count else fraction or 1.0
+    layer, expected = head_layer(initial, None), max(horizon * share, 1.0)
     never = torch.zeros((), dtype=torch.float64)
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:

@@ -71,10 +71,14 @@ def outcome(federation):
     return server_of(federation), states_of(federation, lambda state: state["params"])
 
 
-@pytest.mark.parametrize("sampling", [{}, {"fraction": 0.7}], ids=["all", "some"])
+@pytest.mark.parametrize(
+    "sampling", [{}, {"fraction": 0.7}, {"count": 2}], ids=["all", "some", "two"]
+)
 @pytest.mark.parametrize(("batch_size", "mu", "lam"), [(-1, 0.9, 0.1), (3, 0.5, 0.6)])
 def test_trajectories_follow_the_paper(make_data, make_federation, batch_size, mu, lam, sampling):
-    fraction = sampling.get("fraction", 1.0)
+    fraction = (
+        sampling["count"] / len(SIZES) if "count" in sampling else sampling.get("fraction", 1.0)
+    )
     federation = federation_of(
         make_data,
         make_federation,
@@ -86,7 +90,7 @@ def test_trajectories_follow_the_paper(make_data, make_federation, batch_size, m
         lr=LR,
         batching=Batching(batch_size),
         sampling=sampling,
-        algorithm={"mu": mu, "lam": lam, "horizon": ROUNDS, "fraction": fraction},
+        algorithm={"mu": mu, "lam": lam, "horizon": ROUNDS, **sampling},
     )
     equations = partial(li, mu=mu, lam=lam, fraction=fraction)
     assert_rounds_follow(federation, outcome, equations)
