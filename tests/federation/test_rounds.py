@@ -24,17 +24,24 @@ def test_a_schedule_that_needs_a_metric_is_refused():
         rates(torch.optim.lr_scheduler.ReduceLROnPlateau)
 
 
-def adapted(values, **options):
+def adapted(values, metric="val/loss", **options):
     base = RoundPlan(1, 0, 0.1, Batching(10), 1, None, "single", "clients", "cpu", "32-true")
-    rows = [{"val/loss": value} for value in values]
+    rows = [{metric: value} for value in values]
     settings = {"action": "double_batch", "max_batch_size": 35, "min_lr": 0.03, **options}
-    plans = adaptive(lambda r, h: base, metric="val/loss", patience=2, **settings)
+    plans = adaptive(lambda r, h: base, metric=metric, patience=2, **settings)
     return [plans(r, rows[:r]) for r in range(1, len(rows) + 1)]
 
 
 def test_a_stalled_metric_doubles_the_batch_up_to_its_bound():
     found = adapted([3.0, 2.0, 2.1, 2.2, 2.3, 2.4, 1.0, 1.1])
     assert [p.batching.batch_size for p in found] == [10, 10, 10, 20, 20, 35, 35, 35]
+
+
+@pytest.mark.parametrize(
+    ("metric", "better"), [("val/mae", -1), ("personal_val/perplexity", -1), ("val/dice", 1)]
+)
+def test_a_metric_that_improves_does_not_stall(metric, better):
+    assert {p.batching.batch_size for p in adapted([better * v for v in range(6)], metric)} == {10}
 
 
 def test_or_halves_the_learning_rate_down_to_its_bound():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from flfast.state.plan import RoundPlan
+from flfast.tasks.names import falls
 
 Action = Literal["double_batch", "halve_lr"]
 Plans = Callable[[int, Sequence[Mapping[str, Any]]], RoundPlan]
@@ -23,7 +24,7 @@ def adaptive(
 
     Args:
         plans: the plans to change, (round, rows so far) -> plan.
-        metric: a validation metric or the training loss; a loss should fall, others should rise.
+        metric: a validation metric or the training loss; `falls` says which way it improves.
         patience: measurements without a new best that make a stall, >= 1.
         action: setting that changes at a stall.
         max_batch_size: upper bound of the batch size, >= 1.
@@ -33,7 +34,7 @@ def adaptive(
     def plan_of(round_idx: int, history: Sequence[Mapping[str, Any]]) -> RoundPlan:
         plan = plans(round_idx, history)
         values = [float(row[metric]) for row in history[:round_idx] if metric in row]
-        factor = 2 ** num_stalls(values, patience=patience, lower=metric.endswith("loss"))
+        factor = 2 ** num_stalls(values, patience=patience, lower=falls(metric))
         if action == "halve_lr":
             return plan._replace(lr=max(plan.lr / factor, min(min_lr, plan.lr)))
         size = plan.batching.batch_size
