@@ -43,7 +43,9 @@ def algorithm_of(name, model, *, num_clients=3, num_public=6, common=None, **opt
         return made
     initial = read_weights(model)
     batchnorm = batchnorm_weights(model, initial)
+    frozen = {n for n, p in model.named_parameters() if not p.requires_grad}
     offers = {"initial": initial, "batchnorm": batchnorm, "common": common, "members": (initial,)}
+    offers["frozen"] = frozen
     numbers = {"num_clients": num_clients, "num_public": num_public, "num_classes": 3}
     return call_with(made, **offers, **numbers, seed=0)
 

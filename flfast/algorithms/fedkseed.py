@@ -17,6 +17,7 @@ model, such as statistics of BatchNorm, are sent and counted as in FedAvg. The p
 a. Here a holds lr, so lr may change. The reported loss is the mean of both values.
 """
 
+from collections.abc import Collection
 from functools import partial
 from typing import Literal
 
@@ -56,6 +57,7 @@ def fedkseed(  # noqa: PLR0913 - one parameter an option
     bn: str,
     initial: Tree,
     seed: int,
+    frozen: Collection[str] = (),
 ) -> Algorithm:
     """Zeroth-order steps along K known directions, of which only the lengths are sent.
 
@@ -66,13 +68,14 @@ def fedkseed(  # noqa: PLR0913 - one parameter an option
     known = torch.randint(2**62, (), generator=torch_generator(seed, "fedkseed directions"))
     zeros = torch.zeros(num_seeds, dtype=float_type(initial["params"]))
     zero = torch.zeros((), dtype=torch.int64)
-    directions = partial(_direction, known, names=[*initial["params"]])
+    trained = [name for name in initial["params"] if name not in frozen]
+    directions = partial(_direction, known, names=trained)
 
     def rebuilt(sums: Tensor) -> Tree:
         params = dict(initial["params"])
         for place in sums.nonzero().flatten().tolist():
             z = directions(zero + place, params)
-            params = {n: torch.add(p, z[n], alpha=float(sums[place])) for n, p in params.items()}
+            params |= {n: torch.add(params[n], z[n], alpha=float(sums[place])) for n in trained}
         return params
 
     def start(broadcast: Tree, client: Tree) -> Tree:

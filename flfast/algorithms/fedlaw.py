@@ -14,6 +14,7 @@ the test set. Buffers are averaged, and go on as these steps change them. The se
 models w_k in rows, so that a robust rule does not act on them.
 """
 
+from collections.abc import Collection
 from functools import partial
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, LocalStage, Part, Round, Task
 from flfast.state.options import Count, Positive
-from flfast.state.tree import Tree, add, float_type, tree_map
+from flfast.state.tree import Tree, add, float_type, merge, part_of, tree_map
 from flfast.state.weights import model_weights
 
 X, Y = "fedlaw/x", "fedlaw/y"
@@ -29,7 +30,12 @@ X, Y = "fedlaw/x", "fedlaw/y"
 
 
 def fedlaw(
-    *, server_steps: Count, server_lr: Positive, server_batch_size: Count, num_clients: int
+    *,
+    server_steps: Count,
+    server_lr: Positive,
+    server_batch_size: Count,
+    num_clients: int,
+    frozen: Collection[str] = (),
 ) -> Algorithm:
     """FedAvg with learned weights; needs examples of the server."""
     fit = weight_fit(num_clients)
@@ -38,7 +44,8 @@ def fedlaw(
         uploads = rnd.call(server)
         like = model_weights(server)
         mean = add(like, {"buffers": uploads.mean["buffers"]})
-        models = add(server["params"], uploads.rows["params"])
+        changes = {n: leaf for n, leaf in uploads.rows["params"].items() if n not in frozen}
+        models = add(part_of(server["params"], changes), changes)
         x = torch.zeros(num_clients, dtype=float_type(models))
         x[uploads.clients] = uploads.weights.log().to(x.dtype)
         sent = {**mean, "models": models, "x": x, "clients": uploads.clients}
@@ -47,7 +54,8 @@ def fedlaw(
         )
         fitted = x + change["params"][X]
         params = mixture(models, fitted[uploads.clients], change["params"][Y])
-        return {**server, **add(mean, {"buffers": change["buffers"]}), "params": params}
+        new = merge(mean, {"params": params})  # what is not trained stays
+        return {**server, **add(new, {"buffers": change["buffers"]})}
 
     return Algorithm(
         name="fedlaw",
@@ -77,7 +85,7 @@ def weight_fit(num_clients: int) -> Algorithm:
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         x = params[X][ctx.server["clients"]]
-        return task(mixture(ctx.server["models"], x, params[Y]), batch)
+        return task({**params, **mixture(ctx.server["models"], x, params[Y])}, batch)
 
     return Algorithm(
         name="fedlaw's weights",

@@ -15,7 +15,7 @@ averaged. The variant pFedHN-PC, which keeps the last layer on the client, is no
 about hidden_dim times as many elements as the model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import torch
@@ -26,7 +26,7 @@ from flfast.algorithms.kit.own_module import OwnModule
 from flfast.algorithms.kit.server_optimizer import optimizer_step
 from flfast.state.options import BelowOne, Count, NonNegative, Positive
 from flfast.state.randomness import torch_generator
-from flfast.state.tree import Tree, add, float_type, scaled, squared_norm, zeros
+from flfast.state.tree import Tree, add, float_type, scaled, squared_norm, without, zeros
 from flfast.state.weights import model_weights
 
 EMBEDDINGS = "embeddings"
@@ -44,12 +44,14 @@ def pfedhn(  # noqa: PLR0913 - one parameter an option
     num_clients: int,
     initial: Tree,
     seed: int,
+    frozen: Collection[str] = (),
 ) -> Algorithm:
     """Personal models of a hypernetwork, which the server trains; see the YAML for the options."""
     dim = embedding_dim or 1 + num_clients // 4
+    trained = {name: leaf for name, leaf in initial["params"].items() if name not in frozen}
     h = OwnModule(
         "hypernetwork",
-        lambda: Hypernetwork(dim, hidden_dim, num_hidden, initial["params"]),
+        lambda: Hypernetwork(dim, hidden_dim, num_hidden, trained),
         initial,
         seed=seed,
     )
@@ -69,7 +71,8 @@ def pfedhn(  # noqa: PLR0913 - one parameter an option
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         of_cohort = partial(models, clients=uploads.clients)
         made, pull = torch.func.vjp(of_cohort, server["phi"])[:2]
-        moved = scaled(uploads.rows["params"], -1 / len(uploads.clients))
+        rows = {n: leaf for n, leaf in uploads.rows["params"].items() if n in trained}
+        moved = scaled(rows, -1 / len(uploads.clients))
         (gradient,) = pull({**zeros(made), **moved})  # some leaves may stay on the clients
         length = float(squared_norm(gradient).sqrt())
         gradient = scaled(gradient, min(1.0, clip_norm / (length + 1e-6)))
@@ -85,7 +88,7 @@ def pfedhn(  # noqa: PLR0913 - one parameter an option
             "phi": {EMBEDDINGS: v, **h.initial["params"]},
             "server_optimizer": {},
         },
-        broadcast=lambda server: {"buffers": server["buffers"]},
+        broadcast=lambda server: without(model_weights(server), {"params": trained}),
         send=send,
         parts={"params": Part("rows")},
         server_step=server_step,

@@ -95,15 +95,18 @@ def _call(part: Tree, received: Tree, alpha: float, initial: Tree) -> Algorithm:
 
 
 def _fragments(initial: Tree, num: int) -> list[Tree]:
-    """The weights in parts of like size: whole tensors, the largest ones first."""
+    """The weights in parts of like size: whole tensors, the largest ones first.
+
+    Buffers come last, so that every part has a parameter.
+    """
     sizes, names = [0] * num, [set[str]() for _ in range(num)]
-    tensors = by_name(initial)
-    if num > len(tensors):
+    tensors, params = by_name(initial), initial["params"]
+    if num > len(params):
         raise ValueError(
-            f"algorithm.fragments={num}: the model has {len(tensors)} tensors; allowed: 1 to "
-            f"{len(tensors)}"
+            f"algorithm.fragments={num}: the model has {len(params)} parameter tensors; "
+            f"allowed: 1 to {len(params)}"
         )
-    for name in sorted(tensors, key=lambda name: -tensors[name].numel()):
+    for name in sorted(tensors, key=lambda name: (name not in params, -tensors[name].numel())):
         place = sizes.index(min(sizes))
         names[place].add(name)
         sizes[place] += tensors[name].numel()

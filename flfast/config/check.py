@@ -20,7 +20,7 @@ TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
 _OFFERED = {
     "algorithm.": {
-        *("initial", "batchnorm", "common", "members", "seed"),
+        *("initial", "batchnorm", "frozen", "common", "members", "seed"),
         *("num_clients", "num_classes", "num_public"),
     },
     "data.": {"task", "seed"},

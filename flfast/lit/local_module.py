@@ -287,7 +287,7 @@ class LocalModule(L.LightningModule):
         params = self.all_params
         grads = {name: p.grad for name, p in params.items() if p.grad is not None}
         for name, grad in self.algorithm.correct(grads, params, self.context).items():
-            params[name].grad = grad
+            params[name].grad = grad.to(params[name].dtype)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log `val/loss` for callbacks of local training, such as EarlyStopping."""

@@ -155,8 +155,10 @@ def build_algorithm(
             measured again that the server does not send.
     """
     batchnorm = batchnorm_weights(model, initial)
+    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+    frozen |= batchnorm["params"].keys() if config.bn == "frozen" else set()
     weights = {"initial": initial, "batchnorm": batchnorm, "members": (initial,)}
-    offers = {**weights, "common": None, "seed": config.seed, **offers}
+    offers = {**weights, "frozen": frozen, "common": None, "seed": config.seed, **offers}
     algorithm = _algorithm(config, own, offers)
     if config.mode != "federated" and algorithm.name != "fedavg":
         log.warning("mode=%s does not use algorithm=%s", config.mode, algorithm.name)

@@ -106,6 +106,15 @@ def test_a_client_that_misses_rounds_uploads_its_progress_once():
             torch.testing.assert_close(leaf, torch.ones_like(leaf))
 
 
-def test_more_fragments_than_tensors_are_refused(tmp_path):
-    with pytest.raises(flfast.ConfigError, match=r"fragments=5: the model has 4 tensors; allowed"):
+def test_every_fragment_has_a_parameter():
+    """Otherwise the outer optimizer of a fragment of buffers would have nothing to move."""
+    model = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))
+    found = algorithm_of("streaming_diloco", model, fragments=4)
+    server = found.server_state(read_weights(model))
+    assert all(call.broadcast(server)["params"] for call in (found, *found.calls))
+
+
+def test_more_fragments_than_parameters_are_refused(tmp_path):
+    match = r"fragments=5: the model has 4 parameter tensors; allowed"
+    with pytest.raises(flfast.ConfigError, match=match):
         sliced_runs.run(tmp_path / "run", *STREAMING, "algorithm.fragments=5")

@@ -230,6 +230,17 @@ def test_gradient_correction_reaches_the_optimizer(make_data, make_federation):
     torch.testing.assert_close(federation.weights(), mlp().state_dict())
 
 
+def test_a_correction_may_be_more_precise_than_the_weights(make_data, make_federation):
+    """As control variates of the server's are, with trainer.precision=bf16-true."""
+    algorithm = Algorithm(
+        name="precise",
+        correct=lambda grads, params, ctx: {n: g.float() for n, g in grads.items()},
+    )
+    half = {"precision": "bf16-true"}
+    federation = make_federation(make_data([4]), mlp(), algorithm=algorithm, trainer=half)
+    assert squared_norm(sub(ran(federation).weights(), mlp().state_dict())) > 0
+
+
 def test_local_models_stay_with_their_clients(make_data, make_federation):
     data = make_data([8, 8], split=(0.25, 0.25))
     federation = ran(make_federation(data, mlp(), algorithm=alone, rounds=3, local_epochs=3))

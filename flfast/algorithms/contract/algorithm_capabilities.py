@@ -47,6 +47,8 @@ def _of_parts(algorithm: Algorithm, shared: Tree) -> dict[str, str | None]:
     bare = [name for name, part in parts if not part.learned or part.over is not None]
     if not bare and any(not leaf.is_floating_point() for leaf in leaves(shared)):
         bare = ["counts of BatchNorm (model.norm=group and bn=local have none)"]
+    if not bare and algorithm.weight is not None:
+        bare = ["weights that clients compute from their examples"]
     others = [
         name
         for name, part in algorithm.parts.items()

@@ -73,7 +73,7 @@ def _factors(grads: Tree, clip_norm: float | None) -> Tensor:
     """Factor of every example's gradient, [B]."""
     # A norm of 16-bit numbers would be too inexact for a bound.
     squares = torch.stack(
-        [_at_least_float32(g).flatten(1).square().sum(1) for g in grads.values()]
+        [_at_least_float32(g).reshape(len(g), -1).square().sum(1) for g in grads.values()]
     )
     norms = squares.sum(0).sqrt()
     if clip_norm is None:

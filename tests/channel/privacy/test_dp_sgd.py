@@ -51,10 +51,21 @@ def mlp():
     return net(lambda: nn.Linear(5, 8), nn.Tanh, lambda: nn.Linear(8, 3))
 
 
+class Temperature(nn.Module):
+    """Its parameter is a single number []."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.scale * x
+
+
 def cnn():
     return net(
         *(lambda: nn.Conv2d(2, 4, 3, padding=1), lambda: nn.GroupNorm(2, 4), nn.ReLU),
-        *(lambda: nn.MaxPool2d(2), nn.Flatten, lambda: nn.Linear(16, 3)),
+        *(lambda: nn.MaxPool2d(2), nn.Flatten, lambda: nn.Linear(16, 3), Temperature),
     )
 
 
