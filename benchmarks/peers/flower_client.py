@@ -33,7 +33,7 @@ def client_app(workload: Workload) -> ClientApp:
         num_used = loop.train_from(state.values(), client_id)
         trained = dict(zip(state, loop.params, strict=True))
         arrays = ArrayRecord({name: value.detach() for name, value in trained.items()})
-        records = {"arrays": arrays, "metrics": MetricRecord({"num-examples": num_used})}
+        records: Any = {"arrays": arrays, "metrics": MetricRecord({"num-examples": num_used})}
         return Message(content=RecordDict(records), reply_to=message)
 
     return app

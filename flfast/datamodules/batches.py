@@ -52,6 +52,11 @@ class LocalEpoch(NamedTuple):
     num_steps: int
 
 
+def subset_size(num_examples: int, fraction: float) -> int:
+    """Examples of a random fraction of them, at least one."""
+    return max(1, round(fraction * num_examples))
+
+
 @lru_cache(maxsize=4096)
 def local_epoch(num_examples: int, batching: Batching) -> LocalEpoch:
     """Batches of one local epoch of a client with `num_examples` >= 1 examples.

@@ -16,6 +16,7 @@ from flfast.datamodules.batches import (
     RankShare,
     TrainLoader,
     local_epoch,
+    subset_size,
 )
 from flfast.datamodules.examples import Examples
 from flfast.state.plan import Batching
@@ -73,7 +74,7 @@ class ClientDataModule(L.LightningDataModule):
         if fraction == 1:
             return self
         rng = generator(self.data.seed, "part", self._round_idx, self.client_id, stage)
-        num = max(1, round(fraction * len(self.indices)))
+        num = subset_size(len(self.indices), fraction)
         chosen = np.sort(rng.choice(self.indices, num, replace=False))
         return ClientDataModule(
             self.data,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flfast.algorithms.contract import Algorithm
-from flfast.datamodules.batches import local_epoch
+from flfast.datamodules.batches import local_epoch, subset_size
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.devices.device import DeviceModel, Devices
 from flfast.federation.devices.ideal import ideal
@@ -152,9 +152,10 @@ class Timing:
 
 def num_trained_examples(num_examples: int, plan: RoundPlan, algorithm: Algorithm) -> int:
     """Examples that a client trains on in a round; an example counts once per pass."""
-    epoch, total = local_epoch(num_examples, plan.batching), 0
+    whole, total = local_epoch(num_examples, plan.batching), 0
     for stage in algorithm.training_stages:
-        own = plan.for_stage(stage.epochs).with_work_fraction(epoch.num_steps)
+        own = plan.for_stage(stage.epochs).with_work_fraction(whole.num_steps)
+        epoch = local_epoch(subset_size(num_examples, stage.share), plan.batching)
         if own.local_steps is None:
             total += epoch.num_examples * (own.local_epochs or 1)
         else:

@@ -45,6 +45,9 @@ def test_work_counts_every_pass_of_every_stage():
     assert num_trained_examples(10, plan_of(-1, steps=5), FEDAVG) == 50
     two = Algorithm(name="two", stages=(LocalStage(epochs=4), LocalStage()))
     assert num_trained_examples(10, plan_of(epochs=3), two) == 70
+    half = Algorithm(name="half", stages=(LocalStage(share=0.5), LocalStage()))
+    assert num_trained_examples(10, plan_of(epochs=3), half) == 15 + 30
+    assert num_trained_examples(8, plan_of(epochs=2, work_fraction=0.5), half) == 8 + 8
 
 
 def test_partial_work_counts_whole_steps_of_every_stage():
