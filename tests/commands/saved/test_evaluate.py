@@ -220,6 +220,7 @@ REFUSED = {
     ("data.testfraction=0.2",): "unknown key data.testfraction; did you mean test_fraction",
     ("data.test_fraction=2",): "data.test_fraction=2: ",
     ("data=minst",): "minst",
+    ("output=/dev/null",): "output=/dev/null is a file; allowed: a folder, or a new path",
     ("--verbose",): "--verbose: not a setting; allowed: key=value",
     ("model=nowhere.pt",): "model=nowhere.pt: there is no such file",
     ("model=a.pt", "checkpoint=last"): "model and checkpoint exclude each other",

@@ -138,6 +138,7 @@ REFUSED = {
     ("fedavg",): "format is missing; allowed: torch, onnx",
     ("fedavg", "format=tflite"): "format=tflite: allowed: torch, onnx",
     ("fedavg", "format=torch", "client=one"): "client=one: allowed: the number of a client",
+    ("fedavg", "format=torch", "output=."): "output=. is a folder; allowed: a file, or a new path",
     ("fedavg", "format=torch", "client=1"): "clients of algorithm=fedavg have no models",
     ("ditto", "format=torch", "client=9"): "client=9 does not train; allowed: ",
     ("fedrep", "format=torch"): "the server of algorithm=fedrep has no complete model",
