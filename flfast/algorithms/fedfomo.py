@@ -48,12 +48,9 @@ def fedfomo(
     """Personal models, mixed on the clients from their own and `num_models` others.
 
     A download is random with probability `epsilon` in round 1, `decay` less in every later round.
-
-    Raises:
-        ValueError: if there are no others.
     """
     if num_clients < 2:
-        raise ValueError("algorithm=fedfomo: mixes models of other clients; allowed: 2 or more")
+        raise ValueError("algorithm=fedfomo mixes models of others; allowed: 2 clients or more")
 
     def server_state(weights: Tree) -> Tree:
         affinity = torch.zeros(num_clients, num_clients, dtype=torch.float64)
@@ -73,9 +70,8 @@ def fedfomo(
         return {"peers": peers, "models": models}
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        found = gains(ctx)[1:]
+        found, (upload, state) = gains(ctx)[1:], private.finish(done, ctx)
         both = {"gains": torch.stack([found, -found]).clamp(0, MOST), "peers": ctx.server["peers"]}
-        upload, state = private.finish(done, ctx)
         return {**upload, **both}, {**state, "before": mixed(ctx)}
 
     def mean_of_others(sent: Tree) -> Tree:
@@ -171,8 +167,7 @@ def begin_mixed(weights: Tree, ctx: Context) -> Tree:
 def with_gains(server: Tree, uploads: Uploads) -> Tree:
     """Add the uploaded gains to the affinities P of clients to their peers.
 
-    `gains[k, 0, m]` is how much peer m lowers client k's loss, `gains[k, 1, m]` how much it
-    raises it.
+    Of `gains` [K, 2, M], the first row says how far peers lower the loss, the second raise it.
     """
     affinity, (falls, rises) = server["affinity"].clone(), uploads.rows["gains"].unbind(1)
     affinity[uploads.clients[:, None], uploads.rows["peers"]] += falls - rises

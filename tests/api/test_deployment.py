@@ -240,7 +240,8 @@ def test_a_client_trains_on_its_own_data(tmp_path):
         *(*words, "data.owner=site", f"data.path={whole}", "partition=natural", "strategy=single"),
         folder=tmp_path / "sim",
     )
-    assert_equal_runs(tmp_path)
+    # A node orders its examples without knowing the others, which is another order of a sum.
+    torch.testing.assert_close(weights(tmp_path / "server"), weights(tmp_path / "sim"))
 
 
 def test_no_bytes_are_a_message_by_chance():
