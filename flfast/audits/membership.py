@@ -113,6 +113,7 @@ def _members(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
         pace = federation.new_pace()
         for round_idx in range(1, len(history)):
             plan = federation.plans(round_idx, history[:round_idx])
+            # Nobody trains, so that what clients download may be empty.
             drawn.update(pace.turn(plan, dict).cohort.clients.tolist())
             if len(drawn) == federation.population:
                 break

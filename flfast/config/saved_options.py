@@ -91,10 +91,11 @@ def _unusable(options: Mapping[str, str]) -> Iterator[str]:
     client = options.get("client", "0")
     if not (client.isascii() and client.isdigit()):
         yield f"client={client}: allowed: the number of a client"
-    output, kinds = Path(options.get("output", "")), ("file", "folder")
-    allowed, other = kinds if "format" in options else kinds[::-1]
-    if "output" in options and output.exists() and output.is_dir() == (other == "folder"):
-        yield f"output={output} is a {other}; allowed: a {allowed}, or a new path"
+    if "output" in options and (output := Path(options["output"])).exists():
+        found = "folder" if output.is_dir() else "file"
+        wanted = "file" if "format" in options else "folder"
+        if found != wanted:
+            yield f"output={output} is a {found}; allowed: a {wanted}, or a new path"
     for setting, (packages, extra) in _PACKAGES.items():
         key, _, value = setting.partition("=")
         missing = [name for name in packages if not find_spec(name)]

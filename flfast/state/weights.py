@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from flfast.state.dtensor import full_copy, shard_like
-from flfast.state.tree import Tree, float_type, named_leaves
+from flfast.state.tree import Tree, named_leaves
 
 WEIGHTS = ("params", "buffers")
 
@@ -80,7 +80,8 @@ def convert_weights(module: nn.Module, dtype: torch.dtype) -> None:
 
 def dtype_of_module(module: nn.Module) -> torch.dtype:
     """Data type of a module's first floating-point parameter; torch's default if it has none."""
-    return float_type(dict(module.named_parameters()))
+    types = (p.dtype for p in module.parameters() if p.is_floating_point())
+    return next(types, torch.get_default_dtype())
 
 
 def read_state_dict(path: str, *, key: str) -> dict[str, torch.Tensor]:
