@@ -258,7 +258,10 @@ def test_the_example_of_the_page_learns_alike_in_both_engines(flfast_run, tmp_pa
     exec(program, {})
     words = next(words for words in trainings(page("data")) if "data.root=sums.jsonl" in words)
     small = ("model.width=16", "model.layers=1", "adapter=lora", "callbacks=none", "rounds=2")
-    words = [*words, f"data.root={tmp_path / 'sums.jsonl'}", *small, "optimizer.lr=0.05"]
+    # At this learning rate a step enlarges float32's rounding a thousandfold, and with it the
+    # difference between processors.
+    exact = ("optimizer.lr=0.05", "trainer.precision=64-true")
+    words = [*words, f"data.root={tmp_path / 'sums.jsonl'}", *small, *exact]
     eager, fused = (
         rows(flfast_run(*words, f"engine={engine}", run_dir=engine))
         for engine in ("eager", "fused")
@@ -267,5 +270,5 @@ def test_the_example_of_the_page_learns_alike_in_both_engines(flfast_run, tmp_pa
     for ours, theirs in zip(eager, fused, strict=True):
         for name in ("loss", "accuracy", "perplexity", "exact_match"):
             value = float(ours[f"local/{name}"])
-            assert value == pytest.approx(float(theirs[f"local/{name}"]), rel=1e-3), name
+            assert value == pytest.approx(float(theirs[f"local/{name}"]), rel=1e-6), name
     assert float(eager[-1]["local/loss"]) < float(eager[0]["local/loss"])
