@@ -17,8 +17,14 @@ if sys.dont_write_bytecode:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
 
-# No process that imports them can be forked; `engines/test_strict_device.py` names them.
-collect_ignore = ["strict_device.py", "engines/on_strict_device.py"]
+# No process that imports the first two can be forked; `engines/test_strict_device.py` names them.
+# The others change libraries, which pytest would do again where it looks for examples in them.
+collect_ignore = [
+    "strict_device.py",
+    "engines/on_strict_device.py",
+    "quick_hydra.py",
+    "shared_fixtures.py",
+]
 
 
 def pytest_configure(config):

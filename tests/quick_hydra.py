@@ -6,9 +6,11 @@ Both composing and parsing would otherwise take as long as training in most test
 import copy
 import pickle
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import yaml
+from hydra import version
 from hydra._internal import config_loader_impl, defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
@@ -109,6 +111,9 @@ ConfigLoaderImpl._compose_config_from_defaults_list = _config
 
 # Hydra copies the sources of files, of which it then replaces the list.
 ConfigRepository.__deepcopy__ = lambda repository, memo: copy.copy(repository)
+
+# It asks which version's behaviour is wanted dozens of times, and parses two versions each time.
+version._get_version = cache(version._get_version)
 
 # And it prepares the lookup of interpolations for every file of options. Few have any.
 _make_map = defaults_list._create_interpolation_map

@@ -50,6 +50,16 @@ from flfast.state.plan import Batching, RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.weights import read_weights
 
+_raw_device_count_nvml = torch.cuda._raw_device_count_nvml
+
+
+def _gpus_of_driver():
+    try:
+        return _raw_device_count_nvml()
+    except (OSError, AttributeError):
+        return -1  # torch's own answer, too
+
+
 # Otherwise pytest captures torch's log of every tensor that it traces.
 logging.getLogger("torch.__trace").propagate = True
 
@@ -58,6 +68,10 @@ tqdm.monitor_interval = 0
 
 # Every Trainer looks for callbacks in all installed packages: most of the time to make one.
 registry.entry_points = cache(registry.entry_points)
+
+# Each operator that torch traces looks for a GPU. Without a driver the whole library path is
+# searched each time.
+torch.cuda._raw_device_count_nvml = cache(_gpus_of_driver)
 
 # TorchElastic reads the source of every frame of pytest's stack, dozens of times for each world,
 # only to name its events in a log. That takes longer than everything else about a world's start.
