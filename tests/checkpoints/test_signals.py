@@ -44,8 +44,10 @@ def stopped(run, *, rounds=3, number=signal.SIGTERM):
     ("number", "ranks"),
     [
         (signal.SIGINT, ("strategy=single", "trainer.devices=1")),
-        (signal.SIGUSR1, ("strategy=single", "trainer.devices=1")),
-        (signal.SIGTERM, RANKS),
+        pytest.param(
+            *(signal.SIGUSR1, ("strategy=single", "trainer.devices=1")), marks=pytest.mark.slow
+        ),
+        pytest.param(signal.SIGTERM, RANKS, marks=pytest.mark.slow),
     ],
     ids=["interrupted", "warned", "ranks"],
 )

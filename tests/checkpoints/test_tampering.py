@@ -49,10 +49,7 @@ def other(request, tmp_path_factory):
     return folder / "run"
 
 
-@pytest.fixture(
-    scope="module",
-    params=["eager", *(pytest.param(way, marks=pytest.mark.slow) for way in ("auto", "ranks"))],
-)
+@pytest.fixture(scope="module", params=WAYS)
 def runs(request, other, tmp_path_factory):
     """Folders with a run of 3 rounds, another run, and the first one after 5 rounds."""
     words = WAYS[request.param]
@@ -96,6 +93,7 @@ def tamper(data, path, others):
         path.symlink_to(path.parent / "gone")
 
 
+@pytest.mark.slow
 @given(st.data())
 @examples(3)
 def test_a_tampered_run_gives_the_same_numbers_or_one_clear_error(runs, data):

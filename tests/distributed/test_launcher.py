@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sampling import others_slow
 
 from flfast.distributed.launcher import RankDiedError, can_fork, on_ranks
 from flfast.distributed.process_group import enter
@@ -43,7 +44,10 @@ def entered(total):
     assert float(ranks) == total
 
 
-@pytest.mark.parametrize("name", ["a b", "100%20", "'\"", "ä?x=y#z&"])
+FOLDERS = ["a b", "100%20", "'\"", "ä?x=y#z&"]
+
+
+@pytest.mark.parametrize("name", others_slow(FOLDERS, FOLDERS[2:]))
 def test_ranks_meet_in_a_temporary_folder_of_any_name(tmp_path, monkeypatch, name):
     (tmp_path / name).mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / name))

@@ -50,7 +50,7 @@ def compressed(algorithm, compression):
     )
 
 
-@pytest.mark.parametrize(("case", "way"), others_slow(CASES, CASES[2:3]), ids=str)
+@pytest.mark.parametrize(("case", "way"), others_slow(CASES, CASES[3:]), ids=str)
 def test_messages_do_not_depend_on_engine_and_ranks(case, way, solve_in):
     problem = compressed(*case)
     expected = solve(problem, PLAIN)
@@ -78,7 +78,13 @@ def rounds_otherwise(compression):
     return replace(compression, encode=encode)
 
 
-@pytest.mark.parametrize("case", [("ditto", "topk"), ("ditto", "sign"), ("scaffold", "quantize")])
+ROUNDED = [("ditto", "topk"), ("ditto", "sign"), ("scaffold", "quantize")]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.slow] * (case[1] == "sign")) for case in ROUNDED],
+)
 def test_rounding_does_not_choose_what_is_sent(case, monkeypatch):
     problem = replace(compressed(*case), seed=0)
     assert problem.num_classes == 2

@@ -70,6 +70,7 @@ def test_full_batches_are_one_step_of_centralised_gradient_descent(
     )
 
 
+@pytest.mark.slow
 @fresh
 @given(st.integers(1, 23), st.integers(1, 4), st.integers(1, 3))
 def test_accumulated_batches_equal_one_large_batch(make_data, make_federation, size, batch, times):

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from composing import FILES
+from sampling import others_slow
 
 import flfast
 from flfast.config.errors import ConfigError
@@ -36,7 +37,7 @@ def assert_close(found, expected, **tolerance):
             torch.testing.assert_close(own[name], other[name], **tolerance)
 
 
-@pytest.mark.parametrize("engine", ["eager", "fused"])
+@pytest.mark.parametrize("engine", others_slow(["eager", "fused"], ["eager"]))
 def test_each_client_trains_as_in_a_run_of_its_model(tmp_path, engine):
     words = ("algorithm=local", f"engine={engine}")
     found = trained(tmp_path / "family", *words, *FAMILY)
@@ -68,9 +69,10 @@ OTHERS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [("fedproto",), *(pytest.param(own, marks=pytest.mark.slow) for own in OTHERS)],
+    [("fedproto",), *OTHERS],
     ids=lambda own: own[0],
 )
 def test_engines_and_ranks_have_one_result(tmp_path, words):
@@ -128,6 +130,7 @@ def test_members_by_device_are_those_of_a_resumed_and_of_an_evaluated_run(tmp_pa
     assert metrics["personal/loss"] == pytest.approx(float(row["personal/loss"]), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_members_of_one_architecture_are_the_model(tmp_path):
     """FedAvg of two members that are alike: one reduction gets the uploads of both."""
     words = ("algorithm=fedavg", "engine=eager")
@@ -164,7 +167,9 @@ def test_feddf_is_that_of_the_model_if_no_client_has_another(tmp_path):
     [
         (("algorithm=fedavg",), "algorithm=fedavg clients share params/fc1.weight"),
         (("algorithm=fedproto",), "algorithm=fedproto clients share prototypes, which mlp and"),
-        (("algorithm=apple",), "algorithm=apple clients share"),
+        pytest.param(
+            *(("algorithm=apple",), "algorithm=apple clients share"), marks=pytest.mark.slow
+        ),
         (("algorithm=local", "batch_size=auto"), "batch_size=auto: is found for one model"),
         (("algorithm=local", "model.assign=[mlp]"), "model.assign: has 1 names; allowed: one"),
         (
@@ -225,7 +230,7 @@ def test_clients_with_slices_are_timed_and_fine_tuned_with_theirs(tmp_path):
     assert float(last["clock/seconds"]) > 0
 
 
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("place", others_slow([0, 1], [1]))
 def test_virtual_time_is_that_of_the_clients_slice(tmp_path, place):
     """A forward pass of 64 inputs, h units and 10 classes: 2 (64 h + 10 h) operations."""
     of = "model.of=[{mlp: {hidden: [8]}}, {mlp: {hidden: [4]}}]"
@@ -244,6 +249,7 @@ def test_virtual_time_is_that_of_the_clients_slice(tmp_path, place):
     assert float(found) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pace", "buffer"),
     [("buffered", ("pace.buffer=2",)), ("async", ())],
@@ -265,6 +271,7 @@ def test_a_common_model_that_nobody_shares_is_warned_of(tmp_path, caplog):
     assert "model.common changes nothing: algorithm=flfast.algorithms.local" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_servers_examples_have_a_place_among_the_costs(tmp_path):
     words = ("algorithm=lg_fedavg", "aggregation=fltrust", "split.server_examples=50")
     flfast.run(*SMALL, *SAME, *words, "strategy=ddp", "trainer.devices=2", folder=tmp_path)

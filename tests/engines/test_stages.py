@@ -21,6 +21,7 @@ from flfast.state.weights import model_weights
 
 LR, ROUNDS, SIZES = 0.1, 2, (9, 4, 6)
 DOUBLE = {"precision": "64-true"}
+ENGINES = [(EagerTraining, 1), (FusedTraining, 1), (FusedTraining, 3), (AutoTraining, "auto")]
 
 
 def class_sums(task, weights, batch, _):
@@ -128,7 +129,7 @@ def make(make_data, make_federation):
 
 @pytest.mark.parametrize(
     ("engine", "stack"),
-    [(EagerTraining, 1), (FusedTraining, 1), (FusedTraining, 3), (AutoTraining, "auto")],
+    others_slow(ENGINES, ENGINES[:3]),
 )
 def test_stages_and_measures_equal_plain_torch(make, engine, stack):
     federation = make(batching=Batching(16))  # larger than any client
@@ -143,7 +144,7 @@ def keep_bias(algorithm):
     return keep_local(algorithm, {"params": {"bias": torch.zeros(3).double()}, "buffers": {}})
 
 
-@pytest.mark.parametrize("wrap", [keep_optimizer, keep_bias])
+@pytest.mark.parametrize("wrap", others_slow([keep_optimizer, keep_bias], [keep_optimizer]))
 def test_wrappers_keep_stages_and_measures(make, wrap):
     plain, wrapped = ran(make(), EagerTraining), ran(make(wrap(STAGED)), FusedTraining, stack=1)
     assert all(wrapped.engine.site.states.get(k) for k in range(3))
@@ -160,6 +161,7 @@ def test_batches_of_own_gradients_are_never_split(make):
         federation.engine.choose(federation.plans(1, []))
 
 
+@pytest.mark.slow
 def test_every_engine_agrees_with_small_batches(make):
     runs = [
         ran(make(batching=Batching(2), local_epochs=2), engine, stack=stack)

@@ -3,6 +3,7 @@
 import pytest
 import sliced_runs
 import torch
+from sampling import others_slow
 from torch.nn import functional as F
 
 import flfast
@@ -14,7 +15,7 @@ needs_muon = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 
 
 
 @needs_muon
-@pytest.mark.parametrize("kept", ["[fc.weight]", "[]"])
+@pytest.mark.parametrize("kept", others_slow(["[fc.weight]", "[]"], ["[fc.weight]"]))
 def test_clients_follow_torchs_muon_and_adamw_and_keep_their_states(tmp_path, kept):
     words = (*MUON, *ROUNDS, f"optimizer.adamw_names={kept}")
     start = sliced_runs.initial(tmp_path / "initial", *words)
@@ -50,6 +51,7 @@ def test_clients_follow_torchs_muon_and_adamw_and_keep_their_states(tmp_path, ke
     torch.testing.assert_close(found, mean, rtol=0, atol=1e-3)
 
 
+@pytest.mark.slow
 @needs_muon
 def test_a_stopped_run_goes_on_with_both_states(tmp_path):
     words = (*MUON, *ROUNDS, "checkpoint.every=1")

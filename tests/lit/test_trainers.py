@@ -6,7 +6,7 @@ import torch
 from engine_runs import mlp, ran
 from lightning.pytorch.callbacks import Callback, LambdaCallback
 from lightning.pytorch.profilers import SimpleProfiler
-from sampling import rotating
+from sampling import others_slow, rotating
 from torch import nn
 
 from flfast.algorithms.ditto import ditto
@@ -57,7 +57,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    ("name", "engine"), rotating(CASES, [EagerTraining, FusedTraining], every=2)
+    ("name", "engine"), rotating(CASES, [EagerTraining, FusedTraining], every=4)
 )
 def test_steps_alone_give_the_numbers_of_whole_loops(
     make_data, make_federation, monkeypatch, name, engine
@@ -115,7 +115,7 @@ def test_callbacks_and_profilers_see_every_loop(make_data, make_federation):
     assert len(profiler.recorded_durations["run_training_batch"]) >= 3
 
 
-@pytest.mark.parametrize("name", ["fit", "test"])
+@pytest.mark.parametrize("name", others_slow(["fit", "test"], ["fit"]))
 def test_callbacks_see_an_exception_of_any_round(make_data, make_federation, monkeypatch, name):
     def failing(self, *args):
         if len(federation.history) > 2:  # round 0 and 1 have whole loops

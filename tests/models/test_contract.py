@@ -18,9 +18,10 @@ LARGER = {"cnn1d": (9, 128), "timm": (3, 40, 20), "vgg11": (3, 64, 32)}
 LARGER |= {"forecaster": (1, 30)}
 IMAGES = [name for name in NAMES if name not in SHAPES]
 SMALL = [name for name in NAMES if name not in {"resnet18", "timm", "vgg11"}]
+TRACED = ["cnn", "forecaster", "lstm", "mlp"]
 # Some have names of their own, or several last layers.
 HEADS = [name for name in NAMES if name not in {*REQUIRED, "multi_exit_cnn"}]
-per_model = pytest.mark.parametrize("name", NAMES)
+per_model = pytest.mark.parametrize("name", others_slow(NAMES, SMALL))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_initial_weights_are_a_function_of_the_seed(name):
     assert not all(map(torch.equal, same, other))
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, SMALL))
+@pytest.mark.parametrize("name", others_slow(NAMES, TRACED))
 def test_a_step_can_be_traced(name):
     model, inputs = make(name), make_inputs(name, 2)
 

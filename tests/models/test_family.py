@@ -7,6 +7,7 @@ from hydra.utils import instantiate
 from hypothesis import given
 from hypothesis import strategies as st
 from models_by_name import FAMILIES, NAMES, TOKENS, make_model
+from sampling import others_slow
 from torch.nn import functional as F
 
 from flfast.config.composition import compose, without_hydra
@@ -76,8 +77,11 @@ def test_shares_that_are_none_are_refused(shares):
         members(2, assign="shares", shares=shares)
 
 
+BODIES = [n for n in NAMES if n not in {*TOKENS, "forecaster", "multi_exit_cnn"}]
+
+
 @pytest.mark.parametrize(
-    "name", [n for n in NAMES if n not in {*TOKENS, "forecaster", "multi_exit_cnn"}]
+    "name", others_slow(BODIES, [n for n in BODIES if n not in {"resnet18", "vgg11"}])
 )
 def test_a_new_head_reads_averages_of_the_features(name):
     """The body gives what the last layer got, for every model of images, series and rows."""
@@ -107,7 +111,7 @@ READS = {"family_images": (3, 32, 32), "family_series": (2, 64), "family_text": 
 @pytest.mark.parametrize(
     "option",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * (name == "family_images"))
+        pytest.param(name, marks=[pytest.mark.slow] * (name in {"family_images", "family_text"}))
         for name in FAMILIES
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 import torch
 from engine_runs import chosen, ran
 from models_by_name import make_inputs, make_model
+from sampling import others_slow
 from tables import assert_same_numbers, rows
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -24,6 +25,9 @@ MODELS = {
     "transformers": lambda: make_model("transformers", options=GPT2),
     "resnet18": lambda: make_model("resnet18"),  # its BatchNorm counts batches
 }
+
+
+TEXT_MODELS = [*MODELS][:2]
 
 
 def made(name, chosen="auto"):
@@ -51,7 +55,7 @@ def test_a_step_is_the_same_to_the_last_bit(name):
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", others_slow(MODELS, TEXT_MODELS))
 def test_a_step_with_weights_that_are_not_the_models_own_is_the_same(name):
     """The backward pass runs when `functional_call` has put back the model's own weights."""
     inputs, found = make_inputs(name, 4), []
@@ -75,7 +79,7 @@ def kept_bytes(model, inputs):
     return sum(kept.values()) - sum(p.nbytes for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", others_slow(MODELS, TEXT_MODELS))
 def test_activations_within_layers_are_not_kept_for_the_backward_pass(name):
     inputs = make_inputs(name, 64)
     assert kept_bytes(made(name), inputs) < kept_bytes(made(name, None), inputs) / 3
@@ -177,6 +181,7 @@ TEXTS = (
 )
 
 
+@pytest.mark.slow
 def test_a_command_has_the_same_numbers(flfast_run):
     found = [
         rows(flfast_run(*TEXTS, "engine=eager", run_dir="kept")),

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from sampling import others_slow
 from torch import nn
 
 from flfast.models.resnet18 import resnet18
@@ -66,7 +67,7 @@ def test_only_small_images_keep_their_size_in_the_stem(small_images):
     assert stem.shape[-1] == (32 if small_images else 8)
 
 
-@pytest.mark.parametrize("norm", ["batch", "group", "none"])
+@pytest.mark.parametrize("norm", others_slow(["batch", "group", "none"], ["batch"]))
 def test_a_few_steps_fit_a_batch(norm):
     model = build((1, 8, 8), norm=norm)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

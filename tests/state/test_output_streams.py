@@ -5,9 +5,11 @@ import logging
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
+from sampling import others_slow
 
 from flfast import conformance, doctor, evaluate, export, report, train, watch
 from flfast.commands.doctor import examination
@@ -26,6 +28,10 @@ COMMANDS = {
     ),
     "watch": (watch.main, ["{run}", "--once"]),
 }
+
+WITHOUT = [*product(sorted(COMMANDS), ("pipe", "full"))]
+# Of commands that take a while, each with one of both.
+FAST = [case for case in WITHOUT if case not in {("train", "full"), ("evaluate", "pipe")}]
 
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 
@@ -128,8 +134,7 @@ def assert_complete(run, *, rounds):
 
 
 @needs_full
-@pytest.mark.parametrize("broken", ["pipe", "full"], indirect=True)
-@pytest.mark.parametrize("command", sorted(COMMANDS))
+@pytest.mark.parametrize(("command", "broken"), others_slow(WITHOUT, FAST), indirect=["broken"])
 def test_every_command_goes_on_without_a_screen(
     monkeypatch, capfd, tmp_path, ran_once, broken, command
 ):

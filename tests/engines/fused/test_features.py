@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 from engine_runs import assert_engines_agree, mlp, with_batchnorm
+from sampling import others_slow
 from torch import nn
 
 from flfast.algorithms.fedrep import fedrep
@@ -14,6 +15,13 @@ from flfast.state.plan import Batching
 DOUBLE = {"precision": "64-true"}
 FEDREP = partial(fedrep, head=None, head_epochs=3, weighting="samples")
 MOON = partial(moon, mu=1.0, tau=0.5, head=None, weighting="samples")
+OPTIONS = [
+    {},
+    {"batching": Batching(3, accumulate=2)},
+    {"batching": Batching(-1)},
+    {"batching": Batching(5, last_batch="drop"), "sizes": (7, 12)},
+    {"local_epochs": None, "local_steps": 9},
+]
 
 
 @pytest.fixture
@@ -41,13 +49,7 @@ def splits(federation):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"batching": Batching(3, accumulate=2)},
-        {"batching": Batching(-1)},
-        {"batching": Batching(5, last_batch="drop"), "sizes": (7, 12)},
-        {"local_epochs": None, "local_steps": 9},
-    ],
+    others_slow(OPTIONS, OPTIONS[::4]),
     ids=["odd", "accumulated", "full", "drop", "steps"],
 )
 def test_a_head_trains_on_features(assert_agree, options):

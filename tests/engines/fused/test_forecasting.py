@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 from engine_runs import assert_engines_agree
+from sampling import others_slow
 
 import flfast
 from flfast.datamodules.federated import FederatedDataModule, Split
@@ -17,7 +18,7 @@ from flfast.state.plan import Batching
 CUT = {"window": 48, "horizon": 24, "stride": 24, "season": 24, "test_fraction": 0.3}
 
 
-@pytest.fixture(scope="module", params=["mse", "mae"])
+@pytest.fixture(scope="module", params=others_slow(["mse", "mae"], ["mse"]))
 def meters(request):
     data = FederatedDataModule(
         partial(loads, num_clients=3, weeks=3, noise=0.1, loss=request.param, **CUT),

@@ -24,15 +24,15 @@ from flfast.state.plan import Batching
 from flfast.state.tree import leaves
 
 LARGE = ("resnet18", "timm", "vgg11")
-LIKE_CNN = ("digits_cnn", "lenet", "pfl_cnn", "cnn1d")
 PATHS = [name for name in NAMES if name not in TOKENS]
 
 DOUBLE = {"precision": "64-true"}
+CLIPPED = [(0.05, "norm", 1), (0.05, "norm", 3), (0.01, "value", 3), (100.0, "norm", 1)]
 
 
 @pytest.mark.parametrize(
     ("value", "kind", "accumulate"),
-    [(0.05, "norm", 1), (0.05, "norm", 3), (0.01, "value", 3), (100.0, "norm", 1)],
+    others_slow(CLIPPED, CLIPPED[::2]),
 )
 def test_gradients_are_clipped(make_data, make_federation, value, kind, accumulate):
     trainer = {**DOUBLE, "gradient_clip_val": value, "gradient_clip_algorithm": kind}
@@ -55,7 +55,7 @@ def test_no_clipping_is_no_clipping(make_data, make_federation, value):
 POLICIES = ["aggregate", "frozen", "local", "recalibrate"]
 
 
-@pytest.mark.parametrize("policy", others_slow(POLICIES, POLICIES[::2]))
+@pytest.mark.parametrize("policy", others_slow(POLICIES, POLICIES[:1]))
 def test_batchnorm_policies(make_data, make_federation, policy):
     def local(initial):
         return keep_local(
@@ -91,7 +91,9 @@ def test_the_pooled_client_of_the_centralised_baseline(make_data, make_federatio
     assert fused.history[-1]["train/loss"] < fused.history[1]["train/loss"]
 
 
-@pytest.mark.parametrize("wrap", [keep_optimizer, average_optimizer])
+@pytest.mark.parametrize(
+    "wrap", others_slow([keep_optimizer, average_optimizer], [average_optimizer])
+)
 def test_a_learning_rate_of_zero_keeps_momentum(make_data, make_federation, wrap):
     def make():
         federation = make_federation(
@@ -109,7 +111,7 @@ def test_a_learning_rate_of_zero_keeps_momentum(make_data, make_federation, wrap
     assert_engines_agree(make)
 
 
-@pytest.mark.parametrize("engine", [EagerTraining, FusedTraining])
+@pytest.mark.parametrize("engine", others_slow([EagerTraining, FusedTraining], [EagerTraining]))
 def test_diverging_clients_are_left_out(make_data, make_federation, engine):
     data = make_data([6, 6])
     data.examples.inputs[data.train_clients.indices_of(1)] = float("nan")
@@ -147,7 +149,7 @@ class SeenSizes(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("micro_batch", [5, 8, 20])
+@pytest.mark.parametrize("micro_batch", others_slow([5, 8, 20], [8]))
 def test_no_forward_pass_has_more_examples_than_a_micro_batch(
     make_data, make_federation, micro_batch
 ):
@@ -182,9 +184,7 @@ def test_dropout_is_reproducible(make_data, make_federation):
     torch.testing.assert_close(final(), final(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    "name", others_slow(PATHS, [n for n in PATHS if n not in LARGE + LIKE_CNN])
-)
+@pytest.mark.parametrize("name", others_slow(PATHS, ["cnn", "logistic"]))
 def test_every_model_trains_as_eagerly(make_data, make_federation, name):
     large = name in LARGE
     shape = (3, 8, 8) if name == "resnet18" else SHAPES.get(name, IMAGE)

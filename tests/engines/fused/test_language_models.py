@@ -5,7 +5,6 @@ import pytest
 import torch
 from engine_runs import assert_engines_agree, chosen, engine_of, ran
 from models_by_name import NUM_TOKENS, SHAPES, make_inputs, make_model
-from sampling import others_slow
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule, Split
@@ -90,7 +89,8 @@ def test_an_lstm_without_a_kernel_trains_eagerly_for_a_reason(make):
         )
 
 
-@pytest.mark.parametrize("name", others_slow(["transformer", "transformers"], ["transformer"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["transformer", "transformers"])
 def test_a_transformer_trains_as_eagerly(make, name):
     assert_engines_agree(lambda: make(name))
 

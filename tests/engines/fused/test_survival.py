@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from engine_runs import assert_engines_agree, engine_of
+from sampling import others_slow
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule, Split
@@ -35,7 +36,14 @@ def patients():
     return data
 
 
-@pytest.mark.parametrize("batching", [Batching(4), Batching(-1), Batching(8, last_batch="drop")])
+@pytest.mark.parametrize(
+    "batching",
+    [
+        pytest.param(Batching(4), marks=pytest.mark.slow),
+        Batching(-1),
+        pytest.param(Batching(8, last_batch="drop"), marks=pytest.mark.slow),
+    ],
+)
 def test_engines_agree(patients, make_federation, batching):
     """A full batch of 150 examples is not cut to fit a cache, nor a partial one padded."""
     options = {"rounds": 2, "batching": batching, "trainer": {"precision": "64-true"}}
@@ -44,7 +52,7 @@ def test_engines_agree(patients, make_federation, batching):
     assert last > first
 
 
-@pytest.mark.parametrize("stack", [2, 3])
+@pytest.mark.parametrize("stack", others_slow([2, 3], [3]))
 def test_stacks_agree(patients, make_federation, stack):
     options = {"batching": Batching(4), "trainer": {"precision": "64-true"}}
     assert_engines_agree(lambda: make_federation(patients, **options), stack=stack)

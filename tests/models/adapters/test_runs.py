@@ -48,6 +48,7 @@ def load(path):
     return torch.load(path, weights_only=True)
 
 
+@pytest.mark.slow
 def test_what_a_run_leaves_can_be_opened_and_continued(flfast_run, tmp_path):
     base = flfast_run(*SMALL, "local_epochs=1", run_dir="base")
     given = load(base / "model.pt")

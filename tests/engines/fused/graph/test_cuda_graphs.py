@@ -290,7 +290,7 @@ RECORDED = [
 ]
 
 
-@pytest.mark.parametrize(("stack", "batching", "model"), others_slow(RECORDED, RECORDED[1:3]))
+@pytest.mark.parametrize(("stack", "batching", "model"), others_slow(RECORDED, RECORDED[1:2]))
 def test_rounds_of_recordings_are_those_of_the_eager_engine(
     make_data, make_federation, stack, batching, model
 ):

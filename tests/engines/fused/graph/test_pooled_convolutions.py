@@ -117,7 +117,11 @@ def test_other_types_and_layouts_stay_with_torch(monkeypatch):
 @pytest.mark.parametrize(
     ("model", "shape"),
     [
-        (partial(cnn, channels=[4, 8], hidden=16, padding=0), (1, 16, 16)),
+        pytest.param(
+            partial(cnn, channels=[4, 8], hidden=16, padding=0),
+            (1, 16, 16),
+            marks=pytest.mark.slow,
+        ),
         (lenet, (3, 16, 16)),
     ],
     ids=["grey", "colour"],

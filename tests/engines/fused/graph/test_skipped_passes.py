@@ -3,7 +3,6 @@
 import pytest
 import torch
 from engine_runs import assert_engines_agree, mlp
-from sampling import others_slow
 from tracing import trace
 
 from flfast.algorithms.fedprox import fedprox
@@ -41,7 +40,8 @@ def test_another_name_is_refused(given, monkeypatch):
         skipped()
 
 
-@pytest.mark.parametrize("name", others_slow([*PASSES, "all"], ["kernels", "all"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*PASSES, "all"])
 def test_rounds_are_those_of_the_eager_engine_without_it(
     name, make_data, make_federation, monkeypatch
 ):
