@@ -25,9 +25,10 @@ CASES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("ran_once")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", ["alone", *(pytest.param(case, marks=pytest.mark.slow) for case in [*CASES][1:])]
+)
 def test_a_run_that_is_killed_ends_as_if_it_had_not_been(tmp_path, case):
     """Server, states, rows to the last bit, whichever process dies."""
     (algorithm, engine, states, pace), options = CASES[case]

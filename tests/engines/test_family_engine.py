@@ -271,7 +271,6 @@ def test_a_common_model_that_nobody_shares_is_warned_of(tmp_path, caplog):
     assert "model.common changes nothing: algorithm=flfast.algorithms.local" in caplog.text
 
 
-@pytest.mark.slow
 def test_the_servers_examples_have_a_place_among_the_costs(tmp_path):
     words = ("algorithm=lg_fedavg", "aggregation=fltrust", "split.server_examples=50")
     flfast.run(*SMALL, *SAME, *words, "strategy=ddp", "trainer.devices=2", folder=tmp_path)
