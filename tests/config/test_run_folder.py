@@ -37,6 +37,7 @@ def has_rounds(folder):
     wait_for(lambda: table.exists() and table.read_text().count("\n") > 3, "no rounds")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_second_run_in_a_folder_is_refused(start):
     first = start(train.main, *LONG, "trainer.devices=1", "hydra.run.dir=run")
@@ -53,6 +54,7 @@ def test_a_second_run_in_a_folder_is_refused(start):
     first.kill()
 
 
+@pytest.mark.slow
 def test_runs_that_start_in_the_same_second_have_folders_of_their_own(start):
     small = ("rounds=1", "local_epochs=1", "callbacks=none", "trainer.devices=1", "engine=eager")
     runs = [start(train.main, *small, folder="same", env={"TZ": "UTC"}) for _ in range(2)]

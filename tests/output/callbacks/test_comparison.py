@@ -269,6 +269,7 @@ def app(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_with_its_comparison_without_importing_torch(app, tmp_path):
     done = app("-m", "alpha=0.1,0.5", "seed=1,2")
     assert done.returncode == 0, done.stderr
@@ -281,6 +282,7 @@ def test_a_sweep_ends_with_its_comparison_without_importing_torch(app, tmp_path)
     assert (table.parent / "3" / "metrics.csv").exists()
 
 
+@pytest.mark.slow
 def test_a_sweep_with_a_failed_job_is_compared_all_the_same(app, tmp_path):
     failed = app("-m", "alpha=9", "seed=1,2")
     assert failed.returncode == 1
@@ -291,6 +293,7 @@ def test_a_sweep_with_a_failed_job_is_compared_all_the_same(app, tmp_path):
     assert "failed" in failed.stdout
 
 
+@pytest.mark.slow
 def test_help_says_what_to_type_and_a_run_gets_its_own_folder(app, tmp_path):
     shown = app("--help").stdout
     assert shown.startswith("flfast: ")

@@ -46,7 +46,7 @@ class StandInTiming:
         return PHONES(clients)
 
 
-@pytest.mark.parametrize("num_clients", [10, 1000])
+@pytest.mark.parametrize("num_clients", [10, pytest.param(1000, marks=pytest.mark.slow)])
 def test_the_run_folder_has_a_figure_of_the_devices(federation, num_clients):
     run = federation(num_clients=num_clients, num_examples=4 * num_clients)
     run.timing = StandInTiming(is_ideal=False, asked=[])

@@ -91,6 +91,7 @@ def test_many_personal_models_are_saved_on_request(make_data, make_federation, c
     assert ("the models of 3 clients are not saved" in caplog.text) == (num == 0)
 
 
+@pytest.mark.slow
 def test_every_rank_saves_the_models_of_its_clients(flfast_run):
     words = ("experiment=quick", "algorithm=ditto", *FILES, "client_states=disk")
     words = (*words, "engine=eager", "batch_size=50")
@@ -103,6 +104,7 @@ def test_every_rank_saves_the_models_of_its_clients(flfast_run):
         torch.testing.assert_close(read(one / "personal" / name), read(two / "personal" / name))
 
 
+@pytest.mark.slow
 def test_a_sweep_says_which_models_its_results_are_of(flfast_run, capsys):
     words = ("experiment=quick", "rounds=1", "callbacks=none", "engine=eager", "batch_size=50")
     folder = flfast_run("-m", "algorithm=fedavg,ditto,local", *words, run_dir="sweep")
