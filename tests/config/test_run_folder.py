@@ -105,7 +105,7 @@ def test_a_folder_that_cannot_be_written(flfast_run, tmp_path, capsys):
     assert f"hydra.run.dir={tmp_path / 'run'}: cannot be written: " in capsys.readouterr().err
 
 
-@pytest.mark.slow  # `tests/test_train.py` kills a rank, `tests/checkpoints` a run
+@pytest.mark.slow  # `tests/distributed/test_launcher.py` kills a rank, `tests/checkpoints` a run
 def test_ranks_end_with_their_launcher_and_the_run_can_be_resumed(start):
     words = (*LONG, *DDP, "client_states=disk", "hydra.run.dir=run", "checkpoint.every=1")
     run = start(train.main, *words)

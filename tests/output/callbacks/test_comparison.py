@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from sampling import others_slow
 
 import flfast
 from flfast.output.callbacks.comparison import draw_comparison, write_comparison
@@ -313,7 +314,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("content", BROKEN)
+@pytest.mark.parametrize("content", others_slow(BROKEN, BROKEN[::3]))
 def test_a_table_that_cannot_be_read_is_one_job_that_failed(sweep, content):
     (sweep / "2" / "metrics.csv").write_bytes(content)
     jobs = read_jobs(sweep)

@@ -233,7 +233,7 @@ def result_of(read, folder, capsys, caplog):
     return found, said
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", others_slow(FILES, [*FILES][::2]))
 def test_readers_read_a_file_of_windows_right(damaged, whole, file, capsys, caplog):
     for damage in HARMLESS.values():
         folder = damaged(file, damage)
