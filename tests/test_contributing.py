@@ -75,6 +75,7 @@ def run(elsewhere, start):
     return run
 
 
+@pytest.mark.slow
 def test_the_recipes_run_together_from_another_package(run):
     code, folder = run()
     assert code == 0, (folder / "stderr").read_text()

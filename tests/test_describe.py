@@ -125,6 +125,7 @@ def test_a_wrong_folder_ends_with_code_2_and_a_message(monkeypatch, capsys):
     assert "nowhere: there is no such folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_has_options_of_the_user_and_does_not_import_torch(printed):
     option = printed["$defs"]["algorithm"]["pulled"]
     assert option["description"] == "Pulled: a model is pulled."
@@ -133,6 +134,7 @@ def test_it_has_options_of_the_user_and_does_not_import_torch(printed):
     assert {"$ref": "#/$defs/algorithm/pulled"} in printed["properties"]["algorithm"]["anyOf"]
 
 
+@pytest.mark.slow
 def test_it_is_a_schema_of_configs_and_experiments(printed):
     jsonschema.Draft202012Validator.check_schema(printed)
     validator = jsonschema.Draft202012Validator(printed)

@@ -83,6 +83,7 @@ def messages(monkeypatch):
     monkeypatch.setitem(sys.modules, "flwr.app", Module())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("messages")
 def test_the_apps_give_the_simulators_weights(tmp_path):
     configs = {

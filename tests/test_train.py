@@ -31,6 +31,7 @@ from flfast.output.results.table import read_rows
 QUICK = ("experiment=quick", "rounds=2", "callbacks=none", "engine=eager", "batch_size=50")
 
 
+@pytest.mark.slow
 def test_a_run_writes_tables_figures_and_weights(flfast_run):
     folder = flfast_run("experiment=quick", "callbacks=default", "logger=tensorboard")
     names = {path.name for path in folder.iterdir()}
@@ -57,6 +58,7 @@ def weights(folder):
     return torch.load(folder / "model.pt", weights_only=True)
 
 
+@pytest.mark.slow
 def test_repeating_a_run_gives_identical_numbers(flfast_run):
     words = (*QUICK, "engine=auto", "rounds=1")
     first, second = (flfast_run(*words, run_dir=name) for name in "ab")
@@ -132,7 +134,7 @@ TOGETHER = [
 ]
 
 
-@pytest.mark.parametrize("overrides", others_slow(TOGETHER, TOGETHER[::5]))
+@pytest.mark.parametrize("overrides", others_slow(TOGETHER, TOGETHER[5:15:5]))
 def test_options_work_together(flfast_run, overrides):
     limits = ("trainer.limit_train_batches=2",) if "local_steps" not in overrides else ()
     small = ("data.num_examples=400", "data.num_test=40") if "synthetic" in overrides else ()
@@ -145,6 +147,7 @@ def test_options_work_together(flfast_run, overrides):
     assert np.isfinite(float(rows(folder)[-1]["train/loss"]))
 
 
+@pytest.mark.slow
 def test_cohorts_of_random_size_of_clients_with_few_examples(flfast_run):
     """PFLlib's `-rjr` and `-fs`."""
     words = ("sampler=random_size", "sampler.min_fraction=0.2", "split.few_shot=2", "rounds=4")
@@ -165,6 +168,7 @@ def test_16_mixed_on_a_cpu_is_called_what_it_is(flfast_run):
     assert "engine fused" in log
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_with_a_comparison(flfast_run, capsys):
     folder = flfast_run("-m", "seed=1,2", "partition.alpha=0.1,1.0", *QUICK, "rounds=1")
     assert len(list(folder.glob("*/metrics.csv"))) == 4
@@ -239,6 +243,7 @@ def test_every_recipe_runs_a_round(flfast_run, small_files, root, monkeypatch, f
         assert rows(folder)[-1]["round"] == "1" or recipe == "quick"
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_numbers_of_one_process(flfast_run, capfd):
     """Ranks also start within a sweep, after a job that trained in this process."""
     folder = flfast_run("-m", "strategy=single,dp,ddp,auto", "trainer.devices=2", *QUICK)
@@ -296,6 +301,7 @@ def test_torchrun_on_two_nodes_gives_the_numbers_of_one_process(flfast_run, star
     assert_same_numbers(rows(tmp_path / "node0" / "run"), alone)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the rank in /proc")
 def test_a_killed_rank_ends_the_run_with_one_clear_error(start):
     run = start(

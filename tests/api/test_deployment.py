@@ -161,20 +161,32 @@ def test_a_round_ends_with_its_first_uploads(tmp_path):
     ("server", "client", "message"),
     [
         (["optimizer.lr=0.1"], [], "client 1 (node node-1): not the server's optimizer.lr"),
-        ([], ["algorithm=fedprox"], "client 0 (node node-0): not the server's algorithm._target_"),
+        pytest.param(
+            [],
+            ["algorithm=fedprox"],
+            "client 0 (node node-0): not the server's algorithm._target_",
+            marks=pytest.mark.slow,
+        ),
         (
             [],
             ["data=synthetic", "task=auto"],
             "client 1 (node node-1): not the server's data._target_",
         ),
         (["faults=simulated"], [], "faults=simulated: only a simulation has this"),
-        (["secure=masks"], [], "not the server's secure._target_"),
+        pytest.param(
+            ["secure=masks"], [], "not the server's secure._target_", marks=pytest.mark.slow
+        ),
         (["pace.deadline=3"], [], "pace.deadline=3"),
         (["mode=centralized"], [], "mode=centralized: only a simulation has this"),
         (["privacy=local"], [], "privacy.secure=False: only a simulation has this"),
         (["bn=recalibrate"], [], "bn=recalibrate: only a simulation has this"),
         (["privacy=central", "privacy.adaptive_quantile=0.5"], [], "adaptive_quantile=0.5: only"),
-        ([], ["model=family", "algorithm=local"], "node node-0: model=family: real clients have"),
+        pytest.param(
+            [],
+            ["model=family", "algorithm=local"],
+            "node node-0: model=family: real clients have",
+            marks=pytest.mark.slow,
+        ),
         (["strategy=ddp"], [], "strategy.name=ddp: only a simulation has this"),
         (["batch_size=auto"], [], "batch_size=auto: allowed in a deployment: a number"),
     ],
@@ -193,6 +205,7 @@ def test_what_does_not_fit_is_refused_before_round_1(tmp_path, server, client, m
     assert not (tmp_path / "server").exists()
 
 
+@pytest.mark.slow
 def test_a_client_that_comes_back_elsewhere_goes_on(tmp_path):
     nodes = Nodes(words_of("algorithm=scaffold", "eval_every=2"), 2, tmp_path, fresh=True)
 
@@ -264,7 +277,7 @@ def test_a_greeting_that_is_none_is_named(tmp_path):
         deployed(tmp_path, between=lambda node, _, answer: b"x" if node == "node-0" else answer)
 
 
-@pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.parametrize("noise", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_nobody_takes_the_place_of_a_node_that_is_here(tmp_path, noise):
     nodes = Nodes(words_of("algorithm=scaffold", "eval_every=2"), 2, tmp_path)
 

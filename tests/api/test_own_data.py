@@ -85,6 +85,7 @@ def test_every_form_of_the_same_examples_is_the_same_run(quick, net, numbers):
     assert histories[0][-1]["cohort/clients"] == "4"  # of the data: natural partition
 
 
+@pytest.mark.slow
 def test_the_examples_of_a_source_give_the_run_of_its_option(quick):
     options = flfast.compose().data
     given = {name: options[name] for name in ("test_fraction", "mean", "std")}
@@ -230,6 +231,7 @@ def test_targets_of_other_tasks():
         read_data((images, masks[:5]), None, **WHERE, task="segmentation")
 
 
+@pytest.mark.slow
 def test_the_setting_task_says_what_targets_are(numbers, tmp_path):
     inputs, targets, _ = numbers
     settings = ("rounds=1", "partition=iid", "partition.num_clients=3", "callbacks=none")

@@ -34,6 +34,7 @@ def test_a_function_is_the_option_that_names_it(quick):
     assert given.model(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
 
+@pytest.mark.slow
 def test_a_module_starts_with_its_weights_and_keeps_them(quick):
     module = small(10)
     before = {name: value.clone() for name, value in module.state_dict().items()}

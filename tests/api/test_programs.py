@@ -6,6 +6,7 @@ import signal
 import time
 from functools import partial
 
+import pytest
 from tables import assert_same_numbers, rows, timeless
 
 import flfast
@@ -79,6 +80,7 @@ app()
 """
 
 
+@pytest.mark.slow
 def test_a_run_inside_another_hydra_app(start, tmp_path, flfast_run):
     command = program(start, tmp_path, APP, "+seed=4", "hydra.run.dir=app")
     code, errors = command.end()
@@ -100,6 +102,7 @@ except flfast.RunStopped as stopped:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_run_after_its_round_with_a_checkpoint(start, tmp_path):
     command = program(start, tmp_path, STOPPED)
     table = command.folder / "run" / "metrics.csv"

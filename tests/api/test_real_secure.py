@@ -56,6 +56,7 @@ def test_masks_give_the_simulators_weights_bit_for_bit(tmp_path):
     assert not [*tmp_path.rglob("secure.json")]
 
 
+@pytest.mark.slow
 def test_a_client_that_drops_out_leaves_the_mean_of_the_others(tmp_path):
     """In each round at another step. Who drops out after its masked upload is in the mean."""
     words = "rounds=4", "eval_every=4"

@@ -40,7 +40,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", others_slow(FORMS, [*FORMS][1:3]))
+@pytest.mark.parametrize("form", others_slow(FORMS, [*FORMS][1:2]))
 def test_the_lines_of_the_error_open_the_run(quick, numbers, form):
     given = FORMS[form](numbers)
     run = quick(*FILES, **given)
@@ -80,6 +80,7 @@ def test_other_data_are_evaluated(quick, numbers):
     assert len(read_rows(run.folder / "evaluation" / "predictions.csv")) < 30
 
 
+@pytest.mark.slow
 def test_a_program_trusts_what_it_has_named(quick):
     run = quick(*FILES, "optimizer=custom", "optimizer._target_=torch.optim.RMSprop")
     assert run.model is not None

@@ -155,6 +155,7 @@ def test_two_runs_at_once_are_refused(quick, monkeypatch):
         quick()
 
 
+@pytest.mark.slow
 def test_a_folder_is_used_once_unless_its_run_is_resumed(quick):
     first = quick("checkpoint.every=1", folder="mine")
     with pytest.raises(

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
+from sampling import others_slow
 
 from benchmarks.contenders import Contender, Setting, flfast_command, parse
 from benchmarks.workloads import WORKLOADS, find
@@ -78,7 +79,7 @@ def test_a_name_that_says_nothing_is_refused(name):
         parse(name)
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", others_slow(WORKLOADS, [*WORKLOADS][::4]))
 def test_flfast_accepts_every_workload(name, root, tmp_path):
     workload = find(name, pfllib=Path("nowhere"), quick=False)
     command = flfast_command(parse("eager-ddp2"), workload, Setting("cpu", 1), tmp_path)

@@ -33,6 +33,7 @@ def test_all_parts_have_time_in_25_minutes():
     assert sum(part.seconds for part in PARTS.values()) <= 25 * 60
 
 
+@pytest.mark.slow
 def test_published_settings_can_be_run():
     folders = create_config_search_path(CONF)
     folders.prepend("benchmarks", f"file://{HERE.conf}")

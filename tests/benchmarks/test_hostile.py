@@ -11,7 +11,15 @@ from benchmarks.hostile import chains, files, options, targets
 from benchmarks.hostile.command import Ended, run
 
 
-@pytest.mark.parametrize("cases", [options.cases, files.cases, targets.cases, chains.cases])
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(options.cases, marks=pytest.mark.slow),
+        files.cases,
+        targets.cases,
+        chains.cases,
+    ],
+)
 def test_a_seed_draws_the_same_cases_and_another_seed_others(cases):
     assert [*cases(40, 1)] == [*cases(40, 1)] != [*cases(40, 2)]
 

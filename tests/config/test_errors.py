@@ -236,7 +236,7 @@ answer(["--cfg", "job"], main)
 
 
 ALL = [*BEFORE_TORCH]
-SOME = [words for n, words in enumerate(ALL) if n % 3 == 0 or words in BY_COMMAND]
+SOME = [words for n, words in enumerate(ALL) if n % 9 == 0 or words in BY_COMMAND]
 
 
 @pytest.mark.parametrize("cases", others_slow([SOME, ALL], [SOME]), ids=len)
@@ -365,7 +365,7 @@ BEFORE_TRAINING = [
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
-    others_slow(BEFORE_TRAINING, BEFORE_TRAINING[::4]),
+    others_slow(BEFORE_TRAINING, BEFORE_TRAINING[::8]),
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_one_clear_error_before_training_starts(flfast_run, capsys, tmp_path, overrides, message):
@@ -379,6 +379,7 @@ def test_one_clear_error_before_training_starts(flfast_run, capsys, tmp_path, ov
     assert "Traceback" not in found
 
 
+@pytest.mark.slow
 def test_the_full_error_is_there_for_who_asks(tmp_path):
     process = subprocess.run(
         [sys.executable, "-m", "flfast.train", "rounds=-3", f"hydra.run.dir={tmp_path}"],

@@ -87,6 +87,7 @@ WHOLE_GROUPS = st.tuples(st.sampled_from([("", group) for group in GROUPS]), VAL
 OVERRIDES = st.tuples(st.sampled_from(KEYS), VALUES).filter(lambda o: meant(o[0][1], o[1]))
 
 
+@pytest.mark.slow
 @given(OVERRIDES)
 @examples(40)
 def test_any_value_of_any_key_is_good_or_an_error_that_names_it(override):

@@ -50,6 +50,7 @@ def folder(tmp_path):
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_a_run_of_before_is_finished_goes_on_and_can_be_read(folder, tmp_path):
     fresh = tmp_path / "fresh"
     flfast.run(*TINY, "rounds=3", folder=fresh)

@@ -232,9 +232,11 @@ def test_a_command_does_what_the_table_says(folders, lock, capsys, state, comman
     assert goes_on is (does == "goes on")
 
 
+@pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize(
-    ("door", "ranks"),
-    rotating(["command", "sweep", "python"], [(), ("strategy=ddp", "trainer.devices=2")], every=2),
+    "ranks",
+    [(), pytest.param(("strategy=ddp", "trainer.devices=2"), marks=pytest.mark.slow)],
+    ids=str,
 )
 def test_a_stop_request_in_the_last_round_comes_too_late(folders, door, ranks):
     """The run ends by itself; only a sweep has something left to stop."""

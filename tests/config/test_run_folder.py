@@ -37,6 +37,7 @@ def has_rounds(folder):
     wait_for(lambda: table.exists() and table.read_text().count("\n") > 3, "no rounds")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_second_run_in_a_folder_is_refused(start):
     first = start(train.main, *LONG, "trainer.devices=1", "hydra.run.dir=run")
@@ -53,6 +54,7 @@ def test_a_second_run_in_a_folder_is_refused(start):
     first.kill()
 
 
+@pytest.mark.slow
 def test_runs_that_start_in_the_same_second_have_folders_of_their_own(start):
     small = ("rounds=1", "local_epochs=1", "callbacks=none", "trainer.devices=1", "engine=eager")
     runs = [start(train.main, *small, folder="same", env={"TZ": "UTC"}) for _ in range(2)]
@@ -103,7 +105,7 @@ def test_a_folder_that_cannot_be_written(flfast_run, tmp_path, capsys):
     assert f"hydra.run.dir={tmp_path / 'run'}: cannot be written: " in capsys.readouterr().err
 
 
-@pytest.mark.slow  # `tests/test_train.py` kills a rank, `tests/checkpoints` a run
+@pytest.mark.slow  # `tests/distributed/test_launcher.py` kills a rank, `tests/checkpoints` a run
 def test_ranks_end_with_their_launcher_and_the_run_can_be_resumed(start):
     words = (*LONG, *DDP, "client_states=disk", "hydra.run.dir=run", "checkpoint.every=1")
     run = start(train.main, *words)

@@ -7,7 +7,6 @@ import pytest
 from hydra import compose, initialize_config_dir
 from models_by_name import TOKENS
 from omegaconf import OmegaConf
-from sampling import rotating
 
 from flfast.config.check import check
 from flfast.train import CONF
@@ -39,7 +38,8 @@ def test_keys_that_users_type_stay():
     assert listed | {"trainer"} == set(config), "a new top-level key belongs into this list"
 
 
-@pytest.mark.parametrize("first", rotating(range(3), every=3))
+@pytest.mark.slow  # `test_saved_config.py` composes some
+@pytest.mark.parametrize("first", range(3))
 def test_every_option_of_every_group_composes(root, first):
     """An option of every group at a time; a group that has no more of them stays as it is."""
     options = {}

@@ -42,6 +42,7 @@ def test_each_option_is_listed(heading, flags):
     assert sorted(listed) == sorted(flags.split())
 
 
+@pytest.mark.slow
 def test_the_settings_of_general_options_and_models_exist():
     rows = [codes(cells[1])[0].split() for cells in GENERAL_ROWS + MODELS if codes(cells[1])]
     merged = []

@@ -7,7 +7,6 @@ from pathlib import PurePosixPath
 import pytest
 from omegaconf import DictConfig, OmegaConf
 from pages import PAGES, ROOT, first_job, trainings
-from sampling import rotating
 
 import flfast
 from docs import reference
@@ -109,7 +108,8 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("first", rotating(range(12), every=12))
+@pytest.mark.slow  # `test_commands.py` runs some
+@pytest.mark.parametrize("first", range(12))
 def test_commands_that_train_compose(tmp_path, monkeypatch, first):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "FOLDER").mkdir()

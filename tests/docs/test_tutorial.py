@@ -50,6 +50,7 @@ def test_the_commands_run(folder, start):
     assert (folder / "async" / "events.png").exists()
 
 
+@pytest.mark.slow
 def test_the_programs_run(folder, monkeypatch):
     monkeypatch.setattr(flfast, "run", partial(flfast.run, *SHORT))
     names = {}

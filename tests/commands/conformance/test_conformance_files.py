@@ -63,6 +63,7 @@ def written(folder, run):
     return (folder / "out" / "tiny" / run / "result.json").stat().st_mtime_ns
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ran_once")
 def test_runs_are_kept_replaced_and_judged(tmp_path):
     write(tmp_path / "rows")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from flfast.commands.conformance.judging import Judgement, judge
 from flfast.commands.conformance.row_files import ROWS, ConformanceRow, read_row
 
+BASE = read_row(ROWS / "closed_form_fedavg.yaml").model_dump()
 VALUES = st.floats(0.01, 100)
 LIMITS = st.sampled_from(
     [{"tolerance": 0.5}, {"above": 0.5}, {"below": 0.5}, {"factor": [0.5, 2]}]
@@ -20,10 +21,9 @@ LATE = [(0.5, 2.0), (2.0, 0.5), (0.5, 0.5)]
 
 
 def row(claim, *, measure="last", variants=("a", "b"), seeds=(0,)):
-    base = read_row(ROWS / "closed_form_fedavg.yaml").model_dump()
     read = {"column": "local/loss", "measure": measure, "target": 1.0}
     changed = {"variants": {name: {} for name in variants}, "read": read, "seeds": list(seeds)}
-    return ConformanceRow(**{**base, **changed, "claims": [{"of": "a", **claim}]})
+    return ConformanceRow(**{**BASE, **changed, "claims": [{"of": "a", **claim}]})
 
 
 def histories(**values):

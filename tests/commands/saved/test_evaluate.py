@@ -296,7 +296,8 @@ def test_survival_is_resumed_and_has_curves_of_the_servers_model(tmp_path, algor
         assert not (tmp_path / "own" / "survival.csv").exists()
 
 
-@pytest.mark.parametrize("algorithm", others_slow(["fedavg", "ditto"], ["fedavg"]))
+@pytest.mark.parametrize("algorithm", ["fedavg", "ditto"])
+@pytest.mark.slow
 def test_forecasts_are_resumed_and_in_units_of_the_data(tmp_path, algorithm):
     words = ["data=loads", "data.num_clients=3", "data.weeks=4", "data.window=24", "batch_size=32"]
     words += ["data.stride=24", "model=forecaster", "strategy=single", *FILES]

@@ -14,6 +14,7 @@ TINY = (
 )
 
 
+@pytest.mark.slow
 def test_a_search_finds_the_best_trial_and_goes_on(flfast_run, root):
     recipes = sorted(path.stem for path in (root / "conf" / "hparams_search").glob("*.yaml"))
     assert len(recipes) == 2

@@ -5,10 +5,10 @@ import multiprocessing
 import os
 import signal
 import time
+from itertools import product
 
 import pytest
 from processes import Command
-from sampling import rotating
 from tables import timeless
 
 from flfast import train
@@ -134,8 +134,9 @@ def test_a_sweep_is_not_overwritten(uninterrupted, tmp_path):
     assert "optimizer.lr: " in errors
 
 
-@pytest.mark.parametrize(("launcher", "every"), rotating(["packed", "basic"], [0, 1], every=4))
+@pytest.mark.parametrize(("launcher", "every"), [*product(["packed", "basic"], [0, 1])])
 @pytest.mark.usefixtures("ran_once")
+@pytest.mark.slow
 def test_a_job_that_has_finished_is_not_repeated(tmp_path, launcher, every):
     """Its result is known without a checkpoint, whichever settings the launcher adds."""
     kept = [

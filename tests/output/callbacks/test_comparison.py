@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from sampling import others_slow
 
 import flfast
 from flfast.output.callbacks.comparison import draw_comparison, write_comparison
@@ -269,6 +270,7 @@ def app(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_with_its_comparison_without_importing_torch(app, tmp_path):
     done = app("-m", "alpha=0.1,0.5", "seed=1,2")
     assert done.returncode == 0, done.stderr
@@ -281,6 +283,7 @@ def test_a_sweep_ends_with_its_comparison_without_importing_torch(app, tmp_path)
     assert (table.parent / "3" / "metrics.csv").exists()
 
 
+@pytest.mark.slow
 def test_a_sweep_with_a_failed_job_is_compared_all_the_same(app, tmp_path):
     failed = app("-m", "alpha=9", "seed=1,2")
     assert failed.returncode == 1
@@ -291,6 +294,7 @@ def test_a_sweep_with_a_failed_job_is_compared_all_the_same(app, tmp_path):
     assert "failed" in failed.stdout
 
 
+@pytest.mark.slow
 def test_help_says_what_to_type_and_a_run_gets_its_own_folder(app, tmp_path):
     shown = app("--help").stdout
     assert shown.startswith("flfast: ")
@@ -310,7 +314,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("content", BROKEN)
+@pytest.mark.parametrize("content", others_slow(BROKEN, BROKEN[::3]))
 def test_a_table_that_cannot_be_read_is_one_job_that_failed(sweep, content):
     (sweep / "2" / "metrics.csv").write_bytes(content)
     jobs = read_jobs(sweep)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sampling import others_slow
 
 from flfast.federation.devices.device import DAY, Devices
 from flfast.federation.devices.ideal import ideal
@@ -46,7 +47,7 @@ class StandInTiming:
         return PHONES(clients)
 
 
-@pytest.mark.parametrize("num_clients", [10, 1000])
+@pytest.mark.parametrize("num_clients", [10, pytest.param(1000, marks=pytest.mark.slow)])
 def test_the_run_folder_has_a_figure_of_the_devices(federation, num_clients):
     run = federation(num_clients=num_clients, num_examples=4 * num_clients)
     run.timing = StandInTiming(is_ideal=False, asked=[])
@@ -65,7 +66,10 @@ def test_ideal_devices_have_no_figure(federation):
     assert run.timing.asked == []
 
 
-@pytest.mark.parametrize(("num_clients", "seconds"), [(1, 0.0), (2, 1.0), (3, 0.0), (5, 1.0)])
+FEW = [(1, 0.0), (2, 1.0), (3, 0.0), (5, 1.0)]
+
+
+@pytest.mark.parametrize(("num_clients", "seconds"), others_slow(FEW, FEW[::3]))
 def test_few_and_equal_clients_can_be_drawn(tmp_path, num_clients, seconds):
     devices = ideal(np.arange(num_clients), seconds=seconds)
     draw_devices(tmp_path / "devices.png", devices=devices, title="ideal", dpi=30)

@@ -136,7 +136,7 @@ def test_a_torn_last_line_is_left_out(timed):
     assert list(iterate_rows(path)) == rows
 
 
-@pytest.mark.parametrize("most", [0, 40])
+@pytest.mark.parametrize("most", others_slow([0, 40], [0]))
 def test_any_staleness_and_any_number_of_bars_can_be_drawn(tmp_path, most):
     bars = [
         Bar(k, float(r), r + 0.5, ("arrival", "failure", "late")[k % 3], r % (most + 1))
@@ -168,7 +168,8 @@ PACES = {
 RANKS = [("sync", 2), ("buffered", 3), ("async", 2)]
 
 
-@pytest.mark.parametrize(("pace", "size"), others_slow(RANKS, RANKS[1:2]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("pace", "size"), RANKS)
 def test_any_number_of_ranks_writes_the_same_events(flfast_run, pace, size):
     words = ("experiment=quick", "model=logistic", "callbacks=none", "rounds=6", "eval_every=6")
     words = (*words, "engine=eager", "batch_size=-1")

@@ -65,7 +65,7 @@ def test_curves_are_drawn_for_whatever_was_measured(federation, history, views):
     assert (run.run_dir / "curves.png").read_bytes().startswith(PNG)
 
 
-@pytest.mark.parametrize("rounds", [1, 20])
+@pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_curves_over_virtual_time_are_a_second_row(federation, history, rounds):
     run = federation()
     heights = []
@@ -133,7 +133,10 @@ def test_the_partition_report_says_what_clients_got_from_a_shift(federation):
     assert found["clients"][3]["shift"] == {"cluster": 1, "degrees": 90.0}
 
 
-@pytest.mark.parametrize(("num_clients", "num_classes"), [(1, 2), (21, 10), (150, 30)])
+@pytest.mark.parametrize(
+    ("num_clients", "num_classes"),
+    [(1, 2), (21, 10), pytest.param(150, 30, marks=pytest.mark.slow)],
+)
 def test_partitions_of_any_size_are_drawn(federation, num_clients, num_classes):
     run = federation(num_clients=num_clients, num_classes=num_classes)
     PartitionReport(max_clients=100, dpi=60).on_run_end(run)

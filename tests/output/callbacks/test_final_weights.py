@@ -30,7 +30,7 @@ def loss(weights, data, client):
     return F.cross_entropy(logits, data.examples.targets[indices]).item()
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::6]))
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::12]))
 def test_saved_models_are_those_that_were_measured(make_data, make_federation, name):
     options = {"sizes": (12, 9, 8), "split": (0.25, 0.25), "rounds": 2, "eval_every": 1}
     federation = federation_of(make_data, make_federation, name, model(), **options)
@@ -91,6 +91,7 @@ def test_many_personal_models_are_saved_on_request(make_data, make_federation, c
     assert ("the models of 3 clients are not saved" in caplog.text) == (num == 0)
 
 
+@pytest.mark.slow
 def test_every_rank_saves_the_models_of_its_clients(flfast_run):
     words = ("experiment=quick", "algorithm=ditto", *FILES, "client_states=disk")
     words = (*words, "engine=eager", "batch_size=50")
@@ -103,6 +104,7 @@ def test_every_rank_saves_the_models_of_its_clients(flfast_run):
         torch.testing.assert_close(read(one / "personal" / name), read(two / "personal" / name))
 
 
+@pytest.mark.slow
 def test_a_sweep_says_which_models_its_results_are_of(flfast_run, capsys):
     words = ("experiment=quick", "rounds=1", "callbacks=none", "engine=eager", "batch_size=50")
     folder = flfast_run("-m", "algorithm=fedavg,ditto,local", *words, run_dir="sweep")

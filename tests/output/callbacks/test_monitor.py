@@ -1,7 +1,9 @@
+import pytest
 import torch
 from tables import rows
 
 
+@pytest.mark.slow
 def test_every_round_says_what_it_asked_of_the_machine(flfast_run):
     folder = flfast_run("experiment=quick", "rounds=2", "callbacks=files")
     for row in rows(folder)[1:]:

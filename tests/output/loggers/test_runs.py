@@ -72,6 +72,7 @@ def test_wandb_offline(record):
     assert sum("val/accuracy" in row for row in rows) == len(ROUNDS)
 
 
+@pytest.mark.slow
 def test_wandb_without_a_key_names_the_way_without_an_account(start, tmp_path):
     pytest.importorskip("wandb")
     env = {"HOME": str(tmp_path), "WANDB_API_KEY": "", "NETRC": str(tmp_path / "none")}

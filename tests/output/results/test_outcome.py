@@ -29,6 +29,7 @@ TINY = (
 )
 
 
+@pytest.mark.slow
 def test_a_stopped_job_does_not_count_anywhere(flfast_run, tmp_path, capsys):
     """Nobody tells another story: table, CSV, report, watch and Python."""
     flfast_run("-m", "seed=0", *TINY, run_dir="sweep")

@@ -75,14 +75,14 @@ def read_all(folder, monkeypatch, capsys):
     return shown.out + shown.err
 
 
-@pytest.mark.parametrize("name", others_slow(FILES, FILES[::2]))
+@pytest.mark.parametrize("name", others_slow(FILES, FILES[::4]))
 def test_a_file_with_anything_in_it(run, name, monkeypatch, capsys):
     for content in CONTENTS.values():
         (run / name).write_bytes(content)
         assert not CONTROL.search(read_all(run, monkeypatch, capsys))
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", others_slow(FILES, FILES[1::4]))
 def test_what_is_no_file_is_not_opened_and_links_are_not_followed(run, name, monkeypatch, capsys):
     mine = run.parent / "mine"
     kinds = {

@@ -47,6 +47,7 @@ def log(folder):
     return log
 
 
+@pytest.mark.slow
 def test_a_run_is_followed_to_its_end(start, capsys):
     command = start(train.main, *TINY, "hydra.run.dir=run")
     run = command.folder / "run"
