@@ -31,7 +31,6 @@ from flfast.output.results.table import read_rows
 QUICK = ("experiment=quick", "rounds=2", "callbacks=none", "engine=eager", "batch_size=50")
 
 
-@pytest.mark.slow
 def test_a_run_writes_tables_figures_and_weights(flfast_run):
     folder = flfast_run("experiment=quick", "callbacks=default", "logger=tensorboard")
     names = {path.name for path in folder.iterdir()}
@@ -243,7 +242,6 @@ def test_every_recipe_runs_a_round(flfast_run, small_files, root, monkeypatch, f
         assert rows(folder)[-1]["round"] == "1" or recipe == "quick"
 
 
-@pytest.mark.slow
 def test_two_ranks_give_the_numbers_of_one_process(flfast_run, capfd):
     """Ranks also start within a sweep, after a job that trained in this process."""
     folder = flfast_run("-m", "strategy=single,dp,ddp,auto", "trainer.devices=2", *QUICK)

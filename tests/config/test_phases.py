@@ -31,7 +31,6 @@ def phases(*parts):
     return f"schedule.phases=[{listed}]"
 
 
-@pytest.mark.slow
 def test_a_run_changes_strategy_precision_and_batch_from_round_to_round(flfast_run):
     ddp = ("strategy=ddp", "trainer.devices=2")
     folder = flfast_run(
