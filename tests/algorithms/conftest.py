@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items):
     """
     followed = defaultdict(list)
     for item in items:
-        if item.path.parent == FOLDER and "_follow_the_" in item.name and hasattr(item, "callspec"):
+        if item.path.parent == FOLDER and "_follow_the_" in item.name and has_cases(item):
             followed[item.path, item.originalname].append(item)
     for cases in followed.values():
         fused = [item for item in cases if item.callspec.params.get("engine") is FusedTraining]
@@ -34,6 +34,10 @@ def pytest_collection_modifyitems(items):
         fast = [item for item in cases if item.get_closest_marker("slow") is None]
         for item in set(fast) - set(covering(fast)):
             item.add_marker("slow")
+
+
+def has_cases(item):
+    return hasattr(item, "callspec")
 
 
 def covering(cases):
