@@ -19,22 +19,38 @@ FOLDER = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items):
-    """Mark as slow where the fused engine follows a paper, if the eager one does so, too.
+    """Mark as slow most runs that follow a paper: the fused engine's and combinations of values.
 
-    `test_contract.py` compares the engines.
+    `test_contract.py` compares the engines. The fast runs use every value of an argument.
     """
     followed = defaultdict(list)
     for item in items:
-        if item.path.parent == FOLDER and "_follow_the_" in item.name and has_engine(item):
+        if item.path.parent == FOLDER and "_follow_the_" in item.name and has_cases(item):
             followed[item.path, item.originalname].append(item)
     for cases in followed.values():
-        fused = [item for item in cases if item.callspec.params["engine"] is FusedTraining]
+        fused = [item for item in cases if item.callspec.params.get("engine") is FusedTraining]
         for item in fused if len(fused) < len(cases) else fused[1:]:
+            item.add_marker("slow")
+        fast = [item for item in cases if item.get_closest_marker("slow") is None]
+        for item in set(fast) - set(covering(fast)):
             item.add_marker("slow")
 
 
-def has_engine(item):
-    return hasattr(item, "callspec") and "engine" in item.callspec.params
+def has_cases(item):
+    return hasattr(item, "callspec")
+
+
+def covering(cases):
+    """Some of the cases, which use every value of every argument; the greedy choice."""
+    chosen, missing = [], set().union(*map(arguments_of, cases))
+    while missing:
+        chosen.append(max(cases, key=lambda item: len(arguments_of(item) & missing)))
+        missing -= arguments_of(chosen[-1])
+    return chosen
+
+
+def arguments_of(item):
+    return {(name, repr(value)) for name, value in item.callspec.params.items()}
 
 
 @pytest.fixture

@@ -103,6 +103,7 @@ def test_trajectories_follow_the_paper(make_data, make_federation, batch_size, s
     assert nums[-1] > 1
 
 
+@pytest.mark.slow
 def test_clients_with_other_labels_get_a_cluster_of_their_own(make_data, make_federation):
     data, model = swapped(make_data, (30,) * 6), initial(5, 3)
     options = {"eps1": 0.2, "eps2": 0.3, "warmup": 5, "max_clusters": 2}

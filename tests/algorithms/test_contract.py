@@ -181,10 +181,14 @@ def assert_can_be_resumed(federation):
     check_states(records, lambda _: record, candidates=range(5))
 
 
-# The fast tests solve one problem, the smallest or with BatchNorm, for every fifth algorithm.
-@pytest.mark.parametrize(
-    ("name", "problem"), others_slow(PROBLEMS, PROBLEMS[::32] + PROBLEMS[31::32])
-)
+# Plain, client states, several models of the server and of a client, slices, own statistics.
+FAST = [
+    *(("fedavg", "linear"), ("ifca", "linear"), ("ditto", "linear"), ("hetlora", "linear")),
+    *(("fedrs", "own_batchnorm"), ("scaffold", "own_batchnorm")),
+]
+
+
+@pytest.mark.parametrize(("name", "problem"), others_slow(PROBLEMS, FAST))
 def test_engines_agree_and_numbers_stay_finite(federation_of, name, problem):
     stack = "auto" if problem == "linear" else 1  # tracing stacks takes three times as long
     federation = ran(federation_of(name, problem), EagerTraining)
@@ -207,7 +211,7 @@ class NaNExamples:
             data.examples.inputs[data.train_clients.indices_of(k)] = torch.nan
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[2::6]))
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[8::12]))
 def test_diverged_clients_are_rejected_counted_and_named_and_keep_their_states(
     federation_of, name, caplog
 ):
@@ -229,7 +233,7 @@ def trained_once(federation):
     return federation.engine.train(server, range(5), plan, on_client=lambda report: None)
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::4]))
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::8]))
 def test_a_client_that_learns_nothing_uploads_zeros(federation_of, name, sent_uploads):
     trained_once(federation_of(name, smallest(name), lr=0.0))
     assert len(sent_uploads) == 5
@@ -237,7 +241,7 @@ def test_a_client_that_learns_nothing_uploads_zeros(federation_of, name, sent_up
         torch.testing.assert_close(value, torch.zeros_like(value), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[1::4]))
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[1::8]))
 def test_every_algorithm_combines_with_attacks_and_robust_aggregation(federation_of, name):
     federation = federation_of(name, smallest(name))
     federation.engine.channel = Channel(
@@ -310,7 +314,7 @@ def movements(federation):
     ]
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::6]))
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::18]))
 def test_precision_is_kept_everywhere_and_only_rounds(federation_of, name, monkeypatch):
     """A run in double precision has no leaf in single precision, and one in single agrees.
 
@@ -341,7 +345,7 @@ SPLITS = [
 ]
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[1::6]))
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[1::12]))
 def test_a_local_step_in_several_batches_is_that_of_one_or_is_refused(federation_of, name):
     def federation(batching):
         return federation_of(name, smallest(name), batching=batching, rounds=2)
@@ -360,7 +364,7 @@ def test_a_local_step_in_several_batches_is_that_of_one_or_is_refused(federation
                 engine_of(cut, training).choose(cut.plans(1, []))
 
 
-@pytest.mark.parametrize("names", others_slow([NAMES[::8], NAMES], [NAMES[::8]]), ids=len)
+@pytest.mark.parametrize("names", others_slow([NAMES[::32], NAMES], [NAMES[::32]]), ids=len)
 def test_two_ranks_give_the_numbers_of_one(federation_of, in_world, names):
     def finals(**options):
         return {

@@ -56,5 +56,6 @@ def test_the_server_has_the_mean_of_all_augmented_models(assert_follows):
     np.testing.assert_allclose(found, np.mean(models, axis=0), rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow  # `test_scaffold.py` has a fast one
 def test_it_converges_to_the_optimum(final_gradient):
     assert final_gradient(make(1.0)) < 1e-6

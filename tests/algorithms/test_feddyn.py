@@ -29,5 +29,6 @@ def test_for_small_alpha_the_server_adds_the_sum_of_all_updates(assert_follows):
     assert_follows(feddyn(alpha=1e-9), equations, tol=1e-6)
 
 
+@pytest.mark.slow  # `test_scaffold.py` has a fast one
 def test_it_converges_to_the_optimum(final_gradient):
     assert final_gradient(feddyn(alpha=1.0)) < 1e-6

@@ -27,6 +27,7 @@ def test_trajectories_follow_the_paper(assert_follows, batch_size, server_lr, sa
     assert_follows(made, equations, batch_size=batch_size, sampling=sampling)
 
 
+@pytest.mark.slow  # `test_scaffold.py` has a fast one
 def test_it_converges_to_the_optimum(final_gradient):
     """For a small rho, whereas FedSAM keeps the drift of FedAvg."""
     assert final_gradient(make(rho=1e-9)) < 1e-6

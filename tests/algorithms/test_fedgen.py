@@ -4,6 +4,7 @@ import pytest
 import torch
 from algorithms_by_name import assert_leaves_close, federation_of, personal_of, run, server_of
 from engine_runs import mlp
+from sampling import others_slow
 from torch.nn import functional as F
 
 from flfast.engines.eager import EagerTraining
@@ -128,13 +129,14 @@ def test_rounds_follow_the_paper(engine, stack, share, make_data, make_federatio
     assert min((g[n] - before[n]).abs().max() for n in g) > 0.1
 
 
+@pytest.mark.slow
 def test_with_alpha_zero_it_is_fedavg(make_data, make_federation):
     fedavg = run(make(make_data, make_federation, "fedavg"))
     found = run(make(make_data, make_federation, "fedgen", algorithm={"alpha": 0.0}))
     assert_leaves_close(server_of(found), server_of(fedavg), tol=1e-9)
 
 
-@pytest.mark.parametrize("share", ["model", "head"])
+@pytest.mark.parametrize("share", others_slow(["model", "head"], ["head"]))
 def test_clients_send_what_they_share_once_and_their_label_counts(
     share, make_data, make_federation
 ):
@@ -144,6 +146,7 @@ def test_clients_send_what_they_share_once_and_their_label_counts(
     assert federation.history[-1]["comm/up_bytes"] == len(SIZES) * (size + 3 * 8)
 
 
+@pytest.mark.slow
 def test_the_generator_learns_features_that_heads_recognise(make_data, make_federation):
     options = {**OPTIONS, "alpha": 0.0, "server_steps": 100, "num_virtual": 20}
     federation = run(make(make_data, make_federation, "fedgen", algorithm=options))

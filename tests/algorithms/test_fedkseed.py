@@ -91,6 +91,7 @@ def test_a_message_has_a_number_for_each_seed(make_data, make_federation, sent_u
     assert not any(upload["params"] for upload in sent_uploads)
 
 
+@pytest.mark.slow
 def test_the_slope_is_that_of_the_gradient(make_data, make_federation):
     """Many directions and a small step: about the change of gradient descent, in their span."""
     federation = federation_of(

@@ -75,7 +75,8 @@ def test_the_first_round_is_that_of_fedavg_also_in_half_precision(make_data, mak
     assert_leaves_close(fedlesam, fedavg, tol=0.0)
 
 
-@pytest.mark.parametrize("case", ["s", pytest.param("d", marks=pytest.mark.slow)])
+@pytest.mark.slow  # `test_scaffold.py` has a fast one
+@pytest.mark.parametrize("case", ["s", "d"])
 def test_it_converges_to_the_optimum(final_gradient, case):
     made = {"s": fedlesam_s(rho=1e-9, server_lr=1.0, **SGD), "d": fedlesam_d(rho=1e-9, alpha=1.0)}
     assert final_gradient(made[case]) < 1e-6

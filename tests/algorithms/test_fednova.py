@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from adversaries import ROBUST
+from sampling import others_slow
 
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fednova import fednova
@@ -108,7 +109,7 @@ ADVERSARIES = {
 }
 
 
-@pytest.mark.parametrize("name", ADVERSARIES)
+@pytest.mark.parametrize("name", others_slow(list(ADVERSARIES), list(ADVERSARIES)[::3]))
 def test_with_equal_steps_it_is_fedavg_under_attacks_and_robust_aggregation(
     make_data, make_federation, name
 ):

@@ -1,8 +1,11 @@
 """FjORD against its equations, in plain torch and double precision."""
 
+from itertools import product
+
 import pytest
 import sliced_runs
 import torch
+from sampling import others_slow
 from sliced_runs import EPOCHS, FAMILY, MLPS, ROUNDS, WAYS, WIDTHS, mlp, population, rounds_of
 from torch.nn import functional as F
 
@@ -37,10 +40,12 @@ def expected(w, *, distill):
     return rounds_of(w, local, weights=owner.bincount().tolist())
 
 
-@pytest.mark.parametrize("distill", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_rounds_follow_the_paper(tmp_path, distill):
+CASES = [*product((True, False), ("eager", "fused"))]
+
+
+@pytest.mark.parametrize(("distill", "way"), others_slow(CASES, CASES[:1]))
+def test_rounds_follow_the_paper(tmp_path, distill, way):
     words = (*FAMILY, MLPS, "algorithm=fjord", f"algorithm.distill={distill}".lower())
     wanted = expected(sliced_runs.initial(tmp_path / "initial", *words), distill=distill)
-    for name in ("eager", "fused"):
-        found = sliced_runs.run(tmp_path / name, *words, f"rounds={ROUNDS}", *WAYS[name])
-        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    found = sliced_runs.run(tmp_path / "run", *words, f"rounds={ROUNDS}", *WAYS[way])
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)

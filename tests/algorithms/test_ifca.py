@@ -15,7 +15,6 @@ from algorithms_by_name import (
 )
 from engine_runs import mlp, ran, with_batchnorm
 from references import initial, vector
-from sampling import others_slow
 
 from flfast.algorithms.ifca import ifca
 from flfast.algorithms.kit.several_models import one_of
@@ -114,7 +113,8 @@ def test_initial_models_have_the_same_values_in_another_order():
     assert models["buffers"]["n"].tolist() == [2, 2, 2]
 
 
-@pytest.mark.parametrize("model", others_slow([mlp, with_batchnorm], [mlp]))
+@pytest.mark.slow  # `test_contract.py` has a fast one
+@pytest.mark.parametrize("model", [mlp, with_batchnorm])
 def test_engines_agree_on_stacks_of_clients_that_begin_at_other_models(
     model, make_data, make_federation
 ):

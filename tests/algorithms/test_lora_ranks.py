@@ -1,11 +1,14 @@
 """HetLoRA and FlexLoRA against their equations, in plain torch and double precision."""
 
+from itertools import product
+
 import pytest
 import sliced_runs
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from sampling import others_slow
 from sliced_runs import EPOCHS, FAMILY, ROUNDS, WAYS, population
 from torch.nn import functional as F
 
@@ -63,24 +66,27 @@ def expected(name, base, a, b):
     return [a, b]
 
 
+@pytest.mark.parametrize("way", others_slow(["eager", "fused"], ["eager"]))
 @pytest.mark.parametrize("name", ["hetlora", "flexlora"])
-def test_rounds_follow_the_paper(tmp_path, name):
+def test_rounds_follow_the_paper(tmp_path, name, way):
     words = (*LORA, f"algorithm={name}")
     # FlexLoRA would already have decomposed a product of zeros.
     base = sliced_runs.initial(tmp_path / "initial", *LORA, "algorithm=hetlora")
     wanted = expected(name, base, *factors(tmp_path / "initial"))
-    for way in ("eager", "fused"):
-        sliced_runs.run(tmp_path / way, *words, f"rounds={ROUNDS}", *WAYS[way])
-        torch.testing.assert_close(factors(tmp_path / way), wanted, rtol=1e-6, atol=1e-6)
-        # A client sends its own ranks.
-        row = sliced_runs.last_row(tmp_path / way)
-        assert float(row["comm/up_bytes"]) == 8 * sum(r * (5 + 6) for r in RANKS)
+    sliced_runs.run(tmp_path / "run", *words, f"rounds={ROUNDS}", *WAYS[way])
+    torch.testing.assert_close(factors(tmp_path / "run"), wanted, rtol=1e-6, atol=1e-6)
+    # A client sends its own ranks.
+    row = sliced_runs.last_row(tmp_path / "run")
+    assert float(row["comm/up_bytes"]) == 8 * sum(r * (5 + 6) for r in RANKS)
 
 
-@pytest.mark.parametrize("name", ["heterofl", "hetlora", "flexlora"])
-def test_an_adapter_may_be_beside_every_layer(tmp_path, name):
+BESIDE = [*product(("heterofl", "hetlora", "flexlora"), ("auto", "eager"))]
+
+
+@pytest.mark.parametrize(("name", "engine"), others_slow(BESIDE, BESIDE[-1:]))
+def test_an_adapter_may_be_beside_every_layer(tmp_path, name, engine):
     words = (*LORA, "adapter.target_modules=null", f"algorithm={name}", "rounds=2")
-    found = sliced_runs.run(tmp_path / "run", *words)
+    found = sliced_runs.run(tmp_path / "run", *words, f"engine={engine}")
     assert all(leaf.isfinite().all() for leaf in found.values())
 
 

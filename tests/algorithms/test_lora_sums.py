@@ -95,7 +95,7 @@ def start_of(tmp_path_factory):
 
 
 # Ranks of a family, of which a client has a part only, are the hardest ones.
-FAST = [(*case, way) for case in CASES for way in ("eager", "fused")] + [(*CASES[-1], "ranks")]
+FAST = [(*case, way) for case, way in zip(CASES, WAYS, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_rounds_follow_the_paper(tmp_path, start_of, name, words, sizes, way):
     assert (float(row["comm/down_bytes"]) / 8, float(row["comm/up_bytes"]) / 8) == sizes
 
 
-@pytest.mark.parametrize("way", ["eager", "fused"])
+@pytest.mark.parametrize("way", others_slow(["eager", "fused"], ["eager"]))
 def test_clients_of_fedsa_lora_keep_their_b(tmp_path, start_of, way):
     start = start_of((*ONE, "algorithm=hetlora"))
     wanted = expected("fedsa_lora", *start)
@@ -155,7 +155,10 @@ def fedavg(tmp_path_factory):
     return sliced_runs.run(tmp_path_factory.mktemp("fedavg"), *PLAIN, "algorithm=fedavg")
 
 
-@pytest.mark.parametrize("name", ["rolora", "fedsa_lora", "flora", "fedex_lora"])
+NAMES = ["rolora", "fedsa_lora", "flora", "fedex_lora"]
+
+
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::2]))
 def test_without_lora_they_are_fedavg(tmp_path, name, fedavg, caplog):
     found = sliced_runs.run(tmp_path, *PLAIN, f"algorithm={name}")
     assert f"algorithm={name} without adapter=lora" in caplog.text

@@ -4,6 +4,7 @@ import pytest
 import sliced_runs
 import torch
 from algorithms_by_name import algorithm_of
+from sampling import others_slow
 from sliced_runs import EPOCHS, LR, WAYS, mlp, population
 from torch import nn
 from torch.nn import functional as F
@@ -54,20 +55,20 @@ def equations(v, fragments, alpha):
     return v
 
 
-@pytest.mark.parametrize(
-    ("num", "alpha"), [(3, 0.5), pytest.param(2, 0.0, marks=pytest.mark.slow)]
-)
-def test_fragments_follow_the_equations(tmp_path, num, alpha):
+CASES = [(*case, way) for case in ((3, 0.5), (2, 0.0)) for way in WAYS]
+
+
+@pytest.mark.parametrize(("num", "alpha", "way"), others_slow(CASES, [(3, 0.5, "eager")]))
+def test_fragments_follow_the_equations(tmp_path, num, alpha, way):
     words = (*STREAMING, f"algorithm.fragments={num}", f"algorithm.alpha={alpha}")
     words = (*words, "optimizer.momentum=0.9")
     start = sliced_runs.initial(tmp_path / "initial", *words)
     expected = equations(start, FRAGMENTS[num], alpha)
-    for way, options in WAYS.items():
-        found = sliced_runs.run(tmp_path / way, *words, *options)
-        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+    found = sliced_runs.run(tmp_path / "run", *words, *WAYS[way])
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
     # Only a fragment is sent, each way: that of this round up, that of the last round down.
     sizes = [8 * sum(start[n].numel() for n in names) for names in FRAGMENTS[num]]
-    rows = read_history(tmp_path / "eager" / "metrics.csv")[1:]
+    rows = read_history(tmp_path / "run" / "metrics.csv")[1:]
     up = [float(row["comm/up_bytes"]) / 4 for row in rows]
     down = [float(row["comm/down_bytes"]) / 4 for row in rows]
     assert up == [sizes[(t - 1) % num] for t in range(1, ROUNDS + 1)]

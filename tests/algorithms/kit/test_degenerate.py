@@ -7,6 +7,7 @@ Settings that need a plan or a model of their own are in `test_fednova.py`, `tes
 import pytest
 from algorithms_by_name import assert_leaves_close, federation_of, personal_of, run, server_of
 from engine_runs import mlp
+from sampling import others_slow
 
 from flfast.state.plan import Batching
 
@@ -99,7 +100,9 @@ def ids(case):
     return ",".join([case[0], *(f"{key}={value}" for key, value in case[1].items())])
 
 
-@pytest.mark.parametrize("case", SHARED, ids=ids)
+@pytest.mark.parametrize(
+    "case", others_slow([(case,) for case in SHARED], [(case,) for case in SHARED[::3]]), ids=ids
+)
 def test_the_servers_model_equals_that_of_a_simpler_algorithm(case, solve, expected):
     name, options, tol, simpler = case
     found = server_of(run(solve(name, options)))

@@ -35,7 +35,7 @@ SHARDS = [*product(("ditto", "fedrep"), ("clients", "batch"))]
 WRAPPED = [*product(("ditto", "fedrep"), (keep_optimizer, average_optimizer))]
 
 
-@pytest.mark.parametrize(("name", "shard"), others_slow(SHARDS, SHARDS[::3]))
+@pytest.mark.parametrize(("name", "shard"), others_slow(SHARDS, SHARDS[:1]))
 def test_two_ranks_give_the_numbers_of_one(name, shard, make_data, make_federation, in_world):
     def trained(**options):
         federation = federation_of(
@@ -73,7 +73,8 @@ def test_dp_trains_both_models(make_data, make_federation):
     assert_leaves_close(personal_of(two, 0), personal_of(one, 0), tol=1e-9)
 
 
-@pytest.mark.parametrize(("name", "wrapper"), others_slow(WRAPPED, WRAPPED[1:3]))
+@pytest.mark.slow  # `test_wrappers.py` has the same with clients that come late
+@pytest.mark.parametrize(("name", "wrapper"), WRAPPED)
 def test_optimizer_states_cover_every_leaf_and_stage(name, wrapper, make_data, make_federation):
     def trained(engine):
         federation = federation_of(
