@@ -36,7 +36,7 @@ def expected(w, *, masked, **options):
 CASES = [*product((True, False), WAYS)]
 
 
-@pytest.mark.parametrize(("masked", "way"), others_slow(CASES, [(True, "eager")]))
+@pytest.mark.parametrize(("masked", "way"), others_slow(CASES, [(True, "eager"), (True, "fused")]))
 def test_rounds_follow_the_paper(tmp_path, masked, way):
     words = (*HETEROFL, f"algorithm.masked={masked}".lower())
     wanted = expected(sliced_runs.initial(tmp_path / "initial", *words), masked=masked)
