@@ -193,6 +193,7 @@ def ranks_of_torchrun():
     return [{**world, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
 
 
+@pytest.mark.slow
 def test_an_error_on_one_rank_ends_all_and_is_said_once(flfast_run, run_ranks, tmp_path):
     for number in (0, 1):
         (tmp_path / f"rank{number}").mkdir()

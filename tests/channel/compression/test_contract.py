@@ -8,6 +8,7 @@ from hydra.utils import instantiate
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from sampling import others_slow
 from tied import generators, rounded_otherwise, tied
 
 from flfast.channel.compression.compression import transmit, with_feedback
@@ -168,6 +169,7 @@ def descend(compression, *, feedback, steps=600, rate=0.02):
     return float(x.norm())
 
 
+@pytest.mark.slow
 def test_error_feedback_makes_the_largest_elements_converge():
     largest = topk(share=0.3, feedback=True)  # one of three elements
     assert descend(largest, feedback=False, steps=100) > 10 * 3**0.5
@@ -199,7 +201,11 @@ def at_an_edge(name, leaves):
     return False
 
 
-@pytest.mark.parametrize("name", EVERY)
+CHOOSING = ("quantize", "topk", "sign", "powersgd")
+"""Those that choose among values which may be equal; each is another way to choose."""
+
+
+@pytest.mark.parametrize("name", others_slow(EVERY, CHOOSING))
 @settings(max_examples=60)
 @given(generators(), st.sampled_from([np.float32, np.float64]))
 def test_changes_that_differ_by_rounding_arrive_as_the_same(name, random, dtype):
