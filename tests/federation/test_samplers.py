@@ -298,7 +298,7 @@ def test_without_clients_the_model_stays_on_two_ranks(
     assert set(in_world(2, work).values()) == {"done"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::4]))
 def test_without_clients_no_algorithm_changes(make_data, make_federation, name, caplog):
     federation = federation_of(make_data, make_federation, name, mlp())
     federation.sampler = partial(poisson, **NOBODY)

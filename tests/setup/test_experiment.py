@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from sampling import others_slow
+from sampling import others_slow, rotating
 from tables import rows
 from torch import nn
 
@@ -32,8 +32,7 @@ def net(dtype):
     return nn.Sequential(nn.Flatten(), *layers).to(dtype)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("precision", "way"), rotating(PRECISIONS, WAYS, every=3))
 def test_initial_weights_have_the_data_type_of_means_of_uploads(
     precision, way, tmp_path, monkeypatch
 ):

@@ -41,7 +41,9 @@ LOSSLESS = {
     "lowrank": lowrank(rank=100, feedback=False),
 }
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-every = pytest.mark.parametrize("name", EVERY)
+every = pytest.mark.parametrize(
+    "name", others_slow(EVERY, EVERY.keys() - {"quantize_by_leaf", "quantize_one_bit"})
+)
 few = settings(max_examples=25)
 
 
@@ -127,7 +129,7 @@ SIZES = {  # D = 621 elements, 3 leaves
 }
 
 
-@every
+@pytest.mark.parametrize("name", EVERY)
 def test_a_message_has_the_bytes_that_it_must_hold(name):
     change = tree_map(lambda leaf: torch.randn(leaf.shape), {**LIKE, "empty": EMPTY})
     assert len(EVERY[name].encode(change, rng())) == SIZES[name]

@@ -87,7 +87,11 @@ def test_single_examples(flfast_run):
             "privacy.bands=2 with privacy.mechanism=tree: allowed",
         ),
         (("privacy=central", "sampler=by_size"), "privacy=central with sampler=by_size"),
-        (("privacy=dp_sgd", "algorithm=fedsam"), "algorithm=fedsam with privacy=dp_sgd"),
+        pytest.param(
+            ("privacy=dp_sgd", "algorithm=fedsam"),
+            "algorithm=fedsam with privacy=dp_sgd",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_refused_before_training(flfast_run, capfd, overrides, message):
