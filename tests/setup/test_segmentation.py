@@ -17,7 +17,11 @@ SHAPES = ("experiment=segmentation", "data.per_client=10", "data.side=16", "stra
             "algorithm=fedlc with task=segmentation: it is for class",
             marks=pytest.mark.slow,
         ),
-        ((*SHAPES, "attack=label_flip"), "attack=label_flip with task=segmentation"),
+        pytest.param(
+            (*SHAPES, "attack=label_flip"),
+            "attack=label_flip with task=segmentation",
+            marks=pytest.mark.slow,
+        ),
         ((*SHAPES, "optimized_metric=val/accuracy"), "measures loss, dice, iou, pixel_accuracy"),
         pytest.param(
             ("model=unet",), "model=unet with task=classification", marks=pytest.mark.slow

@@ -27,7 +27,7 @@ CASES = [(0.01, 1.0, 1000), (0.5, 3.0, 30), (0.001, 0.6, 1500)]
 TUTORIAL = [(1.3, 15, 1.19), (1.1, 60, 3.01), (0.7, 45, 7.10)]
 
 
-@pytest.mark.parametrize(("rate", "multiplier", "rounds"), others_slow(CASES, CASES[::2]))
+@pytest.mark.parametrize(("rate", "multiplier", "rounds"), others_slow(CASES, CASES[:1]))
 @pytest.mark.parametrize("accountant", SECOND_OPINION)
 def test_two_libraries_agree(accountant, rate, multiplier, rounds):
     second = SECOND_OPINION[accountant]()

@@ -76,7 +76,11 @@ def test_single_examples(flfast_run):
         (("privacy=dp_sgd", "batch_size=auto"), "batch_size=auto with privacy=dp_sgd"),
         (("privacy=dp_sgd", "schedule=growing_batch"), "schedule.phases[0]: batch_size=50 with"),
         (("privacy=central", "pace.keep_first=2"), "pace.keep_first=2 with privacy=central"),
-        (("privacy=central", "devices=lognormal"), "privacy=central with devices=lognormal"),
+        pytest.param(
+            ("privacy=central", "devices=lognormal"),
+            "privacy=central with devices=lognormal",
+            marks=pytest.mark.slow,
+        ),
         (("privacy=dp_ftrl",), "privacy=dp_ftrl with fixed sampling of clients"),
         (
             ("privacy=dp_ftrl", "sampler=cyclic", "privacy.mechanism=banded", "privacy.bands=9"),
